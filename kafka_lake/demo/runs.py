@@ -1,0 +1,192 @@
+"""What Dagster's runs did, asked of its GraphQL endpoint as a browser would. Knows nothing of Kafka or Iceberg."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.request import Request, urlopen
+
+from kafka_lake.errors import KafkaLakeError
+
+_RUNS = """
+query ($since: Float!) {
+  runsOrError(filter: {updatedAfter: $since}) {
+    __typename
+    ... on PythonError { message }
+    ... on Runs { results {
+      runId status startTime endTime
+      tags { key value }
+      assetSelection { path }
+    } }
+  }
+}
+"""
+
+_EVENTS = """
+query ($runId: ID!, $after: String) {
+  runOrError(runId: $runId) {
+    ... on Run { eventConnection(afterCursor: $after) {
+      cursor hasMore
+      events {
+        __typename
+        ... on MaterializationEvent {
+          assetKey { path } partition
+          metadataEntries {
+            label
+            ... on IntMetadataEntry { intRepr }
+            ... on FloatMetadataEntry { floatValue }
+            ... on TextMetadataEntry { text }
+          }
+        }
+        ... on AssetCheckEvaluationEvent { evaluation {
+          assetKey { path } checkName success severity description
+        } }
+        ... on ExecutionStepFailureEvent { stepKey error { message errorChain { error { message } } } }
+        ... on RunFailureEvent { message error { message errorChain { error { message } } } }
+      }
+    } }
+  }
+}
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of Dagster.
+
+    Args:
+        run_id: Its id.
+        status: Dagster's name of it, as in ``SUCCESS``.
+        sensor: Name of the sensor that asked for it; empty if none did.
+        assets: Keys of the assets it makes, parts joined by ``/``.
+        ended: Seconds since the epoch; 0 while it isn't over.
+    """
+
+    run_id: str
+    status: str
+    sensor: str
+    assets: tuple[str, ...]
+    ended: float
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Outcome of one asset check in a run."""
+
+    asset: str
+    check: str
+    passed: bool
+    description: str
+
+
+@dataclass(frozen=True)
+class Materialization:
+    """One materialization event; ``partition`` is empty for an event of the whole asset."""
+
+    asset: str
+    partition: str
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a run's events tell.
+
+    Args:
+        materializations: In the order of the events.
+        checks: Check results, in the order of the events.
+        failure: The innermost cause of the failure; empty if it didn't fail.
+    """
+
+    materializations: tuple[Materialization, ...]
+    checks: tuple[CheckResult, ...]
+    failure: str
+
+
+class DagsterRuns:
+    """Questions about runs to a running webserver.
+
+    Args:
+        url: The webserver's address.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = f"{url}/graphql"
+
+    def since(self, moment: float) -> list[Run]:
+        """Return the runs that changed after ``moment`` (seconds since the epoch), newest first.
+
+        Raises:
+            KafkaLakeError: If the webserver doesn't answer as it should.
+        """
+        answer = self._ask(_RUNS, {"since": moment})["runsOrError"]
+        if "results" not in answer:
+            raise KafkaLakeError(f"Dagster at {self._url} can't list its runs: {answer.get('message')}.")
+        return [_run(each) for each in answer["results"]]
+
+    def report(self, run_id: str) -> RunReport:
+        """Return what the run's events tell.
+
+        Raises:
+            KafkaLakeError: If the webserver doesn't answer as it should.
+        """
+        events = self._events(run_id)
+        failures = [_cause(each) for each in events if each["__typename"] == "ExecutionStepFailureEvent"]
+        failures += [_cause(each) for each in events if each["__typename"] == "RunFailureEvent"]
+        return RunReport(
+            tuple(_materialization(each) for each in events if each["__typename"] == "MaterializationEvent"),
+            tuple(
+                _check(each["evaluation"]) for each in events if each["__typename"] == "AssetCheckEvaluationEvent"
+            ),
+            next((each for each in failures if each), ""),
+        )
+
+    def _events(self, run_id: str) -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = []
+        after: str | None = None
+        while True:
+            page = self._ask(_EVENTS, {"runId": run_id, "after": after})["runOrError"]["eventConnection"]
+            events += page["events"]
+            if not page["hasMore"]:
+                return events
+            after = page["cursor"]
+
+    def _ask(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+        body = json.dumps({"query": query, "variables": variables}).encode()
+        try:
+            with urlopen(Request(self._url, body, {"Content-Type": "application/json"}), timeout=30) as response:
+                answer = json.load(response)
+        except OSError as error:
+            raise KafkaLakeError(f"Dagster at {self._url} doesn't answer: {error}.") from error
+        if "errors" in answer:
+            raise KafkaLakeError(f"Dagster at {self._url} refused a query: {answer['errors'][0]['message']}")
+        data: dict[str, Any] = answer["data"]
+        return data
+
+
+def _run(answer: dict[str, Any]) -> Run:
+    tags = {tag["key"]: tag["value"] for tag in answer["tags"]}
+    assets = tuple("/".join(key["path"]) for key in answer["assetSelection"] or [])
+    return Run(
+        answer["runId"], answer["status"], tags.get("dagster/sensor_name", ""), assets, answer["endTime"] or 0.0
+    )
+
+
+def _materialization(event: dict[str, Any]) -> Materialization:
+    metadata = {
+        entry["label"]: next((entry[kind] for kind in ("intRepr", "floatValue", "text") if kind in entry), None)
+        for entry in event["metadataEntries"]
+    }
+    return Materialization("/".join(event["assetKey"]["path"]), event["partition"] or "", metadata)
+
+
+def _check(evaluation: dict[str, Any]) -> CheckResult:
+    asset = "/".join(evaluation["assetKey"]["path"])
+    return CheckResult(asset, evaluation["checkName"], evaluation["success"], evaluation["description"] or "")
+
+
+def _cause(event: dict[str, Any]) -> str:
+    error = event.get("error")
+    if not error:
+        return str(event.get("message") or "")
+    chain = error["errorChain"]
+    return str(chain[-1]["error"]["message"] if chain else error["message"]).strip()

@@ -1,0 +1,219 @@
+"""The processes of the local stack: broker, Spark Connect server, Dagster. Started in order, stopped completely."""
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+from urllib.request import urlopen
+from uuid import uuid4
+
+import psutil
+
+from kafka_lake.demo.broker import EmbeddedBroker
+from kafka_lake.demo.ports import Ports
+from kafka_lake.errors import KafkaLakeError
+from kafka_lake.home import home
+from kafka_lake.kafka.security import properties_from_env
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.connect import ConnectServer
+from kafka_lake.spark.process import ServerProcess, port_open
+
+_MARK = "KAFKA_LAKE_STACK"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_IN_FLIGHT = ("STARTING", "STARTED", "CANCELING")
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Make SIGINT, SIGTERM and SIGHUP end the block by ``SystemExit`` with the shell's code, 130 for Ctrl-C.
+
+    That also holds in a background job of a shell, which starts its programs deaf to SIGINT.
+    """
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Stack:
+    """The local stack as a context manager: what was started in the block is gone after it, however it ends.
+
+    Every process started meanwhile inherits a mark in its environment, so that also those that left their process
+    group (Dagster's code servers and run workers) are found.
+
+    Args:
+        ports: Where the servers listen, on 127.0.0.1 only.
+        say: Called with a line for the user when something begins.
+    """
+
+    def __init__(self, ports: Ports, say: Callable[[str], None]) -> None:
+        self.ports = ports
+        self.log_dir = home() / "logs"
+        self._say = say
+        self._mark = uuid4().hex
+        self._earlier: set[int] = set()
+        self._dagster: ServerProcess | None = None
+        self._connect: ConnectServer | None = None
+        self._broker: EmbeddedBroker | None = None
+
+    def __enter__(self) -> Self:
+        os.environ[_MARK] = self._mark
+        self._earlier = {child.pid for child in psutil.Process().children()}
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start_broker(self) -> str:
+        """Start the embedded broker and make it this process's and its children's cluster.
+
+        Returns:
+            Its address for ``bootstrap.servers``.
+        """
+        self._say(f"Starting Kafka on {self.ports.broker.address}")
+        use_embedded_broker(self.ports)
+        self._broker = embedded_broker(self.ports)
+        return self._broker.start().bootstrap_servers
+
+    def start_connect(self) -> None:
+        """Start a Spark Connect server and make it the engine of this process and of its children."""
+        self._say(f"Starting Spark Connect on {self.ports.connect.address}")
+        conf = CatalogResource().open().spark_conf()
+        self._connect = ConnectServer(home() / "connect", self.ports.connect.number, conf)
+        os.environ["SPARK_REMOTE"] = self._connect.start().remote
+
+    def start_dagster(self) -> str:
+        """Start Dagster's webserver and daemon and wait until the UI answers.
+
+        Returns:
+            The UI's address.
+        """
+        url = f"http://{self.ports.ui.address}"
+        self._say(f"Starting Dagster on {url}")
+        environment = {"DAGSTER_HOME": str(prepare_dagster_home()), "KAFKA_LAKE_HOME": str(home())}
+        workspace = ["-w", "workspace.yaml"] if Path("workspace.yaml").exists() else ["-m", "kafka_lake.definitions"]
+        command = [sys.executable, "-m", "dagster", "dev", *workspace]
+        command += ["-h", self.ports.ui.address.split(":")[0], "-p", str(self.ports.ui.number)]
+        self._dagster = ServerProcess(command, log=self.log_dir / "dagster.log", env=environment)
+        self._dagster.start(lambda: _answers(f"{url}/server_info"), timeout=120)
+        return url
+
+    def check(self) -> None:
+        """Raise a KafkaLakeError that names the log if a server has ended by itself."""
+        for name, server in (("Kafka", self._broker), ("Spark Connect", self._connect), ("Dagster", self._dagster)):
+            if server is not None and not server.alive():
+                raise KafkaLakeError(f"{name} has ended by itself.", f"Its log tells why: {server.log}")
+
+    def stop(self) -> None:
+        """Stop what was started, last one first, then kill what is left; further signals don't cut this short."""
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
+        try:
+            for server in (self._dagster, self._connect, self._broker):
+                if server is not None:
+                    with suppress(OSError):
+                        server.stop()
+        finally:
+            _kill(self._left_over())
+            os.environ.pop(_MARK, None)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _left_over(self) -> list[psutil.Process]:
+        # A child that a signal caught between fork and exec doesn't carry the mark yet.
+        children = [child for child in psutil.Process().children() if child.pid not in self._earlier]
+        found = {process.pid: process for process in children}
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(_MARK) == self._mark and process.pid != os.getpid():
+                    found[process.pid] = process
+        return list(found.values())
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=10)
+
+
+def embedded_broker(ports: Ports) -> EmbeddedBroker:
+    """Return this deployment's embedded broker, not started."""
+    return EmbeddedBroker(home() / "kafka", ports.broker.number)
+
+
+def use_embedded_broker(ports: Ports) -> None:
+    """Make the embedded broker this process's and its children's cluster, whatever was configured."""
+    for name in [name for name in os.environ if name.startswith("KAFKA_LAKE_KAFKA_")]:
+        del os.environ[name]
+    os.environ["KAFKA_LAKE_BOOTSTRAP_SERVERS"] = ports.broker.address
+
+
+@contextmanager
+def broker_at_hand(ports: Ports, say: Callable[[str], None]) -> Iterator[None]:
+    """Run the block with the embedded broker up, if that is the configured cluster and it isn't up anyway.
+
+    Args:
+        ports: The local stack's ports.
+        say: Called with a line for the user when the broker is started.
+    """
+    configured = "KAFKA_LAKE_BOOTSTRAP_SERVERS" in os.environ or "KAFKA_LAKE_KAFKA_BOOTSTRAP_SERVERS" in os.environ
+    if configured and properties_from_env()["bootstrap.servers"] != ports.broker.address:
+        yield
+        return
+    use_embedded_broker(ports)
+    if port_open(ports.broker.number):
+        yield
+        return
+    with interruptible(), Stack(ports, say) as stack:
+        stack.start_broker()
+        yield
+
+
+def prepare_dagster_home() -> Path:
+    """Make the folder of Dagster's storage with this folder's ``dagster.yaml``, and end runs that no one runs.
+
+    Runs that were cut off together with an earlier stack would count as in flight forever.
+
+    Returns:
+        The folder, for ``DAGSTER_HOME``.
+    """
+    folder = home() / "dagster"
+    folder.mkdir(parents=True, exist_ok=True)
+    if Path("dagster.yaml").exists():
+        shutil.copy("dagster.yaml", folder)
+    else:
+        (folder / "dagster.yaml").touch()
+    if (folder / "storage").exists() or (folder / "history").exists():
+        _end_orphaned_runs(folder)
+    return folder
+
+
+def _end_orphaned_runs(folder: Path) -> None:
+    from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+
+    statuses = [DagsterRunStatus[name] for name in _IN_FLIGHT]
+    with DagsterInstance.from_config(str(folder)) as instance:
+        for run in instance.get_runs(RunsFilter(statuses=statuses)):
+            instance.report_run_canceled(run, "Its process ended together with an earlier local stack.")
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urlopen(url, timeout=2) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False

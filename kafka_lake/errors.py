@@ -1,0 +1,47 @@
+"""Errors that a user can mend: each says what is wrong, where, and what to do next."""
+
+
+class KafkaLakeError(Exception):
+    """Base of all errors raised on purpose.
+
+    Args:
+        message: What is wrong, naming the topic, partition, offset, table or configuration line.
+        remedy: What to do next, one sentence.
+    """
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(f"{message} {remedy}".strip())
+        self.message = message
+        self.remedy = remedy
+
+
+class ConfigurationError(KafkaLakeError):
+    """A setting is missing, unknown or impossible. Nothing has been started."""
+
+
+class KafkaError(KafkaLakeError):
+    """The brokers refused or didn't answer. Nothing has been read; asking again is safe."""
+
+
+class UnknownTopicError(KafkaError):
+    """The topic doesn't exist, or this client may not see it."""
+
+
+class DataLossError(KafkaLakeError):
+    """Kafka no longer has records that the table has not yet. ``main`` is as it was."""
+
+
+class TopicReplacedError(DataLossError):
+    """The topic of that name is another one than the table was filled from. ``main`` is as it was."""
+
+
+class TableError(KafkaLakeError):
+    """The table in the catalog is not what the topic's configuration needs. ``main`` is as it was."""
+
+
+class AuditFailedError(KafkaLakeError):
+    """A gate refused the staged snapshot. ``main`` is as it was; the staged snapshot has been removed."""
+
+
+class PublishRefusedError(KafkaLakeError):
+    """Somebody else moved ``main`` since the position was read. The caller plans again from the new position."""

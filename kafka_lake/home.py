@@ -1,0 +1,16 @@
+"""Where the project keeps its files: local state of a deployment, and downloads shared by all clones of a user."""
+
+import os
+from pathlib import Path
+
+
+def home() -> Path:
+    """Return the folder of this deployment's local state: ``$KAFKA_LAKE_HOME`` or ``./.kafka_lake``, absolute."""
+    return Path(os.environ.get("KAFKA_LAKE_HOME") or ".kafka_lake").resolve()
+
+
+def cache() -> Path:
+    """Return the user's download cache: ``$KAFKA_LAKE_CACHE``, or ``kafka_lake`` in the XDG cache folder."""
+    if explicit := os.environ.get("KAFKA_LAKE_CACHE"):
+        return Path(explicit).resolve()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve() / "kafka_lake"

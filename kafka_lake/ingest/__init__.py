@@ -1,0 +1,1 @@
+"""One run, step by step: plan, read, decode, stage, audit, publish, report."""

@@ -1,0 +1,23 @@
+"""Publish: dead letters first, the primary last, each by a fast-forward that somebody else's commit refuses."""
+
+from collections.abc import Callable
+
+from kafka_lake.ingest.stage import Staged
+
+
+def publish(staged: Staged, crash_point: Callable[[str], None]) -> None:
+    """Make an audited commit visible.
+
+    Args:
+        staged: What to publish; its branches are gone afterwards.
+        crash_point: Called with the name of each step that has been done.
+
+    Raises:
+        PublishRefusedError: If a table's ``main`` moved since it was planned. The primary is as it was; dead letters
+            may be published, which the next attempt finds by their own position.
+    """
+    for table in staged.tables():
+        table.branch.publish(table.snapshot)
+        crash_point("primary published" if table is staged.primary else "dead letters published")
+    for table in staged.tables():
+        table.branch.drop()

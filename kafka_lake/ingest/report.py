@@ -1,0 +1,113 @@
+"""Report: what a run did, as plain data, for metadata, tables on the terminal and tests."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka_lake.ingest.audit import CHECKS, Finding
+from kafka_lake.kafka.offsets import OffsetRange, Position, Watermarks, lag
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One published snapshot.
+
+    Args:
+        snapshot: Its id.
+        ranges: The offsets that it holds.
+        after: The position that it carries.
+        records: Records read.
+        rows: Rows added.
+        dead_letters: Records that didn't decode.
+        tombstones: Records without a value.
+        files: Data files added.
+        size: Their size in bytes.
+        rows_by_partition: Rows per Kafka partition; empty without metadata columns.
+        findings: What the gates found.
+    """
+
+    snapshot: int
+    ranges: tuple[OffsetRange, ...]
+    after: Position
+    records: int
+    rows: int
+    dead_letters: int
+    tombstones: int
+    files: int
+    size: int
+    rows_by_partition: Mapping[int, int]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """What a run did to one Kafka partition: offsets consumed, rows added, offsets still to consume."""
+
+    partition: int
+    start: int
+    end: int
+    rows: int
+    lag: int
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """All commits of one run.
+
+    Args:
+        topic: The topic's name.
+        table: ``namespace.table``.
+        run_id: Of the run.
+        watermarks: What the topic held when the run began.
+        position: The table's position after the run; None if it has none.
+        commits: In order, none if there was nothing to do.
+        seconds: How long the run took.
+    """
+
+    topic: str
+    table: str
+    run_id: str
+    watermarks: Watermarks
+    position: Position | None
+    commits: Sequence[Commit]
+    seconds: float
+
+    def total(self, attribute: str) -> int:
+        """Return the sum of a number over all commits, such as ``rows``."""
+        return sum(int(getattr(commit, attribute)) for commit in self.commits)
+
+    def partitions(self) -> list[PartitionReport]:
+        """Return what was done per Kafka partition, in ascending order, for every partition of the topic."""
+        behind = lag(self.position, self.watermarks)
+        reports = []
+        for partition in self.watermarks.partitions:
+            touched = [r for c in self.commits for r in c.ranges if r.partition == partition]
+            resting = self.position.offsets.get(partition, 0) if self.position else 0
+            reports.append(
+                PartitionReport(
+                    partition,
+                    touched[0].start if touched else resting,
+                    touched[-1].end if touched else resting,
+                    sum(c.rows_by_partition.get(partition, 0) for c in self.commits),
+                    behind[partition],
+                )
+            )
+        return reports
+
+    def findings(self) -> list[Finding]:
+        """Return one finding per check over all commits; without a commit all checks hold trivially."""
+        merged = []
+        for check in CHECKS:
+            every = [f for c in self.commits for f in c.findings if f.check == check]
+            facts = every[-1].facts if len(every) == 1 else _summed([f.facts for f in every])
+            merged.append(Finding(check, tuple(p for f in every for p in f.problems), facts))
+        return merged
+
+
+def _summed(facts: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Return facts of several commits as one: numbers added, anything else the latest."""
+    result: dict[str, object] = {}
+    for each in facts:
+        for key, value in each.items():
+            before = result.get(key)
+            result[key] = before + value if isinstance(before, int) and isinstance(value, int) else value
+    return result

@@ -1,0 +1,25 @@
+"""What a run works with: the cluster, the catalog and the engine, however they were configured."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.lake.catalog import LakeCatalog
+
+
+@dataclass(frozen=True)
+class Systems:
+    """The three systems of one run.
+
+    Args:
+        cluster: Tells what the topic holds.
+        kafka_options: Connection and security as options of Spark's Kafka source.
+        catalog: Where the tables are.
+        spark: Gives the session; the first call may start it, so it isn't called before there is work.
+    """
+
+    cluster: KafkaCluster
+    kafka_options: Mapping[str, str]
+    catalog: LakeCatalog
+    spark: Callable[[], Any]

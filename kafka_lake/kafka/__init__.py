@@ -1,0 +1,1 @@
+"""The brokers as Python sees them: connection and security, topics, offsets."""

@@ -1,0 +1,125 @@
+"""Offsets of a topic: ranges, positions and ends as plain data. Pure: no Kafka client, no Spark, no Dagster."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class OffsetRange:
+    """The offsets ``start <= offset < end`` of one Kafka partition.
+
+    Raises:
+        ValueError: If the range runs backwards or starts below zero.
+    """
+
+    partition: int
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end:
+            raise ValueError(f"partition {self.partition}: {self.start}..{self.end} is no offset range")
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class TopicIdentity:
+    """What makes a topic the same topic: names can be reused, the broker's ids can't (KIP-516).
+
+    Args:
+        cluster_id: The Kafka cluster's id, empty where the broker tells none.
+        topic_id: The topic's UUID, empty where the broker is older than 2.8 and tells none.
+        topic: The topic's name.
+    """
+
+    cluster_id: str
+    topic_id: str
+    topic: str
+
+    def same_as(self, other: "TopicIdentity") -> bool:
+        """Return whether both name one topic; an id that one side doesn't know is not compared."""
+
+        def agree(mine: str, theirs: str) -> bool:
+            return not mine or not theirs or mine == theirs
+
+        return (
+            self.topic == other.topic
+            and agree(self.cluster_id, other.cluster_id)
+            and agree(self.topic_id, other.topic_id)
+        )
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a table has consumed a topic: the next offset of every Kafka partition."""
+
+    identity: TopicIdentity
+    offsets: Mapping[int, int]
+
+    def to_json(self) -> str:
+        """Return the canonical JSON text that snapshot summaries carry.
+
+        >>> Position(TopicIdentity("c", "t", "pizzas"), {1: 7, 0: 5}).to_json()
+        '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"0":5,"1":7}}'
+        """
+        return json.dumps(
+            {
+                "cluster_id": self.identity.cluster_id,
+                "topic_id": self.identity.topic_id,
+                "topic": self.identity.topic,
+                "offsets": {str(p): self.offsets[p] for p in sorted(self.offsets)},
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> "Position":
+        """Parse what `to_json` wrote.
+
+        Raises:
+            ValueError: If the text is not such a document.
+        """
+        try:
+            doc = json.loads(text)
+            identity = TopicIdentity(doc["cluster_id"], doc["topic_id"], doc["topic"])
+            return cls(identity, {int(p): int(o) for p, o in doc["offsets"].items()})
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise ValueError(f"not a position: {text!r}") from error
+
+    def advanced(self, ranges: tuple[OffsetRange, ...]) -> "Position":
+        """Return the position after `ranges` were consumed; other partitions stay where they are."""
+        return Position(self.identity, {**self.offsets, **{r.partition: r.end for r in ranges}})
+
+
+@dataclass(frozen=True)
+class Watermarks:
+    """What a topic holds now.
+
+    Args:
+        identity: Which topic this is.
+        low: Log start offset per partition: the oldest record still there.
+        end: Exclusive end per partition: the last stable offset, or the high watermark for read_uncommitted.
+    """
+
+    identity: TopicIdentity
+    low: Mapping[int, int]
+    end: Mapping[int, int]
+
+    @property
+    def partitions(self) -> list[int]:
+        """Return the partition numbers in ascending order."""
+        return sorted(self.end)
+
+
+def lag(position: Position | None, now: Watermarks) -> dict[int, int]:
+    """Return, per partition, how many offsets lie between the position (or the log's start) and the end.
+
+    >>> me = TopicIdentity("c", "t", "pizzas")
+    >>> lag(Position(me, {0: 5}), Watermarks(me, {0: 0, 1: 2}, {0: 9, 1: 4}))
+    {0: 4, 1: 2}
+    """
+    offsets = position.offsets if position else {}
+    return {p: max(0, now.end[p] - offsets.get(p, now.low[p])) for p in now.partitions}

@@ -1,0 +1,37 @@
+"""The Kafka cluster as a Dagster resource. Secrets come in by environment variables and never show."""
+
+import dagster as dg
+from pydantic import Field
+
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.security import client_properties, java_properties, properties_from_env
+
+
+class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """A Kafka cluster.
+
+    What the environment sets (``KAFKA_LAKE_BOOTSTRAP_SERVERS``, ``KAFKA_LAKE_KAFKA_*``) is read when a client is made,
+    so that it is part of no stored configuration; ``properties`` given here win over it.
+    """
+
+    properties: dict[str, str] = Field(
+        default_factory=dict,
+        description="librdkafka client properties; no secrets, those belong in KAFKA_LAKE_KAFKA_* variables.",
+    )
+    timeout: float = Field(default=15.0, description="Seconds that one question to the brokers may take.")
+    read_committed: bool = Field(
+        default=True, description="Leave out aborted and open transactions (Kafka's isolation.level)."
+    )
+
+    def _merged(self) -> dict[str, str]:
+        return {**properties_from_env(), **self.properties}
+
+    def cluster(self) -> KafkaCluster:
+        """Return a client for questions about topics and offsets."""
+        return KafkaCluster(client_properties(self._merged()), self.timeout, self.read_committed)
+
+    def spark_options(self) -> dict[str, str]:
+        """Return the options that make Spark's Kafka source read from this cluster."""
+        options = {f"kafka.{name}": value for name, value in java_properties(self._merged()).items()}
+        options["kafka.isolation.level"] = "read_committed" if self.read_committed else "read_uncommitted"
+        return options

@@ -1,0 +1,1 @@
+"""The table side: catalog, schema rules (pure), positions, branches."""

@@ -1,0 +1,112 @@
+"""Write, audit, publish: the branch that a commit is staged on, and the compare-and-set that makes it `main`."""
+
+import logging
+from typing import Any
+
+from kafka_lake.errors import PublishRefusedError
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import ancestors, head_of
+
+log = logging.getLogger(__name__)
+
+PREFIX = "kafka_lake_"
+
+
+class StagingBranch:
+    """A branch of a table that starts at a known head of ``main`` and is published or discarded, never both.
+
+    Args:
+        spark: Runs Iceberg's SQL extensions and procedures.
+        catalog: Where the table is.
+        identifier: Namespace and name of the table.
+        name: The branch's name, unique to this run and commit.
+        head: The snapshot of ``main`` that the position was read from.
+    """
+
+    def __init__(
+        self, spark: Any, catalog: LakeCatalog, identifier: tuple[str, str], name: str, head: int
+    ) -> None:
+        self._spark = spark
+        self._catalog = catalog
+        self.identifier = identifier
+        self.name = name
+        self.head = head
+        self._table = catalog.spark_name(identifier)
+
+    @property
+    def write_name(self) -> str:
+        """Return the name that Spark writes to the branch by."""
+        return self._catalog.spark_name(self.identifier, self.name)
+
+    def create(self) -> None:
+        """Create the branch at the head. A branch of that name must not exist."""
+        self._spark.sql(f"ALTER TABLE {self._table} CREATE BRANCH `{self.name}` AS OF VERSION {self.head}")
+
+    def staged_snapshot(self) -> int | None:
+        """Return the snapshot that the branch points to, None if the branch or the table is gone."""
+        table = self._catalog.table(self.identifier)
+        return head_of(table, self.name) if table else None
+
+    def publish(self, staged: int) -> None:
+        """Move ``main`` to the staged snapshot, if and only if ``main`` is still at the head the branch began from.
+
+        Iceberg's ``fast_forward`` demands that main's snapshot is an ancestor of the branch's, and its commit demands
+        that main has not moved since that was looked at. If the catalog's answer is lost, the table itself tells
+        whether the commit happened.
+
+        Args:
+            staged: The audited snapshot; another one on the branch is never published.
+
+        Raises:
+            PublishRefusedError: If ``main`` moved meanwhile, or the branch isn't what was audited.
+        """
+        found = self.staged_snapshot()
+        if found != staged:
+            raise PublishRefusedError(
+                f"Table {'.'.join(self.identifier)}: branch {self.name} holds snapshot {found}, not the audited {staged}."
+            )
+        namespace, table = self.identifier
+        try:
+            self._spark.sql(
+                f"CALL `{self._catalog.name}`.system.fast_forward("
+                f"table => '{namespace}.{table}', branch => 'main', to => '{self.name}')"
+            ).collect()
+        except Exception as error:
+            if self._is_published(staged):
+                log.warning("The catalog's answer was lost, but snapshot %s is published.", staged)
+                return
+            if self._main_head() == self.head:
+                raise
+            raise PublishRefusedError(
+                f"Table {namespace}.{table}: main moved from snapshot {self.head} to {self._main_head()} meanwhile."
+            ) from error
+
+    def _main_head(self) -> int | None:
+        table = self._catalog.table(self.identifier)
+        return head_of(table) if table else None
+
+    def _is_published(self, staged: int) -> bool:
+        table = self._catalog.table(self.identifier)
+        return table is not None and any(s.snapshot_id == staged for s in ancestors(table, head_of(table)))
+
+    def drop(self) -> None:
+        """Drop the branch after publication. What it pointed to stays with ``main``."""
+        self._spark.sql(f"ALTER TABLE {self._table} DROP BRANCH IF EXISTS `{self.name}`")
+
+    def discard(self) -> None:
+        """Drop the branch and expire what was staged on it, files included, unless that is part of ``main``.
+
+        Never raises: what can't be removed is logged and left behind, invisible to readers.
+        """
+        try:
+            staged = self.staged_snapshot()
+            self.drop()
+            if staged is not None and staged != self.head and not self._is_published(staged):
+                namespace, table = self.identifier
+                self._spark.sql(
+                    f"CALL `{self._catalog.name}`.system.expire_snapshots("
+                    f"table => '{namespace}.{table}', snapshot_ids => ARRAY({staged}))"
+                ).collect()
+        except Exception as error:
+            # The cause that led here must not be hidden by a clean-up that fails too; the branch can't publish itself.
+            log.warning("Branch %s of table %s is left behind: %s", self.name, ".".join(self.identifier), error)

@@ -1,0 +1,137 @@
+"""One catalog configuration, in Iceberg's standard property names, for both engines: PyIceberg and Spark."""
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
+from pyiceberg.table import Table
+from pyiceberg.utils.config import Config
+
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.home import home
+
+_TYPES = ("sql", "rest", "glue", "hive")
+_PYTHON_ONLY = ("py-io-impl", "echo", "pool_pre_ping", "init_catalog_tables")
+_JAVA_NAMES = {"s3.region": "client.region", "glue.region": "client.region"}
+
+
+def catalog_name() -> str:
+    """Return the catalog's name: ``$KAFKA_LAKE_CATALOG``, or ``lake``."""
+    return os.environ.get("KAFKA_LAKE_CATALOG") or "lake"
+
+
+def properties_from_environment(name: str) -> dict[str, str]:
+    """Return the catalog's properties as PyIceberg finds them, or those of the embedded SQLite catalog.
+
+    PyIceberg's own places count: ``PYICEBERG_CATALOG__<NAME>__<PROPERTY>`` and ``.pyiceberg.yaml``
+    (https://py.iceberg.apache.org/configuration/).
+
+    Args:
+        name: The catalog's name.
+
+    Returns:
+        Properties in Iceberg's standard names.
+    """
+    found = Config().get_catalog_config(name)
+    if found:
+        return {str(key): str(value) for key, value in found.items()}
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{home() / 'catalog.db'}",
+        "warehouse": f"file://{home() / 'warehouse'}",
+    }
+
+
+class LakeCatalog:
+    """A catalog, seen from both engines.
+
+    Args:
+        name: The catalog's name; tables are ``name.namespace.table`` in Spark.
+        properties: Iceberg's standard catalog properties.
+
+    Raises:
+        ConfigurationError: If the type is none of sql, rest, glue and hive, or a needed property is missing.
+    """
+
+    def __init__(self, name: str, properties: Mapping[str, str]) -> None:
+        self.name = name
+        self.properties = dict(properties)
+        self.type = self.properties.get("type") or ("rest" if "uri" in self.properties else "")
+        if self.type not in _TYPES:
+            raise ConfigurationError(
+                f"Catalog {name}: type {self.type or '(none)'} is not one of {', '.join(_TYPES)}.",
+                f"Set PYICEBERG_CATALOG__{name.upper()}__TYPE.",
+            )
+        needed = {"sql": ("uri", "warehouse"), "rest": ("uri",), "hive": ("uri",), "glue": ("warehouse",)}
+        if missing := [key for key in needed[self.type] if not self.properties.get(key)]:
+            raise ConfigurationError(
+                f"Catalog {name} of type {self.type} lacks {', '.join(missing)}.",
+                f"Set PYICEBERG_CATALOG__{name.upper()}__{missing[0].upper()}.",
+            )
+
+    @cached_property
+    def pyiceberg(self) -> Catalog:
+        """Return the PyIceberg catalog, connected; folders of a local catalog are made."""
+        for place in (self.properties.get("uri", ""), self.properties.get("warehouse", "")):
+            parts = urlsplit(place)
+            if parts.scheme == "sqlite":
+                Path(place.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+            elif parts.scheme == "file":
+                Path(parts.path).mkdir(parents=True, exist_ok=True)
+        return load_catalog(self.name, **{**self.properties, "type": self.type})
+
+    def table(self, identifier: tuple[str, str]) -> Table | None:
+        """Return the table as the catalog knows it now, or None if there is none."""
+        try:
+            return self.pyiceberg.load_table(identifier)
+        except NoSuchTableError:
+            return None
+
+    def ensure_namespace(self, namespace: str) -> None:
+        """Create the namespace if there is none."""
+        try:
+            self.pyiceberg.create_namespace_if_not_exists(namespace)
+        except NamespaceAlreadyExistsError:
+            # Somebody else was faster; which is what was wanted.
+            return
+
+    def spark_name(self, identifier: tuple[str, str], branch: str | None = None) -> str:
+        """Return the quoted name that Spark SQL knows the table, or a branch of it, by."""
+        parts = [self.name, *identifier] + ([f"branch_{branch}"] if branch else [])
+        return ".".join(f"`{part}`" for part in parts)
+
+    def spark_conf(self) -> dict[str, str]:
+        """Return the Spark settings that make this catalog known there under the same name."""
+        prefix = f"spark.sql.catalog.{self.name}"
+        conf = {
+            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+            prefix: "org.apache.iceberg.spark.SparkCatalog",
+            # A cached table would hide what other writers did meanwhile.
+            f"{prefix}.cache-enabled": "false",
+        }
+        conf |= {f"{prefix}.{key}": value for key, value in self._java_properties().items()}
+        return conf
+
+    def _java_properties(self) -> dict[str, str]:
+        java = {
+            _JAVA_NAMES.get(key, key): value
+            for key, value in self.properties.items()
+            if key not in _PYTHON_ONLY
+        }
+        java["type"] = self.type
+        if self.type == "sql":
+            java |= {"type": "jdbc", "jdbc.schema-version": "V1", "uri": self._jdbc_uri()}
+        if self.properties.get("warehouse", "").startswith("s3") and "io-impl" not in java:
+            java["io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
+        return java
+
+    def _jdbc_uri(self) -> str:
+        uri = self.properties["uri"]
+        if uri.startswith("sqlite:///"):
+            return f"jdbc:sqlite:{uri.removeprefix('sqlite:///')}?busy_timeout=30000"
+        parts = urlsplit(uri)
+        return f"jdbc:{parts.scheme.split('+')[0]}://{uri.split('@')[-1].split('://')[-1]}"

@@ -1,0 +1,69 @@
+"""How far a table has consumed its topic: read from the table's own snapshots, and from nowhere else."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from kafka_lake.errors import TableError
+from kafka_lake.kafka.offsets import Position
+
+POSITION = "kafka-lake.position"
+RUN_ID = "kafka-lake.run-id"
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A table as the planning of one commit saw it.
+
+    Args:
+        table: The PyIceberg table, as loaded at that moment.
+        head: Snapshot id of ``main``; None for a table without a snapshot.
+        position: Position of the newest ancestor of ``main`` that has one.
+    """
+
+    table: Table
+    head: int | None
+    position: Position | None
+
+
+def ancestors(table: Table, snapshot_id: int | None) -> Iterator[Snapshot]:
+    """Yield a snapshot and its ancestors, newest first, as far as they have not expired."""
+    while snapshot_id is not None:
+        snapshot = table.metadata.snapshot_by_id(snapshot_id)
+        if snapshot is None:
+            return
+        yield snapshot
+        snapshot_id = snapshot.parent_snapshot_id
+
+
+def head_of(table: Table, branch: str = "main") -> int | None:
+    """Return the snapshot id that a branch points to; None if there is no such branch."""
+    ref = table.metadata.refs.get(branch)
+    return ref.snapshot_id if ref else None
+
+
+def summary_of(snapshot: Snapshot) -> dict[str, str]:
+    """Return a snapshot's summary without its operation."""
+    return dict(snapshot.summary.additional_properties) if snapshot.summary else {}
+
+
+def read_state(table: Table) -> TableState:
+    """Return head and position of ``main``, from one and the same load of the metadata.
+
+    Raises:
+        TableError: If a position is there but can't be read.
+    """
+    head = head_of(table)
+    for snapshot in ancestors(table, head):
+        if text := summary_of(snapshot).get(POSITION):
+            try:
+                return TableState(table, head, Position.from_json(text))
+            except ValueError as error:
+                raise TableError(
+                    f"Table {'.'.join(table.name())}: snapshot {snapshot.snapshot_id} carries a {POSITION} that "
+                    f"can't be read ({error}).",
+                    "Roll the table back to an older snapshot, or upgrade kafka_lake if a newer one wrote it.",
+                ) from error
+    return TableState(table, head, None)

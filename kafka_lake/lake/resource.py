@@ -1,0 +1,28 @@
+"""The Iceberg catalog as a Dagster resource."""
+
+import dagster as dg
+from pydantic import Field
+
+from kafka_lake.lake.catalog import LakeCatalog, catalog_name, properties_from_environment
+
+
+class CatalogResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """The Iceberg catalog of the deployment.
+
+    The environment's settings are read when the catalog is opened, so that secrets are part of no stored
+    configuration; ``properties`` given here win over them.
+    """
+
+    name: str = Field(default_factory=catalog_name, description="The catalog's name, in Spark and PyIceberg.")
+    properties: dict[str, str] = Field(
+        default_factory=dict,
+        description="Iceberg's standard catalog properties; no secrets, those belong in PYICEBERG_CATALOG__*.",
+    )
+
+    def open(self) -> LakeCatalog:
+        """Return the catalog; nothing is asked of it yet.
+
+        Raises:
+            ConfigurationError: If its type is unknown or a property is missing.
+        """
+        return LakeCatalog(self.name, {**properties_from_environment(self.name), **self.properties})

@@ -1,0 +1,161 @@
+"""Which changes of a table's schema are safe, by Iceberg's rules. Pure: no Spark, no network, no Dagster.
+
+The rules are the specification's (https://iceberg.apache.org/spec/#schema-evolution): columns may be added if they are
+optional, required may become optional, and a type may be promoted int → long, float → double, decimal(P, S) → decimal(P', S)
+with P' > P. Anything else would change what readers of older files see.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StructType,
+)
+
+Kind = Literal["added", "widened", "made optional", "removed", "required added", "made required", "type changed"]
+SAFE: frozenset[Kind] = frozenset({"added", "widened", "made optional"})
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference between two schemas.
+
+    Args:
+        column: Dotted path; ``element``, ``key`` and ``value`` step into lists and maps.
+        kind: What happened to it.
+        before: Its type before, empty if it is new.
+        after: Its type now, empty if it is gone.
+    """
+
+    column: str
+    kind: Kind
+    before: str
+    after: str
+
+    @property
+    def safe(self) -> bool:
+        """Return whether readers of old and new files see the right values."""
+        return self.kind in SAFE
+
+
+def promotes(before: IcebergType, after: IcebergType) -> bool:
+    """Return whether Iceberg may read files of the first type as the second.
+
+    >>> promotes(IntegerType(), LongType()), promotes(LongType(), IntegerType())
+    (True, False)
+    """
+    if isinstance(before, DecimalType) and isinstance(after, DecimalType):
+        return before.scale == after.scale and after.precision > before.precision
+    return (isinstance(before, IntegerType) and isinstance(after, LongType)) or (
+        isinstance(before, FloatType) and isinstance(after, DoubleType)
+    )
+
+
+def changes(before: Schema, after: Schema) -> list[Change]:
+    """Return what differs between two schemas, matched by field id, in the order of the newer one.
+
+    Args:
+        before: The schema that readers know.
+        after: The schema that a commit would give them.
+
+    Returns:
+        Differences; an empty list for schemas that differ in order, docs and names alone.
+    """
+    return list(_struct_changes("", before.as_struct(), after.as_struct()))
+
+
+def _struct_changes(prefix: str, before: StructType, after: StructType) -> Iterator[Change]:
+    old: Mapping[int, NestedField] = {field.field_id: field for field in before.fields}
+    new = {field.field_id for field in after.fields}
+    for field in after.fields:
+        if field.field_id in old:
+            yield from _field_changes(f"{prefix}{field.name}", old[field.field_id], field)
+        else:
+            kind: Kind = "required added" if field.required else "added"
+            yield Change(f"{prefix}{field.name}", kind, "", str(field.field_type))
+    for field in before.fields:
+        if field.field_id not in new:
+            yield Change(f"{prefix}{field.name}", "removed", str(field.field_type), "")
+
+
+def _field_changes(path: str, before: NestedField, after: NestedField) -> Iterator[Change]:
+    if before.required != after.required:
+        kind: Kind = "made optional" if before.required else "made required"
+        yield Change(path, kind, "required" if before.required else "optional", "required" if after.required else "optional")
+    yield from _type_changes(path, before.field_type, after.field_type)
+
+
+def _type_changes(path: str, before: IcebergType, after: IcebergType) -> Iterator[Change]:
+    if isinstance(before, StructType) and isinstance(after, StructType):
+        yield from _struct_changes(f"{path}.", before, after)
+    elif isinstance(before, ListType) and isinstance(after, ListType):
+        yield from _field_changes(f"{path}.element", before.element_field, after.element_field)
+    elif isinstance(before, MapType) and isinstance(after, MapType):
+        yield from _field_changes(f"{path}.key", before.key_field, after.key_field)
+        yield from _field_changes(f"{path}.value", before.value_field, after.value_field)
+    elif before != after:
+        primitive = isinstance(before, PrimitiveType) and isinstance(after, PrimitiveType)
+        kind: Kind = "widened" if primitive and promotes(before, after) else "type changed"
+        yield Change(path, kind, str(before), str(after))
+
+
+def needed_changes(current: Schema, wanted: Schema) -> list[Change]:
+    """Return what a table's schema must undergo to take rows of another schema; columns are matched by name.
+
+    Columns that the rows lack become null and need no change, and neither do columns of a type that the table's
+    own type can hold already.
+
+    Args:
+        current: The table's schema.
+        wanted: The schema of the rows, any field ids.
+
+    Returns:
+        Safe and unsafe changes; `Change.safe` tells which.
+    """
+    matched = StructType(*_ids_like(current.as_struct(), wanted.as_struct()))
+    found = _struct_changes("", current.as_struct(), matched)
+    return [c for c in found if c.kind not in ("removed", "made required")]
+
+
+_NEW_ID = 1_000_000
+
+
+def _ids_like(current: StructType, wanted: StructType) -> Iterator[NestedField]:
+    by_name = {field.name.lower(): field for field in current.fields}
+    for field in wanted.fields:
+        twin = by_name.get(field.name.lower())
+        kind = field.field_type if twin is None else _types_like(twin.field_type, field.field_type)
+        yield NestedField(
+            _NEW_ID + field.field_id if twin is None else twin.field_id, field.name, kind, required=field.required
+        )
+
+
+def _types_like(current: IcebergType, wanted: IcebergType) -> IcebergType:
+    if isinstance(current, StructType) and isinstance(wanted, StructType):
+        return StructType(*_ids_like(current, wanted))
+    if isinstance(current, ListType) and isinstance(wanted, ListType):
+        element = _types_like(current.element_type, wanted.element_type)
+        return ListType(current.element_id, element, element_required=wanted.element_required)
+    if isinstance(current, MapType) and isinstance(wanted, MapType):
+        return MapType(
+            current.key_id,
+            _types_like(current.key_type, wanted.key_type),
+            current.value_id,
+            _types_like(current.value_type, wanted.value_type),
+            value_required=wanted.value_required,
+        )
+    if promotes(wanted, current):
+        return current
+    return wanted

@@ -1,0 +1,222 @@
+"""A Spark Connect server from PySpark's own package: Spark kept warm, sessions in a second.
+
+It is bound to 127.0.0.1 and has no password: whoever has an account on the machine can use it.
+``python -m kafka_lake.spark.connect --work-dir … --port …`` runs it in the foreground.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kafka_lake.spark.jars import JarsError, spark_jars
+from kafka_lake.spark.java import JavaNotFoundError, java_env
+from kafka_lake.spark.process import ServerProcess, ServerStartError, free_port, port_open
+
+DEFAULT_PORT = 15002
+
+_SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+class ConnectStartError(RuntimeError):
+    """The server didn't come up; the message has the reason or its last log lines. No process stays behind."""
+
+
+class ConnectServer:
+    """A Spark Connect server as a child process that dies with its parent; a context manager.
+
+    Args:
+        work_dir: Folder of its properties, log and scratch files; one server at a time to a folder.
+        port: Port of 127.0.0.1; 0 picks a free one.
+        conf: Spark properties, the catalog's for instance; they win over this module's. Paths are absolute.
+        driver_memory: Heap of the server's JVM, which does the work itself with the master ``local[*]``.
+        start_timeout: Seconds it may take until it accepts connections.
+    """
+
+    def __init__(
+        self,
+        work_dir: Path,
+        port: int = 0,
+        conf: Mapping[str, str] | None = None,
+        driver_memory: str = "1g",
+        start_timeout: float = 120,
+    ) -> None:
+        self.work_dir = work_dir.resolve()
+        self.port = port or free_port()
+        self.conf = dict(conf or {})
+        self.driver_memory = driver_memory
+        self.start_timeout = start_timeout
+        self._server: ServerProcess | None = None
+
+    @property
+    def remote(self) -> str:
+        """The address for ``SPARK_REMOTE`` and ``SparkSession.builder.remote``."""
+        return f"sc://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """The file that the server logs to; each start appends."""
+        return self.work_dir / "connect.log"
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id; ``None`` when it isn't started."""
+        return None if self._server is None else self._server.pid
+
+    def alive(self) -> bool:
+        """Tell whether the server's process runs."""
+        return self._server is not None and self._server.alive()
+
+    def start(self) -> Self:
+        """Start the server and wait until it accepts connections.
+
+        Returns:
+            The server itself.
+
+        Raises:
+            ConnectStartError: If the port is taken, or the server ends or isn't ready in time.
+            JarsError: If the jars can't be retrieved.
+            JavaNotFoundError: If there is no Java.
+        """
+        if self.alive():
+            return self
+        if port_open(self.port):
+            raise ConnectStartError(
+                f"Port {self.port} of 127.0.0.1 is taken by another program:"
+                " end it, or give the Spark Connect server another port."
+            )
+        self.work_dir.mkdir(parents=True, exist_ok=True)
+        properties = self.work_dir / "spark.properties"
+        properties.touch(mode=0o600)
+        properties.write_text(properties_text(self.spark_conf()))
+        self._server = ServerProcess(
+            connect_command(properties), log=self.log, env=connect_env(), cwd=self.work_dir
+        )
+        try:
+            self._server.start(lambda: port_open(self.port), self.start_timeout)
+        except ServerStartError as error:
+            raise ConnectStartError(f"Spark Connect didn't start on {self.remote}: {error}") from None
+        return self
+
+    def spark_conf(self) -> dict[str, str]:
+        """Return all properties the server is started with; raises what ``ensure_jars`` raises."""
+        return {
+            "spark.app.name": "kafka-lake",
+            "spark.master": "local[*]",
+            "spark.driver.memory": self.driver_memory,
+            "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.log.level": "WARN",
+            "spark.ui.enabled": "false",
+            "spark.jars": spark_jars(),
+            **self.conf,
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(self.port),
+        }
+
+    def stop(self) -> None:
+        """Shut the server down (SIGTERM), or kill it if it isn't done within half a minute."""
+        if self._server is not None:
+            self._server.stop()
+
+    def kill(self) -> None:
+        """End the server at once (SIGKILL)."""
+        if self._server is not None:
+            self._server.kill()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def connect_command(properties: Path) -> list[str]:
+    """Return the command that runs a Spark Connect server with the properties in that file.
+
+    The properties go by file and not by arguments, which every user of the machine can read.
+    """
+    return [
+        str(_spark_home() / "bin" / "spark-submit"),
+        "--class",
+        _SERVER_CLASS,
+        "--properties-file",
+        str(properties),
+        "spark-internal",
+    ]
+
+
+def connect_env() -> dict[str, str]:
+    """Return the environment variables to add for ``connect_command``; raises ``JavaNotFoundError``."""
+    return {
+        **java_env(),
+        "SPARK_HOME": str(_spark_home()),
+        "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+    }
+
+
+def properties_text(conf: Mapping[str, str]) -> str:
+    r"""Write properties in Java's format, one per line.
+
+    >>> properties_text({"spark.x": "a\\b"})
+    'spark.x=a\\\\b\n'
+    """
+    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.items())
+
+
+def _escaped(text: str) -> str:
+    escapes = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", " ": "\\ ", "=": "\\=", ":": "\\:"}
+    return "".join(escapes.get(char, char) for char in text)
+
+
+def _spark_home() -> Path:
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ConnectStartError("pyspark isn't installed: install this project's requirements.")
+    return Path(spec.origin).parent
+
+
+def main() -> None:
+    """Run a Spark Connect server in the foreground until SIGTERM or SIGINT, or until it ends by itself."""
+    parser = argparse.ArgumentParser(prog="python -m kafka_lake.spark.connect", description=main.__doc__)
+    parser.add_argument("--work-dir", type=Path, required=True, help="folder of its log and scratch files")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of 127.0.0.1 (%(default)s)")
+    parser.add_argument("--driver-memory", default="1g", help="heap of its JVM (%(default)s)")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark property")
+    options = parser.parse_args()
+    if malformed := [item for item in options.conf if "=" not in item]:
+        parser.error(f"--conf {malformed[0]}: write KEY=VALUE")
+    server = ConnectServer(
+        options.work_dir,
+        options.port,
+        conf=dict(item.split("=", 1) for item in options.conf),
+        driver_memory=options.driver_memory,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    try:
+        with server:
+            print(f"Spark Connect listens on {server.remote}; its log is {server.log}", flush=True)
+            while server.alive():
+                time.sleep(0.5)
+            raise SystemExit(f"Spark Connect has ended by itself; see {server.log}")
+    except (ConnectStartError, JarsError, JavaNotFoundError) as error:
+        raise SystemExit(str(error)) from None
+
+
+def _leave(_number: int, _frame: object) -> None:
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    main()

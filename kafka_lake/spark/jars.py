@@ -1,0 +1,173 @@
+"""Retrieves the jars of ``ivy.xml`` with the Ivy inside PySpark, once per user and version of that file.
+
+Ivy verifies checksums. Where the jars come from is Ivy's default or the user's own Ivy settings
+(``KAFKA_LAKE_IVY_SETTINGS``: a mirror, an offline folder). ``python -m kafka_lake.spark.jars`` fetches ahead.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal, get_args
+
+from kafka_lake.home import cache
+from kafka_lake.spark.java import JavaNotFoundError, find_java
+
+JarConf = Literal["spark", "broker"]
+
+IVY_FILE = Path(__file__).with_name("ivy.xml")
+
+_FETCHED = re.compile(r"\[SUCCESSFUL \] \S+#(\S+);(\S+)!")
+
+
+class JarsError(RuntimeError):
+    """The jars could not be retrieved; the message says why, where the log is and what to do."""
+
+
+def silent(_line: str) -> None:
+    """Take a progress line and show nothing."""
+
+
+def ensure_jars(conf: JarConf, say: Callable[[str], None] = silent) -> list[Path]:
+    """Return the jars of one configuration of ``ivy.xml``, retrieving them first if they aren't here yet.
+
+    Safe to call from several processes at once: one retrieves, the others wait for it.
+
+    Args:
+        conf: Whose jars: Spark's additions, or the embedded broker's class path.
+        say: Called with a line of progress, only while retrieving.
+
+    Returns:
+        The jars' absolute paths, sorted by name.
+
+    Raises:
+        JarsError: If Ivy can't retrieve them. What it has downloaded stays in its cache, so a retry resumes.
+        JavaNotFoundError: If there is no Java to run Ivy with.
+    """
+    folder = jars_root() / hashlib.sha256(IVY_FILE.read_bytes()).hexdigest()[:12] / conf
+    if not folder.is_dir():
+        with _only_one_process(jars_root()):
+            if not folder.is_dir():
+                _retrieve(conf, folder, say)
+    return sorted(folder.glob("*.jar"))
+
+
+def jars_classpath(conf: JarConf) -> str:
+    """Return the jars as one Java class path; raises what ``ensure_jars`` raises."""
+    return os.pathsep.join(str(jar) for jar in ensure_jars(conf))
+
+
+def spark_jars() -> str:
+    """Return the value for ``spark.jars``; raises what ``ensure_jars`` raises."""
+    return ",".join(str(jar) for jar in ensure_jars("spark"))
+
+
+def jars_root() -> Path:
+    """Return the folder in the user's cache that holds all retrieved jars and Ivy's logs."""
+    return cache() / "jars"
+
+
+@contextmanager
+def _only_one_process(root: Path) -> Iterator[None]:
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _retrieve(conf: JarConf, folder: Path, say: Callable[[str], None]) -> None:
+    log = jars_root() / f"ivy-{conf}.log"
+    say(f"Retrieving the jars for {conf} (once; kept in {folder})")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=f"{conf}-partial-") as scratch:
+        retrieved = Path(scratch, conf)
+        lines = _run_ivy(_ivy_command(conf, retrieved), log, say)
+        if lines is not None or not any(retrieved.glob("*.jar")):
+            raise JarsError(_failure(conf, log, lines or []))
+        retrieved.replace(folder)
+    say(f"{len(list(folder.glob('*.jar')))} jars for {conf} are in {folder}")
+
+
+def _run_ivy(command: list[str], log: Path, say: Callable[[str], None]) -> list[str] | None:
+    """Run Ivy, log what it says; return its lines if it failed and ``None`` if all went well."""
+    lines: list[str] = []
+    with (
+        log.open("w") as log_file,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy,
+    ):
+        assert ivy.stdout is not None
+        for line in ivy.stdout:
+            log_file.write(line)
+            lines.append(line.strip())
+            if fetched := _FETCHED.search(line):
+                say(f"  {fetched[1]} {fetched[2]}")
+    return lines if ivy.returncode != 0 else None
+
+
+def _ivy_command(conf: JarConf, folder: Path) -> list[str]:
+    command = [str(find_java() / "bin" / "java"), "-jar", str(_ivy_jar())]
+    if settings := os.environ.get("KAFKA_LAKE_IVY_SETTINGS"):
+        if not Path(settings).is_file():
+            raise JarsError(
+                f"KAFKA_LAKE_IVY_SETTINGS names {settings}, which is no file. Correct it or unset it."
+            )
+        command += ["-settings", settings]
+    command += [
+        "-cache",
+        str(cache() / "ivy"),
+        "-ivy",
+        str(IVY_FILE),
+        "-confs",
+        conf,
+        "-types",
+        "jar",
+        "bundle",
+    ]
+    return [*command, "-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
+
+
+def _ivy_jar() -> Path:
+    spec = find_spec("pyspark")
+    found = (
+        [] if spec is None or spec.origin is None else list(Path(spec.origin).parent.glob("jars/ivy-*.jar"))
+    )
+    if not found:
+        raise JarsError(
+            "There is no Ivy in the installed pyspark package: install this project's requirements."
+        )
+    return found[0]
+
+
+def _failure(conf: JarConf, log: Path, lines: list[str]) -> str:
+    reasons = [line for line in lines if "UNRESOLVED" in line or "[FAILED" in line or "Exception" in line]
+    shown = list(dict.fromkeys(reasons or filter(None, lines)))[-8:]
+    return "\n".join(
+        [
+            f"The jars for {conf} could not be retrieved:",
+            *(f"  {line}" for line in shown),
+            f"All of it: {log}",
+            "Try again if the network was at fault: what was downloaded is kept. Where the default repository"
+            " can't be reached, set KAFKA_LAKE_IVY_SETTINGS to an Ivy settings file that names your mirror"
+            " or an offline folder.",
+        ]
+    )
+
+
+def main() -> None:
+    """Retrieve the jars of every configuration, with progress on standard output."""
+    try:
+        for conf in get_args(JarConf):
+            jars = ensure_jars(conf, say=lambda line: print(line, flush=True))
+            print(f"{conf}: {len(jars)} jars ready")
+    except (JarsError, JavaNotFoundError) as error:
+        raise SystemExit(str(error)) from None
+
+
+if __name__ == "__main__":
+    main()

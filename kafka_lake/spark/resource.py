@@ -1,0 +1,88 @@
+"""The Spark session as a Dagster resource: nothing starts before it is used, nothing stays after."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pyspark.sql import SparkSession
+
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.resource import CatalogResource
+
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+_SESSION_ONLY = {"spark.sql.session.timeZone", "spark.sql.caseSensitive"}
+
+
+def local_conf(catalog: LakeCatalog, master: str, jars: str, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a Spark that lives in this process or in a Connect server of ours.
+
+    Args:
+        catalog: The Iceberg catalog that Spark shall know.
+        master: Spark master URL.
+        jars: Comma-separated paths of the jars to load.
+        extra: Settings that win over ours.
+
+    Returns:
+        Spark settings by their standard names.
+    """
+    defaults = dict(_DEFAULTS)
+    if not master.startswith("local"):
+        # On a cluster, executors must reach the driver: let Spark choose the address.
+        del defaults["spark.driver.bindAddress"], defaults["spark.driver.host"]
+    return {**defaults, "spark.master": master, "spark.jars": jars, **catalog.spark_conf(), **extra}
+
+
+class SparkResource(LazyPySparkResource):
+    """Spark through dagster-pyspark's lazy resource.
+
+    With ``SPARK_REMOTE`` set, sessions are Spark Connect sessions on that server, which must know the catalog
+    (``kafka-lake up`` starts such a server). Without it Spark runs in this process, on ``$KAFKA_LAKE_SPARK_MASTER``
+    (``local[*]`` by default), with the jars of ``ivy.xml``.
+    """
+
+    catalog: CatalogResource
+
+    def _init_session(self) -> None:
+        if self._spark_session is None:
+            self._spark_session = self._session()
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Stop the session, if one was started."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop the session, if one was started; the next use starts another."""
+        if self._spark_session is not None:
+            self._spark_session.stop()
+            self._spark_session = None
+
+    def _session(self) -> Any:
+        builder = SparkSession.builder
+        if remote := os.environ.get("SPARK_REMOTE"):
+            conf = {key: value for key, value in _DEFAULTS.items() if key in _SESSION_ONLY}
+            session = builder.remote(remote).create()
+            for key, value in {**conf, **self.spark_config}.items():
+                session.conf.set(key, value)
+            return session
+        from kafka_lake.spark.jars import ensure_jars
+        from kafka_lake.spark.java import java_env
+
+        os.environ.update(java_env())
+        jars = ",".join(str(jar) for jar in ensure_jars("spark"))
+        master = os.environ.get("KAFKA_LAKE_SPARK_MASTER") or "local[*]"
+        extra = {key: str(value) for key, value in self.spark_config.items()}
+        for key, value in local_conf(self.catalog.open(), master, jars, extra).items():
+            builder = builder.config(key, value)
+        session = builder.appName("kafka_lake").getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        return session
