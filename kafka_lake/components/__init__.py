@@ -1,1 +1,6 @@
-"""TODO."""
+"""Dagster components: YAML documents that become assets, checks, a sensor and resources."""
+
+from kafka_lake.components.kafka_cluster import KafkaCluster
+from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+
+__all__ = ["KafkaCluster", "KafkaTopicTable"]

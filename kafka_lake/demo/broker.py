@@ -18,8 +18,9 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from kafka_lake.spark.jars import JarsError, jars_classpath
-from kafka_lake.spark.java import JavaNotFoundError, find_java
+from kafka_lake.errors import KafkaLakeError
+from kafka_lake.spark.jars import jars_classpath
+from kafka_lake.spark.java import find_java
 from kafka_lake.spark.process import ServerProcess, ServerStartError, free_port, port_open
 
 DEFAULT_PORT = 19092
@@ -65,8 +66,8 @@ broker.heartbeat.interval.ms=500
 """
 
 
-class BrokerStartError(RuntimeError):
-    """The broker didn't come up; the message has the reason or its last log lines. No process stays behind."""
+class BrokerStartError(KafkaLakeError):
+    """The broker didn't come up; the message has the reason or its last log lines. No process remains."""
 
 
 class EmbeddedBroker:
@@ -140,7 +141,7 @@ class EmbeddedBroker:
         properties = self._write_properties(controller_port)
         self._format([java, *classpath], properties)
         self._server = ServerProcess(
-            [*java[:1], *_JVM_OPTIONS, f"-Xmx{self.heap}", *java[1:], "kafka.Kafka", str(properties)],
+            [java, *_JVM_OPTIONS, f"-Xmx{self.heap}", *classpath, "kafka.Kafka", str(properties)],
             log=self.log,
         )
         try:
@@ -178,16 +179,8 @@ class EmbeddedBroker:
         if (self.data_dir / "logs" / "meta.properties").exists():
             return
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "_")
-        command = [
-            "kafka.tools.StorageTool",
-            "format",
-            "--ignore-formatted",
-            "-t",
-            cluster_id,
-            "-c",
-            str(properties),
-        ]
-        done = subprocess.run([*java, *command], capture_output=True, text=True)
+        tool = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
+        done = subprocess.run([*tool, "-t", cluster_id, "-c", properties], capture_output=True, text=True)
         if done.returncode != 0:
             raise BrokerStartError(
                 f"Formatting {self.data_dir} for Kafka failed:\n{done.stdout}{done.stderr}"
@@ -224,7 +217,7 @@ def main() -> None:
             while broker.alive():
                 time.sleep(0.5)
             raise SystemExit(f"Kafka has ended by itself; see {broker.log}")
-    except (BrokerStartError, JarsError, JavaNotFoundError) as error:
+    except KafkaLakeError as error:
         raise SystemExit(str(error)) from None
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from kafka_lake.spark.jars import JarsError, spark_jars
-from kafka_lake.spark.java import JavaNotFoundError, java_env
+from kafka_lake.errors import KafkaLakeError
+from kafka_lake.spark.jars import spark_jars
+from kafka_lake.spark.java import java_env
 from kafka_lake.spark.process import ServerProcess, ServerStartError, free_port, port_open
 
 DEFAULT_PORT = 15002
@@ -24,8 +25,8 @@ DEFAULT_PORT = 15002
 _SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
-class ConnectStartError(RuntimeError):
-    """The server didn't come up; the message has the reason or its last log lines. No process stays behind."""
+class ConnectStartError(KafkaLakeError):
+    """The server didn't come up; the message has the reason or its last log lines. No process remains."""
 
 
 class ConnectServer:
@@ -210,7 +211,7 @@ def main() -> None:
             while server.alive():
                 time.sleep(0.5)
             raise SystemExit(f"Spark Connect has ended by itself; see {server.log}")
-    except (ConnectStartError, JarsError, JavaNotFoundError) as error:
+    except KafkaLakeError as error:
         raise SystemExit(str(error)) from None
 
 

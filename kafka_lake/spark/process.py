@@ -11,15 +11,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from kafka_lake.errors import KafkaLakeError
+
 # The watcher holds the reading end of a pipe whose writing end only the starting process has. When that
-# process is gone, whatever the reason, the pipe ends and the watcher kills the server's process group, its own.
+# process is gone, whatever the reason, the pipe ends and the watcher kills the process group of both.
 # (PR_SET_PDEATHSIG would kill the server once the starting *thread* ends, and is there on Linux only.)
 _WATCHED = 'exec 3<&0; { read -r _ <&3; kill -KILL -$$; } & exec "$@" </dev/null 3<&-'
 
 _PREDECESSOR_SECONDS = 5
 
 
-class ServerStartError(RuntimeError):
+class ServerStartError(KafkaLakeError):
     """A server didn't come up; the message has its last log lines and the log's path. The process is gone."""
 
 
@@ -28,8 +30,8 @@ class ServerProcess:
 
     Args:
         command: Program and arguments.
-        log: File that standard output and error are appended to; its folder is made. The server holds a lock on
-            it as long as it lives, so there is one server at a time to a log, whoever started it.
+        log: File that standard output and error are appended to; its folder is made. The server holds a lock
+            on it as long as it lives, so there is one server at a time to a log, whoever started it.
         env: Environment variables to add to this process's own.
         cwd: Folder to run in.
     """
@@ -86,7 +88,7 @@ class ServerProcess:
             raise
 
     def _lock(self, output: BinaryIO) -> None:
-        """Lock the log by the descriptor that the server inherits; wait for a predecessor that is just dying."""
+        """Lock the log by the descriptor that the server inherits; wait for a predecessor that is dying."""
         deadline = time.monotonic() + _PREDECESSOR_SECONDS
         while True:
             try:

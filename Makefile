@@ -1,0 +1,72 @@
+# What a developer does, by name. `make` lists it; every target sets up what it needs first.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup
+PACKAGES := kafka_lake kafka_lake_tests benchmarks
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(STAMP) ## Install Python packages and jars (at once when nothing changed)
+
+$(STAMP): requirements.lock pyproject.toml kafka_lake/spark/ivy.xml
+	@python=; for name in python3.13 python3.12 python3.11 python3; do \
+	  if $$name -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then \
+	    python=$$name; break; fi; done; \
+	if [ -z "$$python" ]; then \
+	  echo "No Python 3.11, 3.12 or 3.13 with its venv module is on the PATH: install one and run make again." >&2; \
+	  exit 1; fi; \
+	echo "Setting up $(VENV) with $$($$python --version): the Python packages, then the jars. Once only; takes minutes."; \
+	[ -x $(BIN)/python ] || $$python -m venv $(VENV)
+	@# The lock is complete, and pip's check for hashes fails on packages with extras unless it has --no-deps.
+	@if command -v uv >/dev/null; then \
+	  VIRTUAL_ENV=$(VENV) uv pip install --quiet --no-deps --require-hashes -r requirements.lock && \
+	  VIRTUAL_ENV=$(VENV) uv pip install --quiet --no-deps --no-build-isolation -e .; \
+	else \
+	  $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock && \
+	  $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .; \
+	fi
+	@$(BIN)/python -m kafka_lake.spark.jars
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP) ## Kafka to Iceberg on this machine: broker, orders, a run, the tables
+	@$(BIN)/kafka-lake demo
+
+.PHONY: dev
+dev: $(STAMP) ## The local stack with live orders and Dagster's UI, until Ctrl-C
+	@$(BIN)/kafka-lake up --demo
+
+.PHONY: test
+test: $(STAMP) ## All tests, the fast ones first
+	@$(BIN)/pytest $(addprefix kafka_lake_tests/,unit integration e2e chaos)
+
+.PHONY: lint
+lint: $(STAMP) ## Style, format, types, import rules
+	@$(BIN)/ruff check $(wildcard $(PACKAGES))
+	@$(BIN)/ruff format --check $(wildcard $(PACKAGES))
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: format
+format: $(STAMP) ## Mend style and format
+	@$(BIN)/ruff check --fix $(wildcard $(PACKAGES))
+	@$(BIN)/ruff format $(wildcard $(PACKAGES))
+
+.PHONY: lock
+lock: ## Write requirements.lock anew from pyproject.toml (needs uv)
+	uv pip compile --universal --generate-hashes --no-strip-extras --no-emit-index-url --no-emit-find-links \
+	  --no-header --no-annotate --python-version 3.11 --group dev --extra s3 pyproject.toml -o requirements.lock
+
+.PHONY: clean
+clean: ## Remove what the targets made in this clone (the user's download cache stays)
+	rm -rf $(VENV) .kafka_lake build dist *.egg-info spark-warehouse metastore_db derby.log artifacts \
+	  .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tmp_dagster_home*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,157 @@
+"""A topic's share of the asset graph: the topic itself, its table below it, and the checks of the table."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from kafka_lake.components.metadata import check_result, partition_metadata, run_metadata
+from kafka_lake.errors import AuditFailedError, KafkaLakeError
+from kafka_lake.ingest.audit import CHECKS
+from kafka_lake.ingest.pipeline import GateFailedError, ingest
+from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.published import examine
+from kafka_lake.ingest.report import Commit
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.resource import SparkResource
+
+SETTINGS = "kafka_lake/topic_table"
+TABLE_TAG = "kafka_lake/table"
+
+_CHECK_DESCRIPTIONS = {
+    "row_count": "Rows, dead letters and tombstones make up the records read.",
+    "offset_continuity": "The commit starts where the table's position ends; every offset is there once.",
+    "schema_evolution": "The schema changed in ways only that are safe by Iceberg's rules.",
+}
+
+
+def topic_key(spec: TopicTable) -> dg.AssetKey:
+    """Return the asset key of the topic."""
+    return dg.AssetKey(["kafka", spec.topic])
+
+
+def table_key(spec: TopicTable) -> dg.AssetKey:
+    """Return the asset key of the table."""
+    return dg.AssetKey(list(spec.identifier))
+
+
+def partitions_of(topic: str) -> dg.DynamicPartitionsDefinition:
+    """Return the partitions definition of a topic; its keys are Kafka partition numbers."""
+    return dg.DynamicPartitionsDefinition(name=f"kafka/{topic}")
+
+
+def build_systems(kafka: KafkaResource, catalog: CatalogResource, spark: SparkResource) -> Systems:
+    """Return what a run works with, from the deployment's resources."""
+    return Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
+
+
+def build_topic_assets(
+    spec: TopicTable, owners: list[str], group_name: str, description: str | None
+) -> list[dg.AssetSpec | dg.AssetsDefinition]:
+    """Return the topic as an external asset and its table as a partitioned, checked, materializable one.
+
+    Args:
+        spec: The topic's settings.
+        owners: As Dagster shows them.
+        group_name: Dagster's asset group.
+        description: What the records are.
+    """
+    source = dg.AssetSpec(
+        topic_key(spec),
+        group_name=group_name,
+        owners=owners,
+        description=f"Kafka topic {spec.topic}, observed by the sensor." + (f" {description}" if description else ""),
+        kinds={"kafka"},
+    )
+    table = dg.AssetSpec(
+        table_key(spec),
+        deps=[source],
+        group_name=group_name,
+        owners=owners,
+        description=description or f"The records of Kafka topic {spec.topic}.",
+        kinds={"iceberg", "spark"},
+        tags={TABLE_TAG: ""},
+        metadata={SETTINGS: dg.MetadataValue.json(_settings(spec)), "dagster/table_name": ".".join(spec.identifier)},
+    )
+    checks = [
+        dg.AssetCheckSpec(name, asset=table.key, blocking=True, description=_CHECK_DESCRIPTIONS[name])
+        for name in CHECKS
+    ]
+
+    @dg.multi_asset(
+        name=f"{spec.namespace}__{spec.table}",
+        specs=[table],
+        check_specs=checks,
+        partitions_def=partitions_of(spec.topic),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        can_subset=True,
+        pool=f"table_{spec.namespace}_{spec.table}",
+    )
+    def ingest_topic(
+        context: dg.AssetExecutionContext,
+        kafka: KafkaResource,
+        catalog: CatalogResource,
+        spark: SparkResource,
+    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
+        systems = build_systems(kafka, catalog, spark)
+        try:
+            if not context.selected_output_names and not context.op_execution_context.selected_asset_keys:
+                yield from _check_published(context, spec, systems)
+            else:
+                yield from _materialize(context, spec, systems)
+        except KafkaLakeError as error:
+            raise dg.Failure(description=str(error), allow_retries=not isinstance(error, AuditFailedError)) from error
+
+    return [source, ingest_topic]
+
+
+def _materialize(
+    context: dg.AssetExecutionContext, spec: TopicTable, systems: Systems
+) -> Iterator[Any]:
+    def say(commit: Commit, plan: Plan) -> None:
+        context.log.info(
+            f"Snapshot {commit.snapshot}: {commit.rows} rows, {commit.dead_letters} dead letters, "
+            f"{commit.tombstones} tombstones from {commit.records} records; {plan.remaining} offsets to go."
+        )
+
+    wanted = {int(key) for key in context.partition_keys}
+    try:
+        report = ingest(spec, systems, context.run_id, wanted, on_commit=say, on_step=context.log.debug)
+    except GateFailedError as error:
+        for finding in error.findings:
+            yield check_result(finding, table_key(spec))
+        raise
+    for partition in report.partitions():
+        if partition.partition in wanted:
+            context.add_asset_metadata(
+                partition_metadata(partition), asset_key=table_key(spec), partition_key=str(partition.partition)
+            )
+    yield dg.MaterializeResult(
+        asset_key=table_key(spec),
+        metadata=run_metadata(report, systems.catalog, spec),
+        check_results=[check_result(finding, table_key(spec)) for finding in report.findings()],
+    )
+
+
+def _check_published(
+    context: dg.AssetExecutionContext, spec: TopicTable, systems: Systems
+) -> Iterator[dg.AssetCheckResult]:
+    selected = {key.name for key in context.selected_asset_check_keys}
+    for finding in examine(spec, systems.catalog, systems.cluster):
+        if finding.check in selected:
+            yield check_result(finding, table_key(spec))
+
+
+def _settings(spec: TopicTable) -> dict[str, Any]:
+    return {**vars(spec), "properties": dict(spec.properties)}
+
+
+def settings_of(metadata: dict[str, Any]) -> TopicTable:
+    """Return the settings that an asset's metadata carries, as `build_topic_assets` put them there."""
+    value = metadata[SETTINGS]
+    doc = dict(value.value if isinstance(value, dg.JsonMetadataValue) else value)
+    doc["partition_by"], doc["sort_by"] = tuple(doc["partition_by"]), tuple(doc["sort_by"])
+    return TopicTable(**doc)

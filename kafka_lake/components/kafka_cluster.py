@@ -1,0 +1,46 @@
+"""`type: kafka_lake.KafkaCluster`: the resources that all topics share, and the one sensor that watches them."""
+
+from typing import Any
+
+import dagster as dg
+from pydantic import ConfigDict, Field
+
+from kafka_lake.components.sensor import build_sensor
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.resource import SparkResource
+
+
+class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
+    """A Kafka cluster, an Iceberg catalog and a Spark, for all the topics of this deployment.
+
+    All have defaults for the embedded set-up and are configured by environment variables; what is given here wins.
+    Secrets belong in environment variables only.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    kafka_properties: dict[str, str] = Field(
+        default_factory=dict, description="librdkafka client properties; no secrets."
+    )
+    catalog_properties: dict[str, str] = Field(
+        default_factory=dict, description="Iceberg's standard catalog properties; no secrets."
+    )
+    spark_config: dict[str, Any] = Field(default_factory=dict, description="Spark settings.")
+    read_committed: bool = Field(default=True, description="Leave out aborted and open transactions.")
+    sensor_interval_seconds: int = Field(default=10, ge=1, description="Seconds between two looks at the offsets.")
+    sensor_running: bool = Field(default=True, description="Whether the sensor is on without being switched on.")
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return resources, executor and sensor."""
+        catalog = CatalogResource(properties=self.catalog_properties)
+        return dg.Definitions(
+            resources={
+                "kafka": KafkaResource(properties=self.kafka_properties, read_committed=self.read_committed),
+                "catalog": catalog,
+                "spark": SparkResource(spark_config=self.spark_config, catalog=catalog),
+            },
+            # One JVM or one Connect session a run: steps in processes of their own would start one each.
+            executor=dg.in_process_executor,
+            sensors=[build_sensor(self.sensor_interval_seconds, self.sensor_running)],
+        )

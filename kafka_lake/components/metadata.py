@@ -1,0 +1,74 @@
+"""What a run's report looks like on Dagster's pages."""
+
+from typing import Any
+
+import dagster as dg
+
+from kafka_lake.ingest.audit import Finding
+from kafka_lake.ingest.report import PartitionReport, RunReport
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import summary_of
+
+
+def check_result(finding: Finding, asset_key: dg.AssetKey) -> dg.AssetCheckResult:
+    """Return a gate's finding as an asset check result: what, where and how many."""
+    return dg.AssetCheckResult(
+        asset_key=asset_key,
+        check_name=finding.check,
+        passed=finding.passed,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description="; ".join(finding.problems) or None,
+        metadata={key: _plain(value) for key, value in finding.facts.items()},
+    )
+
+
+def partition_metadata(report: PartitionReport) -> dict[str, int]:
+    """Return the metadata of one Kafka partition's materialization."""
+    return {
+        "start_offset": report.start,
+        "end_offset": report.end,
+        "rows_added": report.rows,
+        "lag_after": report.lag,
+    }
+
+
+def run_metadata(report: RunReport, catalog: LakeCatalog, spec: TopicTable) -> dict[str, Any]:
+    """Return the metadata of a run: what the table is now, and what the run did to it."""
+    metadata: dict[str, Any] = {
+        "rows_added": report.total("rows"),
+        "records_read": report.total("records"),
+        "dead_letters": report.total("dead_letters"),
+        "tombstones": report.total("tombstones"),
+        "commits": len(report.commits),
+        "files_added": report.total("files"),
+        "bytes_added": report.total("size"),
+        "duration_seconds": round(report.seconds, 3),
+        "records_per_second": round(report.total("records") / max(report.seconds, 1e-9)),
+        "dagster/table_name": f"{catalog.name}.{report.table}",
+    }
+    table = catalog.table(spec.identifier)
+    snapshot = table.current_snapshot() if table else None
+    if table and snapshot:
+        metadata |= {
+            # As text: snapshot ids are larger than what a browser's numbers hold.
+            "snapshot_id": str(snapshot.snapshot_id),
+            "dagster/row_count": int(summary_of(snapshot).get("total-records", 0)),
+            "dagster/uri": table.location(),
+            "dagster/column_schema": dg.TableSchema(
+                columns=[
+                    dg.TableColumn(
+                        f.name,
+                        str(f.field_type),
+                        description=f.doc,
+                        constraints=dg.TableColumnConstraints(nullable=not f.required),
+                    )
+                    for f in table.schema().fields
+                ]
+            ),
+        }
+    return metadata
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | float | str) else str(value)

@@ -1,0 +1,189 @@
+"""One sensor for all topics of a cluster: where Kafka's ends are beyond a table's position, it asks for a run.
+
+It asks brokers and catalog only, keeps no cursor, and compares anew at every tick: so it can't forget a failed run.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import dagster as dg
+
+from kafka_lake.components.assets import SETTINGS, TABLE_TAG, partitions_of, settings_of, table_key, topic_key
+from kafka_lake.errors import KafkaLakeError
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.offsets import Position, Watermarks, lag
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import read_state
+from kafka_lake.lake.resource import CatalogResource
+
+SENSOR = "kafka_offsets"
+TOPIC_TAG = "kafka_lake/topic"
+WORK_TAG = "kafka_lake/work"
+
+_RANGE_START = "dagster/asset_partition_range_start"
+_RANGE_END = "dagster/asset_partition_range_end"
+_IN_FLIGHT = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one topic asks for at one tick.
+
+    Args:
+        spec: The topic.
+        new_partitions: Keys that Dagster doesn't know yet, in numeric order.
+        behind: Offsets to consume per partition.
+        fingerprint: Names the work: position and target. The same work asked for again gets another attempt number.
+    """
+
+    spec: TopicTable
+    new_partitions: tuple[str, ...]
+    behind: dict[int, int]
+    fingerprint: str
+
+    @property
+    def offsets(self) -> int:
+        """Return how many offsets are to be consumed."""
+        return sum(self.behind.values())
+
+
+def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known: Iterable[str]) -> Work:
+    """Return what a topic asks for. Pure.
+
+    Args:
+        spec: The topic.
+        position: Its table's position.
+        now: The topic's watermarks.
+        known: Partition keys that Dagster has already.
+    """
+    have = set(known)
+    missing = tuple(str(p) for p in now.partitions if str(p) not in have)
+    state = f"{position.to_json() if position else ''}→{sorted(now.end.items())}"
+    return Work(spec, missing, lag(position, now), sha256(state.encode()).hexdigest()[:16])
+
+
+def build_sensor(interval_seconds: int, running: bool) -> dg.SensorDefinition:
+    """Return the sensor.
+
+    Args:
+        interval_seconds: Least time between two ticks.
+        running: Whether it is on by default.
+    """
+
+    @dg.sensor(
+        name=SENSOR,
+        target=dg.AssetSelection.tag(TABLE_TAG, ""),
+        minimum_interval_seconds=interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
+        description="Looks for records that the tables lack, and asks for the runs that fetch them.",
+    )
+    def kafka_offsets(
+        context: dg.SensorEvaluationContext, kafka: KafkaResource, catalog: CatalogResource
+    ) -> dg.SensorResult | dg.SkipReason:
+        specs = _topics(context)
+        if not specs:
+            return dg.SkipReason("No topics: add a YAML document of type kafka_lake.KafkaTopicTable to defs/.")
+        return evaluate(context, specs, kafka, catalog.open())
+
+    return kafka_offsets
+
+
+def evaluate(
+    context: dg.SensorEvaluationContext, specs: Sequence[TopicTable], kafka: KafkaResource, catalog: LakeCatalog
+) -> dg.SensorResult | dg.SkipReason:
+    """Return what one tick asks for: new partitions, runs, and observations of the topics.
+
+    A topic that can't be looked at is logged and skipped; the others are served.
+
+    Raises:
+        KafkaError: If the cluster as a whole doesn't answer.
+        KafkaLakeError: If no topic at all could be looked at; the next tick tries again.
+    """
+    answers = kafka.cluster().watermarks(spec.topic for spec in specs)
+    busy = _busy_topics(context)
+    requests, additions, observations, failures, notes = [], [], [], [], []
+    for spec in specs:
+        try:
+            now = answers[spec.topic]
+            if isinstance(now, KafkaLakeError):
+                raise now
+            table = catalog.table(spec.identifier)
+            position = read_state(table).position if table else None
+            known = context.instance.get_dynamic_partitions(str(partitions_of(spec.topic).name))
+        except Exception as error:
+            context.log.error(f"Topic {spec.topic} is skipped: {error}")
+            failures.append(f"{spec.topic}: {error}")
+            continue
+        work = work_of(spec, position, now, known)
+        if work.new_partitions:
+            additions.append(partitions_of(spec.topic).build_add_request(list(work.new_partitions)))
+        if spec.topic in busy:
+            notes.append(f"{spec.topic}: a run is in flight")
+            continue
+        if not work.offsets:
+            notes.append(f"{spec.topic}: up to date")
+            continue
+        requests.append(_request(context, work, known))
+        observations.append(_observation(work, now))
+    if failures and len(failures) == len(specs):
+        raise KafkaLakeError("No topic could be looked at: " + "; ".join(failures))
+    if not requests and not additions:
+        return dg.SkipReason("; ".join([*notes, *failures]))
+    return dg.SensorResult(
+        run_requests=requests, dynamic_partitions_requests=additions, asset_events=observations
+    )
+
+
+def _topics(context: dg.SensorEvaluationContext) -> list[TopicTable]:
+    repository = context.repository_def
+    if repository is None:
+        return []
+    by_key = {
+        key: metadata
+        for assets in repository.assets_defs_by_key.values()
+        for key, metadata in assets.metadata_by_key.items()
+        if SETTINGS in metadata
+    }
+    return [settings_of(dict(by_key[key])) for key in sorted(by_key)]
+
+
+def _busy_topics(context: dg.SensorEvaluationContext) -> set[str]:
+    runs = context.instance.get_runs(dg.RunsFilter(statuses=_IN_FLIGHT))
+    return {run.tags[TOPIC_TAG] for run in runs if TOPIC_TAG in run.tags}
+
+
+def _request(context: dg.SensorEvaluationContext, work: Work, known: Sequence[str]) -> dg.RunRequest:
+    # Dagster orders a range by insertion: the known keys come first, the new ones after them.
+    keys = [*known, *work.new_partitions]
+    before = context.instance.get_runs(
+        dg.RunsFilter(tags={WORK_TAG: work.fingerprint, TOPIC_TAG: work.spec.topic})
+    )
+    return dg.RunRequest(
+        run_key=f"{work.spec.topic}:{work.fingerprint}:{len(before)}",
+        asset_selection=[table_key(work.spec)],
+        tags={
+            _RANGE_START: keys[0],
+            _RANGE_END: keys[-1],
+            TOPIC_TAG: work.spec.topic,
+            WORK_TAG: work.fingerprint,
+        },
+    )
+
+
+def _observation(work: Work, now: Watermarks) -> dg.AssetObservation:
+    version = sha256(repr(sorted(now.end.items())).encode()).hexdigest()[:16]
+    behind: Counter[str] = Counter({f"lag_partition_{p}": count for p, count in work.behind.items()})
+    return dg.AssetObservation(
+        topic_key(work.spec),
+        metadata={"end_offset": sum(now.end.values()), "lag": work.offsets, "partitions": len(now.end), **behind},
+        tags={"dagster/data_version": version},
+    )

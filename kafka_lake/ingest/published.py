@@ -1,0 +1,96 @@
+"""The gates' questions asked of the published table, at any time, by PyIceberg without Spark."""
+
+from pyiceberg.table import Table
+
+from kafka_lake.errors import TableError
+from kafka_lake.ingest.audit import Finding, schema_evolution
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.offsets import lag
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import POSITION, Position, ancestors, head_of, read_state, summary_of
+from kafka_lake.lake.schema import Change, changes
+
+
+def examine(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> list[Finding]:
+    """Check the table as its readers see it.
+
+    Args:
+        spec: The topic and its table.
+        catalog: Where the table is; metadata, and the columns partition and offset of the data, are read.
+        cluster: Asked for the topic's end.
+
+    Returns:
+        One finding per check.
+
+    Raises:
+        TableError: If there is no table yet.
+    """
+    table = catalog.table(spec.identifier)
+    if table is None:
+        raise TableError(
+            f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Materialize it, and check then."
+        )
+    return [_row_count(table), _offset_continuity(spec, table, cluster), schema_evolution(_history(table))]
+
+
+def _row_count(table: Table) -> Finding:
+    snapshot = table.current_snapshot()
+    claimed = int(summary_of(snapshot).get("total-records", 0)) if snapshot else 0
+    counted = sum(task.file.record_count for task in table.scan().plan_files())
+    problems = () if claimed == counted else (f"the snapshot claims {claimed} rows, its files hold {counted}",)
+    return Finding("row_count", problems, {"rows": counted})
+
+
+def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) -> Finding:
+    problems: list[str] = []
+    history = [
+        Position.from_json(text) for s in ancestors(table, head_of(table)) if (text := summary_of(s).get(POSITION))
+    ]
+    for newer, older in zip(history, history[1:], strict=False):
+        problems += [
+            f"partition {p} went back from offset {offset} to {newer.offsets.get(p, 0)}"
+            for p, offset in older.offsets.items()
+            if newer.offsets.get(p, 0) < offset
+        ]
+    position = read_state(table).position
+    facts: dict[str, object] = {}
+    if position:
+        behind = lag(position, cluster.watermarks_of(spec.topic))
+        facts = {f"partition_{p}": f"at {o}, lag {behind.get(p, 0)}" for p, o in sorted(position.offsets.items())}
+    if spec.metadata_column:
+        problems += _duplicates(spec.metadata_column, table, position)
+    return Finding("offset_continuity", tuple(problems), facts)
+
+
+def _duplicates(column: str, table: Table, position: Position | None) -> list[str]:
+    import pyarrow.compute as pc
+
+    scan = table.scan(selected_fields=(f"{column}.partition", f"{column}.offset"))
+    rows = scan.to_arrow().flatten()
+    rows = rows.rename_columns([name.rpartition(".")[2] for name in rows.column_names])
+    grouped = rows.group_by("partition").aggregate(
+        [("offset", "count"), ("offset", "count_distinct"), ("offset", "max")]
+    )
+    problems = []
+    for found in grouped.to_pylist():
+        if found["offset_count"] != found["offset_count_distinct"]:
+            twice = found["offset_count"] - found["offset_count_distinct"]
+            only = rows.filter(pc.equal(rows["partition"], found["partition"]))["offset"]
+            counts = only.value_counts().to_pylist()
+            first = min(c["values"] for c in counts if c["counts"] > 1)
+            problems.append(f"partition {found['partition']} has {twice} rows too many, the first at offset {first}")
+        end = position.offsets.get(found["partition"], 0) if position else 0
+        if found["offset_max"] >= end:
+            problems.append(f"partition {found['partition']} has offset {found['offset_max']}, its position is {end}")
+    return problems
+
+
+def _history(table: Table) -> list[Change]:
+    schemas = {s.schema_id: s for s in table.metadata.schemas}
+    ids = [s.schema_id for s in ancestors(table, head_of(table)) if s.schema_id is not None]
+    found: list[Change] = []
+    for newer, older in zip(ids, ids[1:], strict=False):
+        if newer != older and newer in schemas and older in schemas:
+            found += changes(schemas[older], schemas[newer])
+    return found

@@ -1,0 +1,129 @@
+"""The embedded broker for real: its data outlive it, it doesn't outlive its parent, and its errors can be read."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafka_lake.demo.broker import BrokerStartError, EmbeddedBroker
+from kafka_lake.spark.process import free_port
+
+pytestmark = pytest.mark.integration
+
+QUIET = {"log_level": 0}
+
+
+def create_topic(broker: EmbeddedBroker, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(20)
+
+
+def produce(broker: EmbeddedBroker, topic: str, *values: bytes) -> None:
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "message.max.bytes": 16 * 1024 * 1024, **QUIET}
+    )
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(20) == 0
+
+
+def consume(broker: EmbeddedBroker, topic: str, count: int) -> list[bytes | None]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "test",
+            "enable.auto.commit": False,
+            **QUIET,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    values = [message.value() for message in consumer.consume(count, timeout=20)]
+    consumer.close()
+    return values
+
+
+def test_data_survive_stop_and_kill(tmp_path: Path) -> None:
+    broker = EmbeddedBroker(tmp_path / "kafka")
+    with broker:
+        address = broker.bootstrap_servers
+        create_topic(broker, "orders")
+        produce(broker, "orders", b"one")
+        broker.stop()
+        assert not broker.alive()
+
+        broker.start()
+        assert broker.bootstrap_servers == address
+        produce(broker, "orders", b"two")
+        broker.kill()
+        assert not broker.alive()
+
+        broker.start()
+        produce(broker, "orders", b"three")
+        assert consume(broker, "orders", 3) == [b"one", b"two", b"three"]
+    assert broker.pid is None
+
+
+def test_big_messages_pass_and_topics_are_not_made_by_themselves(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "kafka") as broker:
+        create_topic(broker, "big")
+        value = bytes(15 * 1024 * 1024)
+        produce(broker, "big", value)
+        assert consume(broker, "big", 1) == [value]
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
+        admin.list_topics("never-made", timeout=10)
+        assert "never-made" not in admin.list_topics(timeout=10).topics
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(BrokerStartError, match=f"Port {port} .* is taken"):
+            EmbeddedBroker(tmp_path / "kafka", port).start()
+
+
+def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "kafka") as broker:
+        create_topic(broker, "orders")
+        with pytest.raises(BrokerStartError, match="another one runs in"):
+            EmbeddedBroker(tmp_path / "kafka").start()
+        produce(broker, "orders", b"still there")
+        assert consume(broker, "orders", 1) == [b"still there"]
+
+
+def test_a_broker_that_ends_early_shows_its_log(tmp_path: Path) -> None:
+    broker = EmbeddedBroker(tmp_path / "kafka", heap="1k")
+    with pytest.raises(BrokerStartError, match="heap") as failure:
+        broker.start()
+    assert str(broker.log) in str(failure.value)
+    assert not broker.alive()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_the_foreground_program_leaves_no_broker_behind(tmp_path: Path, how: signal.Signals) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "kafka_lake.demo.broker",
+        "--data-dir",
+        tmp_path,
+        "--port",
+        str(free_port()),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert "listens on" in program.stdout.readline()
+        children = psutil.Process(program.pid).children(recursive=True)
+        assert any("kafka.Kafka" in child.cmdline() for child in children)
+        program.send_signal(how)
+        assert program.wait(30) == (0 if how != signal.SIGKILL else -signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
