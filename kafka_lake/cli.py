@@ -31,7 +31,9 @@ class _Group(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Group, no_args_is_help=True, help="Kafka topics become Apache Iceberg tables, exactly once, under Dagster."
+    cls=_Group,
+    no_args_is_help=True,
+    help="Kafka topics become Apache Iceberg tables, exactly once, under Dagster.",
 )
 
 
@@ -53,7 +55,9 @@ def demo(
 
 @app.command()
 def up(
-    demo: Annotated[bool, typer.Option("--demo", help="With an embedded broker and a trickle of orders.")] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="With an embedded broker and a trickle of orders.")
+    ] = False,
     rate: Annotated[float, typer.Option(min=0.01, help="Orders per second of that trickle.")] = 5.0,
 ) -> None:
     """Keep Dagster and a warm Spark Connect server up until Ctrl-C."""
@@ -76,7 +80,9 @@ def ingest(topic: Annotated[str, typer.Argument(help="The Kafka topic.")]) -> No
 
     specs = topic_tables(topic)
     with broker_at_hand(Ports.from_env(), _err.print):
-        for spec, before in zip(specs, collect(specs, KafkaResource().cluster(), CatalogResource().open()), strict=True):
+        for spec, before in zip(
+            specs, collect(specs, KafkaResource().cluster(), CatalogResource().open()), strict=True
+        ):
             report = ingest_with_progress(spec, before.lag, _err)
             _out.print(
                 f"{report.table}: {report.total('rows')} rows in {len(report.commits)} commits, "

@@ -43,7 +43,11 @@ def diagnosis_table(diagnoses: Sequence[Diagnosis]) -> Table:
     table = Table("", "part", "finding")
     for each in diagnoses:
         mark = "[green]✓[/]" if each.healthy else "[red]✗[/]"
-        finding = escape(each.finding) if each.healthy else f"{escape(each.finding)}\n[bold]{escape(each.remedy)}[/]"
+        finding = (
+            escape(each.finding)
+            if each.healthy
+            else f"{escape(each.finding)}\n[bold]{escape(each.remedy)}[/]"
+        )
         table.add_row(mark, each.part, finding)
     return table
 
@@ -73,4 +77,7 @@ def ingest_with_progress(spec: TopicTable, backlog: int, console: Console) -> Ru
         def on_step(step: str) -> None:
             progress.update(task, description=f"{spec.topic}: {step}")
 
-        return ingest(spec, systems, str(uuid4()), on_commit=on_commit, on_step=on_step)
+        try:
+            return ingest(spec, systems, str(uuid4()), on_commit=on_commit, on_step=on_step)
+        finally:
+            spark.stop()

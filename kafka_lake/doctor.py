@@ -46,12 +46,16 @@ def examine(
             return _brokers()
 
     examinations: list[tuple[str, Callable[[], str], str]] = [
-        ("Java", _java, "Install Java 17 or 21 and set JAVA_HOME, or install this project's requirements again."),
-        ("Jars", lambda: _jars(say), "Check the network, or set KAFKA_LAKE_IVY_SETTINGS to settings of your mirror."),
-        ("Brokers", brokers, "Check KAFKA_LAKE_BOOTSTRAP_SERVERS and KAFKA_LAKE_KAFKA_*; `make dev` runs a broker."),
+        ("Java", _java, "Install Java 17 or 21 and set JAVA_HOME, or install the requirements again."),
+        (
+            "Jars",
+            lambda: _jars(say),
+            "Check the network, or name your mirror's settings in KAFKA_LAKE_IVY_SETTINGS.",
+        ),
+        ("Brokers", brokers, "Check KAFKA_LAKE_BOOTSTRAP_SERVERS and KAFKA_LAKE_KAFKA_*."),
         ("Catalog", _catalog, "Check PYICEBERG_CATALOG__* and that the catalog's server runs."),
         ("Warehouse", _warehouse, "Check the warehouse's address, its credentials and its permissions."),
-        ("Spark", _spark, "Mend what is red above first; then check SPARK_REMOTE or KAFKA_LAKE_SPARK_MASTER."),
+        ("Spark", _spark, "Mend what is red above, then check SPARK_REMOTE or KAFKA_LAKE_SPARK_MASTER."),
     ]
     return [_examine(part, examination, remedy, say) for part, examination, remedy in examinations]
 
@@ -95,7 +99,7 @@ def _warehouse() -> str:
     catalog = _open_catalog()
     warehouse = catalog.properties.get("warehouse", "")
     if "://" not in warehouse:
-        return f"{warehouse or 'not set here'}: the catalog's server knows the place, it isn't tried from here"
+        return f"{warehouse or 'not set here'}: only the catalog's server knows the place, so it isn't tried"
     # Opening the catalog makes the folder of a local warehouse.
     properties = catalog.pyiceberg.properties
     probe = f"{warehouse.rstrip('/')}/.kafka-lake-doctor-{uuid4().hex}"
@@ -108,10 +112,10 @@ def _warehouse() -> str:
 
 def _spark() -> str:
     resource = SparkResource(spark_config={}, catalog=CatalogResource())
-    session = resource.spark_session
     try:
+        session = resource.spark_session
         catalog = _open_catalog()
         session.sql(f"SHOW NAMESPACES IN `{catalog.name}`").collect()
         return f"{session.version} at {os.environ.get('SPARK_REMOTE') or session.conf.get('spark.master')}"
     finally:
-        session.stop()
+        resource.stop()

@@ -1,4 +1,4 @@
-"""How far each topic's table is, as plain data from brokers and catalog. No Spark, no Dagster, no scan of data."""
+"""How far each topic's table is, from brokers and catalog, as plain data. No Spark, no Dagster, no scan."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,7 +77,8 @@ def collect(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCat
 def _status(spec: TopicTable, now: Watermarks | KafkaLakeError, catalog: LakeCatalog) -> TopicStatus:
     table = catalog.table(spec.identifier)
     head = table.current_snapshot() if table else None
-    partitions = () if isinstance(now, KafkaLakeError) else _partitions(read_state(table) if table else None, now)
+    state = read_state(table) if table else None
+    partitions = () if isinstance(now, KafkaLakeError) else _partitions(state, now)
     return TopicStatus(
         topic=spec.topic,
         table=".".join(spec.identifier),

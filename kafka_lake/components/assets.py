@@ -98,7 +98,7 @@ def build_topic_assets(
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
         systems = build_systems(kafka, catalog, spark)
         try:
-            if not context.selected_output_names and not context.op_execution_context.selected_asset_keys:
+            if not context.selected_asset_keys:
                 yield from _check_published(context, spec, systems)
             else:
                 yield from _materialize(context, spec, systems)

@@ -14,8 +14,8 @@ from kafka_lake.demo.stack import Stack, interruptible
 from kafka_lake.demo.summary import print_summary
 from kafka_lake.errors import KafkaLakeError
 
-TABLE = "pizza/completed_pizzas"
-TOP_STORES = "pizza/top_stores"
+TABLE = ("pizza", "completed_pizzas")
+TOP_STORES = ("pizza", "top_stores")
 SEED = 42
 TIMEOUT_S = 300.0
 
@@ -54,7 +54,7 @@ def run_demo(records: int, ports: Ports, console: Console) -> None:
             url = stack.start_dagster()
             with console.status("Waiting for the sensor") as status:
                 outcome = follow(DagsterRuns(url), began, stack.check, status.update)
-            print_summary(outcome.loads, records, outcome.seconds, ports, console)
+            print_summary(TABLE, TOP_STORES, outcome.loads, outcome.seconds, ports, console)
             console.print("Stopping what was started")
         except KafkaLakeError as error:
             raise KafkaLakeError(str(error), f"\nLogs: {stack.log_dir}") from error
@@ -108,14 +108,22 @@ def follow(
         time.sleep(1)
 
 
-def _done(runs: list[Run], asset: str, after: float, by_sensor: bool = False) -> list[Run]:
-    found = [run for run in runs if run.status == "SUCCESS" and asset in run.assets and run.ended > after]
+def _done(runs: list[Run], asset: tuple[str, str], after: float, by_sensor: bool = False) -> list[Run]:
+    found = [
+        run for run in runs if run.status == "SUCCESS" and "/".join(asset) in run.assets and run.ended > after
+    ]
     return sorted((run for run in found if run.sensor or not by_sensor), key=lambda run: run.ended)
 
 
 def _waiting(runs: list[Run], loaded: bool) -> str:
-    active = [f"run {run.run_id[:8]} of {', '.join(run.assets)}: {run.status}" for run in runs if not run.ended]
-    return "; ".join(active) or f"Waiting for {TOP_STORES} to follow" if loaded or active else "Waiting for the sensor"
+    active = [
+        f"run {run.run_id[:8]} of {', '.join(run.assets)}: {run.status}" for run in runs if not run.ended
+    ]
+    return (
+        "; ".join(active) or f"Waiting for {TOP_STORES[1]} to follow"
+        if loaded or active
+        else "Waiting for the sensor"
+    )
 
 
 def _cause(runs: DagsterRuns, run: Run) -> str:

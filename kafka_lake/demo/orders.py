@@ -12,6 +12,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from kafka_lake.errors import KafkaLakeError
 
@@ -90,7 +91,9 @@ def ensure_topic(bootstrap: str, topic: str, partitions: int) -> bool:
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
-        raise KafkaLakeError(f"topic {topic} could not be created on {bootstrap}: {error.args[0].str()}") from error
+        raise KafkaLakeError(
+            f"topic {topic} could not be created on {bootstrap}: {error.args[0].str()}"
+        ) from error
     return True
 
 
@@ -103,12 +106,14 @@ def next_order_id(bootstrap: str, topic: str) -> int:
     Raises:
         KafkaLakeError: A partition's last record could not be read in 30 s.
     """
-    consumer = Consumer({
-        "bootstrap.servers": bootstrap,
-        "group.id": "kafka-lake-demo-orders",
-        "enable.auto.commit": False,
-        "auto.offset.reset": "error",
-    })
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "kafka-lake-demo-orders",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+        }
+    )
     try:
         last = _last_offsets(consumer, topic)
         highest = sum(end.offset + 1 for end in last)
@@ -123,7 +128,9 @@ def next_order_id(bootstrap: str, topic: str) -> int:
                 waiting.discard(message.partition())
                 highest = max(highest, json.loads(message.value())["order_id"])
             elif time.monotonic() > deadline:
-                raise KafkaLakeError(f"last orders of {topic}, partitions {sorted(waiting)}, could not be read in time")
+                raise KafkaLakeError(
+                    f"last orders of {topic}, partitions {sorted(waiting)}, could not be read in time"
+                )
         return highest + 1
     except KafkaException as error:
         raise KafkaLakeError(f"last orders of {topic} could not be read: {error.args[0].str()}") from error
@@ -131,11 +138,32 @@ def next_order_id(bootstrap: str, topic: str) -> int:
         consumer.close()
 
 
+def _leader_is_coming(error: BaseException) -> bool:
+    # A topic that has just been made has no leaders for a moment.
+    transient = (
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    )
+    return isinstance(error, KafkaException) and error.args[0].code() in transient
+
+
+@retry(
+    retry=retry_if_exception(_leader_is_coming),
+    stop=stop_after_delay(TIMEOUT_S),
+    wait=wait_exponential_jitter(0.05, 1.0),
+    reraise=True,
+)
+def _watermarks(consumer: Consumer, member: TopicPartition) -> tuple[int, int]:
+    low, high = consumer.get_watermark_offsets(member, timeout=TIMEOUT_S)
+    return low, high
+
+
 def _last_offsets(consumer: Consumer, topic: str) -> list[TopicPartition]:
     partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
     found = []
     for partition in sorted(partitions):
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
+        low, high = _watermarks(consumer, TopicPartition(topic, partition))
         if high > low:
             found.append(TopicPartition(topic, partition, high - 1))
     return found
@@ -151,15 +179,17 @@ class OrderProducer:
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic
         self._failure: str | None = None
-        self._producer = Producer({
-            "bootstrap.servers": bootstrap,
-            "enable.idempotence": True,
-            "partitioner": "murmur2_random",
-            "linger.ms": 20,
-            "compression.type": "zstd",
-            "queue.buffering.max.messages": 1_000_000,
-            "delivery.timeout.ms": int(TIMEOUT_S * 1000),
-        })
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "partitioner": "murmur2_random",
+                "linger.ms": 20,
+                "compression.type": "zstd",
+                "queue.buffering.max.messages": 1_000_000,
+                "delivery.timeout.ms": int(TIMEOUT_S * 1000),
+            }
+        )
 
     def send(self, order: Order) -> None:
         """Queue one order for delivery.
@@ -186,7 +216,9 @@ class OrderProducer:
         left = self._producer.flush(TIMEOUT_S)
         self.check()
         if left:
-            raise KafkaLakeError(f"{left} orders for topic {self._topic} were not delivered in {TIMEOUT_S:g} s")
+            raise KafkaLakeError(
+                f"{left} orders for topic {self._topic} were not delivered in {TIMEOUT_S:g} s"
+            )
 
     def check(self) -> None:
         """Raise a KafkaLakeError that names topic and partition if a delivery failed."""
@@ -195,9 +227,7 @@ class OrderProducer:
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self._failure is None:
-            self._failure = (
-                f"an order was not delivered to topic {message.topic()} partition {message.partition()}: {error.str()}"
-            )
+            self._failure = f"an order was not delivered to topic {message.topic()} partition {message.partition()}: {error.str()}"
 
 
 def produce_orders(

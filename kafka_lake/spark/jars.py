@@ -24,6 +24,7 @@ JarConf = Literal["spark", "broker"]
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")
 
+_REASON = re.compile(r"not found:|\[FAILED|Exception|ERROR")
 _FETCHED = re.compile(r"\[SUCCESSFUL \] \S+#(\S+);(\S+)!")
 
 
@@ -145,7 +146,7 @@ def _ivy_jar() -> Path:
 
 
 def _failure(conf: JarConf, log: Path, lines: list[str]) -> str:
-    reasons = [line for line in lines if "UNRESOLVED" in line or "[FAILED" in line or "Exception" in line]
+    reasons = [line for line in lines if _REASON.search(line)]
     shown = list(dict.fromkeys(reasons or filter(None, lines)))[-8:]
     return "\n".join(
         [

@@ -1,4 +1,4 @@
-"""The embedded broker for real: its data outlive it, it doesn't outlive its parent, and its errors can be read."""
+"""The embedded broker for real: data outlive it, it does not outlive its parent, its errors can be read."""
 
 import signal
 import socket

@@ -1,0 +1,264 @@
+"""One broker, one Spark session and one SQLite catalog for the whole test session; a topic of its own for each test."""
+
+import json
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyiceberg.table import Table
+
+from kafka_lake.demo.broker import EmbeddedBroker
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.offsets import Position
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import read_state
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.resource import SparkResource
+
+NAMESPACE = "it"
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A record as the broker acknowledged it."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.partition, self.offset
+
+
+@dataclass
+class Topic:
+    """A topic, and the ledger of everything that was produced to it and is not aborted."""
+
+    name: str
+    table: str
+    admin: AdminClient
+    producer: Producer
+    ledger: list[Sent] = field(default_factory=list)
+
+    def spec(self, schema: str | None = "id bigint", **settings: Any) -> TopicTable:
+        return TopicTable(self.name, NAMESPACE, self.table, schema=schema, **settings)
+
+    def send(
+        self,
+        value: object,
+        partition: int = 0,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> Sent:
+        """Produce one record, bytes and None as they are, anything else as JSON, and wait for the broker's answer."""
+        raw = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+        stamp = timestamp_ms or int(time.time() * 1000)
+        answers: list[Sent] = []
+
+        def delivered(error: Any, message: Any) -> None:
+            assert error is None, error
+            answers.append(Sent(partition, message.offset(), key, raw, tuple(headers), stamp))
+
+        self.producer.produce(
+            self.name, raw, key, partition, on_delivery=delivered, timestamp=stamp, headers=list(headers)
+        )
+        assert self.producer.flush(20) == 0
+        self.ledger += answers
+        return answers[0]
+
+    def send_ids(self, ids: Sequence[int], partitions: int = 1) -> None:
+        """Produce ``{"id": …}`` for each, round robin over the partitions."""
+        for each in ids:
+            self.send({"id": each}, each % partitions)
+
+    def create(self, partitions: int = 1, **config: str) -> None:
+        new = NewTopic(self.name, partitions, 1, config={"retention.ms": "-1", **config})
+        self.admin.create_topics([new])[self.name].result(20)
+        self.wait_for(lambda: self.partitions() == partitions)
+
+    def delete(self) -> None:
+        self.admin.delete_topics([self.name])[self.name].result(20)
+        self.wait_for(lambda: self.partitions() == 0)
+
+    def partitions(self) -> int:
+        found = self.admin.list_topics(timeout=10).topics.get(self.name)
+        return len(found.partitions) if found else 0
+
+    @staticmethod
+    def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "the broker didn't get there"
+            time.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class View:
+    """A topic's tables as readers see them, by PyIceberg."""
+
+    catalog: LakeCatalog
+    spec: TopicTable
+
+    @property
+    def table(self) -> Table:
+        found = self.catalog.table(self.spec.identifier)
+        assert found is not None, f"no table {self.spec.identifier}"
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        return _rows(self.table)
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        table = self.catalog.table(self.spec.dead_letters)
+        return _rows(table) if table else []
+
+    def ids(self) -> list[Any]:
+        return sorted(row["id"] for row in self.rows())
+
+    def position(self) -> dict[int, int]:
+        position = read_state(self.table).position
+        return dict(position.offsets) if position else {}
+
+    def fingerprint(self) -> tuple[Any, ...]:
+        """Return all that a run which publishes nothing must leave as it was: refs, snapshots, data files."""
+        prints: list[Any] = []
+        for name in (self.spec.identifier, self.spec.dead_letters):
+            if table := self.catalog.table(name):
+                refs = {key: ref.snapshot_id for key, ref in table.metadata.refs.items()}
+                prints.append((refs, {s.snapshot_id for s in table.metadata.snapshots}, data_files(table)))
+            else:
+                prints.append(None)
+        return tuple(prints)
+
+    def assert_exactly_once(self, ledger: Sequence[Sent], position: Mapping[int, int] | None = None) -> None:
+        """Assert that every produced record with a value is once in the table or once in the dead letters."""
+        held = Counter((r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in self.rows())
+        dead = Counter((r["partition"], r["offset"]) for r in self.dead_letters())
+        assert held + dead == Counter(sent.place for sent in ledger if sent.value is not None)
+        ends: dict[int, int] = {}
+        for sent in ledger:
+            ends[sent.partition] = max(ends.get(sent.partition, 0), sent.offset + 1)
+        assert {p: o for p, o in self.position().items() if o} == (ends if position is None else position)
+
+    def assert_no_branches(self) -> None:
+        for name in (self.spec.identifier, self.spec.dead_letters):
+            if table := self.catalog.table(name):
+                assert set(table.metadata.refs) == {"main"}
+
+    def carried_by(self, snapshot_id: int) -> Position:
+        snapshot = self.table.metadata.snapshot_by_id(snapshot_id)
+        assert snapshot is not None
+        assert snapshot.summary is not None
+        return Position.from_json(snapshot.summary.additional_properties["kafka-lake.position"])
+
+
+def data_files(table: Table) -> set[str]:
+    """Return the data files in the table's folder, in metadata or not."""
+    return {p.name for p in Path(table.location().removeprefix("file://")).glob("data/**/*.parquet")}
+
+
+def _rows(table: Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
+    return rows
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), heap="384m") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def lake_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="session")
+def kafka_resource(broker: EmbeddedBroker) -> KafkaResource:
+    return KafkaResource(properties={"bootstrap.servers": broker.bootstrap_servers})
+
+
+@pytest.fixture(scope="session")
+def catalog_resource(lake_home: Path) -> CatalogResource:
+    # As properties_from_environment would say with KAFKA_LAKE_HOME set, without touching the other tests' environment.
+    return CatalogResource(
+        name="lake",
+        properties={
+            "type": "sql",
+            "uri": f"sqlite:///{lake_home / 'catalog.db'}",
+            "warehouse": f"file://{lake_home / 'warehouse'}",
+        },
+    )
+
+
+@pytest.fixture(scope="session")
+def spark_resource(catalog_resource: CatalogResource, lake_home: Path) -> Iterator[SparkResource]:
+    config = {
+        "spark.master": "local[2]",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(lake_home / "spark"),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SPARK_REMOTE", raising=False)
+        # A machine far from UTC: whatever depends on the local time zone shows.
+        patch.setenv("TZ", "Asia/Kolkata")
+        time.tzset()
+        resource = SparkResource(spark_config=config, catalog=catalog_resource)
+        try:
+            yield resource
+        finally:
+            resource.stop()
+    time.tzset()
+
+
+@pytest.fixture
+def systems(
+    kafka_resource: KafkaResource, catalog_resource: CatalogResource, spark_resource: SparkResource
+) -> Callable[[], Systems]:
+    """Return a function that gives Systems of their own to each run; the Spark session alone is shared."""
+
+    def fresh() -> Systems:
+        return Systems(
+            kafka_resource.cluster(),
+            kafka_resource.spark_options(),
+            catalog_resource.open(),
+            lambda: spark_resource.spark_session,
+        )
+
+    return fresh
+
+
+@pytest.fixture
+def new_topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[Callable[..., Topic]]:
+    address = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
+    stem = re.sub(r"[^a-z0-9]+", "_", request.node.name.lower()).strip("_")[:40]
+
+    def create(partitions: int = 1, **config: str) -> Topic:
+        table = f"{stem}_{uuid.uuid4().hex[:6]}"
+        topic = Topic(table.replace("_", "-"), table, AdminClient(address), Producer({**address, "linger.ms": 0}))
+        topic.create(partitions, **config)
+        return topic
+
+    yield create
+
+
+@pytest.fixture
+def view(catalog_resource: CatalogResource) -> Callable[[TopicTable], View]:
+    return lambda spec: View(catalog_resource.open(), spec)

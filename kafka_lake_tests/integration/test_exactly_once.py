@@ -1,0 +1,419 @@
+"""Whatever interrupts, repeats, overlaps or changes the ground below a run: every record is there exactly once."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import NewPartitions
+
+from kafka_lake.errors import DataLossError, TopicReplacedError
+from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.branches import StagingBranch
+from kafka_lake_tests.conftest import Topic, View
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewSystems = Callable[[], Systems]
+NewView = Callable[[TopicTable], View]
+
+
+class Killed(BaseException):
+    """Stands for the end of a process: nothing is cleaned up after it."""
+
+
+@pytest.fixture
+def killed_at(monkeypatch: pytest.MonkeyPatch, systems: NewSystems) -> Iterator[Callable[..., None]]:
+    def run(spec: TopicTable, step: str, partitions: set[int] | None = None) -> None:
+        def die(done: str) -> None:
+            if done == step:
+                # A dead process discards and drops nothing.
+                monkeypatch.setattr(StagingBranch, "discard", lambda self: None)
+                monkeypatch.setattr(StagingBranch, "drop", lambda self: None)
+                raise Killed(step)
+
+        with pytest.raises(Killed, match=step):
+            ingest(spec, systems(), f"killed-{step.replace(' ', '-')}", partitions, on_step=die)
+        monkeypatch.undo()
+
+    yield run
+
+
+def at(step: str, action: Callable[[], Any], times: int = 1) -> Callable[[str], None]:
+    """Return an ``on_step`` that does something at the first passages through a step."""
+    passed: list[str] = []
+
+    def on_step(done: str) -> None:
+        if done == step and len(passed) < times:
+            passed.append(done)
+            action()
+
+    return on_step
+
+
+def mixed(topic: Topic, count: int, partitions: int = 1) -> None:
+    """Produce good and bad records in turn."""
+    for number in range(count):
+        topic.send({"id": number} if number % 2 == 0 else b"junk %d" % number, partition=number % partitions)
+
+
+@pytest.mark.parametrize("step", ["audited", "primary staged", "dead letters published"])
+def test_of_two_racing_runs_one_wins(
+    step: str, new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec()
+    topic.send_ids([0])
+    ingest(spec, systems(), "first")
+    mixed(topic, 6)
+    second: list[RunReport] = []
+
+    def overtake() -> None:
+        other = threading.Thread(target=lambda: second.append(ingest(spec, systems(), "overtaker")))
+        other.start()
+        other.join(120)
+        assert second, "the overtaking run didn't end"
+
+    loser = ingest(spec, systems(), "overtaken", on_step=at(step, overtake))
+    assert second[0].total("records") == 6
+    assert loser.total("records") == 0
+    view(spec).assert_exactly_once(topic.ledger)
+    view(spec).assert_no_branches()
+
+
+def test_the_loser_of_a_race_takes_what_the_winner_left(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec()
+    topic.send_ids(range(4), 2)
+    loser = ingest(
+        spec,
+        systems(),
+        "all-partitions",
+        on_step=at("audited", lambda: ingest(spec, systems(), "one-partition", partitions={0})),
+    )
+    assert [(r.partition, r.start, r.end) for r in loser.commits[0].ranges] == [(1, 0, 2)]
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+@pytest.mark.parametrize("step", ["planned", "table created", "audited"])
+def test_a_race_for_the_very_first_commit(
+    step: str, new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    mixed(topic, 4)
+    spec = topic.spec()
+    ingest(spec, systems(), "overtaken", on_step=at(step, lambda: ingest(spec, systems(), "overtaker")))
+    view(spec).assert_exactly_once(topic.ledger)
+    view(spec).assert_no_branches()
+
+
+def test_two_runs_at_once_without_choreography(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic(2)
+    mixed(topic, 10, 2)
+    spec = topic.spec(max_records_per_commit=4)
+    failures: list[BaseException] = []
+
+    def run(name: str) -> None:
+        try:
+            ingest(spec, systems(), name)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in ("left", "right")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(200)
+    assert failures == []
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+@pytest.mark.parametrize(
+    ("step", "visible"),
+    [
+        ("primary staged", False),
+        ("dead letters staged", False),
+        ("audited", False),
+        ("dead letters published", False),
+        ("primary published", True),
+    ],
+)
+def test_a_run_killed_at_any_step_is_made_good_by_the_next(
+    step: str, visible: bool, new_topic: NewTopic, systems: NewSystems, view: NewView, killed_at: Any
+) -> None:
+    topic = new_topic()
+    topic.send_ids([0])
+    spec = topic.spec()
+    ingest(spec, systems(), "first")
+    mixed(topic, 5)
+    killed_at(spec, step)
+    assert (len(view(spec).rows()) > 1) == visible
+    topic.send(b"later junk")
+    report = ingest(spec, systems(), "next")
+    assert report.total("records") == (1 if visible else 6)
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_dead_letters_of_a_killed_run_stay_single_if_others_come_between(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, killed_at: Any
+) -> None:
+    """The dead-letter table's own position must never go back, whatever part of the topic the next commit is of."""
+    topic = new_topic(2)
+    spec = topic.spec()
+    for number in range(3):
+        topic.send(b"junk %d" % number, partition=0)
+    killed_at(spec, "dead letters published")
+    topic.send(b"junk of partition 1", partition=1)
+    ingest(spec, systems(), "only-1", partitions={1})
+    ingest(spec, systems(), "rest")
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_dead_letters_of_a_killed_run_stay_single_if_the_next_cuts_smaller_commits(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, killed_at: Any
+) -> None:
+    topic = new_topic(2)
+    for number in range(4):
+        topic.send(b"junk %d" % number, partition=0)
+    spec = topic.spec(max_records_per_commit=4)
+    killed_at(spec, "dead letters published")
+    for number in range(4):
+        topic.send(b"more junk %d" % number, partition=1)
+    report = ingest(spec, systems(), "next")
+    assert len(report.commits) == 2
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+_VICTIM = """
+import json, os, signal, sys
+from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.resource import SparkResource
+
+topic, table, spark_dir = sys.argv[1:]
+kafka, catalog = KafkaResource(), CatalogResource()
+spark = SparkResource(spark_config={
+    "spark.master": "local[2]", "spark.driver.memory": "768m", "spark.sql.shuffle.partitions": "2",
+    "spark.sql.warehouse.dir": spark_dir,
+}, catalog=catalog)
+systems = Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
+
+def die(step):
+    if step == "dead letters published":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+ingest(TopicTable(topic, "it", table, schema="id bigint"), systems, "sigkill", on_step=die)
+"""
+
+
+def test_a_process_killed_by_sigkill_is_made_good_by_the_next(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, broker: Any, lake_home: Path
+) -> None:
+    topic = new_topic(2)
+    mixed(topic, 9, 2)
+    spec = topic.spec()
+    ours = ("KAFKA_LAKE_HOME", "KAFKA_LAKE_BOOTSTRAP", "KAFKA_LAKE_KAFKA", "SPARK_REMOTE", "PYSPARK_GATEWAY")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+    environment |= {
+        "KAFKA_LAKE_HOME": str(lake_home),
+        "KAFKA_LAKE_BOOTSTRAP_SERVERS": broker.bootstrap_servers,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _VICTIM, topic.name, topic.table, str(lake_home / "victim")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+    assert view(spec).rows() == []
+    assert len(view(spec).dead_letters()) == 4
+
+    report = ingest(spec, systems(), "next")
+    assert (report.total("records"), report.total("rows"), report.total("dead_letters")) == (9, 5, 4)
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_partitions_added_while_a_run_is_on(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic(3)
+    topic.send_ids(range(6), 3)
+    spec = topic.spec()
+
+    def grow() -> None:
+        topic.admin.create_partitions([NewPartitions(topic.name, 8)])[topic.name].result(20)
+        topic.wait_for(lambda: topic.partitions() == 8)
+        topic.send_ids(range(8, 16), 8)
+
+    report = ingest(spec, systems(), "run-1", on_step=at("planned", grow))
+    assert set(report.position.offsets if report.position else {}) == {0, 1, 2}
+    report = ingest(spec, systems(), "run-2")
+    assert set(report.position.offsets if report.position else {}) == set(range(8))
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_a_compaction_between_two_runs(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    for number in range(2):
+        topic.send_ids([number])
+        ingest(spec, systems(), f"run-{number}")
+    assert len(list(view(spec).table.scan().plan_files())) == 2
+    spark_resource.spark_session.sql(
+        f"CALL lake.system.rewrite_data_files(table => '{spec.namespace}.{spec.table}', "
+        "options => map('rewrite-all', 'true'))"
+    ).collect()
+    assert len(list(view(spec).table.scan().plan_files())) == 1
+    assert view(spec).position() == {0: 2}
+    topic.send_ids([2])
+    assert ingest(spec, systems(), "after").total("records") == 1
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_a_compaction_while_a_run_is_staging(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    for number in range(2):
+        topic.send_ids([number])
+        ingest(spec, systems(), f"run-{number}")
+    topic.send_ids([2])
+
+    def compact() -> None:
+        spark_resource.spark_session.sql(
+            f"CALL lake.system.rewrite_data_files(table => '{spec.namespace}.{spec.table}', "
+            "options => map('rewrite-all', 'true'))"
+        ).collect()
+
+    report = ingest(spec, systems(), "overtaken", on_step=at("audited", compact))
+    assert report.total("records") == 1
+    view(spec).assert_exactly_once(topic.ledger)
+    view(spec).assert_no_branches()
+
+
+def group_offset(topic: Topic, group: str) -> int | None:
+    request = [ConsumerGroupTopicPartitions(group, [TopicPartition(topic.name, 0)])]
+    answer = topic.admin.list_consumer_group_offsets(request)[group].result(20)
+    offset = answer.topic_partitions[0].offset
+    return None if offset < 0 else offset
+
+
+def test_the_consumer_group_follows_and_is_never_asked(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids([0, 1])
+    ingest(spec, systems(), "run-1")
+    assert group_offset(topic, spec.group) == 2
+    topic.admin.delete_consumer_groups([spec.group])[spec.group].result(20)
+    groups = topic.admin.list_consumer_groups(states={ConsumerGroupState.EMPTY}).result(20).valid
+    assert spec.group not in {g.group_id for g in groups}
+    topic.send_ids([2])
+    assert ingest(spec, systems(), "run-2").total("records") == 1
+    view(spec).assert_exactly_once(topic.ledger)
+    assert group_offset(topic, spec.group) == 3
+
+
+def test_a_topic_made_anew_is_refused_and_nothing_changes(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids([0, 1])
+    ingest(spec, systems(), "run-1")
+    before = view(spec).fingerprint()
+    topic.delete()
+    topic.create()
+    topic.send_ids(range(5))
+    with pytest.raises(TopicReplacedError, match=rf"Topic {topic.name} is not the topic.*its topic id differs"):
+        ingest(spec, systems(), "run-2")
+    assert view(spec).fingerprint() == before
+
+
+def test_dead_letters_of_a_new_topic_are_not_taken_for_those_of_the_old(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    """The table was dropped to begin anew with the topic that was made anew; its dead letters were kept."""
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send(b"old junk")
+    ingest(spec, systems(), "run-1")
+    topic.delete()
+    topic.create()
+    systems().catalog.pyiceberg.drop_table(spec.identifier)
+    topic.send(b"new junk")
+    ingest(spec, systems(), "run-2")
+    assert sorted(letter["value"] for letter in view(spec).dead_letters()) == [b"new junk", b"old junk"]
+
+
+def test_records_lost_to_retention_stop_the_run_and_are_named(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec()
+    topic.send_ids(range(4), 2)
+    ingest(spec, systems(), "run-1")
+    topic.send_ids(range(4, 12), 2)
+    before = view(spec).fingerprint()
+    topic.admin.delete_records([TopicPartition(topic.name, 1, 5)])[TopicPartition(topic.name, 1)].result(20)
+    with pytest.raises(DataLossError, match=r"partition 1 lost offsets 2 to 4 to retention"):
+        ingest(spec, systems(), "run-2")
+    assert view(spec).fingerprint() == before
+
+
+def test_retention_that_strikes_between_plan_and_read_stops_the_run(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids(range(6))
+    ingest(spec, systems(), "run-1")
+    topic.send_ids(range(6, 12))
+    before = view(spec).fingerprint()
+
+    def strike() -> None:
+        place = TopicPartition(topic.name, 0, 9)
+        topic.admin.delete_records([place])[TopicPartition(topic.name, 0)].result(20)
+
+    with pytest.raises(Exception, match=r"(?s)."):
+        ingest(spec, systems(), "run-2", on_step=at("planned", strike))
+    assert view(spec).fingerprint() == before
+
+
+def test_rows_of_unknown_origin_are_not_added_to(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    """A table with rows and no position may hold the topic already: reading on could double them."""
+    from kafka_lake.errors import TableError
+
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids([0])
+    ingest(spec, systems(), "run-1")
+    other = replace(spec, table=f"{spec.table}_copy")
+    rows = view(spec).table.scan().to_arrow()
+    made = systems().catalog.pyiceberg.create_table(other.identifier, view(spec).table.schema())
+    made.append(rows)
+    before = view(other).fingerprint()
+    with pytest.raises(TableError, match="carries a position"):
+        ingest(other, systems(), "run-2")
+    assert view(other).fingerprint() == before

@@ -1,0 +1,414 @@
+"""One run on a real broker and a real Spark: what was produced is in the table, and what is not fit for it is not."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from kafka_lake.errors import AuditFailedError, ConfigurationError, UnknownTopicError
+from kafka_lake.ingest.pipeline import GateFailedError, ingest
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake_tests.conftest import Topic, View
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewSystems = Callable[[], Systems]
+NewView = Callable[[TopicTable], View]
+
+
+def no_spark() -> Any:
+    raise AssertionError("Spark was touched")
+
+
+def moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms)
+
+
+def test_every_record_once_with_its_values_and_origin(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic(3)
+    an_hour_ago = int(time.time() * 1000) - 3_600_123
+    for number in range(7):
+        topic.send(
+            {"id": number, "name": f"ü{number}", "at": "2026-03-29T02:30:00.125+01:00", "tags": ["a", str(number)],
+             "price": 1.25, "unknown": True},
+            partition=number % 3,
+            key=f"k{number}".encode() if number else None,
+            headers=[("h", b"\x00\xff"), ("h", f"{number}".encode()), ("empty", None)] if number else (),
+            timestamp_ms=an_hour_ago + number,
+        )  # fmt: skip
+    spec = topic.spec("id bigint not null, name string, at timestamp, tags array<string>, price decimal(10,2)")
+    report = ingest(spec, systems(), "run-1")
+
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    found = {(r["_kafka"]["partition"], r["_kafka"]["offset"]): r for r in see.rows()}
+    for number, sent in enumerate(topic.ledger):
+        row = found[sent.place]
+        origin = row.pop("_kafka")
+        assert {**row, "price": str(row["price"])} == {
+            "id": number,
+            "name": f"ü{number}",
+            "at": datetime(2026, 3, 29, 1, 30, 0, 125_000, tzinfo=UTC),
+            "tags": ["a", str(number)],
+            "price": "1.25",
+        }
+        assert origin["topic"] == topic.name
+        assert origin["key"] == sent.key
+        assert [(h["key"], h["value"]) for h in origin["headers"] or ()] == list(sent.headers)
+        assert origin["timestamp"] == moment(sent.timestamp_ms)
+        assert origin["timestamp"].utcoffset() == timedelta(0)
+        assert origin["timestamp_type"] == "CreateTime"
+    assert report.total("records") == report.total("rows") == 7
+    assert {p.partition: (p.start, p.end, p.rows, p.lag) for p in report.partitions()} == {
+        0: (0, 3, 3, 0),
+        1: (0, 2, 2, 0),
+        2: (0, 2, 2, 0),
+    }
+    assert all(f.passed for f in report.findings())
+    see.assert_no_branches()
+
+
+def test_a_run_without_news_changes_nothing_and_needs_no_spark(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send_ids(range(3))
+    spec = topic.spec()
+    ingest(spec, systems(), "run-1")
+    before = view(spec).fingerprint()
+    report = ingest(spec, replace(systems(), spark=no_spark), "run-2")
+    assert report.commits == []
+    assert {p.partition: (p.start, p.end, p.lag) for p in report.partitions()} == {0: (3, 3, 0)}
+    assert view(spec).fingerprint() == before
+
+    topic.send_ids(range(3, 5))
+    report = ingest(spec, systems(), "run-3")
+    assert report.total("records") == 2
+    assert view(spec).ids() == [0, 1, 2, 3, 4]
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_an_empty_topic_needs_neither_table_nor_spark(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    spec = new_topic(2).spec()
+    report = ingest(spec, replace(systems(), spark=no_spark), "run-1")
+    assert report.commits == []
+    assert systems().catalog.table(spec.identifier) is None
+
+
+def test_what_does_not_fit_is_a_dead_letter_with_bytes_and_reason(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic(2)
+    wrong = {
+        "not_json": [b"no json", b"\xff\xfe\x00", b"", b"[1]", b'{"id": 1', b'{"id": 1} {"id": 2}', b"7"],
+        "wrong_type": [b'{"id": "seven"}', b'{"id": {"a": 1}}', b'{"id": 1, "n": 99999999999}'],
+        "null_in_required_column": [b'{"id": null}', b"{}", b'{"n": 3}'],
+    }
+    expected = {}
+    for error_class, values in wrong.items():
+        for value in values:
+            sent = topic.send(value, partition=1, key=b"\x00k", headers=[("trace", b"\x01\x02")])
+            expected[sent.place] = (error_class, sent)
+    topic.send({"id": 5, "n": None}, partition=0)
+    topic.send({"id": 6}, partition=0)
+    topic.send(None, partition=0, key=b"gone")
+    topic.send(None, partition=1, key=b"gone")
+    spec = topic.spec("id bigint not null, n int")
+    report = ingest(spec, systems(), "run-dead")
+
+    see = view(spec)
+    assert [(r["id"], r["n"]) for r in sorted(see.rows(), key=lambda r: r["id"])] == [(5, None), (6, None)]
+    letters = {(r["partition"], r["offset"]): r for r in see.dead_letters()}
+    assert {place: letter["error_class"] for place, letter in letters.items()} == {
+        place: error_class for place, (error_class, _) in expected.items()
+    }
+    for place, (_, sent) in expected.items():
+        letter = letters[place]
+        assert (letter["topic"], letter["key"], letter["value"]) == (topic.name, sent.key, sent.value)
+        assert [(h["key"], h["value"]) for h in letter["headers"]] == list(sent.headers)
+        assert letter["timestamp"] == moment(sent.timestamp_ms)
+        assert letter["run_id"] == "run-dead"
+        assert letter["error_message"]
+    see.assert_exactly_once(topic.ledger)
+    assert (report.total("records"), report.total("rows")) == (17, 2)
+    assert (report.total("dead_letters"), report.total("tombstones")) == (13, 2)
+    see.assert_no_branches()
+
+
+def test_a_batch_of_tombstones_and_dead_letters_alone_still_moves_the_position(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send(None, key=b"k")
+    topic.send(b"junk")
+    spec = topic.spec()
+    report = ingest(spec, systems(), "run-1")
+    assert (report.total("rows"), report.total("dead_letters"), report.total("tombstones")) == (0, 1, 1)
+    view(spec).assert_exactly_once(topic.ledger)
+    assert ingest(spec, replace(systems(), spark=no_spark), "run-2").commits == []
+
+
+def test_inferred_columns_grow_with_the_records(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    topic.send({"id": 1, "shop": {"city": "Rom"}, "lines": [{"sku": "a"}], "always_null": None})
+    topic.send({"id": 2})
+    spec = topic.spec(None)
+    ingest(spec, systems(), "run-1")
+    see = view(spec)
+    assert [f.name for f in see.table.schema().fields] == ["id", "lines", "shop", "_kafka"]
+
+    topic.send({"id": 3, "shop": {"city": "Bari", "zip": 70121}, "lines": [{"sku": "b", "n": 2}], "total": 1.5})
+    report = ingest(spec, systems(), "run-2")
+    rows = {r["id"]: {k: v for k, v in r.items() if k != "_kafka"} for r in see.rows()}
+    assert rows == {
+        1: {"id": 1, "shop": {"city": "Rom", "zip": None}, "lines": [{"sku": "a", "n": None}], "total": None},
+        2: {"id": 2, "shop": None, "lines": None, "total": None},
+        3: {"id": 3, "shop": {"city": "Bari", "zip": 70121}, "lines": [{"sku": "b", "n": 2}], "total": 1.5},
+    }
+    see.assert_exactly_once(topic.ledger)
+    see.assert_no_branches()
+    evolution = next(f for f in report.findings() if f.check == "schema_evolution")
+    assert evolution.passed
+    assert set(evolution.facts) == {"lines.element.n", "shop.zip", "total"}
+    # What was staged before the new fields were known is not left lying about.
+    assert len(data_files_in_metadata(see)) == 2
+    assert len(see.table.metadata.snapshots) == 3
+
+
+def data_files_in_metadata(see: View) -> list[str]:
+    return [task.file.file_path for task in see.table.scan().plan_files()]
+
+
+def test_columns_may_be_added_but_not_retyped(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    topic.send({"id": 1, "n": 1})
+    ingest(topic.spec("id bigint not null, n int"), systems(), "run-1")
+    topic.send({"id": 2, "n": 3_000_000_000, "extra": "x"})
+    spec = topic.spec("id bigint, n bigint, extra string")
+    ingest(spec, systems(), "run-2")
+    rows = [(r["id"], r["n"], r["extra"]) for r in sorted(view(spec).rows(), key=lambda r: r["id"])]
+    assert rows == [(1, 1, None), (2, 3_000_000_000, "x")]
+
+    topic.send({"id": 3, "n": 4})
+    before = view(spec).fingerprint()
+    with pytest.raises(AuditFailedError, match=r"column n: type changed \(long → string\)"):
+        ingest(topic.spec("id bigint, n string, extra string"), systems(), "run-3")
+    assert view(spec).fingerprint() == before
+
+
+def test_the_table_is_laid_out_as_asked(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    for number in range(4):
+        topic.send({"id": number, "at": f"2026-01-0{1 + number % 2}T12:00:00Z", "store": number})
+    spec = topic.spec(
+        "id bigint, at timestamp, store int",
+        partition_by=("day(at)", "bucket(4, store)"),
+        sort_by=("id desc", "store"),
+        properties={"write.parquet.compression-codec": "gzip", "custom": "yes"},
+    )
+    ingest(spec, systems(), "run-1")
+    table = view(spec).table
+    names = {f.field_id: f.name for f in table.schema().fields}
+    assert [(names[f.source_id], str(f.transform)) for f in table.spec().fields] == [
+        ("at", "day"),
+        ("store", "bucket[4]"),
+    ]
+    assert [(names[f.source_id], f.direction.name) for f in table.sort_order().fields] == [
+        ("id", "DESC"),
+        ("store", "ASC"),
+    ]
+    assert table.properties["write.parquet.compression-codec"] == "gzip"
+    assert table.properties["custom"] == "yes"
+    assert table.properties["write.parquet.compression-level"] == "1"
+    days = [task.file.partition[0] for task in table.scan().plan_files()]
+    assert set(days) == {20454, 20455}
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_files_are_sorted(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    topic.send_ids([3, 1, 4, 1, 5, 9, 2, 6])
+    spec = topic.spec(sort_by=("id desc",))
+    ingest(spec, systems(), "run-1")
+    assert [r["id"] for r in view(spec).rows()] == [9, 6, 5, 4, 3, 2, 1, 1]
+
+
+def test_a_partition_or_sort_column_that_is_not_there_is_refused(
+    new_topic: NewTopic, systems: NewSystems
+) -> None:
+    topic = new_topic()
+    topic.send_ids([1])
+    with pytest.raises(ConfigurationError, match=r"there is no column 'nope'; the columns are id, _kafka"):
+        ingest(topic.spec(partition_by=("nope",)), systems(), "run-1")
+    assert systems().catalog.table(topic.spec().identifier) is None
+
+
+def test_small_batches_make_one_file_and_long_ones_several_commits(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic(6)
+    topic.send_ids(range(18), 6)
+    spec = topic.spec(max_records_per_commit=12)
+    report = ingest(spec, systems(), "run-1")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert [(c.rows, c.files) for c in report.commits] == [(12, 1), (6, 1)]
+    for commit in report.commits:
+        assert see.carried_by(commit.snapshot) == commit.after
+    assert dict(report.commits[0].after.offsets) == dict.fromkeys(range(6), 2)
+    assert dict(report.commits[1].after.offsets) == dict.fromkeys(range(6), 3)
+    assert {p.partition: (p.start, p.end, p.rows) for p in report.partitions()} == {
+        p: (0, 3, 3) for p in range(6)
+    }
+
+
+def test_start_latest_and_start_at_a_time(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic(2)
+    now = int(time.time() * 1000)
+    for number, age in enumerate((3_600_000, 1_800_000, 60_000)):
+        topic.send({"id": number}, timestamp_ms=now - age)
+    topic.send({"id": 10}, partition=1, timestamp_ms=now - 3_600_000)
+    at = topic.spec(start=moment(now - 1_800_000).isoformat())
+    ingest(at, systems(), "run-1")
+    assert view(at).ids() == [1, 2]
+    assert view(at).position() == {0: 3, 1: 1}
+
+    latest = replace(at, table=f"{topic.table}_latest", start="latest")
+    assert ingest(latest, replace(systems(), spark=no_spark), "run-2").commits == []
+
+
+def test_start_latest_keeps_what_comes_between_its_first_look_and_its_first_commit(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send_ids([1])
+    spec = topic.spec(start="latest")
+    ingest(spec, systems(), "run-1")
+    topic.send_ids([2])
+    ingest(spec, systems(), "run-2")
+    assert view(spec).ids() == [2]
+
+
+def test_a_subset_of_partitions_leaves_the_others_where_they_are(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic(3)
+    topic.send_ids(range(6), 3)
+    spec = topic.spec()
+    report = ingest(spec, systems(), "run-1", partitions={1})
+    assert view(spec).ids() == [1, 4]
+    assert view(spec).position() == {0: 0, 1: 2, 2: 0}
+    assert [p.lag for p in report.partitions()] == [2, 0, 2]
+    ingest(spec, systems(), "run-2")
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_a_transform_of_one_row_for_one_row_is_part_of_the_table(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send_ids(range(3))
+    spec = topic.spec(transform="kafka_lake_tests.integration.transforms:with_tenfold")
+    ingest(spec, systems(), "run-1")
+    assert sorted((r["id"], r["tenfold"]) for r in view(spec).rows()) == [(0, 0), (1, 10), (2, 20)]
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+@pytest.mark.parametrize("name", ["drops", "doubles", "unites", "swaps"])
+def test_a_transform_that_breaks_the_count_is_stopped_before_readers_see_it(
+    name: str, new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send_ids([0])
+    good = topic.spec()
+    ingest(good, systems(), "run-1")
+    topic.send_ids([1, 2, 3])
+    before = view(good).fingerprint()
+    bad = replace(good, transform=f"kafka_lake_tests.integration.transforms:{name}")
+    with pytest.raises(GateFailedError) as caught:
+        ingest(bad, systems(), "run-2")
+    failed = {f.check for f in caught.value.findings if not f.passed}
+    assert failed <= {"row_count", "offset_continuity"}
+    assert failed
+    assert topic.name in str(caught.value)
+    assert view(good).fingerprint() == before
+    ingest(good, systems(), "run-3")
+    view(good).assert_exactly_once(topic.ledger)
+
+
+def test_a_transform_that_loses_the_origin_is_refused(new_topic: NewTopic, systems: NewSystems) -> None:
+    topic = new_topic()
+    topic.send_ids([1])
+    spec = topic.spec(transform="kafka_lake_tests.integration.transforms:loses_origin")
+    with pytest.raises(ConfigurationError, match="drops the column _kafka"):
+        ingest(spec, systems(), "run-1")
+
+
+def test_an_unknown_topic_is_named(systems: NewSystems) -> None:
+    with pytest.raises(UnknownTopicError, match="no-such-topic"):
+        ingest(TopicTable("no-such-topic", "it", "nothing"), replace(systems(), spark=no_spark), "run-1")
+
+
+def test_aborted_records_stay_out_and_markers_at_the_tail_make_no_run_wait(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, broker: Any
+) -> None:
+    topic = new_topic()
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic.name, "log_level": 0}
+    )
+    producer.init_transactions(30)
+    for number, commit in enumerate((True, False, True, False)):
+        producer.begin_transaction()
+        producer.produce(topic.name, b'{"id": %d}' % number)
+        producer.flush(20)
+        (producer.commit_transaction if commit else producer.abort_transaction)(30)
+    spec = topic.spec()
+    began = time.monotonic()
+    report = ingest(spec, systems(), "run-1")
+    assert time.monotonic() - began < 60
+    see = view(spec)
+    assert see.ids() == [0, 2]
+    # Two offsets for each transaction: the record and its marker.
+    assert see.position() == {0: 8}
+    assert report.total("records") == 2
+    assert [p.lag for p in report.partitions()] == [0]
+    assert ingest(spec, replace(systems(), spark=no_spark), "run-2").commits == []
+
+    producer.begin_transaction()
+    producer.produce(topic.name, b'{"id": 9}')
+    producer.flush(20)
+    producer.abort_transaction(30)
+    ingest(spec, systems(), "run-3")
+    assert see.ids() == [0, 2]
+    assert see.position() == {0: 10}
+
+
+def test_records_of_an_open_transaction_wait_for_its_end(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, broker: Any
+) -> None:
+    topic = new_topic()
+    topic.send_ids([1])
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic.name, "log_level": 0}
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic.name, b'{"id": 2}')
+    producer.flush(20)
+    topic.send_ids([3])
+    spec = topic.spec()
+    ingest(spec, systems(), "run-1")
+    assert view(spec).ids() == [1]
+    producer.commit_transaction(30)
+    ingest(spec, systems(), "run-2")
+    assert view(spec).ids() == [1, 2, 3]
