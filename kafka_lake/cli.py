@@ -4,7 +4,6 @@ import json
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import click
 import typer
 from dotenv import load_dotenv
 from rich.console import Console
@@ -22,7 +21,7 @@ _err = Console(stderr=True)
 class _Group(TyperGroup):
     """Shows an error that a user can mend as its message, and ends with exit code 1."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KafkaLakeError as error:
@@ -55,9 +54,7 @@ def demo(
 
 @app.command()
 def up(
-    demo: Annotated[
-        bool, typer.Option("--demo", help="With an embedded broker and a trickle of orders.")
-    ] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="With an embedded broker and a trickle of orders.")] = False,
     rate: Annotated[float, typer.Option(min=0.01, help="Orders per second of that trickle.")] = 5.0,
 ) -> None:
     """Keep Dagster and a warm Spark Connect server up until Ctrl-C."""

@@ -27,13 +27,13 @@ def status_table(status: TopicStatus) -> Table:
     elif status.snapshot_id is None:
         caption = "no table yet"
     else:
-        caption = f"snapshot {status.snapshot_id} of {status.committed_at}"
+        caption = f"snapshot {status.snapshot_id}, {status.committed_at}"
     caption += f"\n{status.rows:,} rows, {status.dead_letters:,} dead letters, lag {status.lag:,}"
-    table = Table("partition", title=f"{status.topic} → {status.table}", caption=caption)
+    table = Table("partition", title=f"{status.topic} → {status.table}", caption=caption, min_width=60)
     for heading in ("position", "end", "lag"):
         table.add_column(heading, justify="right")
     for each in status.partitions:
-        position = "–" if each.position is None else f"{each.position:,}"
+        position = "none" if each.position is None else f"{each.position:,}"
         table.add_row(str(each.partition), position, f"{each.end:,}", f"{each.lag:,}")
     return table
 
@@ -43,11 +43,7 @@ def diagnosis_table(diagnoses: Sequence[Diagnosis]) -> Table:
     table = Table("", "part", "finding")
     for each in diagnoses:
         mark = "[green]✓[/]" if each.healthy else "[red]✗[/]"
-        finding = (
-            escape(each.finding)
-            if each.healthy
-            else f"{escape(each.finding)}\n[bold]{escape(each.remedy)}[/]"
-        )
+        finding = escape(each.finding) if each.healthy else f"{escape(each.finding)}\n[bold]{escape(each.remedy)}[/]"
         table.add_row(mark, each.part, finding)
     return table
 

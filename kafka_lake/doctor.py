@@ -31,9 +31,7 @@ class Diagnosis:
     remedy: str
 
 
-def examine(
-    brokers_at_hand: Callable[[], AbstractContextManager[None]], say: Callable[[str], None]
-) -> list[Diagnosis]:
+def examine(brokers_at_hand: Callable[[], AbstractContextManager[None]], say: Callable[[str], None]) -> list[Diagnosis]:
     """Examine every part; one that is ill doesn't keep the others from being examined.
 
     Args:

@@ -108,9 +108,7 @@ def build_topic_assets(
     return [source, ingest_topic]
 
 
-def _materialize(
-    context: dg.AssetExecutionContext, spec: TopicTable, systems: Systems
-) -> Iterator[Any]:
+def _materialize(context: dg.AssetExecutionContext, spec: TopicTable, systems: Systems) -> Iterator[Any]:
     def say(commit: Commit, plan: Plan) -> None:
         context.log.info(
             f"Snapshot {commit.snapshot}: {commit.rows} rows, {commit.dead_letters} dead letters, "
@@ -152,6 +150,6 @@ def _settings(spec: TopicTable) -> dict[str, Any]:
 def settings_of(metadata: dict[str, Any]) -> TopicTable:
     """Return the settings that an asset's metadata carries, as `build_topic_assets` put them there."""
     value = metadata[SETTINGS]
-    doc = dict(value.value if isinstance(value, dg.JsonMetadataValue) else value)
+    doc: dict[str, Any] = {**(value.data if isinstance(value, dg.JsonMetadataValue) else value)}
     doc["partition_by"], doc["sort_by"] = tuple(doc["partition_by"]), tuple(doc["sort_by"])
     return TopicTable(**doc)

@@ -109,7 +109,7 @@ def evaluate(
         KafkaLakeError: If no topic at all could be looked at; the next tick tries again.
     """
     answers = kafka.cluster().watermarks(spec.topic for spec in specs)
-    busy = _busy_topics(context)
+    busy = _busy_topics(context, specs)
     requests, additions, observations, failures, notes = [], [], [], [], []
     for spec in specs:
         try:
@@ -138,9 +138,7 @@ def evaluate(
         raise KafkaLakeError("No topic could be looked at: " + "; ".join(failures))
     if not requests and not additions:
         return dg.SkipReason("; ".join([*notes, *failures]))
-    return dg.SensorResult(
-        run_requests=requests, dynamic_partitions_requests=additions, asset_events=observations
-    )
+    return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=additions, asset_events=observations)
 
 
 def _topics(context: dg.SensorEvaluationContext) -> list[TopicTable]:
@@ -156,17 +154,18 @@ def _topics(context: dg.SensorEvaluationContext) -> list[TopicTable]:
     return [settings_of(dict(by_key[key])) for key in sorted(by_key)]
 
 
-def _busy_topics(context: dg.SensorEvaluationContext) -> set[str]:
+def _busy_topics(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable]) -> set[str]:
+    # By what a run makes, not by who asked for it: runs launched in the UI carry none of our tags.
     runs = context.instance.get_runs(dg.RunsFilter(statuses=_IN_FLIGHT))
-    return {run.tags[TOPIC_TAG] for run in runs if TOPIC_TAG in run.tags}
+    making = {key for run in runs for key in run.asset_selection or ()}
+    tagged = {run.tags[TOPIC_TAG] for run in runs if TOPIC_TAG in run.tags}
+    return tagged | {spec.topic for spec in specs if table_key(spec) in making}
 
 
 def _request(context: dg.SensorEvaluationContext, work: Work, known: Sequence[str]) -> dg.RunRequest:
     # Dagster orders a range by insertion: the known keys come first, the new ones after them.
     keys = [*known, *work.new_partitions]
-    before = context.instance.get_runs(
-        dg.RunsFilter(tags={WORK_TAG: work.fingerprint, TOPIC_TAG: work.spec.topic})
-    )
+    before = context.instance.get_runs(dg.RunsFilter(tags={WORK_TAG: work.fingerprint, TOPIC_TAG: work.spec.topic}))
     return dg.RunRequest(
         run_key=f"{work.spec.topic}:{work.fingerprint}:{len(before)}",
         asset_selection=[table_key(work.spec)],

@@ -133,8 +133,7 @@ class EmbeddedBroker:
         for port in (self.port, controller_port):
             if port_open(port):
                 raise BrokerStartError(
-                    f"Port {port} of 127.0.0.1 is taken by another program:"
-                    " end it, or give the broker another port."
+                    f"Port {port} of 127.0.0.1 is taken by another program: end it, or give the broker another port."
                 )
         java = str(find_java() / "bin" / "java")
         classpath = ["-cp", jars_classpath("broker")]
@@ -182,9 +181,7 @@ class EmbeddedBroker:
         tool = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
         done = subprocess.run([*tool, "-t", cluster_id, "-c", properties], capture_output=True, text=True)
         if done.returncode != 0:
-            raise BrokerStartError(
-                f"Formatting {self.data_dir} for Kafka failed:\n{done.stdout}{done.stderr}"
-            )
+            raise BrokerStartError(f"Formatting {self.data_dir} for Kafka failed:\n{done.stdout}{done.stderr}")
 
     def _answers(self) -> bool:
         if not port_open(self.port):

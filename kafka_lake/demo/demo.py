@@ -109,20 +109,14 @@ def follow(
 
 
 def _done(runs: list[Run], asset: tuple[str, str], after: float, by_sensor: bool = False) -> list[Run]:
-    found = [
-        run for run in runs if run.status == "SUCCESS" and "/".join(asset) in run.assets and run.ended > after
-    ]
+    found = [run for run in runs if run.status == "SUCCESS" and "/".join(asset) in run.assets and run.ended > after]
     return sorted((run for run in found if run.sensor or not by_sensor), key=lambda run: run.ended)
 
 
 def _waiting(runs: list[Run], loaded: bool) -> str:
-    active = [
-        f"run {run.run_id[:8]} of {', '.join(run.assets)}: {run.status}" for run in runs if not run.ended
-    ]
+    active = [f"run {run.run_id[:8]} of {', '.join(run.assets)}: {run.status}" for run in runs if not run.ended]
     return (
-        "; ".join(active) or f"Waiting for {TOP_STORES[1]} to follow"
-        if loaded or active
-        else "Waiting for the sensor"
+        "; ".join(active) or f"Waiting for {TOP_STORES[1]} to follow" if loaded or active else "Waiting for the sensor"
     )
 
 

@@ -1,4 +1,4 @@
-"""The pizza shop's orders: a seeded generator and producers for the demo's topic. Not for benchmarks or tests of formats."""
+"""The pizza shop's orders: a seeded generator, and producers for the demo's topic."""
 
 import json
 import random
@@ -83,7 +83,7 @@ def ensure_topic(bootstrap: str, topic: str, partitions: int) -> bool:
     Raises:
         KafkaLakeError: The broker refused, or didn't answer in 30 s.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
     created = admin.create_topics([new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)
     try:
@@ -91,9 +91,7 @@ def ensure_topic(bootstrap: str, topic: str, partitions: int) -> bool:
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
-        raise KafkaLakeError(
-            f"topic {topic} could not be created on {bootstrap}: {error.args[0].str()}"
-        ) from error
+        raise KafkaLakeError(f"topic {topic} could not be created on {bootstrap}: {error.args[0].str()}") from error
     return True
 
 
@@ -109,6 +107,7 @@ def next_order_id(bootstrap: str, topic: str) -> int:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
+            "log_level": 0,
             "group.id": "kafka-lake-demo-orders",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
@@ -116,7 +115,7 @@ def next_order_id(bootstrap: str, topic: str) -> int:
     )
     try:
         last = _last_offsets(consumer, topic)
-        highest = sum(end.offset + 1 for end in last)
+        highest: int = sum(end.offset + 1 for end in last)
         consumer.assign(last)
         waiting = {end.partition for end in last}
         deadline = time.monotonic() + TIMEOUT_S
@@ -126,11 +125,9 @@ def next_order_id(bootstrap: str, topic: str) -> int:
                 raise KafkaException(message.error())
             if message is not None:
                 waiting.discard(message.partition())
-                highest = max(highest, json.loads(message.value())["order_id"])
+                highest = max(highest, int(json.loads(message.value())["order_id"]))
             elif time.monotonic() > deadline:
-                raise KafkaLakeError(
-                    f"last orders of {topic}, partitions {sorted(waiting)}, could not be read in time"
-                )
+                raise KafkaLakeError(f"last orders of {topic}, partitions {sorted(waiting)}, could not be read in time")
         return highest + 1
     except KafkaException as error:
         raise KafkaLakeError(f"last orders of {topic} could not be read: {error.args[0].str()}") from error
@@ -182,6 +179,7 @@ class OrderProducer:
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
+                "log_level": 0,
                 "enable.idempotence": True,
                 "partitioner": "murmur2_random",
                 "linger.ms": 20,
@@ -216,9 +214,7 @@ class OrderProducer:
         left = self._producer.flush(TIMEOUT_S)
         self.check()
         if left:
-            raise KafkaLakeError(
-                f"{left} orders for topic {self._topic} were not delivered in {TIMEOUT_S:g} s"
-            )
+            raise KafkaLakeError(f"{left} orders for topic {self._topic} were not delivered in {TIMEOUT_S:g} s")
 
     def check(self) -> None:
         """Raise a KafkaLakeError that names topic and partition if a delivery failed."""
@@ -227,7 +223,9 @@ class OrderProducer:
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self._failure is None:
-            self._failure = f"an order was not delivered to topic {message.topic()} partition {message.partition()}: {error.str()}"
+            self._failure = (
+                f"an order was not delivered to topic {message.topic()} partition {message.partition()}: {error.str()}"
+            )
 
 
 def produce_orders(

@@ -134,11 +134,7 @@ class DagsterRuns:
         failures += [_cause(each) for each in events if each["__typename"] == "RunFailureEvent"]
         return RunReport(
             tuple(_materialization(each) for each in events if each["__typename"] == "MaterializationEvent"),
-            tuple(
-                _check(each["evaluation"])
-                for each in events
-                if each["__typename"] == "AssetCheckEvaluationEvent"
-            ),
+            tuple(_check(each["evaluation"]) for each in events if each["__typename"] == "AssetCheckEvaluationEvent"),
             next((each for each in failures if each), ""),
         )
 
@@ -155,9 +151,7 @@ class DagsterRuns:
     def _ask(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
         body = json.dumps({"query": query, "variables": variables}).encode()
         try:
-            with urlopen(
-                Request(self._url, body, {"Content-Type": "application/json"}), timeout=30
-            ) as response:
+            with urlopen(Request(self._url, body, {"Content-Type": "application/json"}), timeout=30) as response:
                 answer = json.load(response)
         except OSError as error:
             raise KafkaLakeError(f"Dagster at {self._url} doesn't answer: {error}.") from error
@@ -181,9 +175,7 @@ def _run(answer: dict[str, Any]) -> Run:
 
 def _materialization(event: dict[str, Any]) -> Materialization:
     metadata = {
-        entry["label"]: next(
-            (entry[kind] for kind in ("intRepr", "floatValue", "text") if kind in entry), None
-        )
+        entry["label"]: next((entry[kind] for kind in ("intRepr", "floatValue", "text") if kind in entry), None)
         for entry in event["metadataEntries"]
     }
     return Materialization("/".join(event["assetKey"]["path"]), event["partition"] or "", metadata)

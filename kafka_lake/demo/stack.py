@@ -105,9 +105,7 @@ class Stack:
         url = f"http://{self.ports.ui.address}"
         self._say(f"Starting Dagster on {url}")
         environment = {"DAGSTER_HOME": str(prepare_dagster_home()), "KAFKA_LAKE_HOME": str(home())}
-        workspace = (
-            ["-w", "workspace.yaml"] if Path("workspace.yaml").exists() else ["-m", "kafka_lake.definitions"]
-        )
+        workspace = ["-w", "workspace.yaml"] if Path("workspace.yaml").exists() else ["-m", "kafka_lake.definitions"]
         command = [sys.executable, "-m", "dagster", "dev", *workspace]
         command += ["-h", self.ports.ui.address.split(":")[0], "-p", str(self.ports.ui.number)]
         self._dagster = ServerProcess(command, log=self.log_dir / "dagster.log", env=environment)
@@ -176,9 +174,7 @@ def broker_at_hand(ports: Ports, say: Callable[[str], None]) -> Iterator[None]:
         ports: The local stack's ports.
         say: Called with a line for the user when the broker is started.
     """
-    configured = (
-        "KAFKA_LAKE_BOOTSTRAP_SERVERS" in os.environ or "KAFKA_LAKE_KAFKA_BOOTSTRAP_SERVERS" in os.environ
-    )
+    configured = "KAFKA_LAKE_BOOTSTRAP_SERVERS" in os.environ or "KAFKA_LAKE_KAFKA_BOOTSTRAP_SERVERS" in os.environ
     if configured and properties_from_env()["bootstrap.servers"] != ports.broker.address:
         yield
         return

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from kafka_lake.cli_render import status_table
 from kafka_lake.demo.orders import TOPIC
 from kafka_lake.demo.ports import Ports
 from kafka_lake.demo.runs import Materialization, RunReport
@@ -43,23 +42,22 @@ def print_summary(
     spec = TopicTable(TOPIC, *table)
     status = collect([spec], KafkaResource().cluster(), catalog)[0]
     asset = "/".join(table)
-    events = [
-        each for load in loads for each in load.materializations if each.asset == asset and each.partition
-    ]
+    events = [each for load in loads for each in load.materializations if each.asset == asset and each.partition]
     console.print(_loaded(TOPIC, events))
     console.print(_checks(loads))
-    console.print(status_table(status))
     console.print(_best_stores(catalog, top_stores))
     new = sum(_number(each, "rows_added") for each in events)
     console.print(
         f"[bold green]{new:,} new rows[/], {status.rows:,} rows in {status.table} now, snapshot {status.snapshot_id}, "
-        f"lag {status.lag}; {seconds:.0f} s from the start of Dagster to the top stores."
+        f"lag {status.lag}; {seconds:.0f} s from the start of Dagster to the top stores.",
+        soft_wrap=True,
     )
     console.print(
         f"\nGo on:\n"
         f"  make dev            everything stays up, with live orders; the UI is http://{ports.ui.address}\n"
         f"  kafka-lake status   how far each table is, per Kafka partition\n"
-        f"  make demo           once more: only what is new is ingested\n"
+        f"  make demo           once more: only what is new is ingested\n",
+        soft_wrap=True,
     )
 
 
@@ -89,9 +87,7 @@ def _best_stores(catalog: LakeCatalog, identifier: tuple[str, str]) -> Table:
     shown = Table("store", title="Top stores")
     shown.add_column("pizzas", justify="right")
     if table := catalog.table(identifier):
-        ranked = (
-            table.scan(selected_fields=("store_id", "pizzas")).to_arrow().sort_by([("pizzas", "descending")])
-        )
+        ranked = table.scan(selected_fields=("store_id", "pizzas")).to_arrow().sort_by([("pizzas", "descending")])
         for each in ranked.slice(0, _BEST).to_pylist():
             shown.add_row(str(each["store_id"]), f"{each['pizzas']:,}")
     return shown

@@ -48,9 +48,7 @@ class PartitionRows:
     distinct: int
 
 
-def audit(
-    spec: TopicTable, systems: Systems, plan: Plan, staged: Staged
-) -> tuple[list[Finding], dict[int, int]]:
+def audit(spec: TopicTable, systems: Systems, plan: Plan, staged: Staged) -> tuple[list[Finding], dict[int, int]]:
     """Examine a staged commit.
 
     Args:
@@ -71,9 +69,11 @@ def audit(
     new_schema = before.get(new.schema_id) if new and new.schema_id is not None else None
     evolution = changes(old_schema, new_schema) if old_schema and new_schema else []
     carried = summary_of(new).get(POSITION, "") if new else ""
-    chain = [] if new and new.parent_snapshot_id == staged.primary.branch.head else [
-        f"the staged snapshot {staged.primary.snapshot} does not follow {staged.primary.branch.head}"
-    ]
+    chain = (
+        []
+        if new and new.parent_snapshot_id == staged.primary.branch.head
+        else [f"the staged snapshot {staged.primary.snapshot} does not follow {staged.primary.branch.head}"]
+    )
     return [
         row_count(staged),
         offset_continuity(plan, staged.primary.state.position, held, carried, chain),
@@ -163,6 +163,4 @@ def _staged_partitions(spec: TopicTable, systems: Systems, staged: Staged) -> li
         F.max(offset).alias("last"),
         F.count_distinct(offset).alias("distinct"),
     )
-    return [
-        PartitionRows(r["partition"], r["rows"], r["first"], r["last"], r["distinct"]) for r in found.collect()
-    ]
+    return [PartitionRows(r["partition"], r["rows"], r["first"], r["last"], r["distinct"]) for r in found.collect()]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from kafka_lake.errors import AuditFailedError, KafkaError, PublishRefusedError, TableError
 from kafka_lake.ingest.audit import Finding, audit
-from kafka_lake.ingest.plan import Plan, plan, start_offsets
+from kafka_lake.ingest.plan import Plan, opening, plan, start_offsets
 from kafka_lake.ingest.publish import publish
 from kafka_lake.ingest.read import read
 from kafka_lake.ingest.report import Commit, RunReport
@@ -71,6 +71,8 @@ def ingest(
         if position is None and starts is None:
             starts = start_offsets(spec, systems.cluster, now)
         todo = plan(position, now, starts or {}, spec.max_records_per_commit, partitions)
+        if todo is None and position is None:
+            todo = opening(spec, now, starts or {})
         on_step("planned")
         if todo is None:
             break
@@ -113,9 +115,7 @@ def ingest(
         commits.append(commit)
         _mirror(spec, systems, commit.after)
         on_commit(commit, todo)
-    return RunReport(
-        spec.topic, ".".join(spec.identifier), run_id, now, position, commits, time.monotonic() - began
-    )
+    return RunReport(spec.topic, ".".join(spec.identifier), run_id, now, position, commits, time.monotonic() - began)
 
 
 def _state(spec: TopicTable, systems: Systems) -> TableState | None:

@@ -15,7 +15,7 @@ class Plan:
     """One commit to be: what to read, and the position that its snapshot will carry.
 
     Args:
-        ranges: Offsets to read, none of them empty, ascending by partition.
+        ranges: Offsets to read, ascending by partition; none of them empty but in an `opening`.
         after: The position once they are in the table, with every partition of the topic.
         remaining: Offsets that are left for later commits of this run.
     """
@@ -47,8 +47,7 @@ def start_offsets(spec: TopicTable, cluster: KafkaCluster, now: Watermarks) -> d
         return dict(now.end)
     found = cluster.offsets_at(spec.topic, now.partitions, start_timestamp_ms(spec.start))
     return {
-        p: now.end[p] if (at := found.get(p)) is None else min(max(at, now.low[p]), now.end[p])
-        for p in now.partitions
+        p: now.end[p] if (at := found.get(p)) is None else min(max(at, now.low[p]), now.end[p]) for p in now.partitions
     }
 
 
@@ -100,17 +99,17 @@ def backlog(position: Position | None, now: Watermarks, starts: Mapping[int, int
             "Nothing was read. Restore the topic, or fill a new table from what is left.",
         )
     # A partition that the position doesn't know was added to the topic since: all of it is new.
-    return tuple(
-        OffsetRange(p, position.offsets.get(p, now.low[p]), now.end[p]) for p in now.partitions
-    )
+    return tuple(OffsetRange(p, position.offsets.get(p, now.low[p]), now.end[p]) for p in now.partitions)
 
 
 def _refuse_another_topic(position: Position, now: Watermarks) -> None:
     before, current = position.identity, now.identity
     if before.same_as(current):
         return
-    what = "name" if before.topic != current.topic else (
-        "cluster id" if before.cluster_id != current.cluster_id else "topic id"
+    what = (
+        "name"
+        if before.topic != current.topic
+        else ("cluster id" if before.cluster_id and current.cluster_id and before.cluster_id != current.cluster_id else "topic id")
     )
     raise TopicReplacedError(
         f"Topic {current.topic} is not the topic that the table was filled from: its {what} differs "
@@ -167,3 +166,22 @@ def plan(
     before = Position(now.identity, {r.partition: r.start for r in whole})
     remaining = sum(len(r) for r in wanted) - sum(len(r) for r in ranges)
     return Plan(ranges, before.advanced(ranges), remaining)
+
+
+def opening(spec: TopicTable, now: Watermarks, starts: Mapping[int, int]) -> Plan | None:
+    """Return the commit that holds a position and no rows, for a table that begins at the topic's latest offset.
+
+    Without it every run would look anew where "latest" is, and what came in between would be in no table.
+
+    Args:
+        spec: Its ``start`` counts.
+        now: The topic's watermarks.
+        starts: First offset per partition.
+
+    Returns:
+        The plan, whose ranges are all empty; None for a table that begins where it can be told again at any time.
+    """
+    if spec.start != "latest" or not now.partitions:
+        return None
+    ranges = tuple(OffsetRange(p, starts[p], starts[p]) for p in now.partitions)
+    return Plan(ranges, Position(now.identity, dict(starts)), 0)

@@ -6,9 +6,9 @@ from kafka_lake.errors import TableError
 from kafka_lake.ingest.audit import Finding, schema_evolution
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import lag
+from kafka_lake.kafka.offsets import Position, lag
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import POSITION, Position, ancestors, head_of, read_state, summary_of
+from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, summary_of
 from kafka_lake.lake.schema import Change, changes
 
 
@@ -28,9 +28,7 @@ def examine(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> li
     """
     table = catalog.table(spec.identifier)
     if table is None:
-        raise TableError(
-            f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Materialize it, and check then."
-        )
+        raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Materialize it, and check then.")
     return [_row_count(table), _offset_continuity(spec, table, cluster), schema_evolution(_history(table))]
 
 

@@ -15,6 +15,7 @@ from kafka_lake.ingest.decode.json import decode_json, nullable_all, observed_sc
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.offsets import Position
 from kafka_lake.lake.branches import PREFIX, StagingBranch
 from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, summary_of
 from kafka_lake.lake.schema import Change, needed_changes
@@ -91,13 +92,14 @@ def value_schema(spec: TopicTable, spark: Any, state: TableState | None, records
         TableError: If no record shows any column.
     """
     if spec.schema is not None:
-        return T._parse_datatype_string(spec.schema)  # type: ignore[return-value]
+        return T._parse_datatype_string(spec.schema)
     if state is not None:
         columns = spark.table(_spark_name(state)).schema
         return T.StructType([f for f in columns if f.name != spec.metadata_column])
     observed = records.agg(observed_schema().alias("observed")).collect()[0]["observed"]
     inferred = schema_from_observation(spark, observed)
-    if not inferred.fields:
+    if not inferred.fields and not (spec.start == "latest" and spec.metadata_column):
+        # A table that begins at the latest offset must hold its position before there are records; columns follow.
         raise TableError(
             f"Topic {spec.topic}: no record of the {records.count()} looked at is a JSON object with a field that "
             "isn't null, so there are no columns to make a table of.",
@@ -117,9 +119,7 @@ def create_table(spec: TopicTable, systems: Systems, records: DataFrame) -> None
     columns = value_schema(spec, spark, None, records)
     rows = rows_of(decode_json(records, columns), spec)
     schema = schema_of(_arrow(rows, columns))
-    ensure_table(
-        systems.catalog, spec.identifier, schema, spec.partition_by, spec.sort_by, spec.properties
-    )
+    ensure_table(systems.catalog, spec.identifier, schema, spec.partition_by, spec.sort_by, spec.properties)
 
 
 def _arrow(rows: DataFrame, declared: T.StructType) -> Any:
@@ -172,7 +172,7 @@ def stage(
         if spec.schema is None:
             metrics.append(observed_schema().alias("observed"))
         observed_rows = rows_of(decoded.observe(observation, *metrics), spec)
-        primary = _write(systems, spec.identifier, state, observed_rows, plan, run_id)
+        primary = _write(systems, spec.identifier, state, observed_rows, plan, plan.after, run_id)
         counts = observation.get
         crash_point("primary staged")
         if spec.schema is not None:
@@ -192,9 +192,7 @@ def stage(
             primary.branch.discard()
             raise
         crash_point("dead letters staged")
-    return Staged(
-        primary, dead, counts["records"], counts["tombstones"], counts["failed"], known, tuple(changes)
-    )
+    return Staged(primary, dead, counts["records"], counts["tombstones"], counts["failed"], known, tuple(changes))
 
 
 def _with_new_fields(columns: T.StructType, seen: T.StructType) -> T.StructType:
@@ -240,9 +238,10 @@ def _stage_dead_letters(
     )
     state = read_state(table)
     position, known = state.position, 0
-    ahead = [
-        r for r in plan.ranges if position is not None and position.offsets.get(r.partition, 0) > r.start
-    ]
+    if position is not None and not position.identity.same_as(plan.after.identity):
+        # Letters of a topic that has been made anew since; its offsets mean other records.
+        position = None
+    ahead = [r for r in plan.ranges if position is not None and position.offsets.get(r.partition, 0) > r.start]
     if ahead:
         # A run that died between the side table and the primary has published some of these already.
         name = systems.catalog.spark_name(spec.dead_letters)
@@ -250,14 +249,17 @@ def _stage_dead_letters(
         within = F.lit(False)
         for each in ahead:
             within = within | (
-                (F.col("partition") == each.partition)
-                & (F.col("offset") >= each.start)
-                & (F.col("offset") < each.end)
+                (F.col("partition") == each.partition) & (F.col("offset") >= each.start) & (F.col("offset") < each.end)
             )
         published = published.filter(within)
         known = published.count()
         letters = letters.join(published, ["partition", "offset"], "left_anti").select(*letters.columns)
-    staged = _write(systems, spec.dead_letters, state, letters, plan, run_id)
+    # Never back: a killed run may have been further in some partitions than this plan is.
+    furthest = {**plan.after.offsets}
+    for partition, offset in position.offsets.items() if position else ():
+        furthest[partition] = max(offset, furthest.get(partition, 0))
+    carried = replace(plan.after, offsets=furthest)
+    staged = _write(systems, spec.dead_letters, state, letters, plan, carried, run_id)
     if staged.rows == 0:
         staged.branch.discard()
         return None, known
@@ -270,6 +272,7 @@ def _write(
     state: TableState,
     rows: DataFrame,
     plan: Plan,
+    carried: Position,
     run_id: str,
 ) -> StagedTable:
     assert state.head is not None, "ensure_table gives every table a first snapshot"
@@ -283,7 +286,7 @@ def _write(
     try:
         (
             shaped.writeTo(branch.write_name)
-            .option(f"snapshot-property.{POSITION}", plan.after.to_json())
+            .option(f"snapshot-property.{POSITION}", carried.to_json())
             .option(f"snapshot-property.{RUN_ID}", run_id)
             .append()
         )

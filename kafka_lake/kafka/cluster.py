@@ -22,14 +22,10 @@ class KafkaCluster:
         read_committed: End of a partition is the last stable offset; else the high watermark.
     """
 
-    def __init__(
-        self, properties: Mapping[str, str], timeout: float = 15.0, read_committed: bool = True
-    ) -> None:
+    def __init__(self, properties: Mapping[str, str], timeout: float = 15.0, read_committed: bool = True) -> None:
         self.properties = dict(properties)
         self.timeout = timeout
-        self._isolation = (
-            IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
-        )
+        self._isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
         self._client: AdminClient | None = None
 
     @property
@@ -109,11 +105,7 @@ class KafkaCluster:
         end = self._offsets(members, OffsetSpec.latest())
         for name, identity in identities.items():
             errors = [o for side in (low, end) for o in side[name].values() if isinstance(o, KafkaLakeError)]
-            answers[name] = (
-                errors[0]
-                if errors
-                else Watermarks(identity, _numbers(low[name]), _numbers(end[name]))
-            )
+            answers[name] = errors[0] if errors else Watermarks(identity, _numbers(low[name]), _numbers(end[name]))
         return {name: answers[name] for name in names}
 
     def watermarks_of(self, topic: str) -> Watermarks:
@@ -148,13 +140,11 @@ class KafkaCluster:
                 raise offset
         return {p: None if o < 0 else o for p, o in _numbers(found).items()}
 
-    def _offsets(
-        self, members: list[TopicPartition], spec: OffsetSpec
-    ) -> dict[str, dict[int, int | KafkaLakeError]]:
+    def _offsets(self, members: list[TopicPartition], spec: OffsetSpec) -> dict[str, dict[int, int | KafkaLakeError]]:
         if not members:
             return {}
         futures = self._admin().list_offsets(
-            {member: spec for member in members},
+            dict.fromkeys(members, spec),
             isolation_level=self._isolation,
             request_timeout=self.timeout,
         )

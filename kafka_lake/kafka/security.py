@@ -82,7 +82,7 @@ def _quoted(text: str) -> str:
 
 
 def _tls(given: Mapping[str, str]) -> dict[str, str]:
-    java = {}
+    java: dict[str, str] = {}
     if ca := given.get("ssl.ca.location"):
         java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": ca}
     if keystore := given.get("ssl.keystore.location"):

@@ -23,9 +23,7 @@ class StagingBranch:
         head: The snapshot of ``main`` that the position was read from.
     """
 
-    def __init__(
-        self, spark: Any, catalog: LakeCatalog, identifier: tuple[str, str], name: str, head: int
-    ) -> None:
+    def __init__(self, spark: Any, catalog: LakeCatalog, identifier: tuple[str, str], name: str, head: int) -> None:
         self._spark = spark
         self._catalog = catalog
         self.identifier = identifier

@@ -117,11 +117,7 @@ class LakeCatalog:
         return conf
 
     def _java_properties(self) -> dict[str, str]:
-        java = {
-            _JAVA_NAMES.get(key, key): value
-            for key, value in self.properties.items()
-            if key not in _PYTHON_ONLY
-        }
+        java = {_JAVA_NAMES.get(key, key): value for key, value in self.properties.items() if key not in _PYTHON_ONLY}
         java["type"] = self.type
         if self.type == "sql":
             java |= {"type": "jdbc", "jdbc.schema-version": "V1", "uri": self._jdbc_uri()}

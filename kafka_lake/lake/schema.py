@@ -93,7 +93,9 @@ def _struct_changes(prefix: str, before: StructType, after: StructType) -> Itera
 def _field_changes(path: str, before: NestedField, after: NestedField) -> Iterator[Change]:
     if before.required != after.required:
         kind: Kind = "made optional" if before.required else "made required"
-        yield Change(path, kind, "required" if before.required else "optional", "required" if after.required else "optional")
+        yield Change(
+            path, kind, "required" if before.required else "optional", "required" if after.required else "optional"
+        )
     yield from _type_changes(path, before.field_type, after.field_type)
 
 

@@ -17,7 +17,7 @@ from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.schema import Change
 
-_CALL = re.compile(r"^\s*(?P<transform>[a-z]+)\s*\(\s*(?:(?P<width>\d+)\s*,\s*)?(?P<column>[^(),\s]+)\s*\)\s*$")
+_CALL = re.compile(r"^\s*(?P<transform>[A-Za-z]+)\s*\(\s*(?:(?P<width>\d+)\s*,\s*)?(?P<column>[^(),\s]+)\s*\)\s*$")
 _COLUMN = re.compile(r"^\s*(?P<column>[^(),\s]+)\s*$")
 _SORT = re.compile(r"^\s*(?P<column>[^(),\s]+)(?:\s+(?P<direction>asc|desc))?\s*$", re.IGNORECASE)
 _SPELLINGS = {"days": "day", "hours": "hour", "months": "month", "years": "year", "date": "day"}
@@ -49,8 +49,9 @@ def parse_partition_field(text: str) -> tuple[str, Transform[Any, Any]]:
     """
     if plain := _COLUMN.match(text):
         return plain["column"], IdentityTransform()
-    call = _CALL.match(text.lower()) and _CALL.match(text)
-    name = _SPELLINGS.get(call["transform"], call["transform"]) if call else ""
+    call = _CALL.match(text)
+    written = call["transform"].lower() if call else ""
+    name = _SPELLINGS.get(written, written)
     if not call or name not in _KNOWN or (name in _WITH_WIDTH) != bool(call["width"]):
         raise ConfigurationError(
             f"partition_by: {text!r} is no Iceberg transform.",
@@ -131,7 +132,7 @@ def apply_changes(table: Table, wanted: Schema, changes: Sequence[Change]) -> No
     """
     if not changes:
         return
-    with table.update_schema() as update:
+    with table.update_schema(case_sensitive=False) as update:
         update.union_by_name(wanted)
         for change in changes:
             if change.kind == "made optional":

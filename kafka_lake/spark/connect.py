@@ -96,9 +96,7 @@ class ConnectServer:
         properties = self.work_dir / "spark.properties"
         properties.touch(mode=0o600)
         properties.write_text(properties_text(self.spark_conf()))
-        self._server = ServerProcess(
-            connect_command(properties), log=self.log, env=connect_env(), cwd=self.work_dir
-        )
+        self._server = ServerProcess(connect_command(properties), log=self.log, env=connect_env(), cwd=self.work_dir)
         try:
             self._server.start(lambda: port_open(self.port), self.start_timeout)
         except ServerStartError as error:

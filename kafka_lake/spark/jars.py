@@ -116,9 +116,7 @@ def _ivy_command(conf: JarConf, folder: Path) -> list[str]:
     command = [str(find_java() / "bin" / "java"), "-jar", str(_ivy_jar())]
     if settings := os.environ.get("KAFKA_LAKE_IVY_SETTINGS"):
         if not Path(settings).is_file():
-            raise JarsError(
-                f"KAFKA_LAKE_IVY_SETTINGS names {settings}, which is no file. Correct it or unset it."
-            )
+            raise JarsError(f"KAFKA_LAKE_IVY_SETTINGS names {settings}, which is no file. Correct it or unset it.")
         command += ["-settings", settings]
     command += ["-cache", str(cache() / "ivy"), "-ivy", str(IVY_FILE)]
     return [
@@ -135,13 +133,9 @@ def _ivy_command(conf: JarConf, folder: Path) -> list[str]:
 
 def _ivy_jar() -> Path:
     spec = find_spec("pyspark")
-    found = (
-        [] if spec is None or spec.origin is None else list(Path(spec.origin).parent.glob("jars/ivy-*.jar"))
-    )
+    found = [] if spec is None or spec.origin is None else list(Path(spec.origin).parent.glob("jars/ivy-*.jar"))
     if not found:
-        raise JarsError(
-            "There is no Ivy in the installed pyspark package: install this project's requirements."
-        )
+        raise JarsError("There is no Ivy in the installed pyspark package: install this project's requirements.")
     return found[0]
 
 

@@ -87,13 +87,8 @@ def _home_of(java: Path) -> Path | None:
         ).stderr
     except (OSError, subprocess.SubprocessError):
         return None
-    properties = dict(
-        re.findall(r"^\s*(java\.home|java\.specification\.version) = (.+)$", answer, re.MULTILINE)
-    )
-    if (
-        properties.get("java.specification.version") not in SUPPORTED_VERSIONS
-        or "java.home" not in properties
-    ):
+    properties = dict(re.findall(r"^\s*(java\.home|java\.specification\.version) = (.+)$", answer, re.MULTILINE))
+    if properties.get("java.specification.version") not in SUPPORTED_VERSIONS or "java.home" not in properties:
         return None
     return Path(properties["java.home"])
 

@@ -42,7 +42,7 @@ def local_conf(catalog: LakeCatalog, master: str, jars: str, extra: Mapping[str,
     return {**defaults, "spark.master": master, "spark.jars": jars, **catalog.spark_conf(), **extra}
 
 
-class SparkResource(LazyPySparkResource):
+class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     """Spark through dagster-pyspark's lazy resource.
 
     With ``SPARK_REMOTE`` set, sessions are Spark Connect sessions on that server, which must know the catalog

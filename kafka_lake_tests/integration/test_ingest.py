@@ -22,6 +22,9 @@ NewSystems = Callable[[], Systems]
 NewView = Callable[[TopicTable], View]
 
 
+MORE_THAN_ONE = (b'{"id": 1} {"id": 2}', b'{"id": 1},{"id": 2}', b'{"id": 1}}')
+
+
 def no_spark() -> Any:
     raise AssertionError("Spark was touched")
 
@@ -109,8 +112,8 @@ def test_what_does_not_fit_is_a_dead_letter_with_bytes_and_reason(
     new_topic: NewTopic, systems: NewSystems, view: NewView
 ) -> None:
     topic = new_topic(2)
-    wrong = {
-        "not_json": [b"no json", b"\xff\xfe\x00", b"", b"[1]", b'{"id": 1', b'{"id": 1} {"id": 2}', b"7"],
+    wrong: dict[str, list[bytes]] = {
+        "not_json": [b"no json", b"\xff\xfe\x00", b"", b"[1]", b'{"id": 1', b'{"id": 1} {"id": 2}', b'{"id": 1},{"id": 2}', b'{"id": 1}}', b"7"],
         "wrong_type": [b'{"id": "seven"}', b'{"id": {"a": 1}}', b'{"id": 1, "n": 99999999999}'],
         "null_in_required_column": [b'{"id": null}', b"{}", b'{"n": 3}'],
     }
@@ -140,8 +143,8 @@ def test_what_does_not_fit_is_a_dead_letter_with_bytes_and_reason(
         assert letter["run_id"] == "run-dead"
         assert letter["error_message"]
     see.assert_exactly_once(topic.ledger)
-    assert (report.total("records"), report.total("rows")) == (17, 2)
-    assert (report.total("dead_letters"), report.total("tombstones")) == (13, 2)
+    assert (report.total("records"), report.total("rows")) == (19, 2)
+    assert (report.total("dead_letters"), report.total("tombstones")) == (15, 2)
     see.assert_no_branches()
 
 
@@ -284,19 +287,24 @@ def test_start_latest_and_start_at_a_time(new_topic: NewTopic, systems: NewSyste
     assert view(at).position() == {0: 3, 1: 1}
 
     latest = replace(at, table=f"{topic.table}_latest", start="latest")
-    assert ingest(latest, replace(systems(), spark=no_spark), "run-2").commits == []
+    assert ingest(latest, systems(), "run-2").total("records") == 0
+    assert view(latest).position() == {0: 3, 1: 1}
+    assert view(latest).rows() == []
+    assert ingest(latest, replace(systems(), spark=no_spark), "run-3").commits == []
 
 
-def test_start_latest_keeps_what_comes_between_its_first_look_and_its_first_commit(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+@pytest.mark.parametrize("schema", ["id bigint", None])
+def test_start_latest_means_the_first_run_and_not_every_run(
+    schema: str | None, new_topic: NewTopic, systems: NewSystems, view: NewView
 ) -> None:
-    topic = new_topic()
-    topic.send_ids([1])
-    spec = topic.spec(start="latest")
+    topic = new_topic(2)
+    topic.send_ids([0, 1], 2)
+    spec = topic.spec(schema, start="latest")
     ingest(spec, systems(), "run-1")
-    topic.send_ids([2])
+    topic.send_ids([2, 3], 2)
     ingest(spec, systems(), "run-2")
-    assert view(spec).ids() == [2]
+    assert view(spec).ids() == [2, 3]
+    assert view(spec).position() == {0: 2, 1: 2}
 
 
 def test_a_subset_of_partitions_leaves_the_others_where_they_are(

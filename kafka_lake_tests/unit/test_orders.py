@@ -28,9 +28,7 @@ def consumed(bootstrap: str, topic: str) -> list[tuple[bytes, int, dict]]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "auto.offset.reset": "earliest"})
     try:
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        ends = {
-            p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions
-        }
+        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
         consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
         messages = consumer.consume(sum(ends.values()), timeout=20)
         assert len(messages) == sum(ends.values())

@@ -9,9 +9,7 @@ _TYPES = {
     "date", "timestamp", "timestamp_ltz", "timestamp_ntz", "string", "binary", "decimal", "dec", "numeric",
     "array", "map", "struct", "varchar", "char",
 }  # fmt: skip
-_COLUMN = re.compile(
-    r"^\s*(?:`(?P<quoted>[^`]+)`|(?P<plain>\w+))\s*:?\s+(?P<type>\w+)\s*(?P<rest>.*?)\s*$", re.DOTALL
-)
+_COLUMN = re.compile(r"^\s*(?:`(?P<quoted>[^`]+)`|(?P<plain>\w+))\s*:?\s+(?P<type>\w+)\s*(?P<rest>.*?)\s*$", re.DOTALL)
 
 
 def check_ddl(text: str) -> list[str]:
@@ -40,7 +38,9 @@ def check_ddl(text: str) -> list[str]:
             )
         name = match["quoted"] or match["plain"]
         if name.lower() in (n.lower() for n in names):
-            raise ConfigurationError(f"schema: column {name!r} is there twice.", "Names that differ in case only clash.")
+            raise ConfigurationError(
+                f"schema: column {name!r} is there twice.", "Names that differ in case only clash."
+            )
         names.append(name)
     return names
 

@@ -49,7 +49,7 @@ def apply_transform(rows: DataFrame, spec: TopicTable) -> DataFrame:
             "by which every row is proved to be there once.",
             f"Keep {spec.metadata_column} in the result.",
         )
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 def load_transform(reference: str) -> Any:
@@ -109,6 +109,4 @@ def _metadata() -> Column:
 
 
 def _headers() -> Column:
-    return F.transform(
-        F.col("headers"), lambda h: F.struct(h["key"].alias("key"), h["value"].alias("value"))
-    )
+    return F.transform(F.col("headers"), lambda h: F.struct(h["key"].alias("key"), h["value"].alias("value")))

@@ -1,0 +1,136 @@
+"""What a person does in Dagster's UI, by the same GraphQL mutations: materialize one partition, run the checks alone."""
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from kafka_lake.demo import orders
+from kafka_lake.demo.ports import Ports
+from kafka_lake.demo.runs import DagsterRuns, RunReport
+from kafka_lake.demo.stack import Stack
+from kafka_lake.lake.positions import read_state
+from kafka_lake.lake.resource import CatalogResource
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+TABLE = ("pizza", "completed_pizzas")
+LAUNCH = """
+mutation ($selector: JobOrPipelineSelector!, $tags: [ExecutionTag!]!) {
+  launchRun(executionParams: {selector: $selector, executionMetadata: {tags: $tags}}) {
+    __typename
+    ... on LaunchRunSuccess { run { runId } }
+    ... on PythonError { message }
+    ... on PresetNotFoundError { message }
+  }
+}
+"""
+SENSOR = """
+query ($selector: SensorSelector!) { sensorOrError(sensorSelector: $selector) {
+  __typename ... on Sensor { sensorState { id status } }
+} }
+"""
+STOP = """
+mutation ($id: String!) { stopSensor(id: $id) {
+  __typename ... on StopSensorMutationResult { instigationState { status } }
+} }
+"""
+PARTITIONS = """
+query ($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode { partitionKeys } } }
+"""
+LOCATION = {"repositoryLocationName": "kafka_lake", "repositoryName": "__repository__"}
+CHECKS = ("row_count", "offset_continuity", "schema_evolution")
+
+
+def use_free_ports(monkeypatch: pytest.MonkeyPatch) -> Ports:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        names = ("KAFKA_LAKE_BROKER_PORT", "KAFKA_LAKE_UI_PORT", "KAFKA_LAKE_CONNECT_PORT")
+        for name, each in zip(names, sockets, strict=True):
+            monkeypatch.setenv(name, str(each.getsockname()[1]))
+    return Ports.from_env()
+
+
+def ask(url: str, query: str, **variables: Any) -> dict[str, Any]:
+    body = json.dumps({"query": query, "variables": variables}).encode()
+    request = Request(f"{url}/graphql", body, {"Content-Type": "application/json"})
+    with urlopen(request, timeout=30) as response:
+        answer = json.load(response)
+    assert "errors" not in answer, answer
+    return answer["data"]
+
+
+def until(condition: Callable[[], Any], what: str, timeout: float = 180) -> Any:
+    deadline = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
+        time.sleep(0.5)
+    return found
+
+
+def launch(url: str, tags: dict[str, str], assets: list[str], checks: tuple[str, ...]) -> RunReport:
+    """Launch as the UI does, await success, and return what the run's events tell."""
+    selector = {
+        **LOCATION,
+        "jobName": "__ASSET_JOB",
+        "assetSelection": [{"path": assets}] if assets else [],
+        "assetCheckSelection": [{"assetKey": {"path": list(TABLE)}, "name": name} for name in checks],
+    }
+    pairs = [{"key": key, "value": value} for key, value in tags.items()]
+    launched = ask(url, LAUNCH, selector=selector, tags=pairs)["launchRun"]
+    assert launched["__typename"] == "LaunchRunSuccess", launched
+    run_id = launched["run"]["runId"]
+    runs = DagsterRuns(url)
+
+    def ended() -> Any:
+        return next((r for r in runs.since(0) if r.run_id == run_id and r.ended), None)
+
+    run = until(ended, f"run {run_id}")
+    report = runs.report(run_id)
+    assert run.status == "SUCCESS", report.failure
+    return report
+
+
+def test_one_partition_and_the_checks_alone_from_the_launchpad(tmp_path, monkeypatch):
+    monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path))
+    for name in ("KAFKA_LAKE_BOOTSTRAP_SERVERS", "SPARK_REMOTE"):
+        # Set and deleted, so that what the stack sets is undone after the test too.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    with Stack(use_free_ports(monkeypatch), lambda line: None) as stack:
+        bootstrap = stack.start_broker()
+        orders.ensure_topic(bootstrap, orders.TOPIC, orders.PARTITIONS)
+        url = stack.start_dagster()
+        key = {"path": list(TABLE)}
+        until(
+            lambda: ask(url, PARTITIONS, key=key)["assetNodeOrError"].get("partitionKeys") == list("012345"),
+            "the sensor to add six partitions in numeric order",
+        )
+        sensor = ask(url, SENSOR, selector={**LOCATION, "sensorName": "kafka_offsets"})["sensorOrError"]
+        assert sensor["sensorState"]["status"] == "RUNNING"
+        stopped = ask(url, STOP, id=sensor["sensorState"]["id"])["stopSensor"]
+        assert stopped["instigationState"]["status"] == "STOPPED", stopped
+        orders.produce_orders(bootstrap, orders.TOPIC, 2000, 1, lambda done: None)
+
+        materialized = launch(url, {"dagster/partition": "3"}, list(TABLE), CHECKS)
+
+        (event,) = materialized.materializations
+        assert event.partition == "3"
+        assert {c.check: c.passed for c in materialized.checks} == dict.fromkeys(CHECKS, True)
+        table = CatalogResource().open().table(TABLE)
+        in_table = table.scan(selected_fields=("_kafka.partition",)).to_arrow().num_rows
+        position = read_state(table).position.offsets
+        assert in_table == position[3] == int(event.metadata["rows_added"]) > 0
+        assert {p: o for p, o in position.items() if p != 3} == dict.fromkeys([0, 1, 2, 4, 5], 0)
+
+        checked = launch(url, {}, [], CHECKS)
+
+        assert {c.check: c.passed for c in checked.checks} == dict.fromkeys(CHECKS, True)
+        assert checked.materializations == ()

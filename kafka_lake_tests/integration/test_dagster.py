@@ -1,0 +1,228 @@
+"""A topic's assets as Dagster runs them: one run for all partitions, their metadata, and checks that gate."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+from pydantic import PrivateAttr
+
+from kafka_lake.components.assets import build_topic_assets, partitions_of, table_key
+from kafka_lake.ingest.audit import CHECKS
+from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.resource import SparkResource
+from kafka_lake_tests.conftest import Topic, View
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewSystems = Callable[[], Systems]
+NewView = Callable[[TopicTable], View]
+
+RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
+
+
+class SharedSpark(SparkResource):
+    """The test session's Spark, which outlives the run; ``started`` tells whether the run asked for it."""
+
+    _shared: Any = PrivateAttr(default=None)
+
+    def _init_session(self) -> None:
+        if self._shared is None:
+            raise AssertionError("Spark was touched")
+        self._spark_session = self._shared
+
+    def stop(self) -> None:
+        self._spark_session = None
+
+
+class Runner:
+    """Runs a topic's assets in process, as the sensor's run requests and the UI's buttons would."""
+
+    def __init__(self, instance: dg.DagsterInstance, resources: dict[str, Any], spark: SparkResource) -> None:
+        self.instance = instance
+        self._resources = resources
+        self._spark = spark
+
+    def run(
+        self,
+        spec: TopicTable,
+        partitions: tuple[int, int] | int | None,
+        selection: dg.AssetSelection | None = None,
+        with_spark: bool = True,
+    ) -> dg.ExecuteInProcessResult:
+        spark = SharedSpark(catalog=self._resources["catalog"], spark_config={})
+        spark._shared = self._spark.spark_session if with_spark else None
+        tags = dict(zip(RANGE, map(str, partitions), strict=True)) if isinstance(partitions, tuple) else {}
+        return dg.materialize(
+            build_topic_assets(spec, ["team:tests"], "tests", None),
+            instance=self.instance,
+            resources={**self._resources, "spark": spark},
+            partition_key=str(partitions) if isinstance(partitions, int) else None,
+            selection=selection,
+            tags=tags,
+            raise_on_error=False,
+        )
+
+
+@pytest.fixture
+def runner(
+    kafka_resource: KafkaResource, catalog_resource: CatalogResource, spark_resource: SparkResource
+) -> Iterator[Runner]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Runner(instance, {"kafka": kafka_resource, "catalog": catalog_resource}, spark_resource)
+
+
+def know_partitions(runner: Runner, topic: Topic) -> None:
+    keys = [str(p) for p in range(topic.partitions())]
+    runner.instance.add_dynamic_partitions(partitions_of(topic.name).name or "", keys)
+
+
+def materializations(result: dg.ExecuteInProcessResult) -> dict[str | None, dict[str, Any]]:
+    """Return, per Dagster partition, the metadata of its materialization; at most one for each."""
+    found: dict[str | None, dict[str, Any]] = {}
+    for event in result.get_asset_materialization_events():
+        assert event.partition not in found
+        found[event.partition] = {k: v.value for k, v in event.materialization.metadata.items()}
+    return found
+
+
+def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
+    return {e.check_name: e for e in result.get_asset_check_evaluations()}
+
+
+def test_one_run_and_one_commit_for_all_partitions(
+    new_topic: NewTopic, runner: Runner, view: NewView
+) -> None:
+    topic = new_topic(3)
+    topic.send_ids(range(7), 3)
+    topic.send(b"junk", partition=2)
+    know_partitions(runner, topic)
+    spec = topic.spec()
+    result = runner.run(spec, (0, 2))
+    assert result.success
+    found = materializations(result)
+    assert {
+        key: (m["start_offset"], m["end_offset"], m["rows_added"], m["lag_after"]) for key, m in found.items()
+    } == {"0": (0, 3, 3, 0), "1": (0, 2, 2, 0), "2": (0, 3, 2, 0)}
+    for metadata in found.values():
+        assert (metadata["rows_added"], metadata["commits"]) == (metadata["rows_added"], 1)
+        assert metadata["dead_letters"] == 1
+        assert metadata["dagster/row_count"] == 7
+        assert metadata["snapshot_id"] == str(view(spec).table.current_snapshot().snapshot_id)  # type: ignore[union-attr]
+    evaluated = checks(result)
+    assert set(evaluated) == set(CHECKS)
+    assert all(e.passed for e in evaluated.values())
+    assert evaluated["row_count"].metadata["records_read"].value == 8
+    view(spec).assert_exactly_once(topic.ledger)
+
+    again = runner.run(spec, (0, 2), with_spark=False)
+    assert again.success
+    assert {k: (m["start_offset"], m["end_offset"]) for k, m in materializations(again).items()} == {
+        "0": (3, 3),
+        "1": (2, 2),
+        "2": (3, 3),
+    }
+
+
+def test_one_partition_alone(new_topic: NewTopic, runner: Runner, view: NewView) -> None:
+    topic = new_topic(3)
+    topic.send_ids(range(6), 3)
+    know_partitions(runner, topic)
+    spec = topic.spec()
+    result = runner.run(spec, 1)
+    assert result.success
+    found = materializations(result)
+    assert set(found) == {"1"}
+    assert (found["1"]["start_offset"], found["1"]["end_offset"], found["1"]["lag_after"]) == (0, 2, 0)
+    assert view(spec).position() == {0: 0, 1: 2, 2: 0}
+    assert all(e.passed for e in checks(result).values())
+
+
+def test_a_failing_gate_fails_the_run_and_says_why(
+    new_topic: NewTopic, runner: Runner, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send_ids([0])
+    ingest(topic.spec(), systems(), "before")
+    topic.send_ids([1, 2])
+    know_partitions(runner, topic)
+    spec = topic.spec(transform="kafka_lake_tests.integration.transforms:drops")
+    before = view(spec).fingerprint()
+    result = runner.run(spec, (0, 0))
+    assert not result.success
+    assert materializations(result) == {}
+    evaluated = checks(result)
+    assert set(evaluated) == set(CHECKS)
+    assert {name for name, e in evaluated.items() if not e.passed} == {"row_count"}
+    assert evaluated["row_count"].severity is dg.AssetCheckSeverity.ERROR
+    assert "2 records were read, but 1 rows" in str(evaluated["row_count"].description)
+    failure = next(e for e in result.all_events if e.is_step_failure).step_failure_data
+    assert "row_count: 2 records were read" in str(failure.error)
+    assert view(spec).fingerprint() == before
+
+
+def test_the_checks_alone_look_at_the_published_table_without_spark(
+    new_topic: NewTopic, runner: Runner, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic(2)
+    topic.send_ids(range(4), 2)
+    spec = topic.spec()
+    ingest(spec, systems(), "before")
+    topic.send_ids([4])
+    know_partitions(runner, topic)
+    before = view(spec).fingerprint()
+    only_checks = dg.AssetSelection.checks_for_assets(table_key(spec))
+    result = runner.run(spec, None, only_checks, with_spark=False)
+    assert result.success
+    assert materializations(result) == {}
+    evaluated = checks(result)
+    assert set(evaluated) == set(CHECKS)
+    assert all(e.passed for e in evaluated.values())
+    assert evaluated["row_count"].metadata["rows"].value == 4
+    assert evaluated["offset_continuity"].metadata["partition_0"].value == "at 2, lag 1"
+    assert view(spec).fingerprint() == before
+
+
+def test_one_check_alone(new_topic: NewTopic, runner: Runner, systems: NewSystems) -> None:
+    topic = new_topic()
+    topic.send_ids([0])
+    spec = topic.spec()
+    ingest(spec, systems(), "before")
+    know_partitions(runner, topic)
+    one = dg.AssetSelection.checks(dg.AssetCheckKey(table_key(spec), "row_count"))
+    result = runner.run(spec, None, one, with_spark=False)
+    assert result.success
+    assert set(checks(result)) == {"row_count"}
+
+
+def test_checks_find_rows_that_somebody_doubled(
+    new_topic: NewTopic, runner: Runner, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send_ids([0, 1])
+    spec = topic.spec()
+    ingest(spec, systems(), "before")
+    table = view(spec).table
+    table.append(table.scan().to_arrow())
+    know_partitions(runner, topic)
+    result = runner.run(spec, None, dg.AssetSelection.checks_for_assets(table_key(spec)), with_spark=False)
+    evaluated = checks(result)
+    assert {name for name, e in evaluated.items() if not e.passed} == {"offset_continuity"}
+    assert "partition 0 has 2 rows too many, the first at offset 0" in str(
+        evaluated["offset_continuity"].description
+    )
+
+
+def test_an_error_of_the_users_is_the_runs_failure(new_topic: NewTopic, runner: Runner) -> None:
+    topic = new_topic()
+    know_partitions(runner, topic)
+    topic.delete()
+    result = runner.run(topic.spec(), (0, 0), with_spark=False)
+    assert not result.success
+    failure = next(e for e in result.all_events if e.is_step_failure).step_failure_data
+    assert f"Topic {topic.name}: the cluster at" in str(failure.user_failure_data.description)

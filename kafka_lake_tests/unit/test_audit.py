@@ -1,0 +1,101 @@
+"""The gates find each problem and name partition and offsets."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from kafka_lake.ingest.audit import PartitionRows, offset_continuity, row_count, schema_evolution
+from kafka_lake.ingest.plan import Plan
+from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity
+from kafka_lake.lake.schema import Change
+
+ME = TopicIdentity("c", "t", "pizzas")
+BEFORE = Position(ME, {0: 5, 1: 2})
+PLAN = Plan((OffsetRange(0, 5, 9), OffsetRange(1, 2, 4)), Position(ME, {0: 9, 1: 4}), 0)
+HELD = (PartitionRows(0, 4, 5, 8, 4), PartitionRows(1, 1, 3, 3, 1))
+
+
+@dataclass
+class Rows:
+    rows: int
+
+
+@dataclass
+class Counted:
+    """What `row_count` looks at of a staged commit."""
+
+    records: int
+    primary: Rows
+    failed: int = 0
+    tombstones: int = 0
+    known_failed: int = 0
+    dead_letters: Rows | None = None
+
+
+@pytest.mark.parametrize(
+    "staged",
+    [
+        Counted(0, Rows(0)),
+        Counted(10, Rows(10)),
+        Counted(10, Rows(6), failed=3, tombstones=1, dead_letters=Rows(3)),
+        Counted(10, Rows(7), failed=3, known_failed=3),
+        Counted(10, Rows(7), failed=3, known_failed=1, dead_letters=Rows(2)),
+    ],
+)
+def test_every_record_is_somewhere(staged):
+    assert row_count(staged).passed
+
+
+@pytest.mark.parametrize(
+    ("staged", "problem"),
+    [
+        (Counted(10, Rows(9)), "10 records were read, but 9 rows"),
+        (Counted(10, Rows(11)), "make 11"),
+        (Counted(10, Rows(7), failed=3), "3 records didn't decode, but the dead-letter table has 0"),
+        (Counted(10, Rows(7), failed=3, dead_letters=Rows(2)), "has 2 of them"),
+    ],
+)
+def test_a_record_that_is_nowhere_is_found(staged, problem):
+    finding = row_count(staged)
+    assert not finding.passed
+    assert problem in "; ".join(finding.problems)
+    assert finding.facts["records_read"] == 10
+
+
+def continuity(plan=PLAN, before=BEFORE, held=HELD, carried=PLAN.after.to_json(), chain=()):
+    return offset_continuity(plan, before, held, carried, chain)
+
+
+def test_continuity_holds():
+    finding = continuity()
+    assert finding.passed
+    assert finding.facts == {"partition_0": "5..9", "partition_1": "2..4"}
+    assert continuity(before=None, held=None).passed
+    assert continuity(before=Position(ME, {0: 5})).passed, "partition 1 is new"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"before": Position(ME, {0: 4, 1: 2})}, "partition 0 starts at 5, the table's position is 4"),
+        ({"carried": ""}, "carries position (none)"),
+        ({"carried": BEFORE.to_json()}, "carries position " + BEFORE.to_json()),
+        ({"held": [PartitionRows(0, 4, 4, 7, 4)]}, "partition 0 has offsets 4 to 7, planned were 5 to 8"),
+        ({"held": [PartitionRows(0, 4, 6, 9, 4)]}, "partition 0 has offsets 6 to 9, planned were 5 to 8"),
+        ({"held": [PartitionRows(1, 2, 2, 2, 1)]}, "partition 1 has 2 rows but 1 distinct offsets"),
+        ({"held": [PartitionRows(7, 3, 1, 9, 3)]}, "partition 7 has 3 rows (offsets 1 to 9) that nobody planned"),
+        ({"chain": ["snapshot 2 does not follow 1"]}, "snapshot 2 does not follow 1"),
+    ],
+)
+def test_a_break_is_found(wrong, problem):
+    (found,) = continuity(**wrong).problems
+    assert problem in found
+
+
+def test_schema_evolution():
+    safe = [Change("a", "added", "", "string"), Change("b", "widened", "int", "long")]
+    assert schema_evolution([]).passed
+    assert schema_evolution(safe).passed
+    assert schema_evolution(safe).facts == {"a": "added: none → string", "b": "widened: int → long"}
+    finding = schema_evolution([*safe, Change("c.d", "type changed", "long", "int")])
+    assert finding.problems == ("column c.d: type changed (long → int)",)

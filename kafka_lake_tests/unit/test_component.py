@@ -1,0 +1,124 @@
+"""A YAML document becomes a topic's settings, or is refused with its file and line."""
+
+import textwrap
+
+import dagster as dg
+import pytest
+from dagster.components.testing import create_defs_folder_sandbox
+
+from kafka_lake.components import KafkaTopicTable
+from kafka_lake.components.assets import SETTINGS, build_topic_assets, settings_of
+from kafka_lake.ingest.topic_table import TopicTable
+
+FULL = """
+topic: shop.Orders-v2
+namespace: shop
+table: orders
+schema: id bigint not null, at timestamp, tags array<string>
+partition_by: [day(at), "bucket(16, id)"]
+sort_by: [at desc]
+table_properties: {write.parquet.compression-codec: gzip}
+owners: ["team:shop"]
+group: sales
+description: Every order.
+metadata_column: _source
+start: "2026-01-01T00:00:00Z"
+max_records_per_commit: 1000
+transform: somewhere:function
+consumer_group: lag-watchers
+"""
+
+
+def load(attributes):
+    """Load a real defs.yaml through Dagster; the attributes begin at its third line."""
+    with create_defs_folder_sandbox() as sandbox:
+        folder = sandbox.defs_folder_path / "orders"
+        folder.mkdir()
+        text = "type: kafka_lake.KafkaTopicTable\nattributes:\n" + textwrap.indent(attributes.strip(), "  ") + "\n"
+        (folder / "defs.yaml").write_text(text)
+        with sandbox.load_component_and_build_defs(folder) as (component, defs):
+            return component, defs
+
+
+def test_a_topic_is_enough():
+    component, defs = load("topic: shop.Orders-v2")
+    assert component.topic_table() == TopicTable("shop.Orders-v2", "kafka", "shop_orders_v2")
+    graph = defs.resolve_asset_graph()
+    table = dg.AssetKey(["kafka", "shop_orders_v2"])
+    assert graph.get(table).parent_keys == {dg.AssetKey(["kafka", "shop.Orders-v2"])}
+    assert graph.get(table).group_name == "kafka"
+    assert {key.name for key in graph.asset_check_keys} == {"row_count", "offset_continuity", "schema_evolution"}
+
+
+def test_all_attributes():
+    component, defs = load(FULL)
+    spec = TopicTable(
+        topic="shop.Orders-v2",
+        namespace="shop",
+        table="orders",
+        schema="id bigint not null, at timestamp, tags array<string>",
+        partition_by=("day(at)", "bucket(16, id)"),
+        sort_by=("at desc",),
+        properties={"write.parquet.compression-codec": "gzip"},
+        metadata_column="_source",
+        start="2026-01-01T00:00:00Z",
+        max_records_per_commit=1000,
+        transform="somewhere:function",
+        consumer_group="lag-watchers",
+    )
+    assert component.topic_table() == spec
+    node = defs.resolve_asset_graph().get(dg.AssetKey(["shop", "orders"]))
+    assert (node.group_name, node.description) == ("sales", "Every order.")
+    assert set(node.owners) == {"team:shop"}
+    assert settings_of(dict(node.metadata)) == spec
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        TopicTable("t", "n", "o"),
+        TopicTable("t", "n", "o", "a int", ("a",), ("a desc",), {"x": "y"}, None, "latest", 5, "m:f", "g"),
+    ],
+)
+def test_settings_survive_the_assets_metadata(spec):
+    _, table = build_topic_assets(spec, [], "g", None)
+    (metadata,) = table.metadata_by_key.values()
+    assert settings_of(dict(metadata)) == spec
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("topics: orders", "topics"),
+        ("partition_by: [week(at)]", "week(at)"),
+        ("sort_by: [at down]", "at down"),
+        ("schema: id bigintt", "bigintt"),
+        ("schema: id int, ID int", "twice"),
+        ("schema: id array<int", "brackets"),
+        ("transform: somewhere:function", "without schema"),
+        ("transform: somewhere", "module:function"),
+        ("schema: _KAFKA string", "metadata column"),
+        ("start: yesterday", "yesterday"),
+        ("table: no-name", "table"),
+        ("max_records_per_commit: 0", "max_records_per_commit"),
+        ("table_properties: {write.distribution-mode: range}", "range"),
+    ],
+)
+def test_a_mistake_is_refused_with_file_and_line(line, says):
+    with pytest.raises(Exception, match=r"(?s).") as refused:
+        load(f"topic: orders\n{line}")
+    text, error = "", refused.value
+    while error is not None:
+        text, error = f"{text}\n{error}", error.__cause__ or error.__context__
+    assert says in text
+    assert "defs.yaml:" in text
+
+
+def test_a_missing_topic_is_refused():
+    with pytest.raises(Exception, match="topic"):
+        load("namespace: shop")
+
+
+def test_a_bad_topic_name_is_refused():
+    with pytest.raises(ValueError, match="topic"):
+        KafkaTopicTable(topic="or ders")

@@ -1,0 +1,49 @@
+"""Everything that the code location defines, as text: a change of it shows in review. UPDATE_SNAPSHOTS=1 rewrites it."""
+
+import json
+import os
+from pathlib import Path
+
+from kafka_lake.definitions import defs
+
+SNAPSHOT = Path(__file__).with_name("definitions.snapshot.json")
+
+
+def described():
+    repository = defs().get_repository_def()
+    graph = repository.asset_graph
+    assets = {}
+    for key in sorted(graph.get_all_asset_keys()):
+        node = graph.get(key)
+        definition = repository.assets_defs_by_key[key]
+        assets[key.to_user_string()] = {
+            "deps": sorted(k.to_user_string() for k in node.parent_keys),
+            "checks": sorted(f"{k.name}{' (blocking)' if graph.get(k).blocking else ''}" for k in node.check_keys),
+            "partitions": node.partitions_def.name if node.partitions_def else None,
+            "backfill": str(node.backfill_policy) if node.backfill_policy else None,
+            "automation": repr(node.automation_condition.get_label()) if node.automation_condition else None,
+            "kinds": sorted(node.kinds),
+            "tags": sorted(k for k in node.tags if not k.startswith("dagster/kind")),
+            "group": node.group_name,
+            "owners": sorted(node.owners),
+            "executable": node.is_materializable,
+            "pools": sorted(node.pools or ()),
+            "resources": sorted(definition.required_resource_keys),
+        }
+    return {
+        "assets": assets,
+        "sensors": {
+            s.name: {"seconds": s.minimum_interval_seconds, "default": s.default_status.value}
+            for s in sorted(repository.sensor_defs, key=lambda s: s.name)
+        },
+        "schedules": sorted(s.name for s in repository.schedule_defs),
+        "resources": sorted(repository.get_top_level_resources()),
+        "executor": {job.name: job.executor_def.name for job in repository.get_all_jobs()},
+    }
+
+
+def test_definitions_are_as_reviewed():
+    text = json.dumps(described(), indent=2) + "\n"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        SNAPSHOT.write_text(text)
+    assert text == SNAPSHOT.read_text(), "if this is what you want: UPDATE_SNAPSHOTS=1 pytest " + __file__

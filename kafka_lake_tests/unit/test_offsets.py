@@ -1,0 +1,106 @@
+"""Positions as text, lag, ranges; and the doctests of the pure modules."""
+
+import doctest
+from importlib import import_module
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity, Watermarks, lag
+
+ME = TopicIdentity("c", "t", "pizzas")
+
+positions = st.builds(
+    Position,
+    st.builds(TopicIdentity, st.text(), st.text(), st.text()),
+    st.dictionaries(st.integers(0, 10_000), st.integers(0, 2**63 - 1)),
+)
+
+
+@given(positions)
+def test_a_position_survives_its_text(position):
+    assert Position.from_json(position.to_json()) == position
+
+
+@given(positions)
+def test_equal_positions_have_equal_text(position):
+    shuffled = Position(position.identity, dict(reversed(position.offsets.items())))
+    assert shuffled.to_json() == position.to_json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        "7",
+        "{}",
+        '{"cluster_id":"c","topic_id":"t","topic":"pizzas"}',
+        '{"cluster_id":"c","topic_id":"t","offsets":{}}',
+        '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":[1]}',
+        '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"0":null}}',
+        '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"zero":1}}',
+        '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"0":1}',
+    ],
+)
+def test_a_malformed_position_is_refused(text):
+    with pytest.raises(ValueError):
+        Position.from_json(text)
+
+
+def test_advanced_moves_the_consumed_partitions_alone():
+    before = Position(ME, {0: 1, 1: 2})
+    assert before.advanced((OffsetRange(1, 2, 9), OffsetRange(2, 0, 4))).offsets == {0: 1, 1: 9, 2: 4}
+    assert before.offsets == {0: 1, 1: 2}
+
+
+def test_lag():
+    now = Watermarks(ME, {0: 2, 1: 0, 10: 3}, {0: 9, 1: 4, 10: 3})
+    assert lag(None, now) == {0: 7, 1: 4, 10: 0}
+    assert lag(Position(ME, {0: 5, 1: 9}), now) == {0: 4, 1: 0, 10: 0}
+    assert list(lag(None, now)) == [0, 1, 10]
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 3), (4, 3), (-2, -1)])
+def test_no_offset_range(start, end):
+    with pytest.raises(ValueError, match="partition 7"):
+        OffsetRange(7, start, end)
+
+
+def test_range_length():
+    assert [len(OffsetRange(0, 3, 3)), len(OffsetRange(0, 3, 8))] == [0, 5]
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (ME, True),
+        (TopicIdentity("", "", "pizzas"), True),
+        (TopicIdentity("c", "", "pizzas"), True),
+        (TopicIdentity("d", "t", "pizzas"), False),
+        (TopicIdentity("c", "u", "pizzas"), False),
+        (TopicIdentity("c", "t", "pasta"), False),
+    ],
+)
+def test_identity(other, same):
+    assert ME.same_as(other) is same
+    assert other.same_as(ME) is same
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "kafka_lake.kafka.offsets",
+        "kafka_lake.lake.schema",
+        "kafka_lake.lake.tables",
+        "kafka_lake.ingest.plan",
+        "kafka_lake.ingest.decode.ddl",
+        "kafka_lake.components.kafka_topic_table",
+    ],
+)
+def test_doctests(module):
+    result = doctest.testmod(import_module(module))
+    assert result.attempted > 0
+    assert result.failed == 0

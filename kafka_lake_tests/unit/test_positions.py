@@ -1,0 +1,80 @@
+"""The position of a table is that of the newest ancestor of main that has one."""
+
+import pyarrow as pa
+import pytest
+
+from kafka_lake.errors import TableError
+from kafka_lake.kafka.offsets import Position, TopicIdentity
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state
+
+ME = TopicIdentity("c", "t", "pizzas")
+ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
+
+
+@pytest.fixture
+def table(tmp_path):
+    catalog = LakeCatalog(
+        "lake",
+        {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"},
+    )
+    catalog.ensure_namespace("pizza")
+    return catalog.pyiceberg.create_table(("pizza", "orders"), ROWS.schema)
+
+
+def append(table, offsets=None, branch="main"):
+    properties = {POSITION: Position(ME, offsets).to_json()} if offsets is not None else {}
+    table.append(ROWS, snapshot_properties=properties, branch=branch)
+    table.refresh()
+
+
+def test_a_table_without_a_snapshot(table):
+    state = read_state(table)
+    assert (state.head, state.position) == (None, None)
+
+
+def test_a_table_that_others_filled(table):
+    append(table)
+    assert read_state(table).position is None
+    assert read_state(table).head == table.current_snapshot().snapshot_id
+
+
+def test_the_newest_position_counts(table):
+    append(table, {0: 5})
+    append(table, {0: 9, 1: 3})
+    assert read_state(table).position == Position(ME, {0: 9, 1: 3})
+
+
+def test_a_snapshot_without_position_does_not_hide_it(table):
+    append(table, {0: 5})
+    append(table)
+    append(table)
+    state = read_state(table)
+    assert state.position == Position(ME, {0: 5})
+    assert state.head == table.current_snapshot().snapshot_id
+
+
+def test_a_side_branch_is_not_main(table):
+    append(table, {0: 5})
+    head = table.current_snapshot().snapshot_id
+    table.manage_snapshots().create_branch(head, "staging").commit()
+    append(table, {0: 99}, branch="staging")
+    assert head_of(table, "staging") != head, "the branch has moved"
+    state = read_state(table)
+    assert (state.head, state.position) == (head, Position(ME, {0: 5}))
+
+
+def test_ancestors_come_newest_first(table):
+    for offset in (1, 2, 3):
+        append(table, {0: offset})
+    found = [s.summary.additional_properties[POSITION] for s in ancestors(table, head_of(table))]
+    assert found == [Position(ME, {0: offset}).to_json() for offset in (3, 2, 1)]
+    assert head_of(table, "nowhere") is None
+
+
+def test_an_unreadable_position_is_refused(table):
+    append(table, {0: 5})
+    table.append(ROWS, snapshot_properties={POSITION: "{later format}"})
+    table.refresh()
+    with pytest.raises(TableError, match=rf"pizza\.orders: snapshot {table.current_snapshot().snapshot_id}.*later format"):
+        read_state(table)

@@ -1,0 +1,154 @@
+"""Environment variables become client properties, for both clients, and secrets don't show."""
+
+import pytest
+
+from kafka_lake.errors import ConfigurationError, KafkaError
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.kafka.security import client_properties, java_properties, properties_from_env
+from kafka_lake.lake.resource import CatalogResource
+
+SECRET = "s3cr3t-never-shown"
+
+
+def test_variables_become_properties():
+    found = properties_from_env(
+        {
+            "KAFKA_LAKE_BOOTSTRAP_SERVERS": "broker:9093",
+            "KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+            "KAFKA_LAKE_KAFKA_SSL_CA_LOCATION": "/ca.pem",
+            "KAFKA_LAKE_HOME": "/elsewhere",
+        }
+    )
+    assert found == {
+        "bootstrap.servers": "broker:9093",
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": "/ca.pem",
+    }
+
+
+@pytest.mark.parametrize(
+    ("environ", "servers"),
+    [
+        ({}, "127.0.0.1:19092"),
+        ({"KAFKA_LAKE_BOOTSTRAP_SERVERS": ""}, "127.0.0.1:19092"),
+        ({"KAFKA_LAKE_KAFKA_BOOTSTRAP_SERVERS": "a:1"}, "a:1"),
+        ({"KAFKA_LAKE_KAFKA_BOOTSTRAP_SERVERS": "a:1", "KAFKA_LAKE_BOOTSTRAP_SERVERS": "b:2"}, "b:2"),
+    ],
+)
+def test_bootstrap_servers(environ, servers):
+    assert properties_from_env(environ) == {"bootstrap.servers": servers}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "module"),
+    [
+        ("PLAIN", "plain.PlainLoginModule"),
+        ("SCRAM-SHA-256", "scram.ScramLoginModule"),
+        ("scram-sha-512", "scram.ScramLoginModule"),
+    ],
+)
+@pytest.mark.parametrize("spelling", ["sasl.mechanism", "sasl.mechanisms"])
+def test_jaas(mechanism, module, spelling):
+    java = java_properties(
+        {
+            "bootstrap.servers": "b:1",
+            "security.protocol": "SASL_SSL",
+            spelling: mechanism,
+            "sasl.username": "bob",
+            "sasl.password": 'a"b\\c',
+            "message.max.bytes": "7",
+        }
+    )
+    assert java == {
+        "bootstrap.servers": "b:1",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f"org.apache.kafka.common.security.{module} required "
+        'username="bob" password="a\\"b\\\\c";',
+    }
+
+
+@pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "GSSAPI", ""])
+def test_an_untranslatable_mechanism_is_refused(mechanism):
+    given = {
+        "bootstrap.servers": "b:1",
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": mechanism,
+        "sasl.password": SECRET,
+    }
+    with pytest.raises(ConfigurationError, match="JAVA_SASL_JAAS_CONFIG") as refused:
+        java_properties(given)
+    assert SECRET not in str(refused.value)
+    assert java_properties({**given, "java.sasl.jaas.config": "module;"})["sasl.jaas.config"] == "module;"
+
+
+def test_tls():
+    java = java_properties(
+        {
+            "bootstrap.servers": "b:1",
+            "security.protocol": "SSL",
+            "ssl.ca.location": "/ca.pem",
+            "ssl.keystore.location": "/me.p12",
+            "ssl.keystore.password": SECRET,
+            "ssl.endpoint.identification.algorithm": "none",
+        }
+    )
+    assert java == {
+        "bootstrap.servers": "b:1",
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/ca.pem",
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": "/me.p12",
+        "ssl.keystore.password": SECRET,
+        "ssl.endpoint.identification.algorithm": "",
+    }
+
+
+def test_java_properties_are_for_java_alone():
+    given = {"bootstrap.servers": "b:1", "java.max.poll.records": "5"}
+    assert client_properties(given) == {"bootstrap.servers": "b:1"}
+    assert java_properties(given) == {"bootstrap.servers": "b:1", "max.poll.records": "5"}
+
+
+def test_a_resource_reads_the_environment_late_and_shows_no_secret(monkeypatch):
+    resource = KafkaResource(properties={"client.id": "me"})
+    monkeypatch.setenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setenv("KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL", "SASL_PLAINTEXT")
+    monkeypatch.setenv("KAFKA_LAKE_KAFKA_SASL_MECHANISM", "PLAIN")
+    monkeypatch.setenv("KAFKA_LAKE_KAFKA_SASL_USERNAME", "bob")
+    monkeypatch.setenv("KAFKA_LAKE_KAFKA_SASL_PASSWORD", SECRET)
+    options = resource.spark_options()
+    assert SECRET in options["kafka.sasl.jaas.config"]
+    assert options["kafka.client.id"] == "me"
+    assert options["kafka.isolation.level"] == "read_committed"
+    assert KafkaResource(read_committed=False).spark_options()["kafka.isolation.level"] == "read_uncommitted"
+    assert resource.cluster().properties["sasl.password"] == SECRET
+    assert SECRET not in repr(resource) + str(resource) + resource.model_dump_json()
+    assert SECRET not in repr(resource.cluster())
+
+
+def test_errors_of_a_cluster_that_does_not_answer_show_no_secret():
+    cluster = KafkaCluster(
+        {
+            "bootstrap.servers": "127.0.0.1:1",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "bob",
+            "sasl.password": SECRET,
+        },
+        timeout=0.2,
+    )
+    with pytest.raises(KafkaError, match=r"127\.0\.0\.1:1.*BOOTSTRAP_SERVERS") as failed:
+        cluster.topics()
+    assert SECRET not in str(failed.value)
+
+
+def test_the_catalog_resource_shows_no_secret(monkeypatch):
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "rest")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", "http://127.0.0.1:1")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__CREDENTIAL", SECRET)
+    resource = CatalogResource(name="lake")
+    assert resource.open().properties["credential"] == SECRET
+    assert SECRET not in repr(resource) + str(resource) + resource.model_dump_json() + repr(resource.open())
