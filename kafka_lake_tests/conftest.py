@@ -247,7 +247,7 @@ def systems(
 
 
 @pytest.fixture
-def new_topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[Callable[..., Topic]]:
+def new_topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Callable[..., Topic]:
     address = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
     stem = re.sub(r"[^a-z0-9]+", "_", request.node.name.lower()).strip("_")[:40]
 
@@ -257,7 +257,7 @@ def new_topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterato
         topic.create(partitions, **config)
         return topic
 
-    yield create
+    return create
 
 
 @pytest.fixture

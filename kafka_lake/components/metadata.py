@@ -1,5 +1,6 @@
 """What a run's report looks like on Dagster's pages."""
 
+import re
 from typing import Any
 
 import dagster as dg
@@ -59,7 +60,7 @@ def run_metadata(report: RunReport, catalog: LakeCatalog, spec: TopicTable) -> d
                 columns=[
                     dg.TableColumn(
                         f.name,
-                        str(f.field_type),
+                        readable(str(f.field_type)),
                         description=f.doc,
                         constraints=dg.TableColumnConstraints(nullable=not f.required),
                     )
@@ -68,6 +69,15 @@ def run_metadata(report: RunReport, catalog: LakeCatalog, spec: TopicTable) -> d
             ),
         }
     return metadata
+
+
+def readable(iceberg_type: str) -> str:
+    """Return an Iceberg type as text without field ids and the word optional.
+
+    >>> readable("struct<11: topic: optional string, 12: partition: optional int>")
+    'struct<topic: string, partition: int>'
+    """
+    return re.sub(r"\d+: ([^:]+): (?:optional |(required) )", lambda m: f"{m[1]}: {m[2] + ' ' if m[2] else ''}", iceberg_type)
 
 
 def _plain(value: Any) -> Any:

@@ -109,7 +109,11 @@ def _refuse_another_topic(position: Position, now: Watermarks) -> None:
     what = (
         "name"
         if before.topic != current.topic
-        else ("cluster id" if before.cluster_id and current.cluster_id and before.cluster_id != current.cluster_id else "topic id")
+        else (
+            "cluster id"
+            if before.cluster_id and current.cluster_id and before.cluster_id != current.cluster_id
+            else "topic id"
+        )
     )
     raise TopicReplacedError(
         f"Topic {current.topic} is not the topic that the table was filled from: its {what} differs "

@@ -5,7 +5,6 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from pydantic import PrivateAttr
 
 from kafka_lake.components.assets import build_topic_assets, partitions_of, table_key
 from kafka_lake.ingest.audit import CHECKS
@@ -26,15 +25,16 @@ NewView = Callable[[TopicTable], View]
 RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 
 
-class SharedSpark(SparkResource):
-    """The test session's Spark, which outlives the run; ``started`` tells whether the run asked for it."""
+# Dagster makes its own copy of a resource for each run, so that what is shared can't be an attribute.
+_sessions: list[Any] = []
 
-    _shared: Any = PrivateAttr(default=None)
+
+class SharedSpark(SparkResource):
+    """The test session's Spark, which outlives the run; an error where a run may not touch it."""
 
     def _init_session(self) -> None:
-        if self._shared is None:
-            raise AssertionError("Spark was touched")
-        self._spark_session = self._shared
+        assert _sessions, "Spark was touched"
+        self._spark_session = _sessions[0]
 
     def stop(self) -> None:
         self._spark_session = None
@@ -56,7 +56,7 @@ class Runner:
         with_spark: bool = True,
     ) -> dg.ExecuteInProcessResult:
         spark = SharedSpark(catalog=self._resources["catalog"], spark_config={})
-        spark._shared = self._spark.spark_session if with_spark else None
+        _sessions[:] = [self._spark.spark_session] if with_spark else []
         tags = dict(zip(RANGE, map(str, partitions), strict=True)) if isinstance(partitions, tuple) else {}
         return dg.materialize(
             build_topic_assets(spec, ["team:tests"], "tests", None),
@@ -95,9 +95,7 @@ def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluati
     return {e.check_name: e for e in result.get_asset_check_evaluations()}
 
 
-def test_one_run_and_one_commit_for_all_partitions(
-    new_topic: NewTopic, runner: Runner, view: NewView
-) -> None:
+def test_one_run_and_one_commit_for_all_partitions(new_topic: NewTopic, runner: Runner, view: NewView) -> None:
     topic = new_topic(3)
     topic.send_ids(range(7), 3)
     topic.send(b"junk", partition=2)
@@ -106,11 +104,13 @@ def test_one_run_and_one_commit_for_all_partitions(
     result = runner.run(spec, (0, 2))
     assert result.success
     found = materializations(result)
-    assert {
-        key: (m["start_offset"], m["end_offset"], m["rows_added"], m["lag_after"]) for key, m in found.items()
-    } == {"0": (0, 3, 3, 0), "1": (0, 2, 2, 0), "2": (0, 3, 2, 0)}
+    assert {key: (m["start_offset"], m["end_offset"], m["rows_added"], m["lag_after"]) for key, m in found.items()} == {
+        "0": (0, 3, 3, 0),
+        "1": (0, 2, 2, 0),
+        "2": (0, 3, 2, 0),
+    }
     for metadata in found.values():
-        assert (metadata["rows_added"], metadata["commits"]) == (metadata["rows_added"], 1)
+        assert metadata["commits"] == 1
         assert metadata["dead_letters"] == 1
         assert metadata["dagster/row_count"] == 7
         assert metadata["snapshot_id"] == str(view(spec).table.current_snapshot().snapshot_id)  # type: ignore[union-attr]
@@ -213,9 +213,7 @@ def test_checks_find_rows_that_somebody_doubled(
     result = runner.run(spec, None, dg.AssetSelection.checks_for_assets(table_key(spec)), with_spark=False)
     evaluated = checks(result)
     assert {name for name, e in evaluated.items() if not e.passed} == {"offset_continuity"}
-    assert "partition 0 has 2 rows too many, the first at offset 0" in str(
-        evaluated["offset_continuity"].description
-    )
+    assert "partition 0 has 2 rows too many, the first at offset 0" in str(evaluated["offset_continuity"].description)
 
 
 def test_an_error_of_the_users_is_the_runs_failure(new_topic: NewTopic, runner: Runner) -> None:

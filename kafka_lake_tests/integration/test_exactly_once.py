@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def killed_at(monkeypatch: pytest.MonkeyPatch, systems: NewSystems) -> Iterator[Callable[..., None]]:
+def killed_at(monkeypatch: pytest.MonkeyPatch, systems: NewSystems) -> Callable[..., None]:
     def run(spec: TopicTable, step: str, partitions: set[int] | None = None) -> None:
         def die(done: str) -> None:
             if done == step:
@@ -47,7 +47,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, systems: NewSystems) -> Iterator[
             ingest(spec, systems(), f"killed-{step.replace(' ', '-')}", partitions, on_step=die)
         monkeypatch.undo()
 
-    yield run
+    return run
 
 
 def at(step: str, action: Callable[[], Any], times: int = 1) -> Callable[[str], None]:
@@ -69,9 +69,7 @@ def mixed(topic: Topic, count: int, partitions: int = 1) -> None:
 
 
 @pytest.mark.parametrize("step", ["audited", "primary staged", "dead letters published"])
-def test_of_two_racing_runs_one_wins(
-    step: str, new_topic: NewTopic, systems: NewSystems, view: NewView
-) -> None:
+def test_of_two_racing_runs_one_wins(step: str, new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
     topic = new_topic(2)
     spec = topic.spec()
     topic.send_ids([0])
@@ -109,9 +107,7 @@ def test_the_loser_of_a_race_takes_what_the_winner_left(
 
 
 @pytest.mark.parametrize("step", ["planned", "table created", "audited"])
-def test_a_race_for_the_very_first_commit(
-    step: str, new_topic: NewTopic, systems: NewSystems, view: NewView
-) -> None:
+def test_a_race_for_the_very_first_commit(step: str, new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
     topic = new_topic()
     mixed(topic, 4)
     spec = topic.spec()
@@ -120,9 +116,7 @@ def test_a_race_for_the_very_first_commit(
     view(spec).assert_no_branches()
 
 
-def test_two_runs_at_once_without_choreography(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
-) -> None:
+def test_two_runs_at_once_without_choreography(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
     topic = new_topic(2)
     mixed(topic, 10, 2)
     spec = topic.spec(max_records_per_commit=4)
@@ -318,9 +312,7 @@ def group_offset(topic: Topic, group: str) -> int | None:
     return None if offset < 0 else offset
 
 
-def test_the_consumer_group_follows_and_is_never_asked(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
-) -> None:
+def test_the_consumer_group_follows_and_is_never_asked(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0, 1])

@@ -7,8 +7,11 @@ import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 
 from kafka_lake.components import KafkaTopicTable
-from kafka_lake.components.assets import SETTINGS, build_topic_assets, settings_of
+from kafka_lake.components.assets import build_topic_assets, settings_of
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.resource import SparkResource
 
 FULL = """
 topic: shop.Orders-v2
@@ -40,10 +43,29 @@ def load(attributes):
             return component, defs
 
 
+def refusal(attributes):
+    """All that is said by the error and its causes."""
+    with pytest.raises(Exception, match=r"defs\.yaml|topic|attributes") as refused:
+        load(attributes)
+    text, error = "", refused.value
+    while error is not None:
+        text, error = f"{text}\n{error}", error.__cause__ or error.__context__
+    return text
+
+
+def resolved(defs):
+    resources = {
+        "kafka": KafkaResource(),
+        "catalog": CatalogResource(),
+        "spark": SparkResource(catalog=CatalogResource()),
+    }
+    return dg.Definitions.merge(defs, dg.Definitions(resources=resources)).resolve_asset_graph()
+
+
 def test_a_topic_is_enough():
     component, defs = load("topic: shop.Orders-v2")
     assert component.topic_table() == TopicTable("shop.Orders-v2", "kafka", "shop_orders_v2")
-    graph = defs.resolve_asset_graph()
+    graph = resolved(defs)
     table = dg.AssetKey(["kafka", "shop_orders_v2"])
     assert graph.get(table).parent_keys == {dg.AssetKey(["kafka", "shop.Orders-v2"])}
     assert graph.get(table).group_name == "kafka"
@@ -67,7 +89,7 @@ def test_all_attributes():
         consumer_group="lag-watchers",
     )
     assert component.topic_table() == spec
-    node = defs.resolve_asset_graph().get(dg.AssetKey(["shop", "orders"]))
+    node = resolved(defs).get(dg.AssetKey(["shop", "orders"]))
     assert (node.group_name, node.description) == ("sales", "Every order.")
     assert set(node.owners) == {"team:shop"}
     assert settings_of(dict(node.metadata)) == spec
@@ -104,19 +126,19 @@ def test_settings_survive_the_assets_metadata(spec):
         ("table_properties: {write.distribution-mode: range}", "range"),
     ],
 )
-def test_a_mistake_is_refused_with_file_and_line(line, says):
-    with pytest.raises(Exception, match=r"(?s).") as refused:
-        load(f"topic: orders\n{line}")
-    text, error = "", refused.value
-    while error is not None:
-        text, error = f"{text}\n{error}", error.__cause__ or error.__context__
+def test_a_mistake_is_refused_with_its_file(line, says):
+    text = refusal(f"topic: orders\n{line}")
     assert says in text
-    assert "defs.yaml:" in text
+    assert "defs.yaml" in text
+
+
+@pytest.mark.parametrize("line", ["topics: orders", "max_records_per_commit: 0"])
+def test_a_mistake_that_the_schema_tells_is_refused_with_its_line(line):
+    assert "defs.yaml:4" in refusal(f"topic: orders\n{line}")
 
 
 def test_a_missing_topic_is_refused():
-    with pytest.raises(Exception, match="topic"):
-        load("namespace: shop")
+    assert "topic" in refusal("namespace: shop")
 
 
 def test_a_bad_topic_name_is_refused():

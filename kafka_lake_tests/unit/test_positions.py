@@ -76,5 +76,7 @@ def test_an_unreadable_position_is_refused(table):
     append(table, {0: 5})
     table.append(ROWS, snapshot_properties={POSITION: "{later format}"})
     table.refresh()
-    with pytest.raises(TableError, match=rf"pizza\.orders: snapshot {table.current_snapshot().snapshot_id}.*later format"):
+    with pytest.raises(
+        TableError, match=rf"pizza\.orders: snapshot {table.current_snapshot().snapshot_id}.*later format"
+    ):
         read_state(table)

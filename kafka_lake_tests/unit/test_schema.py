@@ -96,7 +96,11 @@ def test_required(before, kind, safe):
 def test_nested_changes_have_dotted_paths():
     after = Schema(
         field(1, "id", LongType()),
-        field(2, "where", StructType(field(3, "city", StringType()), field(4, "zip", LongType()), field(10, "x", DateType()))),
+        field(
+            2,
+            "where",
+            StructType(field(3, "city", StringType()), field(4, "zip", LongType()), field(10, "x", DateType())),
+        ),
         field(5, "tags", ListType(6, DoubleType(), element_required=True)),
         field(7, "prices", MapType(8, StringType(), 9, DecimalType(9, 2), value_required=True)),
     )
@@ -153,8 +157,18 @@ def test_needed_makes_optional_what_rows_may_lack():
 primitives = st.one_of(
     st.sampled_from(
         [
-            BinaryType(), BooleanType(), DateType(), DoubleType(), FloatType(), IntegerType(), LongType(),
-            StringType(), TimeType(), TimestampType(), TimestamptzType(), UUIDType(),
+            BinaryType(),
+            BooleanType(),
+            DateType(),
+            DoubleType(),
+            FloatType(),
+            IntegerType(),
+            LongType(),
+            StringType(),
+            TimeType(),
+            TimestampType(),
+            TimestamptzType(),
+            UUIDType(),
         ]
     ),  # fmt: skip
     st.builds(FixedType, st.integers(1, 32)),

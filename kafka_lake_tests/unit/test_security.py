@@ -64,8 +64,7 @@ def test_jaas(mechanism, module, spelling):
         "bootstrap.servers": "b:1",
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": mechanism,
-        "sasl.jaas.config": f"org.apache.kafka.common.security.{module} required "
-        'username="bob" password="a\\"b\\\\c";',
+        "sasl.jaas.config": f'org.apache.kafka.common.security.{module} required username="bob" password="a\\"b\\\\c";',
     }
 
 

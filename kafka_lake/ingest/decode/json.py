@@ -27,9 +27,7 @@ def decode_json(records: DataFrame, schema: T.StructType) -> DataFrame:
     # from_json stops at the end of the first object and would lose what follows it: `{"id": 1} {"id": 2}`.
     alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
     not_an_object = (
-        ~F.is_valid_utf8(text)
-        | ~F.rlike(text, F.lit(r"(?s)^\s*\{.*\}\s*$"))
-        | ~F.coalesce(alone, F.lit(False))
+        ~F.is_valid_utf8(text) | ~F.rlike(text, F.lit(r"(?s)^\s*\{.*\}\s*$")) | ~F.coalesce(alone, F.lit(False))
     )
     corrupt = F.col("parsed").isNull() | F.col(f"parsed.{CORRUPT}").isNotNull()
     missing = [f.name for f in schema if not f.nullable]

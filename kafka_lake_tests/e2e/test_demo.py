@@ -1,0 +1,108 @@
+"""`kafka-lake demo` for real: what it shows, what `status` says afterwards, and that nothing of it stays behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kafka_lake.spark.process import free_port
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+PROJECT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-c", "from kafka_lake.cli import main; main()"]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A deployment of its own: state, ports."""
+    ports = {f"KAFKA_LAKE_{name}_PORT": str(free_port()) for name in ("BROKER", "UI", "CONNECT")}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("KAFKA_LAKE_") or k == "KAFKA_LAKE_CACHE"}
+    home = str(tmp_path_factory.mktemp("demo"))
+    return {**inherited, **ports, "KAFKA_LAKE_HOME": home, "COLUMNS": "200"}
+
+
+def kafka_lake(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=400
+    )
+
+
+def processes_of(environment: Mapping[str, str]) -> list[str]:
+    """Command lines of all processes that belong to this deployment."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("KAFKA_LAKE_HOME") == environment["KAFKA_LAKE_HOME"]:
+                found.append(" ".join(process.cmdline()))
+    return found
+
+
+def status(environment: Mapping[str, str]) -> dict:
+    asked = kafka_lake(environment, "status", "completed-pizzas", "--json")
+    assert asked.returncode == 0, asked.stderr
+    [topic] = json.loads(asked.stdout)
+    return topic
+
+
+def runs_under_way(environment: Mapping[str, str]) -> bool:
+    return any("execute_run" in command for command in processes_of(environment))
+
+
+def broker_is_up(environment: Mapping[str, str]) -> bool:
+    return any("kafka.Kafka" in command for command in processes_of(environment))
+
+
+def dagster_is_up(environment: Mapping[str, str]) -> bool:
+    return any("dagster._daemon" in command for command in processes_of(environment))
+
+
+def test_demo_fills_the_table_and_stops_everything(environment: dict[str, str]) -> None:
+    done = kafka_lake(environment, "demo", "--records", "2000")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2,000 new rows, 2,000 rows in pizza.completed_pizzas" in done.stdout
+    assert done.stdout.count("passed") == 3
+    assert processes_of(environment) == []
+    topic = status(environment)
+    assert [each["lag"] for each in topic["partitions"]] == [0] * 6
+    assert (topic["rows"], topic["dead_letters"]) == (2_000, 0)
+    assert processes_of(environment) == []
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [(broker_is_up, signal.SIGTERM), (dagster_is_up, signal.SIGINT), (runs_under_way, signal.SIGINT)],
+)
+def test_signal_leaves_no_process(
+    environment: dict[str, str], moment: Callable[[Mapping[str, str]], bool], number: signal.Signals
+) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "demo", "--records", "100"], cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL
+    ) as demo:
+        try:
+            deadline = time.monotonic() + 120
+            while not moment(environment):
+                assert demo.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            demo.send_signal(number)
+            assert demo.wait(90) == 128 + number
+        finally:
+            demo.kill()
+    assert processes_of(environment) == []
+
+
+def test_demo_after_interruptions_ingests_all_of_it_once(environment: dict[str, str]) -> None:
+    done = kafka_lake(environment, "demo", "--records", "500")
+    assert done.returncode == 0, done.stdout + done.stderr
+    topic = status(environment)
+    assert topic["lag"] == 0
+    assert topic["rows"] == sum(each["end"] for each in topic["partitions"])

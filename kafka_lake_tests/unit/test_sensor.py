@@ -1,0 +1,125 @@
+"""What one tick asks for. The mock broker answers no DescribeTopics, so `watermarks` is stubbed; all else is real."""
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from kafka_lake.components import sensor
+from kafka_lake.components.sensor import TOPIC_TAG, WORK_TAG, evaluate
+from kafka_lake.errors import KafkaLakeError, UnknownTopicError
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.offsets import Position, TopicIdentity, Watermarks
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import POSITION
+
+SPEC = TopicTable("pizzas", "pizza", "orders")
+OTHER = TopicTable("pasta", "pizza", "pasta")
+ME = TopicIdentity("c", "t", "pizzas")
+TWELVE = dict.fromkeys(range(12), 5)
+KEYS = [str(p) for p in range(12)]
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    return LakeCatalog(
+        "lake",
+        {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"},
+    )
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    found = {
+        "pizzas": Watermarks(ME, dict.fromkeys(range(12), 0), TWELVE),
+        "pasta": UnknownTopicError("Topic pasta: no such topic."),
+    }
+    monkeypatch.setattr(KafkaCluster, "watermarks", lambda self, topics: {t: found[t] for t in topics})
+    return found
+
+
+@pytest.fixture
+def instance():
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+def tick(instance, catalog, specs=(SPEC,)):
+    result = evaluate(dg.build_sensor_context(instance=instance), specs, KafkaResource(), catalog)
+    for request in getattr(result, "dynamic_partitions_requests", None) or ():
+        instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
+    return result
+
+
+def run_of(instance, request, status):
+    run = dg.DagsterRun("job", tags=dict(request.tags), status=status)
+    instance.add_run(run)
+    return run
+
+
+def consumed(catalog, offsets):
+    rows = pa.table({"id": [1]})
+    catalog.ensure_namespace("pizza")
+    table = catalog.pyiceberg.create_table_if_not_exists(SPEC.identifier, rows.schema)
+    table.append(rows, snapshot_properties={POSITION: Position(ME, offsets).to_json()})
+
+
+def test_the_first_tick_asks_for_one_run_over_all_partitions(instance, catalog, answers):
+    result = tick(instance, catalog)
+    (request,) = result.run_requests
+    assert list(request.asset_selection) == [dg.AssetKey(["pizza", "orders"])]
+    assert request.tags["dagster/asset_partition_range_start"] == "0"
+    assert request.tags["dagster/asset_partition_range_end"] == "11"
+    assert request.tags[TOPIC_TAG] == "pizzas"
+    assert instance.get_dynamic_partitions("kafka/pizzas") == KEYS, "in numeric order"
+    (seen,) = result.asset_events
+    assert seen.asset_key == dg.AssetKey(["kafka", "pizzas"])
+    assert seen.metadata["lag"].value == 60
+
+
+def test_a_run_in_flight_keeps_its_topic_waiting(instance, catalog, answers):
+    (request,) = tick(instance, catalog).run_requests
+    for status in sensor._IN_FLIGHT:
+        run = run_of(instance, request, status)
+        assert isinstance(tick(instance, catalog), dg.SkipReason), status
+        instance.delete_run(run.run_id)
+    assert tick(instance, catalog).run_requests
+
+
+def test_a_failed_run_is_asked_for_again_under_a_new_key(instance, catalog, answers):
+    (first,) = tick(instance, catalog).run_requests
+    run_of(instance, first, dg.DagsterRunStatus.FAILURE)
+    (second,) = tick(instance, catalog).run_requests
+    assert second.tags[WORK_TAG] == first.tags[WORK_TAG]
+    assert second.run_key != first.run_key
+
+
+def test_a_new_daemon_asks_the_same(instance, catalog, answers):
+    (first,) = tick(instance, catalog).run_requests
+    (second,) = tick(instance, catalog).run_requests
+    assert second.run_key == first.run_key
+
+
+def test_a_hundred_ticks_without_news_ask_for_nothing(instance, catalog, answers):
+    consumed(catalog, TWELVE)
+    tick(instance, catalog)
+    assert all(isinstance(tick(instance, catalog), dg.SkipReason) for _ in range(100))
+
+
+def test_news_after_that_is_another_work(instance, catalog, answers):
+    (first,) = tick(instance, catalog).run_requests
+    consumed(catalog, TWELVE)
+    answers["pizzas"] = Watermarks(ME, answers["pizzas"].low, {**TWELVE, 3: 6})
+    (second,) = tick(instance, catalog).run_requests
+    assert second.run_key != first.run_key
+
+
+def test_a_topic_that_is_not_there_stops_no_other(instance, catalog, answers):
+    result = tick(instance, catalog, (OTHER, SPEC))
+    assert [r.tags[TOPIC_TAG] for r in result.run_requests] == ["pizzas"]
+
+
+def test_no_topic_at_all_is_an_error(instance, catalog, answers):
+    with pytest.raises(KafkaLakeError, match="pasta: Topic pasta: no such topic"):
+        tick(instance, catalog, (OTHER,))
