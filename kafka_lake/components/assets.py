@@ -150,6 +150,7 @@ def _settings(spec: TopicTable) -> dict[str, Any]:
 def settings_of(metadata: dict[str, Any]) -> TopicTable:
     """Return the settings that an asset's metadata carries, as `build_topic_assets` put them there."""
     value = metadata[SETTINGS]
-    doc: dict[str, Any] = {**(value.data if isinstance(value, dg.JsonMetadataValue) else value)}
+    carried: Any = value.data if isinstance(value, dg.JsonMetadataValue) else value
+    doc = dict(carried)
     doc["partition_by"], doc["sort_by"] = tuple(doc["partition_by"]), tuple(doc["sort_by"])
     return TopicTable(**doc)

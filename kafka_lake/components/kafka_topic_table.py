@@ -20,7 +20,8 @@ _NO_NAME = re.compile(r"[^a-z0-9_]+")
 class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
     """A Kafka topic as an Iceberg table.
 
-    Only ``topic`` is needed. Unknown keys, bad values and combinations that can't work are refused when definitions load.
+    Only ``topic`` is needed. Unknown keys, bad values and combinations that can't work are refused when
+    definitions load.
     """
 
     model_config = ConfigDict(extra="forbid")

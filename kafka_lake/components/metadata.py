@@ -77,7 +77,9 @@ def readable(iceberg_type: str) -> str:
     >>> readable("struct<11: topic: optional string, 12: partition: optional int>")
     'struct<topic: string, partition: int>'
     """
-    return re.sub(r"\d+: ([^:]+): (?:optional |(required) )", lambda m: f"{m[1]}: {m[2] + ' ' if m[2] else ''}", iceberg_type)
+    return re.sub(
+        r"\d+: ([^:]+): (?:optional |(required) )", lambda m: f"{m[1]}: {m[2] + ' ' if m[2] else ''}", iceberg_type
+    )
 
 
 def _plain(value: Any) -> Any:

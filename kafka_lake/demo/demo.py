@@ -50,10 +50,9 @@ def run_demo(records: int, ports: Ports, console: Console) -> None:
         try:
             bootstrap = stack.start_broker()
             _produce(bootstrap, records, console)
-            began = time.time()
             url = stack.start_dagster()
             with console.status("Waiting for the sensor") as status:
-                outcome = follow(DagsterRuns(url), began, stack.check, status.update)
+                outcome = follow(DagsterRuns(url), stack.dagster_began, stack.check, status.update)
             print_summary(TABLE, TOP_STORES, outcome.loads, outcome.seconds, ports, console)
             console.print("Stopping what was started")
         except KafkaLakeError as error:

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,11 +56,16 @@ class Stack:
     Args:
         ports: Where the servers listen, on 127.0.0.1 only.
         say: Called with a line for the user when something begins.
+
+    Attributes:
+        log_dir: Folder of the servers' logs.
+        dagster_began: When Dagster was started, in seconds since the epoch; what it did before is of earlier stacks.
     """
 
     def __init__(self, ports: Ports, say: Callable[[str], None]) -> None:
         self.ports = ports
         self.log_dir = home() / "logs"
+        self.dagster_began = 0.0
         self._say = say
         self._mark = uuid4().hex
         self._earlier: set[int] = set()
@@ -105,6 +111,7 @@ class Stack:
         url = f"http://{self.ports.ui.address}"
         self._say(f"Starting Dagster on {url}")
         environment = {"DAGSTER_HOME": str(prepare_dagster_home()), "KAFKA_LAKE_HOME": str(home())}
+        self.dagster_began = time.time()
         workspace = ["-w", "workspace.yaml"] if Path("workspace.yaml").exists() else ["-m", "kafka_lake.definitions"]
         command = [sys.executable, "-m", "dagster", "dev", *workspace]
         command += ["-h", self.ports.ui.address.split(":")[0], "-p", str(self.ports.ui.number)]

@@ -1,5 +1,7 @@
 """The gates' questions asked of the published table, at any time, by PyIceberg without Spark."""
 
+from itertools import pairwise
+
 from pyiceberg.table import Table
 
 from kafka_lake.errors import TableError
@@ -45,7 +47,7 @@ def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) ->
     history = [
         Position.from_json(text) for s in ancestors(table, head_of(table)) if (text := summary_of(s).get(POSITION))
     ]
-    for newer, older in zip(history, history[1:], strict=False):
+    for newer, older in pairwise(history):
         problems += [
             f"partition {p} went back from offset {offset} to {newer.offsets.get(p, 0)}"
             for p, offset in older.offsets.items()
@@ -88,7 +90,7 @@ def _history(table: Table) -> list[Change]:
     schemas = {s.schema_id: s for s in table.metadata.schemas}
     ids = [s.schema_id for s in ancestors(table, head_of(table)) if s.schema_id is not None]
     found: list[Change] = []
-    for newer, older in zip(ids, ids[1:], strict=False):
+    for newer, older in pairwise(ids):
         if newer != older and newer in schemas and older in schemas:
             found += changes(schemas[older], schemas[newer])
     return found

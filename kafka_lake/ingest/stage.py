@@ -97,7 +97,7 @@ def value_schema(spec: TopicTable, spark: Any, state: TableState | None, records
         columns = spark.table(_spark_name(state)).schema
         return T.StructType([f for f in columns if f.name != spec.metadata_column])
     observed = records.agg(observed_schema().alias("observed")).collect()[0]["observed"]
-    inferred = schema_from_observation(spark, observed)
+    inferred = schema_from_observation(observed)
     if not inferred.fields and not (spec.start == "latest" and spec.metadata_column):
         # A table that begins at the latest offset must hold its position before there are records; columns follow.
         raise TableError(
@@ -177,7 +177,7 @@ def stage(
         crash_point("primary staged")
         if spec.schema is not None:
             break
-        seen = schema_from_observation(spark, counts["observed"])
+        seen = schema_from_observation(counts["observed"])
         wider = _with_new_fields(columns, seen)
         if wider == columns:
             break

@@ -74,7 +74,8 @@ def _jaas(given: Mapping[str, str]) -> str:
             f"Kafka's SASL mechanism {mechanism or '(none set)'} has no automatic setting for Spark's Java client.",
             "Set KAFKA_LAKE_KAFKA_JAVA_SASL_JAAS_CONFIG (property java.sasl.jaas.config) to the JAAS line it needs.",
         )
-    return f"{modules[mechanism]} required username={_quoted(given['sasl.username'])} password={_quoted(given['sasl.password'])};"
+    user, password = _quoted(given["sasl.username"]), _quoted(given["sasl.password"])
+    return f"{modules[mechanism]} required username={user} password={password};"
 
 
 def _quoted(text: str) -> str:

@@ -61,7 +61,8 @@ class StagingBranch:
         found = self.staged_snapshot()
         if found != staged:
             raise PublishRefusedError(
-                f"Table {'.'.join(self.identifier)}: branch {self.name} holds snapshot {found}, not the audited {staged}."
+                f"Table {'.'.join(self.identifier)}: branch {self.name} holds snapshot {found}, "
+                f"not the audited {staged}."
             )
         namespace, table = self.identifier
         try:

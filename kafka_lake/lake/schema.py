@@ -1,8 +1,8 @@
 """Which changes of a table's schema are safe, by Iceberg's rules. Pure: no Spark, no network, no Dagster.
 
 The rules are the specification's (https://iceberg.apache.org/spec/#schema-evolution): columns may be added if they are
-optional, required may become optional, and a type may be promoted int → long, float → double, decimal(P, S) → decimal(P', S)
-with P' > P. Anything else would change what readers of older files see.
+optional, required may become optional, and a type may be promoted int → long, float → double,
+decimal(P, S) → decimal(P', S) with P' > P. Anything else would change what readers of older files see.
 """
 
 from collections.abc import Iterator, Mapping

@@ -108,7 +108,7 @@ def ensure_table(
                 schema,
                 partition_spec=_partition_spec(schema, partition_by),
                 sort_order=_sort_order(schema, sort_by),
-                properties={**DEFAULTS, **distribution, **(properties or {})},
+                properties=_table_properties(distribution, properties or {}),
             )
         except TableAlreadyExistsError:
             table = catalog.pyiceberg.load_table(identifier)
@@ -117,6 +117,15 @@ def ensure_table(
         table.append(table.schema().as_arrow().empty_table())
         table.refresh()
     return table
+
+
+def _table_properties(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    properties = {**DEFAULTS, **ours, **given}
+    level = "write.parquet.compression-level"
+    if given.get("write.parquet.compression-codec", "zstd") != "zstd" and level not in given:
+        # The level is zstd's; others know other levels, and gzip's writer fails on ours.
+        del properties[level]
+    return properties
 
 
 def apply_changes(table: Table, wanted: Schema, changes: Sequence[Change]) -> None:

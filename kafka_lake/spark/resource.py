@@ -53,7 +53,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     catalog: CatalogResource
 
     def _init_session(self) -> None:
-        if self._spark_session is None:
+        if self._spark_session is None:  # type: ignore[has-type]
             self._spark_session = self._session()
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:

@@ -53,8 +53,8 @@ def status(environment: Mapping[str, str]) -> dict:
     return topic
 
 
-def runs_under_way(environment: Mapping[str, str]) -> bool:
-    return any("execute_run" in command for command in processes_of(environment))
+def run_is_under_way(environment: Mapping[str, str]) -> bool:
+    return any("org.apache.spark.deploy.SparkSubmit" in command for command in processes_of(environment))
 
 
 def broker_is_up(environment: Mapping[str, str]) -> bool:
@@ -79,7 +79,7 @@ def test_demo_fills_the_table_and_stops_everything(environment: dict[str, str]) 
 
 @pytest.mark.parametrize(
     ("moment", "number"),
-    [(broker_is_up, signal.SIGTERM), (dagster_is_up, signal.SIGINT), (runs_under_way, signal.SIGINT)],
+    [(broker_is_up, signal.SIGTERM), (dagster_is_up, signal.SIGINT), (run_is_under_way, signal.SIGINT)],
 )
 def test_signal_leaves_no_process(
     environment: dict[str, str], moment: Callable[[Mapping[str, str]], bool], number: signal.Signals

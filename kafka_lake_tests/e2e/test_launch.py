@@ -1,4 +1,4 @@
-"""What a person does in Dagster's UI, by the same GraphQL mutations: materialize one partition, run the checks alone."""
+"""What a person does in the UI, by the same GraphQL mutations: materialize one partition, run the checks alone."""
 
 import json
 import socket

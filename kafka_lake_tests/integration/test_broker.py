@@ -26,9 +26,7 @@ def create_topic(broker: EmbeddedBroker, topic: str) -> None:
 
 
 def produce(broker: EmbeddedBroker, topic: str, *values: bytes) -> None:
-    producer = Producer(
-        {"bootstrap.servers": broker.bootstrap_servers, "message.max.bytes": 16 * 1024 * 1024, **QUIET}
-    )
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "message.max.bytes": 16 * 1024 * 1024, **QUIET})
     for value in values:
         producer.produce(topic, value)
     assert producer.flush(20) == 0

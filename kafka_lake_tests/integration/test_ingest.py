@@ -157,7 +157,9 @@ def test_a_batch_of_tombstones_and_dead_letters_alone_still_moves_the_position(
     assert ingest(spec, replace(systems(), spark=no_spark), "run-2").commits == []
 
 
-def test_inferred_columns_grow_with_the_records(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_inferred_columns_grow_with_the_records(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+) -> None:
     topic = new_topic()
     topic.send({"id": 1, "shop": {"city": "Rom"}, "lines": [{"sku": "a"}], "always_null": None})
     topic.send({"id": 2})
@@ -168,7 +170,9 @@ def test_inferred_columns_grow_with_the_records(new_topic: NewTopic, systems: Ne
 
     topic.send({"id": 3, "shop": {"city": "Bari", "zip": 70121}, "lines": [{"sku": "b", "n": 2}], "total": 1.5})
     report = ingest(spec, systems(), "run-2")
-    rows = {r["id"]: {k: v for k, v in r.items() if k != "_kafka"} for r in see.rows()}
+    # By Spark: PyIceberg 0.12 reads a null list of an older file as an empty one once its element has a new field.
+    table = spark_resource.spark_session.table(f"lake.{spec.namespace}.{spec.table}").drop("_kafka")
+    rows = {r["id"]: r.asDict(recursive=True) for r in table.collect()}
     assert rows == {
         1: {"id": 1, "shop": {"city": "Rom", "zip": None}, "lines": [{"sku": "a", "n": None}], "total": None},
         2: {"id": 2, "shop": None, "lines": None, "total": None},
@@ -228,7 +232,7 @@ def test_the_table_is_laid_out_as_asked(new_topic: NewTopic, systems: NewSystems
     ]
     assert table.properties["write.parquet.compression-codec"] == "gzip"
     assert table.properties["custom"] == "yes"
-    assert table.properties["write.parquet.compression-level"] == "1"
+    assert "write.parquet.compression-level" not in table.properties
     days = [task.file.partition[0] for task in table.scan().plan_files()]
     assert set(days) == {20454, 20455}
     view(spec).assert_exactly_once(topic.ledger)

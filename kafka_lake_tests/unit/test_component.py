@@ -57,7 +57,7 @@ def resolved(defs):
     resources = {
         "kafka": KafkaResource(),
         "catalog": CatalogResource(),
-        "spark": SparkResource(catalog=CatalogResource()),
+        "spark": SparkResource(spark_config={}, catalog=CatalogResource()),
     }
     return dg.Definitions.merge(defs, dg.Definitions(resources=resources)).resolve_asset_graph()
 

@@ -1,4 +1,4 @@
-"""Everything that the code location defines, as text: a change of it shows in review. UPDATE_SNAPSHOTS=1 rewrites it."""
+"""All that the code location defines, as text: a change shows in review. UPDATE_SNAPSHOTS=1 rewrites it."""
 
 import json
 import os

@@ -69,9 +69,7 @@ def test_retrieves_once_and_tells_progress(ivy: FakeIvy) -> None:
     assert jars.spark_jars() == f"{found[0]},{found[1]}"
 
 
-def test_another_ivy_file_means_other_jars(
-    ivy: FakeIvy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_ivy_file_means_other_jars(ivy: FakeIvy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = jars.ensure_jars("spark")
     changed = tmp_path / "ivy.xml"
     changed.write_bytes(jars.IVY_FILE.read_bytes() + b"\n")
@@ -86,9 +84,7 @@ def test_of_several_processes_one_retrieves(ivy: FakeIvy) -> None:
         f"jars.find_java = lambda: Path({str(ivy.java.parent.parent)!r});"
         "print(len(jars.ensure_jars('broker')))"
     )
-    racers = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(4)
-    ]
+    racers = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(4)]
     assert [racer.communicate()[0].strip() for racer in racers] == ["2"] * 4
     assert ivy.times_run() == 1
 
@@ -106,9 +102,7 @@ def test_failure_names_reason_log_and_remedy_and_leaves_nothing_half(ivy: FakeIv
     assert len(jars.ensure_jars("spark")) == 2
 
 
-def test_users_ivy_settings_are_passed_on(
-    ivy: FakeIvy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_users_ivy_settings_are_passed_on(ivy: FakeIvy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = tmp_path / "settings.xml"
     settings.touch()
     monkeypatch.setenv("KAFKA_LAKE_IVY_SETTINGS", str(settings))

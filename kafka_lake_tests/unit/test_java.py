@@ -45,9 +45,7 @@ def test_java_home_comes_first(version: str, make_java: MakeJava, monkeypatch: p
     assert java.java_env() == {"JAVA_HOME": str(home)}
 
 
-def test_unsupported_java_home_gives_way_to_the_path(
-    make_java: MakeJava, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsupported_java_home_gives_way_to_the_path(make_java: MakeJava, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(make_java("old", "1.8")))
     on_path = make_java("path", "17")
     monkeypatch.setenv("PATH", str(on_path / "bin"))
@@ -80,9 +78,7 @@ def test_bundled_java_gets_a_shim_that_drops_the_missing_module(
     assert java.find_java() == home
 
 
-def test_java_without_sparks_module_is_passed_over(
-    make_java: MakeJava, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_without_sparks_module_is_passed_over(make_java: MakeJava, monkeypatch: pytest.MonkeyPatch) -> None:
     bundled = make_java("bundled", "21")
     monkeypatch.setenv("JAVA_HOME", str(make_java("bare", "21", knows_module=False)))
     monkeypatch.setattr(java, "_bundled_java", lambda: bundled / "bin" / "java")
@@ -98,9 +94,7 @@ def test_a_shim_as_java_home_stays_the_shim(monkeypatch: pytest.MonkeyPatch, mak
     assert java.find_java() == shim
 
 
-def test_no_java_says_what_was_looked_at_and_what_to_do(
-    make_java: MakeJava, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_java_says_what_was_looked_at_and_what_to_do(make_java: MakeJava, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_bundled_java", lambda: None)
     monkeypatch.setenv("JAVA_HOME", "/gone")
     old = make_java("old", "11")

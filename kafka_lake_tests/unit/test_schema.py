@@ -122,6 +122,7 @@ def test_needed_matches_names_in_any_case_and_any_ids():
         field(32, "Where", StructType(field(33, "CITY", StringType()), field(34, "zip", IntegerType()))),
     )
     assert needed_changes(BASE, wanted) == []
+    assert needed_changes(Schema(field(1, "ID", LongType())), Schema(field(9, "id", LongType()))) == []
 
 
 def test_needed_leaves_out_what_the_rows_lack_or_the_table_holds():
@@ -170,7 +171,7 @@ primitives = st.one_of(
             TimestamptzType(),
             UUIDType(),
         ]
-    ),  # fmt: skip
+    ),
     st.builds(FixedType, st.integers(1, 32)),
     st.builds(DecimalType, st.integers(3, 38), st.integers(0, 3)),
 )
@@ -184,5 +185,8 @@ def test_promotions_are_those_of_iceberg(before, after):
         iceberg = False
     if {type(before), type(after)} in ({StringType, BinaryType}, {FixedType, UUIDType}):
         # PyIceberg reads these as each other (Avro files); the specification allows no such change of a table.
+        iceberg = False
+    if isinstance(before, DecimalType) and isinstance(after, DecimalType) and before.scale != after.scale:
+        # PyIceberg's `promote` looks at the precision alone; the specification keeps the scale.
         iceberg = False
     assert promotes(before, after) is iceberg

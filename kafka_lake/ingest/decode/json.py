@@ -1,6 +1,6 @@
-"""JSON values: `from_json` in the JVM, strict: what is not wholly a JSON object of the columns' types is a dead letter."""
+"""JSON values: `from_json` in the JVM, strict: all but whole JSON objects of the columns' types are dead letters."""
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -48,7 +48,7 @@ def decode_json(records: DataFrame, schema: T.StructType) -> DataFrame:
         )
     )
     return frame.select(
-        *[c for c in records.columns],
+        *records.columns,
         F.struct(*[_field("parsed", f.name).alias(f.name) for f in schema]).alias("decoded"),
         error_class.alias("error_class"),
     ).withColumn("error_message", message)
@@ -59,15 +59,17 @@ def observed_schema() -> Column:
     return F.schema_of_variant_agg(F.try_parse_json(F.col("value").cast("string")))
 
 
-def schema_from_observation(spark: SparkSession, observed: str | None) -> T.StructType:
+def schema_from_observation(observed: str | None) -> T.StructType:
     """Turn what `observed_schema` found into columns.
 
-    Whole numbers are bigint, or decimal(38,0) beyond 64 bits; fractions are double as far as a double holds their digits,
-    else text; fields of mixed types keep their JSON as text; fields that were always null are left out until they are not.
+    Whole numbers are bigint, or decimal(38,0) beyond 64 bits; fractions are double as far as a double holds their
+    digits, else text; fields of mixed types keep their JSON as text; fields that were always null are left out until
+    they are not.
 
     Args:
         spark: Parses the type's text.
-        observed: For example ``OBJECT<id: BIGINT, tags: ARRAY<STRING>>``; None or another type if no value was an object.
+        observed: For example ``OBJECT<id: BIGINT, tags: ARRAY<STRING>>``; None or another type if no value was
+            an object.
 
     Returns:
         The columns, all nullable, in alphabetical order; none if no object was seen.
