@@ -1,6 +1,7 @@
 """Stage: one Iceberg write per table to a branch made at the head of `main`; the position rides in its summary."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -158,40 +159,40 @@ def stage(
     spark = systems.spark()
     columns = value_schema(spec, spark, state, records)
     changes: list[Change] = []
-    while True:
-        decoded = decode_json(records, columns)
-        rows = rows_of(decoded, spec)
-        changes += _evolve(spec, state, rows, columns)
-        state = replace(state, table=state.table.refresh())
-        observation = Observation()
-        metrics = [
-            F.count(F.lit(1)).alias("records"),
-            F.count_if(F.col("value").isNull()).alias("tombstones"),
-            F.count_if(F.col("error_class").isNotNull()).alias("failed"),
-        ]
-        if spec.schema is None:
-            metrics.append(observed_schema().alias("observed"))
-        observed_rows = rows_of(decoded.observe(observation, *metrics), spec)
-        primary = _write(systems, spec.identifier, state, observed_rows, plan, plan.after, run_id)
-        counts = observation.get
-        crash_point("primary staged")
-        if spec.schema is not None:
-            break
-        seen = schema_from_observation(counts["observed"])
-        wider = _with_new_fields(columns, seen)
-        if wider == columns:
-            break
-        # The batch itself shows new fields: give the table their columns and stage it again with them.
-        primary.branch.discard()
-        columns = wider
-    dead, known = None, 0
-    if counts["failed"]:
-        try:
+    with ExitStack() as undo:
+        while True:
+            decoded = decode_json(records, columns)
+            rows = rows_of(decoded, spec)
+            changes += _evolve(spec, state, rows, columns)
+            state = replace(state, table=state.table.refresh())
+            observation = Observation()
+            metrics = [
+                F.count(F.lit(1)).alias("records"),
+                F.count_if(F.col("value").isNull()).alias("tombstones"),
+                F.count_if(F.col("error_class").isNotNull()).alias("failed"),
+            ]
+            if spec.schema is None:
+                metrics.append(observed_schema().alias("observed"))
+            observed_rows = rows_of(decoded.observe(observation, *metrics), spec)
+            primary = _write(systems, spec.identifier, state, observed_rows, plan, plan.after, run_id)
+            undo.callback(primary.branch.discard)
+            counts = observation.get
+            crash_point("primary staged")
+            if spec.schema is not None:
+                break
+            wider = _with_new_fields(columns, schema_from_observation(counts["observed"]))
+            if wider == columns:
+                break
+            # The batch itself shows new fields: give the table their columns and stage it again with them.
+            undo.close()
+            columns = wider
+        dead, known = None, 0
+        if counts["failed"]:
             dead, known = _stage_dead_letters(spec, systems, plan, decoded, run_id)
-        except BaseException:
-            primary.branch.discard()
-            raise
-        crash_point("dead letters staged")
+            if dead is not None:
+                undo.callback(dead.branch.discard)
+            crash_point("dead letters staged")
+        undo.pop_all()
     return Staged(primary, dead, counts["records"], counts["tombstones"], counts["failed"], known, tuple(changes))
 
 
