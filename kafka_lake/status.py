@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.errors import KafkaLakeError
@@ -12,7 +11,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Watermarks, lag
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import TableState, read_state, summary_of
+from kafka_lake.lake.positions import TableState, read_state, row_count
 
 
 @dataclass(frozen=True)
@@ -97,12 +96,6 @@ def _partitions(state: TableState | None, now: Watermarks) -> tuple[PartitionSta
     offsets = position.offsets if position else {}
     lags = lag(position, now)
     return tuple(PartitionStatus(p, offsets.get(p), now.end[p], lags[p]) for p in now.partitions)
-
-
-def row_count(table: Table | None) -> int:
-    """Return the rows of the table's current snapshot as its summary tells them; 0 if there is no table."""
-    snapshot = table.current_snapshot() if table else None
-    return int(summary_of(snapshot).get("total-records", 0)) if snapshot else 0
 
 
 def _time(snapshot: Snapshot) -> str:

@@ -9,7 +9,7 @@ from kafka_lake.ingest.audit import Finding
 from kafka_lake.ingest.report import PartitionReport, RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import summary_of
+from kafka_lake.lake.positions import row_count
 
 
 def check_result(finding: Finding, asset_key: dg.AssetKey) -> dg.AssetCheckResult:
@@ -54,7 +54,7 @@ def run_metadata(report: RunReport, catalog: LakeCatalog, spec: TopicTable) -> d
         metadata |= {
             # As text: snapshot ids are larger than what a browser's numbers hold.
             "snapshot_id": str(snapshot.snapshot_id),
-            "dagster/row_count": int(summary_of(snapshot).get("total-records", 0)),
+            "dagster/row_count": row_count(table),
             "dagster/uri": table.location(),
             "dagster/column_schema": dg.TableSchema(
                 columns=[

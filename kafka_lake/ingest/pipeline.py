@@ -18,7 +18,7 @@ from kafka_lake.ingest.stage import create_table, stage
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Position
-from kafka_lake.lake.positions import TableState, read_state, summary_of
+from kafka_lake.lake.positions import TableState, read_state, row_count
 
 log = logging.getLogger(__name__)
 
@@ -123,8 +123,7 @@ def _state(spec: TopicTable, systems: Systems) -> TableState | None:
     if table is None:
         return None
     state = read_state(table)
-    snapshot = table.current_snapshot()
-    if state.position is None and snapshot and int(summary_of(snapshot).get("total-records", 0)):
+    if state.position is None and row_count(table):
         raise TableError(
             f"Table {'.'.join(spec.identifier)} has rows, but no snapshot in the history of main carries a position "
             f"in topic {spec.topic}.",

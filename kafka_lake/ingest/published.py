@@ -10,7 +10,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Position, lag
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, summary_of
+from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, row_count, summary_of
 from kafka_lake.lake.schema import Change, changes
 
 
@@ -35,8 +35,7 @@ def examine(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> li
 
 
 def _row_count(table: Table) -> Finding:
-    snapshot = table.current_snapshot()
-    claimed = int(summary_of(snapshot).get("total-records", 0)) if snapshot else 0
+    claimed = row_count(table)
     counted = sum(task.file.record_count for task in table.scan().plan_files())
     problems = () if claimed == counted else (f"the snapshot claims {claimed} rows, its files hold {counted}",)
     return Finding("row_count", problems, {"rows": counted})

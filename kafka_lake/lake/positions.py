@@ -49,6 +49,12 @@ def summary_of(snapshot: Snapshot) -> dict[str, str]:
     return dict(snapshot.summary.additional_properties) if snapshot.summary else {}
 
 
+def row_count(table: Table | None) -> int:
+    """Return the rows of the table's current snapshot as its summary tells them; 0 if there is no table."""
+    snapshot = table.current_snapshot() if table else None
+    return int(summary_of(snapshot).get("total-records", 0)) if snapshot else 0
+
+
 def read_state(table: Table) -> TableState:
     """Return head and position of ``main``, from one and the same load of the metadata.
 
