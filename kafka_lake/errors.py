@@ -27,6 +27,14 @@ class UnknownTopicError(KafkaError):
     """The topic doesn't exist, or this client may not see it."""
 
 
+class AuthenticationError(KafkaError):
+    """The brokers don't accept who this client says it is, or it them. Asking again is in vain until that is mended."""
+
+
+class AuthorizationError(KafkaError):
+    """The brokers know this client and don't allow it what it asked. Asking again is in vain until they do."""
+
+
 class DataLossError(KafkaLakeError):
     """Kafka no longer has records that the table has not yet. ``main`` is as it was."""
 

@@ -86,7 +86,7 @@ def _status(spec: TopicTable, now: Watermarks | KafkaLakeError, catalog: LakeCat
         snapshot_id=head.snapshot_id if head else None,
         committed_at=_time(head) if head else None,
         rows=row_count(table),
-        dead_letters=row_count(catalog.table(spec.dead_letters)),
+        dead_letters=row_count(catalog.table(spec.dead_letter_table)),
         error=str(now) if isinstance(now, KafkaLakeError) else "",
     )
 

@@ -126,7 +126,7 @@ class View:
         return _rows(self.table)
 
     def dead_letters(self) -> list[dict[str, Any]]:
-        table = self.catalog.table(self.spec.dead_letters)
+        table = self.catalog.table(self.spec.dead_letter_table)
         return _rows(table) if table else []
 
     def ids(self) -> list[Any]:
@@ -139,7 +139,7 @@ class View:
     def fingerprint(self) -> tuple[Any, ...]:
         """Return all that a run which publishes nothing must leave as it was: refs, snapshots, data files."""
         prints: list[Any] = []
-        for name in (self.spec.identifier, self.spec.dead_letters):
+        for name in (self.spec.identifier, self.spec.dead_letter_table):
             if table := self.catalog.table(name):
                 refs = {key: ref.snapshot_id for key, ref in table.metadata.refs.items()}
                 prints.append((refs, {s.snapshot_id for s in table.metadata.snapshots}, data_files(table)))
@@ -158,7 +158,7 @@ class View:
         assert {p: o for p, o in self.position().items() if o} == (ends if position is None else position)
 
     def assert_no_branches(self) -> None:
-        for name in (self.spec.identifier, self.spec.dead_letters):
+        for name in (self.spec.identifier, self.spec.dead_letter_table):
             if table := self.catalog.table(name):
                 assert set(table.metadata.refs) == {"main"}
 

@@ -1,17 +1,23 @@
 """A topic's share of the asset graph: the topic itself, its table below it, and the checks of the table."""
 
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
+from kafka_lake.components.dead_letters import build_dead_letter_assets, report_dead_letters
+from kafka_lake.components.keys import table_key, topic_key
 from kafka_lake.components.metadata import check_result, partition_metadata, run_metadata
 from kafka_lake.errors import AuditFailedError, KafkaLakeError
-from kafka_lake.ingest.audit import CHECKS
+from kafka_lake.ingest.again import Extent, replay
+from kafka_lake.ingest.audit import CHECKS, GATES
 from kafka_lake.ingest.pipeline import GateFailedError, ingest
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.report import Commit
+from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.resource import KafkaResource
@@ -25,17 +31,36 @@ _CHECK_DESCRIPTIONS = {
     "row_count": "Rows, dead letters and tombstones make up the records read.",
     "offset_continuity": "The commit starts where the table's position ends; every offset is there once.",
     "schema_evolution": "The schema changed in ways only that are safe by Iceberg's rules.",
+    "dead_letters": "No more records fit no row than the topic's settings bear.",
+    "data_loss": "Kafka still had all that the table lacked. Never blocks: the loss is recorded, the rest goes on.",
 }
 
 
-def topic_key(spec: TopicTable) -> dg.AssetKey:
-    """Return the asset key of the topic."""
-    return dg.AssetKey(["kafka", spec.topic])
+class Mode(Enum):
+    """What a materialization does."""
+
+    incremental = "incremental"
+    replace = "replace"
 
 
-def table_key(spec: TopicTable) -> dg.AssetKey:
-    """Return the asset key of the table."""
-    return dg.AssetKey(list(spec.identifier))
+class IngestConfig(dg.Config):
+    """Run config of a table: how to materialize the chosen partitions."""
+
+    mode: Mode = Field(
+        default=Mode.incremental,
+        description="incremental: go on where the table ends. replace: read records again that the table has, and "
+        "swap their rows for what today's schema and transform give.",
+    )
+    start: str = Field(
+        default="earliest",
+        description="For replace: from here on. earliest, an offset, an ISO 8601 time, or by partition as 0:17,1:4.",
+    )
+    end: str = Field(
+        default="latest", description="For replace: up to here, exclusive, and never beyond the table's position."
+    )
+    keep_missing: bool = Field(
+        default=False, description="For replace: keep rows whose records Kafka no longer has, instead of refusing."
+    )
 
 
 def partitions_of(topic: str) -> dg.DynamicPartitionsDefinition:
@@ -45,13 +70,20 @@ def partitions_of(topic: str) -> dg.DynamicPartitionsDefinition:
 
 def build_systems(kafka: KafkaResource, catalog: CatalogResource, spark: SparkResource) -> Systems:
     """Return what a run works with, from the deployment's resources."""
-    return Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
+    retry = RetryPolicy(
+        attempts=kafka.retry_attempts,
+        initial_seconds=min(1.0, kafka.retry_max_seconds),
+        max_seconds=kafka.retry_max_seconds,
+    )
+    return Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session, retry)
 
 
 def build_topic_assets(
     spec: TopicTable, owners: list[str], group_name: str, description: str | None
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
     """Return the topic as an external asset and its table as a partitioned, checked, materializable one.
+
+    The dead-letter table is an external asset beside it, with a check that warns.
 
     Args:
         spec: The topic's settings.
@@ -77,7 +109,7 @@ def build_topic_assets(
         metadata={SETTINGS: dg.MetadataValue.json(_settings(spec)), "dagster/table_name": ".".join(spec.identifier)},
     )
     checks = [
-        dg.AssetCheckSpec(name, asset=table.key, blocking=True, description=_CHECK_DESCRIPTIONS[name])
+        dg.AssetCheckSpec(name, asset=table.key, blocking=name in GATES, description=_CHECK_DESCRIPTIONS[name])
         for name in CHECKS
     ]
 
@@ -92,6 +124,7 @@ def build_topic_assets(
     )
     def ingest_topic(
         context: dg.AssetExecutionContext,
+        config: IngestConfig,
         kafka: KafkaResource,
         catalog: CatalogResource,
         spark: SparkResource,
@@ -101,23 +134,32 @@ def build_topic_assets(
             if not context.selected_asset_keys:
                 yield from _check_published(context, spec, systems)
             else:
-                yield from _materialize(context, spec, systems)
+                yield from _materialize(context, config, spec, systems)
         except KafkaLakeError as error:
             raise dg.Failure(description=str(error), allow_retries=not isinstance(error, AuditFailedError)) from error
 
-    return [source, ingest_topic]
+    if spec.dead_letters != "table":
+        return [source, ingest_topic]
+    return [source, ingest_topic, *build_dead_letter_assets(spec, source.key, owners, group_name)]
 
 
-def _materialize(context: dg.AssetExecutionContext, spec: TopicTable, systems: Systems) -> Iterator[Any]:
-    def say(commit: Commit, plan: Plan) -> None:
+def _materialize(
+    context: dg.AssetExecutionContext, config: IngestConfig, spec: TopicTable, systems: Systems
+) -> Iterator[Any]:
+    def tell(commit: Commit, plan: Plan) -> None:
         context.log.info(
             f"Snapshot {commit.snapshot}: {commit.rows} rows, {commit.dead_letters} dead letters, "
             f"{commit.tombstones} tombstones from {commit.records} records; {plan.remaining} offsets to go."
         )
 
     wanted = {int(key) for key in context.partition_keys}
+    step, say, run_id = context.log.debug, context.log.warning, context.run_id
     try:
-        report = ingest(spec, systems, context.run_id, wanted, on_commit=say, on_step=context.log.debug)
+        if config.mode is Mode.replace:
+            extent = Extent(config.start, config.end, frozenset(wanted), config.keep_missing)
+            report = replay(spec, systems, run_id, extent, on_commit=tell, on_step=step, say=say)
+        else:
+            report = ingest(spec, systems, run_id, wanted, on_commit=tell, on_step=step, say=say)
     except GateFailedError as error:
         for finding in error.findings:
             yield check_result(finding, table_key(spec))
@@ -127,6 +169,8 @@ def _materialize(context: dg.AssetExecutionContext, spec: TopicTable, systems: S
             context.add_asset_metadata(
                 partition_metadata(partition), asset_key=table_key(spec), partition_key=str(partition.partition)
             )
+    if report.total("dead_letters") and spec.dead_letters == "table":
+        report_dead_letters(context.instance, spec, systems.catalog)
     yield dg.MaterializeResult(
         asset_key=table_key(spec),
         metadata=run_metadata(report, systems.catalog, spec),
@@ -154,3 +198,16 @@ def settings_of(metadata: dict[str, Any]) -> TopicTable:
     doc = dict(carried)
     doc["partition_by"], doc["sort_by"] = tuple(doc["partition_by"]), tuple(doc["sort_by"])
     return TopicTable(**doc)
+
+
+def topics_of(repository: dg.RepositoryDefinition | None) -> list[TopicTable]:
+    """Return the settings of all topics that a code location has, by the keys of their tables."""
+    if repository is None:
+        return []
+    by_key = {
+        key: metadata
+        for assets in repository.assets_defs_by_key.values()
+        for key, metadata in assets.metadata_by_key.items()
+        if SETTINGS in metadata
+    }
+    return [settings_of(dict(by_key[key])) for key in sorted(by_key)]

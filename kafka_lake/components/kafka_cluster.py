@@ -5,6 +5,7 @@ from typing import Any
 import dagster as dg
 from pydantic import ConfigDict, Field
 
+from kafka_lake.components.replay_job import replay_dead_letters
 from kafka_lake.components.sensor import build_sensor
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
@@ -28,19 +29,27 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
     )
     spark_config: dict[str, Any] = Field(default_factory=dict, description="Spark settings.")
     read_committed: bool = Field(default=True, description="Leave out aborted and open transactions.")
+    retry_attempts: int = Field(default=6, ge=1, description="Attempts at whatever fails for a passing reason.")
+    retry_max_seconds: float = Field(default=30.0, gt=0, description="Longest wait between two attempts.")
     sensor_interval_seconds: int = Field(default=10, ge=1, description="Seconds between two looks at the offsets.")
     sensor_running: bool = Field(default=True, description="Whether the sensor is on without being switched on.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Return resources, executor and sensor."""
+        """Return resources, executor, sensor and job."""
         catalog = CatalogResource(properties=self.catalog_properties)
         return dg.Definitions(
             resources={
-                "kafka": KafkaResource(properties=self.kafka_properties, read_committed=self.read_committed),
+                "kafka": KafkaResource(
+                    properties=self.kafka_properties,
+                    read_committed=self.read_committed,
+                    retry_attempts=self.retry_attempts,
+                    retry_max_seconds=self.retry_max_seconds,
+                ),
                 "catalog": catalog,
                 "spark": SparkResource(spark_config=self.spark_config, catalog=catalog),
             },
             # One JVM or one Connect session a run: steps in processes of their own would start one each.
             executor=dg.in_process_executor,
             sensors=[build_sensor(self.sensor_interval_seconds, self.sensor_running)],
+            jobs=[replay_dead_letters],
         )

@@ -1,7 +1,7 @@
 """`type: kafka_lake.KafkaTopicTable`: a few lines of YAML become source asset, table asset and checks."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import dagster as dg
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
@@ -10,7 +10,7 @@ from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan import start_timestamp_ms
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.topic_table import TopicTable, dead_letter_limit
 from kafka_lake.lake.tables import parse_partition_field, parse_sort_field
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -29,7 +29,7 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
     topic: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")] = Field(
         description="Name of the Kafka topic."
     )
-    namespace: Name = Field(default="kafka", description="Iceberg namespace of the table.")
+    namespace: Name = Field(default="lake", description="Iceberg namespace of the table.")
     table: Name | None = Field(default=None, description="Name of the table; the topic's, in lower case, by default.")
     columns: str | None = Field(
         default=None,
@@ -55,6 +55,18 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
     consumer_group: str | None = Field(
         default=None, description="Consumer group that shows the table's position to lag tools."
     )
+    on_data_loss: Literal["fail", "continue"] = Field(
+        default="fail",
+        description="If Kafka no longer has what the table lacks: fail, or continue with what is left, loss recorded.",
+    )
+    dead_letters: Literal["table", "fail", "skip"] = Field(
+        default="table",
+        description="What becomes of records that fit no row: kept in a table, fail the run, or skipped (and counted).",
+    )
+    max_dead_letters: int | str | None = Field(
+        default=None, description="How many of them a run bears before it fails: a count (100) or a share (5%)."
+    )
+    max_record_bytes: int | None = Field(default=None, ge=1, description="Longer values are dead letters.")
 
     @model_validator(mode="after")
     def _possible(self) -> "KafkaTopicTable":
@@ -65,6 +77,7 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
                 parse_sort_field(text)
             if self.start not in ("earliest", "latest"):
                 start_timestamp_ms(self.start)
+            dead_letter_limit(self.max_dead_letters)
             declared = check_ddl(self.columns) if self.columns is not None else None
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
@@ -79,6 +92,11 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
             raise ValueError(
                 f"schema: has a column {self.metadata_column}, which is the metadata column too. "
                 "Give the latter another name with metadata_column:."
+            )
+        if (self.namespace, self.table or derived_table_name(self.topic)) == ("kafka", self.topic):
+            raise ValueError(
+                f"namespace: topic {self.topic} and its table would be the same asset, kafka/{self.topic}. "
+                "Choose another namespace: or table:."
             )
         if self.table_properties.get("write.distribution-mode") == "range":
             raise ValueError(
@@ -102,6 +120,10 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
             max_records_per_commit=self.max_records_per_commit,
             transform=self.transform,
             consumer_group=self.consumer_group,
+            on_data_loss=self.on_data_loss,
+            dead_letters=self.dead_letters,
+            max_dead_letters=self.max_dead_letters,
+            max_record_bytes=self.max_record_bytes,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

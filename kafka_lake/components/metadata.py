@@ -41,6 +41,8 @@ def run_metadata(report: RunReport, catalog: LakeCatalog, spec: TopicTable) -> d
         "records_read": report.total("records"),
         "dead_letters": report.total("dead_letters"),
         "tombstones": report.total("tombstones"),
+        # Aborted transactions, transaction markers, and what compaction removed.
+        "invisible_offsets": report.total("invisible"),
         "commits": len(report.commits),
         "files_added": report.total("files"),
         "bytes_added": report.total("size"),
@@ -48,6 +50,20 @@ def run_metadata(report: RunReport, catalog: LakeCatalog, spec: TopicTable) -> d
         "records_per_second": round(report.total("records") / max(report.seconds, 1e-9)),
         "dagster/table_name": f"{catalog.name}.{report.table}",
     }
+    if classes := report.classes():
+        metadata["dead_letter_classes"] = dg.MetadataValue.md(
+            "\n".join(
+                [
+                    "| class | records | sample | reason | value |",
+                    "|---|---|---|---|---|",
+                    *(
+                        f"| {c.name} | {c.count} | partition {c.partition} offset {c.offset} "
+                        f"| {_cell(c.message)} | `{_cell(c.value)}` |"
+                        for c in classes
+                    ),
+                ]
+            )
+        )
     table = catalog.table(spec.identifier)
     snapshot = table.current_snapshot() if table else None
     if table and snapshot:
@@ -84,3 +100,8 @@ def readable(iceberg_type: str) -> str:
 
 def _plain(value: Any) -> Any:
     return value if isinstance(value, int | float | str) else str(value)
+
+
+def _cell(text: str) -> str:
+    """Return text that can't break a Markdown table."""
+    return text.replace("|", "\\|").replace("`", "'").replace("\n", " ")

@@ -10,7 +10,8 @@ from hashlib import sha256
 
 import dagster as dg
 
-from kafka_lake.components.assets import SETTINGS, TABLE_TAG, partitions_of, settings_of, table_key, topic_key
+from kafka_lake.components.assets import TABLE_TAG, partitions_of, topics_of
+from kafka_lake.components.keys import table_key, topic_key
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Position, Watermarks, lag
@@ -89,7 +90,7 @@ def build_sensor(interval_seconds: int, running: bool) -> dg.SensorDefinition:
     def kafka_offsets(
         context: dg.SensorEvaluationContext, kafka: KafkaResource, catalog: CatalogResource
     ) -> dg.SensorResult | dg.SkipReason:
-        specs = _topics(context)
+        specs = topics_of(context.repository_def)
         if not specs:
             return dg.SkipReason("No topics: add a YAML document of type kafka_lake.KafkaTopicTable to defs/.")
         return evaluate(context, specs, kafka, catalog.open())
@@ -139,19 +140,6 @@ def evaluate(
     if not requests and not additions:
         return dg.SkipReason("; ".join([*notes, *failures]))
     return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=additions, asset_events=observations)
-
-
-def _topics(context: dg.SensorEvaluationContext) -> list[TopicTable]:
-    repository = context.repository_def
-    if repository is None:
-        return []
-    by_key = {
-        key: metadata
-        for assets in repository.assets_defs_by_key.values()
-        for key, metadata in assets.metadata_by_key.items()
-        if SETTINGS in metadata
-    }
-    return [settings_of(dict(by_key[key])) for key in sorted(by_key)]
 
 
 def _busy_topics(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable]) -> set[str]:

@@ -1,5 +1,6 @@
 """Audit: is what was staged exactly what was planned? Findings, not opinions; the same for staged and published."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,14 +8,16 @@ from typing import Any
 from pyspark.sql import functions as F
 
 from kafka_lake.ingest.plan import Plan
-from kafka_lake.ingest.stage import Staged
+from kafka_lake.ingest.stage import Staged, added_rows
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import OffsetRange, Position
-from kafka_lake.lake.positions import POSITION, summary_of
+from kafka_lake.kafka.offsets import Loss, OffsetRange, Position
+from kafka_lake.lake.positions import POSITION, ancestors, summary_of
 from kafka_lake.lake.schema import Change, changes
 
-CHECKS = ("row_count", "offset_continuity", "schema_evolution")
+CHECKS = ("row_count", "offset_continuity", "schema_evolution", "dead_letters", "data_loss")
+# The others tell what happened, and don't keep a commit from being published.
+GATES = frozenset(CHECKS) - {"data_loss"}
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,15 @@ class Finding:
         """Return whether there is no problem."""
         return not self.problems
 
+    @property
+    def refuses(self) -> bool:
+        """Return whether a commit must not be published because of this."""
+        return not self.passed and self.check in GATES
+
 
 @dataclass(frozen=True)
 class PartitionRows:
-    """What a snapshot holds of one Kafka partition: rows, first and last offset, and how many offsets are distinct."""
+    """What a snapshot adds of one Kafka partition: rows, first and last offset, and how many offsets are distinct."""
 
     partition: int
     rows: int
@@ -48,42 +56,60 @@ class PartitionRows:
     distinct: int
 
 
-def audit(spec: TopicTable, systems: Systems, plan: Plan, staged: Staged) -> tuple[list[Finding], dict[int, int]]:
+def audit(
+    spec: TopicTable, systems: Systems, plan: Plan, staged: Staged, earlier: tuple[int, int] = (0, 0)
+) -> tuple[list[Finding], dict[int, int]]:
     """Examine a staged commit.
 
     Args:
         spec: The topic's settings.
-        systems: Spark reads two integer columns of the staged files, and nothing else.
+        systems: Spark reads three columns of the staged files, and nothing else.
         plan: What should be there.
         staged: What is there.
+        earlier: Dead letters and records of the run's commits before this one; its limit is for the whole run.
 
     Returns:
         One finding per check, and the rows per Kafka partition (empty without metadata columns).
     """
+    primary = staged.primary
     held = _staged_partitions(spec, systems, staged) if spec.metadata_column else None
-    table = staged.primary.state.table.refresh()
-    before = {s.schema_id: s for s in table.metadata.schemas}
-    head = table.metadata.snapshot_by_id(staged.primary.branch.head)
-    new = table.metadata.snapshot_by_id(staged.primary.snapshot)
-    old_schema = before.get(head.schema_id) if head and head.schema_id is not None else None
-    new_schema = before.get(new.schema_id) if new and new.schema_id is not None else None
+    table = primary.state.table.refresh()
+    schemas = {s.schema_id: s for s in table.metadata.schemas}
+    head = table.metadata.snapshot_by_id(primary.branch.head)
+    new = table.metadata.snapshot_by_id(primary.appended)
+    old_schema = schemas.get(head.schema_id) if head and head.schema_id is not None else None
+    new_schema = schemas.get(new.schema_id) if new and new.schema_id is not None else None
     evolution = changes(old_schema, new_schema) if old_schema and new_schema else []
     carried = summary_of(new).get(POSITION, "") if new else ""
+    behind = [s.snapshot_id for s in ancestors(table, primary.snapshot)]
     chain = (
         []
-        if new and new.parent_snapshot_id == staged.primary.branch.head
-        else [f"the staged snapshot {staged.primary.snapshot} does not follow {staged.primary.branch.head}"]
+        if primary.branch.head in behind and primary.appended in behind
+        else [f"the staged snapshot {primary.snapshot} does not follow {primary.branch.head}"]
     )
+    chain += [
+        f"partition {v.partition} has {v.rows} rows that Kafka no longer has, the first at offset {v.first}; "
+        "keep them with --keep-missing"
+        for v in staged.vanished
+    ]
     return [
-        row_count(staged),
-        offset_continuity(plan, staged.primary.state.position, held, carried, chain),
+        row_count(spec, plan, staged),
+        offset_continuity(plan, primary.state.position, held, carried, chain),
         schema_evolution(evolution),
-    ], {h.partition: h.rows for h in held or ()}
+        dead_letters(spec, staged, earlier),
+        data_loss(plan.losses),
+    ], _summed_rows(held or ())
 
 
-def row_count(staged: Staged) -> Finding:
-    """Check that rows, dead letters and tombstones make up the records read."""
-    dead = staged.known_failed + (staged.dead_letters.rows if staged.dead_letters else 0)
+def _summed_rows(held: Sequence[PartitionRows]) -> dict[int, int]:
+    rows: Counter[int] = Counter()
+    for each in held:
+        rows[each.partition] += each.rows
+    return dict(rows)
+
+
+def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
+    """Check that rows, dead letters and tombstones make up the records read, and that no dead letter is missing."""
     total = staged.primary.rows + staged.failed + staged.tombstones
     problems = []
     if total != staged.records:
@@ -91,15 +117,45 @@ def row_count(staged: Staged) -> Finding:
             f"{staged.records} records were read, but {staged.primary.rows} rows + {staged.failed} dead letters + "
             f"{staged.tombstones} tombstones make {total}"
         )
-    if dead < staged.failed:
-        problems.append(f"{staged.failed} records didn't decode, but the dead-letter table has {dead} of them")
+    kept = staged.known_failed + (staged.dead_letters.rows if staged.dead_letters else 0)
+    if spec.dead_letters == "table" and plan.kind != "redeliver" and kept != staged.failed:
+        problems.append(f"{staged.failed} records didn't decode, but the dead-letter table has {kept} of them")
     facts = {
         "records_read": staged.records,
         "rows": staged.primary.rows,
         "dead_letters": staged.failed,
         "tombstones": staged.tombstones,
+        # Aborted transactions, transaction markers, and what compaction removed.
+        "invisible_offsets": max(0, plan.records_at_most - staged.records),
     }
     return Finding("row_count", tuple(problems), facts)
+
+
+def dead_letters(spec: TopicTable, staged: Staged, earlier: tuple[int, int] = (0, 0)) -> Finding:
+    """Check that no more records failed than the topic's settings bear, counted over the whole run."""
+    failed, records = staged.failed + earlier[0], staged.records + earlier[1]
+    classes = "; ".join(
+        f"{c.count} {c.name}, the first in partition {c.partition} at offset {c.offset}: {c.message}"
+        for c in staged.classes
+    )
+    problems = []
+    if staged.failed and spec.dead_letters == "fail":
+        problems.append(f"dead_letters is fail, and {staged.failed} records of {staged.records} fit no row ({classes})")
+    elif staged.failed and not spec.bears(failed, records):
+        problems.append(f"{failed} dead letters of {records} records, the limit is {spec.max_dead_letters} ({classes})")
+    facts: dict[str, Any] = {"dead_letters": staged.failed, "policy": spec.dead_letters}
+    for each in staged.classes:
+        facts[each.name] = each.count
+        facts[f"sample_{each.name}"] = (
+            f"partition {each.partition} offset {each.offset}: {each.message} Value: {each.value}"
+        )
+    return Finding("dead_letters", tuple(problems), facts)
+
+
+def data_loss(losses: Sequence[Loss]) -> Finding:
+    """Tell what a commit gives up for lost; it is published nevertheless, since that is what was asked for."""
+    facts = {f"partition_{loss.partition}": str(loss) for loss in losses}
+    return Finding("data_loss", tuple(str(loss) for loss in losses), facts)
 
 
 def offset_continuity(
@@ -112,24 +168,27 @@ def offset_continuity(
     """Check that the commit starts where the table's position ends, overlaps nothing and has every offset once."""
     problems = list(chain)
     ranges = {r.partition: r for r in plan.ranges}
-    for each in plan.ranges:
+    lost = {loss.partition for loss in plan.losses}
+    for each in plan.ranges if plan.kind == "append" else ():
         expected = before.offsets.get(each.partition) if before else None
-        if expected is not None and expected != each.start:
+        if expected is not None and expected != each.start and each.partition not in lost:
             problems.append(f"partition {each.partition} starts at {each.start}, the table's position is {expected}")
+    if plan.kind in ("replace", "redeliver") and before is not None and before != plan.after:
+        problems.append(f"a {plan.kind} must not move the position, which was {before.to_json()}")
     if carried != plan.after.to_json():
         problems.append(f"the staged snapshot carries position {carried or '(none)'}, not {plan.after.to_json()}")
     for rows in held or ():
-        problems += _partition_problems(rows, ranges.get(rows.partition))
+        problems += _partition_problems(rows, ranges.get(rows.partition), plan.kind == "redeliver")
     facts = {f"partition_{r.partition}": f"{r.start}..{r.end}" for r in plan.ranges}
     return Finding("offset_continuity", tuple(problems), facts)
 
 
-def _partition_problems(rows: PartitionRows, planned: OffsetRange | None) -> list[str]:
+def _partition_problems(rows: PartitionRows, planned: OffsetRange | None, anywhere: bool) -> list[str]:
     where = f"partition {rows.partition}"
-    if planned is None:
-        return [f"{where} has {rows.rows} rows (offsets {rows.first} to {rows.last}) that nobody planned"]
     problems = []
-    if rows.first < planned.start or rows.last >= planned.end:
+    if planned is None and not anywhere:
+        return [f"{where} has {rows.rows} rows (offsets {rows.first} to {rows.last}) that nobody planned"]
+    if planned is not None and (rows.first < planned.start or rows.last >= planned.end):
         problems.append(
             f"{where} has offsets {rows.first} to {rows.last}, planned were {planned.start} to {planned.end - 1}"
         )
@@ -148,19 +207,17 @@ def schema_evolution(evolution: Sequence[Change]) -> Finding:
 
 
 def _staged_partitions(spec: TopicTable, systems: Systems, staged: Staged) -> list[PartitionRows]:
-    source = (
-        systems.spark()
-        .read.format("iceberg")
-        .option("start-snapshot-id", str(staged.primary.branch.head))
-        .option("end-snapshot-id", str(staged.primary.snapshot))
-        .load(systems.catalog.spark_name(spec.identifier))
-    )
     offset = F.col(f"`{spec.metadata_column}`.offset")
     partition = F.col(f"`{spec.metadata_column}`.partition").alias("partition")
-    found = source.groupBy(partition).agg(
-        F.count(F.lit(1)).alias("rows"),
-        F.min(offset).alias("first"),
-        F.max(offset).alias("last"),
-        F.count_distinct(offset).alias("distinct"),
+    topic_id = F.col(f"`{spec.metadata_column}`.topic_id").alias("topic_id")
+    found = (
+        added_rows(systems, spec.identifier, staged.primary)
+        .groupBy(partition, topic_id)
+        .agg(
+            F.count(F.lit(1)).alias("rows"),
+            F.min(offset).alias("first"),
+            F.max(offset).alias("last"),
+            F.count_distinct(offset).alias("distinct"),
+        )
     )
     return [PartitionRows(r["partition"], r["rows"], r["first"], r["last"], r["distinct"]) for r in found.collect()]

@@ -1,4 +1,4 @@
-"""One run, the seven steps in a row: plan, read, decode and stage, audit, publish, report.
+"""One commit, the seven steps in a row: plan, read, decode and stage, audit, publish, report; and a run of them.
 
 Exactly once rests on three things alone: the plan begins at the position of the very head that the branch starts from,
 the position is part of the snapshot that holds the rows, and a fast-forward is refused if the head has moved.
@@ -7,18 +7,24 @@ the position is part of the snapshot that holds the rows, and a fast-forward is 
 import logging
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from kafka_lake.errors import AuditFailedError, KafkaError, PublishRefusedError, TableError
+from kafka_lake.errors import AuditFailedError, KafkaError, KafkaLakeError, PublishRefusedError, TableError
 from kafka_lake.ingest.audit import Finding, audit
-from kafka_lake.ingest.plan import Plan, opening, plan, start_offsets
+from kafka_lake.ingest.clean import sweep
+from kafka_lake.ingest.plan import Plan, opening, plan, standstill, start_offsets
 from kafka_lake.ingest.publish import publish
 from kafka_lake.ingest.read import read
+from kafka_lake.ingest.rebuild import rebuilt_position
 from kafka_lake.ingest.report import Commit, RunReport
-from kafka_lake.ingest.stage import create_table, stage
+from kafka_lake.ingest.retry import call, kafka_data_loss
+from kafka_lake.ingest.settle import settle
+from kafka_lake.ingest.stage import Staged, create_table, stage
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import Position
-from kafka_lake.lake.positions import TableState, read_state, row_count
+from kafka_lake.kafka.offsets import Position, Watermarks
+from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
 
 log = logging.getLogger(__name__)
 
@@ -33,72 +39,135 @@ class GateFailedError(AuditFailedError):
         self.findings = findings
 
 
-def ingest(
-    spec: TopicTable,
-    systems: Systems,
-    run_id: str,
-    partitions: Collection[int] | None = None,
-    on_commit: Callable[[Commit, Plan], None] = lambda commit, plan: None,
-    on_step: Callable[[str], None] = lambda step: None,
-) -> RunReport:
-    """Bring a table up to where its topic ends now.
+def ignore(*_: Any) -> None:
+    """Do nothing: the hook of those who don't listen."""
+
+
+@dataclass
+class Run:
+    """One run over one topic: commit after commit until its agenda has no more.
 
     Args:
         spec: The topic and its table.
         systems: Cluster, catalog and Spark; Spark isn't touched if there is nothing to do.
         run_id: Goes into branch names, snapshot summaries and dead letters.
-        partitions: Only these Kafka partitions; None for all.
         on_commit: Called after each published commit with it and its plan.
         on_step: Called with the name of each step that has been done.
-
-    Returns:
-        What was done.
-
-    Raises:
-        GateFailedError: If a gate refused a commit; commits before it stay.
-        DataLossError: If Kafka no longer has what comes next.
-        PublishRefusedError: If others kept moving ``main`` ahead of this run.
-        KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
+        say: Gets a line for whatever a person reading the run's log should know: retries, refusals, rebuilt positions.
     """
-    began = time.monotonic()
-    now = systems.cluster.watermarks_of(spec.topic)
-    starts = None
-    commits: list[Commit] = []
-    refused = 0
-    while True:
-        state = _state(spec, systems)
-        position = state.position if state else None
-        if position is None and starts is None:
-            starts = start_offsets(spec, systems.cluster, now)
-        todo = plan(position, now, starts or {}, spec.max_records_per_commit, partitions)
-        if todo is None and position is None:
-            todo = opening(spec, now, starts or {})
-        on_step("planned")
+
+    spec: TopicTable
+    systems: Systems
+    run_id: str
+    on_commit: Callable[[Commit, Plan], None] = ignore
+    on_step: Callable[[str], None] = ignore
+    say: Callable[[str], None] = log.warning
+    now: Watermarks = field(init=False)
+    commits: list[Commit] = field(init=False, default_factory=list)
+    position: Position | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.look()
+
+    def look(self) -> None:
+        """Ask the brokers what the topic holds now.
+
+        Raises:
+            KafkaError: If they don't answer, or refuse.
+        """
+        ask = self.systems.cluster.watermarks_of
+        self.now = call(self.systems.retry, self.say, f"Topic {self.spec.topic}", lambda: ask(self.spec.topic))
+
+    def go(
+        self,
+        next_plan: Callable[[TableState | None], Plan | None],
+        reading: Callable[[Plan], Any],
+        published: Callable[[Staged], None] = ignore,
+    ) -> RunReport:
+        """Commit what the agenda asks for until it asks for nothing more.
+
+        Args:
+            next_plan: Gives the next commit, from the table as it is at that moment.
+            reading: Gives a plan's records.
+            published: Called after each publication.
+
+        Returns:
+            What was done.
+
+        Raises:
+            GateFailedError: If a gate refused a commit; commits before it stay.
+            PublishRefusedError: If others kept moving ``main`` ahead of this run.
+            KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
+        """
+        began = time.monotonic()
+        refused = 0
+        while True:
+            try:
+                done = call(
+                    self.systems.retry,
+                    self.say,
+                    f"Topic {self.spec.topic}",
+                    lambda: self._commit(next_plan, reading, published),
+                )
+            except PublishRefusedError as error:
+                refused += 1
+                if refused >= _ATTEMPTS:
+                    raise
+                self.say(f"{error} Planning again from the new position ({refused} of {_ATTEMPTS}).")
+                continue
+            except Exception as error:
+                refused += 1
+                if (lost := kafka_data_loss(error)) is None or refused >= _ATTEMPTS:
+                    raise
+                # The plan knows what that means for this topic, and says which offsets are concerned.
+                self.say(f"Topic {self.spec.topic}: Kafka lost records after the plan was made: {lost}")
+                self.look()
+                continue
+            if done is None:
+                break
+            refused = 0
+            commit, todo = done
+            self.commits.append(commit)
+            self._mirror(commit.after)
+            self.on_commit(commit, todo)
+        if self.commits:
+            sweep(self.spec, self.systems)
+        table = ".".join(self.spec.identifier)
+        elapsed = time.monotonic() - began
+        return RunReport(self.spec.topic, table, self.run_id, self.now, self.position, self.commits, elapsed)
+
+    def _commit(
+        self,
+        next_plan: Callable[[TableState | None], Plan | None],
+        reading: Callable[[Plan], Any],
+        published: Callable[[Staged], None],
+    ) -> tuple[Commit, Plan] | None:
+        spec, systems = self.spec, self.systems
+        settle(spec, systems, self.run_id, on_step=self.on_step)
+        state = self.state()
+        self.position = state.position if state else None
+        todo = next_plan(state)
+        self.on_step("planned")
         if todo is None:
-            break
-        records = read(systems.spark(), systems.kafka_options, todo, spec.topic)
+            return None
+        records = reading(todo)
         if state is None or state.head is None:
             create_table(spec, systems, records)
-            on_step("table created")
-            continue
-        staged = stage(spec, systems, state, todo, records, run_id, on_step)
+            self.on_step("table created")
+            return self._commit(next_plan, reading, published)
         try:
-            findings, by_partition = audit(spec, systems, todo, staged)
-            if failed := [f for f in findings if not f.passed]:
-                reasons = "; ".join(f"{f.check}: {p}" for f in failed for p in f.problems)
-                raise GateFailedError(f"Topic {spec.topic}, table {'.'.join(spec.identifier)}: {reasons}.", findings)
-            on_step("audited")
-            publish(staged, on_step)
-        except PublishRefusedError as error:
-            staged.discard()
-            refused += 1
-            if refused >= _ATTEMPTS:
-                raise
-            log.warning("%s Planning again from the new position (%s of %s).", error, refused, _ATTEMPTS)
-            continue
-        except BaseException:
-            staged.discard()
+            staged, findings, by_partition = self._publish(state, todo, records)
+        except KafkaLakeError:
             raise
+        except Exception as error:
+            # Who publishes takes the branches of those away who no longer can: that shows as any error.
+            table = systems.catalog.table(spec.identifier)
+            if (head := head_of(table) if table else None) == state.head:
+                raise
+            raise PublishRefusedError(
+                f"Table {'.'.join(spec.identifier)}: main moved from snapshot {state.head} to {head} meanwhile."
+            ) from error
+        published(staged)
         commit = Commit(
             staged.primary.snapshot,
             todo.ranges,
@@ -111,30 +180,114 @@ def ingest(
             staged.primary.size,
             by_partition,
             tuple(findings),
+            todo.kind,
+            staged.classes,
         )
-        commits.append(commit)
-        _mirror(spec, systems, commit.after)
-        on_commit(commit, todo)
-    return RunReport(spec.topic, ".".join(spec.identifier), run_id, now, position, commits, time.monotonic() - began)
+        return commit, todo
+
+    def _publish(self, state: TableState, todo: Plan, records: Any) -> tuple[Staged, list[Finding], dict[int, int]]:
+        spec, systems = self.spec, self.systems
+        staged = stage(spec, systems, state, todo, records, self.run_id, self.on_step)
+        try:
+            earlier = sum(c.dead_letters for c in self.commits), sum(c.records for c in self.commits)
+            findings, by_partition = audit(spec, systems, todo, staged, earlier)
+            if failed := [f for f in findings if f.refuses]:
+                reasons = "; ".join(f"{f.check}: {p}" for f in failed for p in f.problems)
+                raise GateFailedError(f"Topic {spec.topic}, table {'.'.join(spec.identifier)}: {reasons}.", findings)
+            self.on_step("audited")
+            publish(staged, self.on_step)
+        except BaseException:
+            staged.discard()
+            raise
+        return staged, findings, by_partition
+
+    def state(self) -> TableState | None:
+        """Return the table as it is now, its position rebuilt if no snapshot carries it any more.
+
+        Raises:
+            TableError: If the position is gone and can't be told with certainty.
+        """
+        table = self.systems.catalog.table(self.spec.identifier)
+        if table is None:
+            return None
+        state = read_state(table)
+        if state.position is not None or not row_count(table):
+            return state
+        position = rebuilt_position(self.spec, self.systems, state, self.now)
+        self.say(
+            f"Table {'.'.join(self.spec.identifier)}: no snapshot carries the position any more; "
+            f"rebuilt from the rows: {dict(position.offsets)}."
+        )
+        return replace(state, position=position, rebuilt=True)
+
+    def _mirror(self, position: Position) -> None:
+        try:
+            self.systems.cluster.commit_group(self.spec.group, position)
+        except KafkaError as error:
+            self.say(f"The table is up to date; lag tools may not be: {error}")
 
 
-def _state(spec: TopicTable, systems: Systems) -> TableState | None:
-    table = systems.catalog.table(spec.identifier)
-    if table is None:
-        return None
-    state = read_state(table)
-    if state.position is None and row_count(table):
+def ingest(
+    spec: TopicTable,
+    systems: Systems,
+    run_id: str,
+    partitions: Collection[int] | None = None,
+    on_commit: Callable[[Commit, Plan], None] = ignore,
+    on_step: Callable[[str], None] = ignore,
+    say: Callable[[str], None] = log.warning,
+) -> RunReport:
+    """Bring a table up to where its topic ends now.
+
+    Args:
+        spec: The topic and its table.
+        systems: Cluster, catalog and Spark; Spark isn't touched if there is nothing to do.
+        run_id: Goes into branch names, snapshot summaries and dead letters.
+        partitions: Only these Kafka partitions; None for all.
+        on_commit: Called after each published commit with it and its plan.
+        on_step: Called with the name of each step that has been done.
+        say: Gets a line for whatever a person reading the run's log should know.
+
+    Returns:
+        What was done.
+
+    Raises:
+        GateFailedError: If a gate refused a commit; commits before it stay.
+        DataLossError: If Kafka no longer has what comes next, and the topic's settings don't say to go on.
+        PublishRefusedError: If others kept moving ``main`` ahead of this run.
+        KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
+    """
+    run = Run(spec, systems, run_id, on_commit, on_step, say)
+    starts: dict[int, int] = {}
+
+    def next_plan(state: TableState | None) -> Plan | None:
+        position = state.position if state else None
+        if position is None and not starts:
+            starts.update(start_offsets(spec, systems.cluster, run.now))
+        go_on = spec.on_data_loss == "continue"
+        todo = plan(position, run.now, starts, spec.max_records_per_commit, partitions, go_on)
+        if todo is None and position is None:
+            return opening(spec, run.now, starts)
+        if todo is None and state and state.rebuilt and position:
+            return standstill(position)
+        return todo
+
+    return run.go(next_plan, reading(run))
+
+
+def reading(run: Run) -> Callable[[Plan], Any]:
+    """Return what reads a plan's ranges from Kafka."""
+    return lambda todo: read(run.systems.spark(), run.systems.kafka_options, todo, run.spec.topic)
+
+
+def existing(spec: TopicTable, state: TableState | None) -> TableState:
+    """Return the table's state.
+
+    Raises:
+        TableError: If there is no table with a position yet.
+    """
+    if state is None or state.position is None:
         raise TableError(
-            f"Table {'.'.join(spec.identifier)} has rows, but no snapshot in the history of main carries a position "
-            f"in topic {spec.topic}.",
-            "Nothing was read, since rows could double. Choose another table: in the topic's YAML, or roll main back "
-            "to a snapshot that kafka_lake wrote.",
+            f"Table {'.'.join(spec.identifier)} of topic {spec.topic} has no position yet.",
+            f"Fill it first: materialize it, or run `kafka-lake ingest {spec.topic}`.",
         )
     return state
-
-
-def _mirror(spec: TopicTable, systems: Systems, position: Position) -> None:
-    try:
-        systems.cluster.commit_group(spec.group, position)
-    except KafkaError as error:
-        log.warning("The table is up to date; lag tools may not be: %s", error)

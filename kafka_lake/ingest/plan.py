@@ -1,13 +1,15 @@
 """Plan: the table's position and the topic's watermarks become the exact offsets of one commit. No Spark here."""
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
 from kafka_lake.errors import ConfigurationError, DataLossError, TopicReplacedError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import OffsetRange, Position, Watermarks
+from kafka_lake.kafka.offsets import Loss, OffsetRange, Position, Watermarks
 
 
 @dataclass(frozen=True)
@@ -15,14 +17,23 @@ class Plan:
     """One commit to be: what to read, and the position that its snapshot will carry.
 
     Args:
-        ranges: Offsets to read, ascending by partition; none of them empty but in an `opening`.
+        ranges: Offsets to read, ascending by partition; empty ranges in plans that only move the position.
         after: The position once they are in the table, with every partition of the topic.
         remaining: Offsets that are left for later commits of this run.
+        kind: ``append`` goes on at the table's position; ``replace`` swaps rows that the table has for what Kafka has
+            now; ``reset`` moves the position; ``redeliver`` adds rows of dead letters.
+        deletes: Offsets whose rows leave the table in the same commit.
+        keep_missing: In a replacement, keep rows whose records Kafka no longer has, instead of refusing.
+        losses: What this commit gives up for lost.
     """
 
     ranges: tuple[OffsetRange, ...]
     after: Position
     remaining: int
+    kind: Literal["append", "replace", "reset", "redeliver"] = "append"
+    deletes: tuple[OffsetRange, ...] = ()
+    keep_missing: bool = False
+    losses: tuple[Loss, ...] = ()
 
     @property
     def records_at_most(self) -> int:
@@ -51,7 +62,7 @@ def start_offsets(spec: TopicTable, cluster: KafkaCluster, now: Watermarks) -> d
     }
 
 
-def start_timestamp_ms(text: str) -> int:
+def start_timestamp_ms(text: str, setting: str = "start") -> int:
     """Return an ISO 8601 time as milliseconds since the epoch; without a zone it is UTC.
 
     Raises:
@@ -64,63 +75,99 @@ def start_timestamp_ms(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigurationError(
-            f"start: {text!r} is neither earliest, latest nor an ISO 8601 time.",
+            f"{setting}: {text!r} is neither earliest, latest nor an ISO 8601 time.",
             "Write for example 2026-01-31T00:00:00Z.",
         ) from error
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def backlog(position: Position | None, now: Watermarks, starts: Mapping[int, int]) -> tuple[OffsetRange, ...]:
-    """Return everything that the topic has and the table lacks, one range per partition, empty ones too.
+@dataclass(frozen=True)
+class Backlog:
+    """Everything that the topic has and the table lacks.
+
+    Args:
+        before: Where reading goes on, per partition: the table's position, past what is lost.
+        ranges: One per partition of the topic, empty ones too.
+        losses: What Kafka no longer has.
+    """
+
+    before: Position
+    ranges: tuple[OffsetRange, ...]
+    losses: tuple[Loss, ...] = ()
+
+
+def backlog(
+    position: Position | None,
+    now: Watermarks,
+    starts: Mapping[int, int],
+    partitions: Collection[int] | None = None,
+    go_on: bool = False,
+) -> Backlog:
+    """Return everything that the topic has and the table lacks.
 
     Args:
         position: The table's, None if it has none yet.
         now: The topic's watermarks.
         starts: First offset per partition for a table without a position.
+        partitions: Only these are looked at for losses; None for all.
+        go_on: Take losses for granted instead of raising.
 
     Raises:
         TopicReplacedError: If the topic is not the one that the position speaks of.
         DataLossError: If the log no longer has what comes next.
     """
     if position is None:
-        return tuple(OffsetRange(p, starts[p], max(starts[p], now.end[p])) for p in now.partitions)
-    _refuse_another_topic(position, now)
-    lost: list[str] = []
-    for partition, offset in sorted(position.offsets.items()):
-        if partition not in now.end:
-            lost.append(f"partition {partition} is gone, the table's position in it was {offset}")
-        elif offset < now.low[partition]:
-            lost.append(f"partition {partition} lost offsets {offset} to {now.low[partition] - 1} to retention")
-        elif offset > now.end[partition]:
-            lost.append(f"partition {partition} ends at {now.end[partition]}, before the table's position {offset}")
-    if lost:
-        raise DataLossError(
-            f"Topic {position.identity.topic}: Kafka no longer has what the table lacks: {'; '.join(lost)}.",
-            "Nothing was read. Restore the topic, or fill a new table from what is left.",
-        )
+        first = {p: starts[p] for p in now.partitions}
+        return Backlog(Position(now.identity, first), _to_the_end(first, now))
+    if not position.identity.same_as(now.identity):
+        if not go_on:
+            raise _another_topic(position, now)
+        gone = tuple(Loss(p, o, None, "topic made anew") for p, o in sorted(position.offsets.items()))
+        return Backlog(Position(now.identity, dict(now.low)), _to_the_end(now.low, now), gone)
     # A partition that the position doesn't know was added to the topic since: all of it is new.
-    return tuple(OffsetRange(p, position.offsets.get(p, now.low[p]), now.end[p]) for p in now.partitions)
-
-
-def _refuse_another_topic(position: Position, now: Watermarks) -> None:
-    before, current = position.identity, now.identity
-    if before.same_as(current):
-        return
-    what = (
-        "name"
-        if before.topic != current.topic
-        else (
-            "cluster id"
-            if before.cluster_id and current.cluster_id and before.cluster_id != current.cluster_id
-            else "topic id"
+    at = {**now.low, **position.offsets}
+    losses = []
+    for partition, offset in sorted(position.offsets.items()):
+        if partitions is not None and partition not in partitions:
+            continue
+        if partition not in now.end:
+            losses.append(Loss(partition, offset, None, "partition gone"))
+            del at[partition]
+        elif offset < now.low[partition]:
+            losses.append(Loss(partition, offset, now.low[partition], "retention"))
+            at[partition] = now.low[partition]
+        elif offset > now.end[partition]:
+            losses.append(Loss(partition, now.end[partition], offset, "truncated"))
+            at[partition] = now.end[partition]
+    if losses and not go_on:
+        raise DataLossError(
+            f"Topic {position.identity.topic}: Kafka no longer has what the table lacks: "
+            f"{'; '.join(str(loss) for loss in losses)}.",
+            _WAYS_ON.format(topic=position.identity.topic),
         )
-    )
-    raise TopicReplacedError(
+    return Backlog(Position(now.identity, at), _to_the_end(at, now), tuple(losses))
+
+
+_WAYS_ON = (
+    "Nothing was read. Set on_data_loss: continue in the topic's YAML to go on with what is left and have the loss "
+    "recorded, or choose where to go on with `kafka-lake reset {topic} --to …`."
+)
+
+
+def _to_the_end(at: Mapping[int, int], now: Watermarks) -> tuple[OffsetRange, ...]:
+    return tuple(OffsetRange(p, at[p], max(at[p], now.end[p])) for p in now.partitions)
+
+
+def _another_topic(position: Position, now: Watermarks) -> TopicReplacedError:
+    before, current = position.identity, now.identity
+    clusters = before.cluster_id and current.cluster_id and before.cluster_id != current.cluster_id
+    what = "name" if before.topic != current.topic else ("cluster id" if clusters else "topic id")
+    return TopicReplacedError(
         f"Topic {current.topic} is not the topic that the table was filled from: its {what} differs "
         f"(table: topic {before.topic}, id {before.topic_id}, cluster {before.cluster_id}; "
         f"now: topic {current.topic}, id {current.topic_id}, cluster {current.cluster_id}). "
         f"The table's position is {dict(position.offsets)}.",
-        "It was deleted and made anew, or the brokers are others. Give the new topic a table of its own (table: …).",
+        "It was deleted and made anew, or the brokers are others. " + _WAYS_ON.format(topic=current.topic),
     )
 
 
@@ -149,6 +196,7 @@ def plan(
     starts: Mapping[int, int],
     max_records: int,
     partitions: Collection[int] | None = None,
+    go_on: bool = False,
 ) -> Plan | None:
     """Return the next commit, or None if there is nothing to do.
 
@@ -158,18 +206,26 @@ def plan(
         starts: First offset per partition for a table without a position.
         max_records: Offsets of one commit at most.
         partitions: Only these; None for all.
+        go_on: Take what Kafka lost for granted; the commit records it.
 
     Raises:
         DataLossError: If Kafka no longer has what comes next.
     """
-    whole = backlog(position, now, starts)
-    wanted = tuple(r for r in whole if partitions is None or r.partition in partitions)
+    due = backlog(position, now, starts, partitions, go_on)
+    wanted = tuple(r for r in due.ranges if partitions is None or r.partition in partitions)
     ranges = chunk(wanted, max_records)
-    if not ranges:
+    if not ranges and due.losses:
+        # Nothing to read, but the loss and the position beyond it must be recorded.
+        ranges = tuple(r for r in due.ranges if r.partition in {loss.partition for loss in due.losses})
+    if not ranges and not due.losses:
         return None
-    before = Position(now.identity, {r.partition: r.start for r in whole})
     remaining = sum(len(r) for r in wanted) - sum(len(r) for r in ranges)
-    return Plan(ranges, before.advanced(ranges), remaining)
+    return Plan(ranges, due.before.advanced(ranges), remaining, losses=due.losses)
+
+
+def standstill(position: Position) -> Plan:
+    """Return the commit that holds a position and nothing else."""
+    return Plan(tuple(OffsetRange(p, o, o) for p, o in sorted(position.offsets.items())), position, 0)
 
 
 def opening(spec: TopicTable, now: Watermarks, starts: Mapping[int, int]) -> Plan | None:
@@ -187,5 +243,121 @@ def opening(spec: TopicTable, now: Watermarks, starts: Mapping[int, int]) -> Pla
     """
     if spec.start != "latest" or not now.partitions:
         return None
-    ranges = tuple(OffsetRange(p, starts[p], starts[p]) for p in now.partitions)
-    return Plan(ranges, Position(now.identity, dict(starts)), 0)
+    return standstill(Position(now.identity, dict(starts)))
+
+
+def replacement(
+    position: Position, now: Watermarks, wanted: Sequence[OffsetRange], max_records: int, keep_missing: bool
+) -> list[Plan]:
+    """Return the commits that read parts of the topic again and swap the table's rows for what they give.
+
+    Args:
+        position: The table's; what lies beyond it is none of a replacement's business.
+        now: The topic's watermarks.
+        wanted: What to read again, one range per partition.
+        max_records: Offsets of one commit at most.
+        keep_missing: Leave rows alone that Kafka no longer has, instead of refusing.
+
+    Returns:
+        Plans whose positions are all the table's own; none if nothing of what is wanted is in the table.
+
+    Raises:
+        TopicReplacedError: If the topic is not the one that the position speaks of.
+        DataLossError: If the log begins after the start of a range.
+    """
+    if not position.identity.same_as(now.identity):
+        raise _another_topic(position, now)
+    offsets = position.offsets
+    due = [OffsetRange(r.partition, r.start, min(r.end, offsets.get(r.partition, 0))) for r in wanted
+           if r.start < min(r.end, offsets.get(r.partition, 0))]  # fmt: skip
+    gone = [OffsetRange(r.partition, r.start, min(r.end, now.low.get(r.partition, r.end))) for r in due
+            if r.start < now.low.get(r.partition, r.end)]  # fmt: skip
+    if gone and not keep_missing:
+        listed = "; ".join(f"partition {r.partition} offsets {r.start} to {r.end - 1}" for r in gone)
+        raise DataLossError(
+            f"Topic {now.identity.topic}: Kafka no longer has all that is to be read again: {listed}.",
+            "Nothing was changed. Begin later, or keep the rows that Kafka no longer has (--keep-missing).",
+        )
+    left = tuple(
+        OffsetRange(r.partition, low, r.end)
+        for r in due
+        if (low := max(r.start, now.low.get(r.partition, r.end))) < r.end
+    )
+    plans = []
+    while ranges := chunk(left, max_records):
+        taken = {r.partition: r.end for r in ranges}
+        left = tuple(OffsetRange(r.partition, taken.get(r.partition, r.start), r.end) for r in left)
+        plans.append(Plan(ranges, position, sum(len(r) for r in left), "replace", ranges, keep_missing))
+    return plans
+
+
+def resetting(position: Position | None, now: Watermarks, targets: Mapping[int, int]) -> Plan:
+    """Return the commit that moves the table's position.
+
+    Rows at and beyond a target that lies before the position leave the table, since they will be read again; offsets
+    between the position and a target beyond it are recorded as skipped.
+
+    Args:
+        position: The table's, None if it has none.
+        now: The topic's watermarks.
+        targets: Next offset to read per partition; partitions that are not named stay, or begin at the log's start.
+
+    Raises:
+        ConfigurationError: If a target lies outside of what the topic holds.
+    """
+    for partition, target in sorted(targets.items()):
+        if partition not in now.end or not now.low[partition] <= target <= now.end[partition]:
+            holds = ", ".join(f"{p}: {now.low[p]}..{now.end[p]}" for p in now.partitions)
+            raise ConfigurationError(
+                f"Topic {now.identity.topic}: there is no offset {target} in partition {partition} to go on from; "
+                f"the partitions hold {holds}.",
+                "Choose an offset within those ranges, the end included.",
+            )
+    same = position is not None and position.identity.same_as(now.identity)
+    at = dict(position.offsets) if position and same else {}
+    after = {**now.low, **{p: o for p, o in at.items() if p in now.end}, **targets}
+    deletes = tuple(OffsetRange(p, after[p], at[p]) for p in sorted(at) if p in after and after[p] < at[p])
+    losses = [Loss(p, at[p], after[p], "skipped") for p in sorted(at) if p in after and after[p] > at[p]]
+    if position and not same:
+        losses = [Loss(p, o, None, "topic made anew") for p, o in sorted(position.offsets.items())]
+    stay = standstill(Position(now.identity, after))
+    return Plan(stay.ranges, stay.after, 0, "reset", deletes, losses=tuple(losses))
+
+
+_BY_PARTITION = re.compile(r"\d+:\d+(,\d+:\d+)*")
+
+
+def is_time(text: str) -> bool:
+    """Return whether `offsets_of` would take a text for a time.
+
+    >>> is_time("2026-01-31T00:00:00Z"), is_time("0:17,1:4"), is_time("17")
+    (True, False, False)
+    """
+    return not (text in ("earliest", "latest") or text.isdecimal() or _BY_PARTITION.fullmatch(text))
+
+
+def offsets_of(text: str, topic: str, cluster: KafkaCluster, now: Watermarks) -> dict[int, int]:
+    """Return the offset per partition that a person means by ``--from`` or ``--to``.
+
+    Args:
+        text: ``earliest``, ``latest``, an offset, an ISO 8601 time, or offsets by partition as in ``0:17,1:4``.
+        topic: The topic's name.
+        cluster: Asked for times.
+        now: The topic's watermarks.
+
+    Returns:
+        Offsets, for the named partitions only in the last form. A time beyond the last record is the end.
+
+    Raises:
+        ConfigurationError: If the text is none of these.
+        KafkaError: If the brokers don't answer.
+    """
+    if text in ("earliest", "latest"):
+        return dict(now.low if text == "earliest" else now.end)
+    if text.isdecimal():
+        return dict.fromkeys(now.partitions, int(text))
+    if _BY_PARTITION.fullmatch(text):
+        return {int(p): int(o) for p, o in (pair.split(":") for pair in text.split(","))}
+    moment = start_timestamp_ms(text, "--from or --to")
+    found = cluster.offsets_at(topic, now.partitions, moment)
+    return {p: now.end[p] if found.get(p) is None else int(found[p] or 0) for p in now.partitions}

@@ -5,12 +5,12 @@ from itertools import pairwise
 from pyiceberg.table import Table
 
 from kafka_lake.errors import TableError
-from kafka_lake.ingest.audit import Finding, schema_evolution
+from kafka_lake.ingest.audit import Finding, data_loss, schema_evolution
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Position, lag
+from kafka_lake.kafka.offsets import Position, lag, losses_from_json
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, row_count, summary_of
+from kafka_lake.lake.positions import LOSSES, POSITION, RESET, ancestors, head_of, read_state, row_count, summary_of
 from kafka_lake.lake.schema import Change, changes
 
 
@@ -31,7 +31,32 @@ def examine(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> li
     table = catalog.table(spec.identifier)
     if table is None:
         raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Materialize it, and check then.")
-    return [_row_count(table), _offset_continuity(spec, table, cluster), schema_evolution(_history(table))]
+    return [
+        _row_count(table),
+        _offset_continuity(spec, table, cluster),
+        schema_evolution(_history(table)),
+        _dead_letters(spec, catalog),
+        _data_loss(table),
+    ]
+
+
+def _dead_letters(spec: TopicTable, catalog: LakeCatalog) -> Finding:
+    count = row_count(catalog.table(spec.dead_letter_table))
+    problems = [f"dead_letters is fail, and table {spec.dead_letter_table[1]} has {count}"]
+    return Finding(
+        "dead_letters", tuple(problems) if count and spec.dead_letters == "fail" else (), {"dead_letters": count}
+    )
+
+
+def _data_loss(table: Table) -> Finding:
+    """Tell what was lost by the commits that main's history still has."""
+    lost = [
+        loss
+        for snapshot in ancestors(table, head_of(table))
+        if (text := summary_of(snapshot).get(LOSSES))
+        for loss in losses_from_json(text)
+    ]
+    return data_loss(lost)
 
 
 def _row_count(table: Table) -> Finding:
@@ -44,13 +69,15 @@ def _row_count(table: Table) -> Finding:
 def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) -> Finding:
     problems: list[str] = []
     history = [
-        Position.from_json(text) for s in ancestors(table, head_of(table)) if (text := summary_of(s).get(POSITION))
+        (Position.from_json(text), RESET in summary or LOSSES in summary)
+        for s in ancestors(table, head_of(table))
+        if (text := (summary := summary_of(s)).get(POSITION))
     ]
-    for newer, older in pairwise(history):
+    for (newer, on_purpose), (older, _) in pairwise(history):
         problems += [
             f"partition {p} went back from offset {offset} to {newer.offsets.get(p, 0)}"
             for p, offset in older.offsets.items()
-            if newer.offsets.get(p, 0) < offset
+            if older.identity.same_as(newer.identity) and newer.offsets.get(p, 0) < offset and not on_purpose
         ]
     position = read_state(table).position
     facts: dict[str, object] = {}
@@ -65,22 +92,27 @@ def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) ->
 def _duplicates(column: str, table: Table, position: Position | None) -> list[str]:
     import pyarrow.compute as pc
 
-    scan = table.scan(selected_fields=(f"{column}.partition", f"{column}.offset"))
-    rows = scan.to_arrow().flatten()
+    fields = tuple(f"{column}.{name}" for name in ("topic_id", "partition", "offset"))
+    rows = table.scan(selected_fields=fields).to_arrow().flatten()
     rows = rows.rename_columns([name.rpartition(".")[2] for name in rows.column_names])
-    grouped = rows.group_by("partition").aggregate(
+    # A topic made anew uses the offsets of the old one again: only both together name a record.
+    grouped = rows.group_by(["topic_id", "partition"]).aggregate(
         [("offset", "count"), ("offset", "count_distinct"), ("offset", "max")]
     )
     problems = []
     for found in grouped.to_pylist():
         if found["offset_count"] != found["offset_count_distinct"]:
             twice = found["offset_count"] - found["offset_count_distinct"]
-            only = rows.filter(pc.equal(rows["partition"], found["partition"]))["offset"]
+            of_topic = (
+                pc.equal(rows["topic_id"], found["topic_id"]) if found["topic_id"] else rows["topic_id"].is_null()
+            )
+            only = rows.filter(pc.and_(of_topic, pc.equal(rows["partition"], found["partition"])))["offset"]
             counts = only.value_counts().to_pylist()
             first = min(c["values"] for c in counts if c["counts"] > 1)
             problems.append(f"partition {found['partition']} has {twice} rows too many, the first at offset {first}")
+        current = position and found["topic_id"] in (None, position.identity.topic_id)
         end = position.offsets.get(found["partition"], 0) if position else 0
-        if found["offset_max"] >= end:
+        if current and found["offset_max"] >= end:
             problems.append(f"partition {found['partition']} has offset {found['offset_max']}, its position is {end}")
     return problems
 

@@ -1,9 +1,10 @@
 """Report: what a run did, as plain data, for metadata, tables on the terminal and tests."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_lake.ingest.audit import CHECKS, Finding
+from kafka_lake.ingest.stage import LetterClass
 from kafka_lake.kafka.offsets import OffsetRange, Position, Watermarks, lag
 
 
@@ -23,6 +24,8 @@ class Commit:
         size: Their size in bytes.
         rows_by_partition: Rows per Kafka partition; empty without metadata columns.
         findings: What the gates found.
+        kind: What the commit was for, as in `Plan.kind`.
+        classes: The dead letters by class.
     """
 
     snapshot: int
@@ -36,6 +39,13 @@ class Commit:
     size: int
     rows_by_partition: Mapping[int, int]
     findings: tuple[Finding, ...]
+    kind: str = "append"
+    classes: tuple[LetterClass, ...] = ()
+
+    @property
+    def invisible(self) -> int:
+        """Return how many of the offsets had no record: aborted, transaction markers, compacted away."""
+        return max(0, sum(len(r) for r in self.ranges) - self.records)
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,14 @@ class RunReport:
                 )
             )
         return reports
+
+    def classes(self) -> list[LetterClass]:
+        """Return the run's dead letters by class, most frequent first, each with its first sample."""
+        merged: dict[str, LetterClass] = {}
+        for each in (c for commit in self.commits for c in commit.classes):
+            known = merged.get(each.name)
+            merged[each.name] = replace(known, count=known.count + each.count) if known else each
+        return sorted(merged.values(), key=lambda each: (-each.count, each.name))
 
     def findings(self) -> list[Finding]:
         """Return one finding per check over all commits; without a commit all checks hold trivially."""

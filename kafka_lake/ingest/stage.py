@@ -1,8 +1,8 @@
 """Stage: one Iceberg write per table to a branch made at the head of `main`; the position rides in its summary."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation
@@ -10,21 +10,32 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from kafka_lake.errors import AuditFailedError, TableError
-from kafka_lake.ingest.decode.frame import dead_letters_of, rows_of
+from kafka_lake.errors import AuditFailedError, ConfigurationError, PublishRefusedError, TableError
+from kafka_lake.ingest.decode.frame import (
+    TRANSFORM_ERROR,
+    dead_letters_of,
+    marks_errors,
+    rows_of,
+    transform_errors,
+    transformed,
+    with_transform_errors,
+    without_errors,
+)
 from kafka_lake.ingest.decode.json import decode_json, nullable_all, observed_schema, schema_from_observation
 from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.settle import UNSETTLED, at_version, without
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import Position
-from kafka_lake.lake.branches import PREFIX, StagingBranch
-from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, summary_of
+from kafka_lake.kafka.offsets import OffsetRange, Position, losses_to_json
+from kafka_lake.lake.branches import StagingBranch, branch_name
+from kafka_lake.lake.positions import LOSSES, POSITION, RESET, RUN_ID, TableState, read_state, row_count, summary_of
 from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables import apply_changes, ensure_table, schema_of
 
 _TARGET_FILE_BYTES = 128 << 20
 _ROWS_WORTH_A_TASK = 250_000
 _GUESSED_BYTES_PER_ROW = 100
+_SAMPLE_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -33,19 +44,51 @@ class StagedTable:
 
     Args:
         branch: Where it is staged.
-        snapshot: The staged snapshot's id.
+        snapshot: The branch's tip, which is what will be published.
+        appended: The snapshot that adds the rows; others on the branch take replaced rows away or keep missing ones.
         state: The table as it was before.
-        rows: Rows that the snapshot adds, by its own summary.
+        rows: Rows that the appending snapshot adds, by its own summary.
         files: Data files that it adds.
         size: Their size in bytes.
     """
 
     branch: StagingBranch
     snapshot: int
+    appended: int
     state: TableState
     rows: int
     files: int
     size: int
+
+
+@dataclass(frozen=True)
+class LetterClass:
+    """The records of one commit that didn't decode for one kind of reason.
+
+    Args:
+        name: The error class.
+        count: How many records.
+        partition: Kafka partition of the sample.
+        offset: Offset of the sample, the first of its class in that partition.
+        message: What was wrong with it.
+        value: The beginning of its value, as text.
+    """
+
+    name: str
+    count: int
+    partition: int
+    offset: int
+    message: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Vanished:
+    """Rows of the table that Kafka no longer has, within what was read again."""
+
+    partition: int
+    rows: int
+    first: int
 
 
 @dataclass(frozen=True)
@@ -57,9 +100,11 @@ class Staged:
         dead_letters: The dead-letter table, None if there is nothing new for it.
         records: Records read, as Spark counted them while it wrote.
         tombstones: Records without a value among them.
-        failed: Records among them that didn't decode.
-        known_failed: Those of the failed that an earlier, unfinished run has put into the dead-letter table already.
-        changes: What the table's schema underwent for these records.
+        failed: Records among them that became no row, for a reason.
+        known_failed: Those of the failed that are in the dead-letter table already.
+        classes: The failed by class.
+        vanished: Rows that would be lost by a replacement, since Kafka no longer has their records.
+        letters: The failed as rows of the dead-letter table, lazy.
     """
 
     primary: StagedTable
@@ -68,7 +113,9 @@ class Staged:
     tombstones: int
     failed: int
     known_failed: int
-    changes: tuple[Change, ...] = field(default=())
+    classes: tuple[LetterClass, ...] = ()
+    vanished: tuple[Vanished, ...] = ()
+    letters: DataFrame | None = None
 
     def tables(self) -> list[StagedTable]:
         """Return the tables in the order of publication: side tables first, the primary last."""
@@ -155,15 +202,25 @@ def stage(
 
     Raises:
         AuditFailedError: If the rows' schema doesn't fit the table's and the change is not safe. Nothing is staged.
+        PublishRefusedError: If others changed the table so much that the branch is not what was begun.
     """
     spark = systems.spark()
+    topic_id = plan.after.identity.topic_id
     columns = value_schema(spec, spark, state, records)
-    changes: list[Change] = []
+    letters_table = None if plan.kind == "redeliver" else systems.catalog.table(spec.dead_letter_table)
+    known = _known_letters(spec, systems, plan, read_state(letters_table)) if letters_table else None
+    marks = {}
+    if plan.kind == "reset":
+        marks[RESET] = run_id
+    if plan.losses:
+        marks[LOSSES] = losses_to_json(plan.losses)
+    if spec.metadata_column and (known is not None or plan.kind == "redeliver"):
+        marks[UNSETTLED] = run_id
     with ExitStack() as undo:
         while True:
-            decoded = decode_json(records, columns)
-            rows = rows_of(decoded, spec)
-            changes += _evolve(spec, state, rows, columns)
+            name = branch_name(run_id, state.head or 0)
+            decoded = decode_json(records, columns, max_record_bytes=spec.max_record_bytes)
+            _evolve(spec, state, rows_of(decoded, spec, topic_id), columns)
             state = replace(state, table=state.table.refresh())
             observation = Observation()
             metrics = [
@@ -172,11 +229,16 @@ def stage(
                 F.count_if(F.col("error_class").isNotNull()).alias("failed"),
             ]
             if spec.schema is None:
-                metrics.append(observed_schema().alias("observed"))
-            observed_rows = rows_of(decoded.observe(observation, *metrics), spec)
-            primary = _write(systems, spec.identifier, state, observed_rows, plan, plan.after, run_id)
+                metrics.append(observed_schema(max_record_bytes=spec.max_record_bytes).alias("observed"))
+            rows = transformed(decoded.observe(observation, *metrics), spec, topic_id)
+            refusals = Observation() if marks_errors(rows, spec) else None
+            if refusals is not None:
+                rows = rows.observe(refusals, F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused"))
+            rows = without_errors(rows, spec)
+            primary = _write(systems, spec, spec.identifier, name, state, rows, plan, plan.after, run_id, marks)
             undo.callback(primary.branch.discard)
             counts = observation.get
+            failed = counts["failed"] + (refusals.get["refused"] if refusals is not None else 0)
             crash_point("primary staged")
             if spec.schema is not None:
                 break
@@ -186,14 +248,37 @@ def stage(
             # The batch itself shows new fields: give the table their columns and stage it again with them.
             undo.close()
             columns = wider
-        dead, known = None, 0
-        if counts["failed"]:
-            dead, known = _stage_dead_letters(spec, systems, plan, decoded, run_id)
-            if dead is not None:
-                undo.callback(dead.branch.discard)
-            crash_point("dead letters staged")
+        dead: StagedTable | None = None
+        known_failed = 0
+        classes: tuple[LetterClass, ...] = ()
+        vanished: tuple[Vanished, ...] = ()
+        if refusals is not None:
+            refused = transform_errors(transformed(decoded, spec, topic_id), spec)
+            decoded = with_transform_errors(decoded, refused)
+        letters = dead_letters_of(decoded, run_id, topic_id=topic_id)
+        if failed:
+            if plan.kind != "redeliver" and spec.dead_letters == "table":
+                dead, known_failed = _stage_dead_letters(spec, systems, plan, letters, name, run_id)
+                if dead is not None:
+                    undo.callback(dead.branch.discard)
+                crash_point("dead letters staged")
+            classes = _classes(
+                letters if dead is None or known_failed else added_rows(systems, spec.dead_letter_table, dead)
+            )
+        if plan.kind == "replace":
+            primary, vanished = _keep_what_vanished(spec, systems, plan, primary, letters if failed else None)
         undo.pop_all()
-    return Staged(primary, dead, counts["records"], counts["tombstones"], counts["failed"], known, tuple(changes))
+    return Staged(
+        primary,
+        dead,
+        counts["records"],
+        counts["tombstones"],
+        failed,
+        known_failed,
+        classes,
+        vanished,
+        letters,
+    )
 
 
 def _with_new_fields(columns: T.StructType, seen: T.StructType) -> T.StructType:
@@ -228,76 +313,194 @@ def _evolve(spec: TopicTable, state: TableState, rows: DataFrame, columns: T.Str
     return changes
 
 
+def _known_letters(spec: TopicTable, systems: Systems, plan: Plan, letters: TableState) -> DataFrame | None:
+    """Return the letters that the dead-letter table has of what the plan reads; None if it has none.
+
+    It has some after a run that died between its two publications, a rollback of the table, or a lost position, and
+    whenever records are read again.
+    """
+    position = letters.position
+    if letters.head is None or not row_count(letters.table):
+        return None
+    if position is not None and not position.identity.same_as(plan.after.identity):
+        # Letters of a topic that has been made anew since; its offsets mean other records.
+        position = Position(plan.after.identity, {})
+    reached = None if plan.kind == "replace" or position is None else position.offsets
+    ahead = [r for r in plan.ranges if len(r) and (reached is None or reached.get(r.partition, 0) > r.start)]
+    if not ahead:
+        return None
+    held = at_version(systems.spark(), systems.catalog.spark_name(spec.dead_letter_table), letters.head)
+    known = held.filter(_within(ahead, plan.after.identity.topic_id, F.col))
+    return known if known.limit(1).count() else None
+
+
+def _within(ranges: Sequence[OffsetRange], topic_id: str, column: Callable[[str], Any]) -> Any:
+    """Return the condition that a row or letter is of these offsets of this very topic."""
+    same_topic = column("topic_id").eqNullSafe(F.lit(topic_id or None))
+    return same_topic & _any_of(
+        [
+            (column("partition") == r.partition) & (column("offset") >= r.start) & (column("offset") < r.end)
+            for r in ranges
+        ]
+    )
+
+
+def _any_of(conditions: Sequence[Any]) -> Any:
+    """Return the disjunction as a balanced tree: a chain of a thousand is deeper than the optimizer's stack."""
+    if len(conditions) <= 1:
+        return conditions[0] if conditions else F.lit(False)
+    half = len(conditions) // 2
+    return _any_of(conditions[:half]) | _any_of(conditions[half:])
+
+
 def _stage_dead_letters(
-    spec: TopicTable, systems: Systems, plan: Plan, decoded: DataFrame, run_id: str
+    spec: TopicTable,
+    systems: Systems,
+    plan: Plan,
+    letters: DataFrame,
+    name: str,
+    run_id: str,
 ) -> tuple[StagedTable | None, int]:
-    letters = dead_letters_of(decoded, run_id)
     table = ensure_table(
         systems.catalog,
-        spec.dead_letters,
+        spec.dead_letter_table,
         schema_of(to_arrow_schema(nullable_all(letters.schema))),
     )
     state = read_state(table)
-    position, known = state.position, 0
+    position, known_failed = state.position, 0
     if position is not None and not position.identity.same_as(plan.after.identity):
-        # Letters of a topic that has been made anew since; its offsets mean other records.
         position = None
-    ahead = [r for r in plan.ranges if position is not None and position.offsets.get(r.partition, 0) > r.start]
-    if ahead:
-        # A run that died between the side table and the primary has published some of these already.
-        name = systems.catalog.spark_name(spec.dead_letters)
-        published = systems.spark().table(name).select("partition", "offset")
-        within = F.lit(False)
-        for each in ahead:
-            within = within | (
-                (F.col("partition") == each.partition) & (F.col("offset") >= each.start) & (F.col("offset") < each.end)
-            )
-        published = published.filter(within)
-        known = published.count()
-        letters = letters.join(published, ["partition", "offset"], "left_anti").select(*letters.columns)
+    # Of the very snapshot that the branch starts from: what others publish meanwhile refuses this one.
+    if (known := _known_letters(spec, systems, plan, state)) is not None:
+        fresh = without(letters, known)
+        known_failed = letters.count() - fresh.count()
+        letters = fresh
     # Never back: a killed run may have been further in some partitions than this plan is.
     furthest = {**plan.after.offsets}
     for partition, offset in position.offsets.items() if position else ():
         furthest[partition] = max(offset, furthest.get(partition, 0))
     carried = replace(plan.after, offsets=furthest)
-    staged = _write(systems, spec.dead_letters, state, letters, plan, carried, run_id)
+    staged = _write(systems, spec, spec.dead_letter_table, name, state, letters, plan, carried, run_id, {})
     if staged.rows == 0:
         staged.branch.discard()
-        return None, known
-    return staged, known
+        return None, known_failed
+    return staged, known_failed
+
+
+def added_rows(systems: Systems, identifier: tuple[str, str], staged: StagedTable) -> DataFrame:
+    """Return the rows that a staged commit adds."""
+    base = staged.state.table.refresh().metadata.snapshot_by_id(staged.appended)
+    added: DataFrame = (
+        systems.spark()
+        .read.format("iceberg")
+        .option("start-snapshot-id", str(base.parent_snapshot_id if base else staged.branch.head))
+        .option("end-snapshot-id", str(staged.appended))
+        .load(systems.catalog.spark_name(identifier))
+    )
+    return added
+
+
+def _classes(letters: DataFrame) -> tuple[LetterClass, ...]:
+    sample = F.struct(
+        F.col("partition"),
+        F.col("offset"),
+        F.col("error_message"),
+        F.substring(F.col("value").cast("string"), 1, _SAMPLE_CHARACTERS).alias("value"),
+    )
+    grouped = letters.groupBy("error_class").agg(F.count(F.lit(1)).alias("count"), F.min(sample).alias("sample"))
+    found = [
+        LetterClass(
+            row["error_class"],
+            row["count"],
+            row["sample"]["partition"],
+            row["sample"]["offset"],
+            row["sample"]["error_message"] or "",
+            row["sample"]["value"] or "",
+        )
+        for row in grouped.collect()
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.count, each.name)))
+
+
+def _keep_what_vanished(
+    spec: TopicTable, systems: Systems, plan: Plan, primary: StagedTable, failed: DataFrame | None
+) -> tuple[StagedTable, tuple[Vanished, ...]]:
+    """Find the rows that a replacement takes away without giving any; put them back if the plan says so."""
+    origin, topic_id = origin_of(spec), plan.after.identity.topic_id
+
+    def rows_at(snapshot: int) -> DataFrame:
+        frame = at_version(systems.spark(), systems.catalog.spark_name(spec.identifier), snapshot)
+        return frame.filter(_within(plan.deletes, topic_id, origin))
+
+    def keys_of(rows: DataFrame) -> DataFrame:
+        return rows.select(*[origin(key).alias(key) for key in ("topic_id", "partition", "offset")])
+
+    before = rows_at(primary.branch.head)
+    gone = without(keys_of(before), keys_of(rows_at(primary.appended)))
+    if failed is not None:
+        gone = without(gone, failed)
+    counted = gone.groupBy("partition").agg(F.count(F.lit(1)).alias("rows"), F.min("offset").alias("first")).collect()
+    if not counted:
+        return primary, ()
+    if not plan.keep_missing:
+        return primary, tuple(sorted((Vanished(*row) for row in counted), key=lambda each: each.partition))
+    missing = gone.select(*[F.col(key).alias(f"their_{key}") for key in gone.columns])
+    same = (origin("partition") == F.col("their_partition")) & (origin("offset") == F.col("their_offset"))
+    before.join(missing, same, "left_semi").coalesce(1).writeTo(primary.branch.write_name).append()
+    tip = primary.branch.staged_snapshot()
+    if tip is None:
+        raise PublishRefusedError(f"Table {'.'.join(spec.identifier)}: branch {primary.branch.name} is gone.")
+    return replace(primary, snapshot=tip), ()
+
+
+def origin_of(spec: TopicTable) -> Callable[[str], Any]:
+    """Return a function from a field of the metadata column to its Spark column.
+
+    Raises:
+        ConfigurationError: If the topic's table has no metadata column.
+    """
+    if spec.metadata_column is None:
+        raise ConfigurationError(
+            f"Topic {spec.topic}: without a metadata column the rows of table {'.'.join(spec.identifier)} don't tell "
+            "which records they were.",
+            "Rows can be replaced and moved in tables with a metadata_column only.",
+        )
+    return lambda field_: F.col(f"`{spec.metadata_column}`.`{field_}`")
 
 
 def _write(
     systems: Systems,
+    spec: TopicTable,
     identifier: tuple[str, str],
+    name: str,
     state: TableState,
     rows: DataFrame,
     plan: Plan,
     carried: Position,
     run_id: str,
+    marks: Mapping[str, str],
 ) -> StagedTable:
     assert state.head is not None, "ensure_table gives every table a first snapshot"
-    # Unique per attempt: a branch of a dead run may still be there under its own name.
-    name = f"{PREFIX}{run_id.replace('-', '_')}_{min(r.start for r in plan.ranges)}_{state.head}"
-    branch = StagingBranch(systems.spark(), systems.catalog, identifier, name, state.head)
+    spark = systems.spark()
+    branch = StagingBranch(spark, systems.catalog, identifier, name, state.head)
     branch.create()
-    tasks = _tasks(state, plan, systems.spark())
-    kinds = systems.spark().table(systems.catalog.spark_name(identifier)).schema
-    shaped = rows.select(*[_column(f, rows) for f in kinds]).coalesce(tasks)
+    kinds = spark.table(systems.catalog.spark_name(identifier)).schema
+    shaped = rows.select(*[_column(f, rows) for f in kinds]).coalesce(_tasks(state, plan, spark))
     try:
-        (
-            shaped.writeTo(branch.write_name)
-            .option(f"snapshot-property.{POSITION}", carried.to_json())
-            .option(f"snapshot-property.{RUN_ID}", run_id)
-            .append()
-        )
+        if plan.deletes and identifier == spec.identifier:
+            _delete(spec, spark, branch, plan)
+        base = branch.staged_snapshot()
+        writer: Any = shaped.writeTo(branch.write_name)
+        for key, value in {POSITION: carried.to_json(), RUN_ID: run_id, **marks}.items():
+            writer = writer.option(f"snapshot-property.{key}", value)
+        writer.append()
         state.table.refresh()
-        staged = branch.staged_snapshot()
-        snapshot = state.table.metadata.snapshot_by_id(staged) if staged else None
-        if snapshot is None or snapshot.snapshot_id == state.head:
-            raise TableError(
-                f"Table {'.'.join(identifier)}: branch {name} holds no staged snapshot after the write.",
-                "Somebody removed it; run again.",
+        tip = branch.staged_snapshot()
+        snapshot = state.table.metadata.snapshot_by_id(tip) if tip else None
+        if base is None or snapshot is None or snapshot.parent_snapshot_id != base:
+            # A write to a branch that is gone makes a new one, at whatever main is by then.
+            raise PublishRefusedError(
+                f"Table {'.'.join(identifier)}: branch {name} was taken away while rows were written to it."
             )
     except BaseException:
         branch.discard()
@@ -306,11 +509,23 @@ def _write(
     return StagedTable(
         branch,
         snapshot.snapshot_id,
+        snapshot.snapshot_id,
         state,
         int(summary.get("added-records", 0)),
         int(summary.get("added-data-files", 0)),
         int(summary.get("added-files-size", 0)),
     )
+
+
+def _delete(spec: TopicTable, spark: Any, branch: StagingBranch, plan: Plan) -> None:
+    origin_of(spec)
+    column, topic_id = f"`{spec.metadata_column}`", plan.after.identity.topic_id.replace("'", "")
+    offsets = " OR ".join(
+        f"({column}.partition = {r.partition} AND {column}.offset >= {r.start} AND {column}.offset < {r.end})"
+        for r in plan.deletes
+    )
+    same_topic = f"{column}.topic_id = '{topic_id}'" if topic_id else f"{column}.topic_id IS NULL"
+    spark.sql(f"DELETE FROM {branch.write_name} WHERE {same_topic} AND ({offsets})")
 
 
 def _column(target: T.StructField, rows: DataFrame) -> Any:

@@ -1,9 +1,10 @@
 """What a run works with: the cluster, the catalog and the engine, however they were configured."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
 
@@ -17,9 +18,11 @@ class Systems:
         kafka_options: Connection and security as options of Spark's Kafka source.
         catalog: Where the tables are.
         spark: Gives the session; the first call may start it, so it isn't called before there is work.
+        retry: How often and how patiently transient errors of the three are met with another attempt.
     """
 
     cluster: KafkaCluster
     kafka_options: Mapping[str, str]
     catalog: LakeCatalog
     spark: Callable[[], Any]
+    retry: RetryPolicy = field(default_factory=RetryPolicy)

@@ -1,7 +1,11 @@
 """What a topic's table shall be: the settings of one YAML document, as plain data."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
+
+from kafka_lake.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,10 @@ class TopicTable:
         max_records_per_commit: A longer backlog becomes several commits of at most so many offsets each.
         transform: ``module:function``, from DataFrame to DataFrame, one row for one row; None for none.
         consumer_group: Group whose offsets follow the table's, for lag tools only.
+        on_data_loss: ``fail`` if Kafka no longer has what the table lacks, or ``continue`` with what is left.
+        dead_letters: What becomes of records that don't decode: ``table``, ``fail`` the run, or ``skip`` them.
+        max_dead_letters: How many of them a run bears, as a count or as a share like ``5%``; None for any number.
+        max_record_bytes: Longer values are dead letters; None for no limit.
     """
 
     topic: str
@@ -35,6 +43,10 @@ class TopicTable:
     max_records_per_commit: int = 5_000_000
     transform: str | None = None
     consumer_group: str | None = None
+    on_data_loss: Literal["fail", "continue"] = "fail"
+    dead_letters: Literal["table", "fail", "skip"] = "table"
+    max_dead_letters: int | str | None = None
+    max_record_bytes: int | None = None
 
     @property
     def identifier(self) -> tuple[str, str]:
@@ -42,7 +54,7 @@ class TopicTable:
         return self.namespace, self.table
 
     @property
-    def dead_letters(self) -> tuple[str, str]:
+    def dead_letter_table(self) -> tuple[str, str]:
         """Return namespace and name of the dead-letter table."""
         return self.namespace, f"{self.table}__dead_letters"
 
@@ -50,3 +62,33 @@ class TopicTable:
     def group(self) -> str:
         """Return the consumer group that mirrors the position."""
         return self.consumer_group or f"kafka-lake.{self.namespace}.{self.table}"
+
+    def bears(self, dead_letters: int, records: int) -> bool:
+        """Return whether a run may go on with so many dead letters among so many records.
+
+        Raises:
+            ConfigurationError: If ``max_dead_letters`` is neither a count nor a share.
+        """
+        limit = dead_letter_limit(self.max_dead_letters)
+        if limit is None:
+            return True
+        return dead_letters <= (limit * records if isinstance(limit, float) else limit)
+
+
+def dead_letter_limit(text: int | str | None) -> int | float | None:
+    """Return ``max_dead_letters`` as a count (int) or a share of the records (float, 0 to 1).
+
+    Raises:
+        ConfigurationError: If it is neither.
+
+    >>> dead_letter_limit(100), dead_letter_limit("5%"), dead_letter_limit(None)
+    (100, 0.05, None)
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(?:(?P<count>\d+)|(?P<share>\d+(?:\.\d+)?)\s*%)", str(text).strip())
+    if match and match["count"]:
+        return int(match["count"])
+    if match and float(match["share"]) <= 100:
+        return float(match["share"]) / 100
+    raise ConfigurationError(f"max_dead_letters: {text!r} is no limit.", "Write a count as 100, or a share as 5%.")

@@ -1,5 +1,7 @@
 """Questions to a Kafka cluster: which topics there are, who they are, what they hold. Reads only; no records."""
 
+import re
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -7,10 +9,59 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, Top
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from kafka_lake.errors import KafkaError, KafkaLakeError, UnknownTopicError
+from kafka_lake.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConfigurationError,
+    KafkaError,
+    KafkaLakeError,
+    UnknownTopicError,
+)
 from kafka_lake.kafka.offsets import Position, TopicIdentity, Watermarks
 
 _NOT_A_TOPIC_ID = {"", "AAAAAAAAAAAAAAAAAAAAAA"}
+
+_REFUSED_CLIENT = {
+    ClientError._AUTHENTICATION,
+    ClientError._SSL,
+    ClientError.SASL_AUTHENTICATION_FAILED,
+    ClientError.UNSUPPORTED_SASL_MECHANISM,
+}
+_NEEDED_RIGHTS = {
+    ClientError.TOPIC_AUTHORIZATION_FAILED: "Describe and Read on the topic",
+    ClientError.GROUP_AUTHORIZATION_FAILED: "Read on the consumer group",
+    ClientError.CLUSTER_AUTHORIZATION_FAILED: "Describe on the cluster",
+}
+_SECRET = re.compile(r"password|secret|token|jaas|\.pem$|oauthbearer\.config")
+
+# A refusal by one broker needn't be that of the next one tried, nor that of a moment later; so long an answer may
+# still come.
+_GRACE_SECONDS = 2.0
+_GLANCE_SECONDS = 0.1
+
+_UNREACHABLE = (
+    "Check that the brokers run and KAFKA_LAKE_BOOTSTRAP_SERVERS and the security settings are right; "
+    "`kafka-lake doctor` tells more."
+)
+
+
+class _Reported:
+    """What librdkafka said about connections since the last answer: the reason why requests merely time out."""
+
+    def __init__(self) -> None:
+        self.refusal: ClientError | None = None
+        self.failure: ClientError | None = None
+
+    def note(self, error: ClientError) -> None:
+        """Take down one report; librdkafka calls it from within `poll`."""
+        if error.code() in _REFUSED_CLIENT:
+            self.refusal = error
+        elif error.code() != ClientError._ALL_BROKERS_DOWN:
+            self.failure = error
+
+    def forget(self) -> None:
+        """An answer came, so whatever was reported before has passed."""
+        self.refusal = self.failure = None
 
 
 class KafkaCluster:
@@ -27,6 +78,7 @@ class KafkaCluster:
         self.timeout = timeout
         self._isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
         self._client: AdminClient | None = None
+        self._reported = _Reported()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -36,39 +88,104 @@ class KafkaCluster:
     def _admin(self) -> AdminClient:
         if self._client is None:
             # Errors of a lost connection come back with the answers; librdkafka's own stderr log would repeat them.
-            self._client = AdminClient({"log_level": 0, **self.properties})
+            settings = {"log_level": 0, **self.properties, "error_cb": self._reported.note}
+            try:
+                self._client = AdminClient(settings)
+            except KafkaException as error:
+                raise ConfigurationError(
+                    f"The Kafka client for {self.bootstrap_servers} can't be made: {self._text(error.args[0])}.",
+                    "Mend the property among the Kafka resource's properties or KAFKA_LAKE_KAFKA_*.",
+                ) from error
         return self._client
 
     def _ask(self, what: str, future: Any) -> Any:
-        try:
-            return future.result(timeout=self.timeout)
-        except (KafkaException, TimeoutError) as error:
-            raise self._explained(what, error) from error
+        asked = time.monotonic()
+        while True:
+            try:
+                answer = future.result(timeout=min(_GLANCE_SECONDS, self.timeout))
+            except KafkaException as error:
+                raise self._explained(what, error) from error
+            except TimeoutError as error:
+                self._admin().poll(0)
+                waited = time.monotonic() - asked
+                if waited >= self.timeout or (self._reported.refusal and waited >= _GRACE_SECONDS):
+                    raise self._explained(what, error) from error
+            else:
+                self._answered()
+                return answer
+
+    def _answered(self) -> None:
+        self._admin().poll(0)
+        self._reported.forget()
 
     def _explained(self, what: str, error: Exception) -> KafkaLakeError:
         cause = error.args[0] if error.args and isinstance(error.args[0], ClientError) else None
-        if cause is not None and cause.code() == ClientError.UNKNOWN_TOPIC_OR_PART:
-            return UnknownTopicError(
-                f"{what}: the cluster at {self.bootstrap_servers} has no such topic.",
-                "Create it, or mend the name in the topic's YAML.",
+        self._admin().poll(0)
+        if cause is None or cause.code() < 0:
+            # The client's own errors say that it gave up waiting; its reports say why the wait was in vain.
+            cause = self._reported.refusal or self._reported.failure or cause
+        where = f"{what}: the cluster at {self.bootstrap_servers}"
+        if cause is None:
+            return KafkaError(f"{where} gave no answer within {self.timeout:g} s.", _UNREACHABLE)
+        code, text = cause.code(), self._text(cause)
+        if code == ClientError.UNKNOWN_TOPIC_OR_PART:
+            return UnknownTopicError(f"{where} has no such topic.", "Create it, or mend the name in the topic's YAML.")
+        if code == ClientError._SSL:
+            return AuthenticationError(
+                f"{where} and this client don't trust each other: {text}.",
+                "Check KAFKA_LAKE_KAFKA_SSL_CA_LOCATION (the certificate that signed the brokers'), and the client's "
+                "own key and certificate if the brokers ask for one.",
             )
-        return KafkaError(
-            f"{what}: the cluster at {self.bootstrap_servers} gave no answer: {cause.str() if cause else error!r}.",
-            "Check that the brokers run and KAFKA_LAKE_BOOTSTRAP_SERVERS and the security settings are right; "
-            "`kafka-lake doctor` tells more.",
-        )
+        if code in _REFUSED_CLIENT:
+            return AuthenticationError(
+                f"{where} refused the credentials of {self._principal}: {text}.",
+                "Check KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL, KAFKA_LAKE_KAFKA_SASL_MECHANISM and the credentials, for "
+                "instance KAFKA_LAKE_KAFKA_SASL_USERNAME and KAFKA_LAKE_KAFKA_SASL_PASSWORD.",
+            )
+        if code in _NEEDED_RIGHTS:
+            return AuthorizationError(
+                f"{where} doesn't allow it to {self._principal}: {text}.",
+                f"Grant {_NEEDED_RIGHTS[code]}, with kafka-acls.sh for instance, or use another account.",
+            )
+        return KafkaError(f"{where} gave no answer: {text}.", _UNREACHABLE)
+
+    @property
+    def _principal(self) -> str:
+        user = self.properties.get("sasl.username")
+        return f"user {user}" if user else "this client"
+
+    def _text(self, error: ClientError) -> str:
+        text = re.sub(r" \(after \d+ms in state \w+\)", "", error.str()).rstrip(".")
+        for name, value in self.properties.items():
+            if value and _SECRET.search(name):
+                text = text.replace(value, "***")
+        return text
 
     def topics(self) -> list[str]:
         """Return the names of all topics but Kafka's own, sorted.
 
         Raises:
-            KafkaError: If the brokers don't answer.
+            KafkaError: If the brokers don't answer; `AuthenticationError` within seconds if they refuse this client.
         """
+        # In two parts, since nothing is reported as long as this call waits.
+        early = min(_GRACE_SECONDS, self.timeout)
         try:
-            found = self._admin().list_topics(timeout=self.timeout).topics
+            found = self._list_topics(early)
+        except AuthenticationError:
+            raise
+        except KafkaError:
+            if early == self.timeout:
+                raise
+            found = self._list_topics(self.timeout - early)
+        return sorted(name for name in found if not name.startswith("__"))
+
+    def _list_topics(self, timeout: float) -> Iterable[str]:
+        try:
+            names: Iterable[str] = self._admin().list_topics(timeout=timeout).topics
         except KafkaException as error:
             raise self._explained("Listing the topics", error) from error
-        return sorted(name for name in found if not name.startswith("__"))
+        self._answered()
+        return names
 
     def watermarks(self, topics: Iterable[str]) -> dict[str, Watermarks | KafkaLakeError]:
         """Return what each topic holds, with a constant number of requests to each broker.

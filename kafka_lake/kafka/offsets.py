@@ -1,8 +1,9 @@
 """Offsets of a topic: ranges, positions and ends as plain data. Pure: no Kafka client, no Spark, no Dagster."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, order=True)
@@ -23,6 +24,54 @@ class OffsetRange:
 
     def __len__(self) -> int:
         return self.end - self.start
+
+
+LossReason = Literal["retention", "truncated", "partition gone", "topic made anew", "skipped"]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Offsets that the table will never get, because Kafka no longer has them or a person chose to skip them.
+
+    Args:
+        partition: Kafka partition.
+        start: First offset concerned.
+        end: Exclusive end; None where nobody can tell any more, as for a topic that was deleted.
+        reason: Why. For ``truncated``, the offsets are those between the log's end and the table's position.
+    """
+
+    partition: int
+    start: int
+    end: int | None
+    reason: LossReason
+
+    def __str__(self) -> str:
+        last = "?" if self.end is None else self.end - 1
+        told = {
+            "retention": f"lost offsets {self.start} to {last} to retention",
+            "truncated": f"ends at {self.start}, before the table's position {self.end}",
+            "partition gone": f"is gone, the table's position in it was {self.start}",
+            "topic made anew": f"lost all that came at offset {self.start} and later when the topic was deleted",
+            "skipped": f"skipped offsets {self.start} to {last} by a reset",
+        }
+        return f"partition {self.partition} {told[self.reason]}"
+
+
+def losses_to_json(losses: Iterable[Loss]) -> str:
+    """Return losses as the canonical JSON text that snapshot summaries carry."""
+    return json.dumps([asdict(loss) for loss in losses], separators=(",", ":"))
+
+
+def losses_from_json(text: str) -> list[Loss]:
+    """Parse what `losses_to_json` wrote.
+
+    Raises:
+        ValueError: If the text is not such a document.
+    """
+    try:
+        return [Loss(**each) for each in json.loads(text)]
+    except (TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"no list of losses: {text!r}") from error
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,13 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         default=True, description="Leave out aborted and open transactions (Kafka's isolation.level)."
     )
 
+    retry_attempts: int = Field(
+        default=6,
+        ge=1,
+        description="Attempts of a run at whatever fails for a passing reason: brokers, catalog, storage.",
+    )
+    retry_max_seconds: float = Field(default=30.0, ge=0, description="Longest pause between two attempts.")
+
     def _merged(self) -> dict[str, str]:
         return {**properties_from_env(), **self.properties}
 

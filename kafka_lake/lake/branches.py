@@ -1,7 +1,12 @@
 """Write, audit, publish: the branch that a commit is staged on, and the compare-and-set that makes it `main`."""
 
 import logging
+import re
+import time
 from typing import Any
+from uuid import uuid4
+
+from pyiceberg.table import Table
 
 from kafka_lake.errors import PublishRefusedError
 from kafka_lake.lake.catalog import LakeCatalog
@@ -10,6 +15,25 @@ from kafka_lake.lake.positions import ancestors, head_of
 log = logging.getLogger(__name__)
 
 PREFIX = "kafka_lake_"
+_NAME = re.compile(rf"{PREFIX}(?P<created>\d+)_(?P<head>\d+)_\w+")
+
+
+def branch_name(run_id: str, head: int, purpose: str = "stage") -> str:
+    """Return a name that no other attempt has: it tells when the branch was made, from which head, and by which run.
+
+    Args:
+        run_id: Of the run.
+        head: The snapshot of ``main`` that the branch starts at.
+        purpose: Its last word.
+    """
+    run = re.sub(r"\W", "_", run_id)[:40]
+    return f"{PREFIX}{int(time.time())}_{head}_{run}_{uuid4().hex[:8]}_{purpose}"
+
+
+def staging_branches(table: Table) -> dict[str, tuple[float, int]]:
+    """Return the table's staging branches: when each was made (seconds since the epoch) and from which head."""
+    found = {name: _NAME.fullmatch(name) for name in table.metadata.refs}
+    return {name: (float(match["created"]), int(match["head"])) for name, match in found.items() if match}
 
 
 class StagingBranch:
@@ -98,13 +122,21 @@ class StagingBranch:
         Never raises: what can't be removed is logged and left behind, invisible to readers.
         """
         try:
-            staged = self.staged_snapshot()
+            table = self._catalog.table(self.identifier)
+            if table is None or (tip := head_of(table, self.name)) is None:
+                return
+            visible = {s.snapshot_id for s in ancestors(table, head_of(table))}
+            staged = []
+            for snapshot in ancestors(table, tip):
+                if snapshot.snapshot_id == self.head or snapshot.snapshot_id in visible:
+                    break
+                staged.append(str(snapshot.snapshot_id))
             self.drop()
-            if staged is not None and staged != self.head and not self._is_published(staged):
-                namespace, table = self.identifier
+            if staged:
+                namespace, name = self.identifier
                 self._spark.sql(
                     f"CALL `{self._catalog.name}`.system.expire_snapshots("
-                    f"table => '{namespace}.{table}', snapshot_ids => ARRAY({staged}))"
+                    f"table => '{namespace}.{name}', snapshot_ids => ARRAY({', '.join(staged)}))"
                 ).collect()
         except Exception as error:
             # The cause that led here must not be hidden by a clean-up that fails too; the branch can't publish itself.

@@ -11,6 +11,8 @@ from kafka_lake.kafka.offsets import Position
 
 POSITION = "kafka-lake.position"
 RUN_ID = "kafka-lake.run-id"
+LOSSES = "kafka-lake.data-loss"
+RESET = "kafka-lake.reset"
 
 
 @dataclass(frozen=True)
@@ -21,11 +23,13 @@ class TableState:
         table: The PyIceberg table, as loaded at that moment.
         head: Snapshot id of ``main``; None for a table without a snapshot.
         position: Position of the newest ancestor of ``main`` that has one.
+        rebuilt: Whether the position comes from the rows, since no snapshot has it any more.
     """
 
     table: Table
     head: int | None
     position: Position | None
+    rebuilt: bool = False
 
 
 def ancestors(table: Table, snapshot_id: int | None) -> Iterator[Snapshot]:

@@ -6,7 +6,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_lake.components.assets import build_topic_assets, partitions_of, table_key
+from kafka_lake.components.assets import build_topic_assets, partitions_of
+from kafka_lake.components.keys import table_key
 from kafka_lake.ingest.audit import CHECKS
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.systems import Systems

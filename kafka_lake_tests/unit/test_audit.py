@@ -6,11 +6,13 @@ import pytest
 
 from kafka_lake.ingest.audit import PartitionRows, offset_continuity, row_count, schema_evolution
 from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.lake.schema import Change
 
 ME = TopicIdentity("c", "t", "pizzas")
 CARRIED = '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"0":9,"1":4}}'
+SPEC = TopicTable("pizzas", "pizza", "orders")
 BEFORE = Position(ME, {0: 5, 1: 2})
 PLAN = Plan((OffsetRange(0, 5, 9), OffsetRange(1, 2, 4)), Position(ME, {0: 9, 1: 4}), 0)
 HELD = (PartitionRows(0, 4, 5, 8, 4), PartitionRows(1, 1, 3, 3, 1))
@@ -44,7 +46,7 @@ class Counted:
     ],
 )
 def test_every_record_is_somewhere(staged):
-    assert row_count(staged).passed
+    assert row_count(SPEC, PLAN, staged).passed
 
 
 @pytest.mark.parametrize(
@@ -54,10 +56,11 @@ def test_every_record_is_somewhere(staged):
         (Counted(10, Rows(11)), "make 11"),
         (Counted(10, Rows(7), failed=3), "3 records didn't decode, but the dead-letter table has 0"),
         (Counted(10, Rows(7), failed=3, dead_letters=Rows(2)), "has 2 of them"),
+        (Counted(10, Rows(7), failed=3, dead_letters=Rows(3), known_failed=1), "has 4 of them"),
     ],
 )
 def test_a_record_that_is_nowhere_is_found(staged, problem):
-    finding = row_count(staged)
+    finding = row_count(SPEC, PLAN, staged)
     assert not finding.passed
     assert problem in "; ".join(finding.problems)
     assert finding.facts["records_read"] == 10

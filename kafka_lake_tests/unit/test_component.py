@@ -29,6 +29,10 @@ start: "2026-01-01T00:00:00Z"
 max_records_per_commit: 1000
 transform: somewhere:function
 consumer_group: lag-watchers
+on_data_loss: continue
+dead_letters: table
+max_dead_letters: 5%
+max_record_bytes: 1000000
 """
 
 
@@ -64,12 +68,29 @@ def resolved(defs):
 
 def test_a_topic_is_enough():
     component, defs = load("topic: shop.Orders-v2")
-    assert component.topic_table() == TopicTable("shop.Orders-v2", "kafka", "shop_orders_v2")
+    assert component.topic_table() == TopicTable("shop.Orders-v2", "lake", "shop_orders_v2")
     graph = resolved(defs)
-    table = dg.AssetKey(["kafka", "shop_orders_v2"])
+    table = dg.AssetKey(["lake", "shop_orders_v2"])
     assert graph.get(table).parent_keys == {dg.AssetKey(["kafka", "shop.Orders-v2"])}
-    assert graph.get(table).group_name == "kafka"
-    assert {key.name for key in graph.asset_check_keys} == {"row_count", "offset_continuity", "schema_evolution"}
+    assert graph.get(table).group_name == "lake"
+    checks = {(key.asset_key.path[-1], key.name) for key in graph.asset_check_keys}
+    assert checks == {
+        ("shop_orders_v2", "row_count"),
+        ("shop_orders_v2", "offset_continuity"),
+        ("shop_orders_v2", "schema_evolution"),
+        ("shop_orders_v2", "dead_letters"),
+        ("shop_orders_v2", "data_loss"),
+        ("shop_orders_v2__dead_letters", "no_dead_letters"),
+    }
+    letters = graph.get(dg.AssetKey(["lake", "shop_orders_v2__dead_letters"]))
+    assert letters.parent_keys == {dg.AssetKey(["kafka", "shop.Orders-v2"])}
+    assert not letters.is_executable
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip"])
+def test_a_topic_that_keeps_no_dead_letters_has_no_table_of_them(policy):
+    _, defs = load(f"topic: orders\ndead_letters: {policy}")
+    assert not any("dead_letters" in key.path[-1] for key in resolved(defs).get_all_asset_keys())
 
 
 def test_all_attributes():
@@ -87,6 +108,10 @@ def test_all_attributes():
         max_records_per_commit=1000,
         transform="somewhere:function",
         consumer_group="lag-watchers",
+        on_data_loss="continue",
+        dead_letters="table",
+        max_dead_letters="5%",
+        max_record_bytes=1000000,
     )
     assert component.topic_table() == spec
     node = resolved(defs).get(dg.AssetKey(["shop", "orders"]))
@@ -103,7 +128,7 @@ def test_all_attributes():
     ],
 )
 def test_settings_survive_the_assets_metadata(spec):
-    _, table = build_topic_assets(spec, [], "g", None)
+    _, table, *_ = build_topic_assets(spec, [], "g", None)
     (metadata,) = table.metadata_by_key.values()
     assert settings_of(dict(metadata)) == spec
 
@@ -123,6 +148,12 @@ def test_settings_survive_the_assets_metadata(spec):
         ("start: yesterday", "yesterday"),
         ("table: no-name", "table"),
         ("max_records_per_commit: 0", "max_records_per_commit"),
+        ("namespace: kafka", "would be the same asset"),
+        ("max_dead_letters: some", "max_dead_letters"),
+        ("max_dead_letters: 101%", "max_dead_letters"),
+        ("on_data_loss: ignore", "on_data_loss"),
+        ("dead_letters: drop", "dead_letters"),
+        ("max_record_bytes: 0", "max_record_bytes"),
         ("table_properties: {write.distribution-mode: range}", "range"),
     ],
 )

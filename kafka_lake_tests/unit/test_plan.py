@@ -5,9 +5,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_lake.errors import ConfigurationError, DataLossError, TopicReplacedError
-from kafka_lake.ingest.plan import backlog, chunk, plan, start_offsets, start_timestamp_ms
+from kafka_lake.ingest.plan import (
+    backlog,
+    chunk,
+    offsets_of,
+    plan,
+    replacement,
+    resetting,
+    start_offsets,
+    start_timestamp_ms,
+)
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity, Watermarks
+from kafka_lake.kafka.offsets import (
+    OffsetRange,
+    Position,
+    TopicIdentity,
+    Watermarks,
+    losses_from_json,
+    losses_to_json,
+)
 
 ME = TopicIdentity("cluster-1", "topic-1", "pizzas")
 SPEC = TopicTable("pizzas", "pizza", "orders")
@@ -61,7 +77,7 @@ def test_a_chunk_is_fair(drawn, limit):
 @given(situations(), limits)
 def test_plans_tile_the_backlog_exactly(situation, limit):
     position, now = situation
-    due = {(r.partition, o) for r in backlog(position, now, {}) for o in range(r.start, r.end)}
+    due = {(r.partition, o) for r in backlog(position, now, {}).ranges for o in range(r.start, r.end)}
     seen: list[tuple[int, int]] = []
     while (todo := plan(position, now, {}, limit)) is not None:
         assert 0 < todo.records_at_most <= limit
@@ -78,7 +94,7 @@ def test_plans_tile_the_backlog_exactly(situation, limit):
 def test_a_subset_touches_only_its_partitions(situation, limit, subset):
     position, now = situation
     todo = plan(position, now, {}, limit, subset)
-    whole = {r.partition: r for r in backlog(position, now, {})}
+    whole = {r.partition: r for r in backlog(position, now, {}).ranges}
     if todo is None:
         assert not any(len(whole[p]) for p in subset & set(whole))
         return
@@ -102,7 +118,7 @@ def test_a_first_run_starts_where_it_is_told(situation, limit):
 
 def test_a_new_partition_starts_at_its_low_watermark():
     found = backlog(Position(ME, {0: 5}), Watermarks(ME, {0: 0, 1: 3}, {0: 9, 1: 7}), {})
-    assert found == (OffsetRange(0, 5, 9), OffsetRange(1, 3, 7))
+    assert found.ranges == (OffsetRange(0, 5, 9), OffsetRange(1, 3, 7))
 
 
 def test_retention_that_overtook_is_named():
@@ -111,7 +127,8 @@ def test_retention_that_overtook_is_named():
 
 
 def test_a_position_at_the_low_watermark_lost_nothing():
-    assert backlog(Position(ME, {0: 5}), Watermarks(ME, {0: 5}, {0: 5}), {}) == (OffsetRange(0, 5, 5),)
+    found = backlog(Position(ME, {0: 5}), Watermarks(ME, {0: 5}, {0: 5}), {})
+    assert (found.ranges, found.losses) == ((OffsetRange(0, 5, 5),), ())
 
 
 def test_an_end_before_the_position_is_named():
@@ -124,9 +141,121 @@ def test_a_partition_that_is_gone_is_named():
         plan(Position(ME, {0: 5, 2: 7}), Watermarks(ME, {0: 0}, {0: 9}), {}, 10)
 
 
-def test_all_losses_are_named_at_once_even_outside_the_subset():
+def test_all_losses_are_named_at_once():
     with pytest.raises(DataLossError, match=r"partition 0 lost offsets 1 to 1 .*partition 1 ends at 3"):
-        plan(Position(ME, {0: 1, 1: 5}), Watermarks(ME, {0: 2, 1: 0}, {0: 9, 1: 3}), {}, 10, {0})
+        plan(Position(ME, {0: 1, 1: 5}), Watermarks(ME, {0: 2, 1: 0}, {0: 9, 1: 3}), {}, 10)
+
+
+def test_a_loss_stops_its_own_partition_only():
+    position, now = Position(ME, {0: 1, 1: 5}), Watermarks(ME, {0: 2, 1: 0}, {0: 9, 1: 7})
+    todo = plan(position, now, {}, 10, {1})
+    assert todo.ranges == (OffsetRange(1, 5, 7),)
+    assert todo.after.offsets == {0: 1, 1: 7}, "the other partition's position waits where it was"
+
+
+def test_going_on_after_a_loss_skips_what_is_gone_and_nothing_else():
+    position = Position(ME, {0: 1, 1: 5, 2: 9, 3: 4})
+    now = Watermarks(ME, {0: 4, 1: 0, 2: 0}, {0: 9, 1: 7, 2: 6})
+    todo = plan(position, now, {}, 100, go_on=True)
+    assert todo.ranges == (OffsetRange(0, 4, 9), OffsetRange(1, 5, 7))
+    assert todo.after.offsets == {0: 9, 1: 7, 2: 6}
+    assert [str(loss) for loss in todo.losses] == [
+        "partition 0 lost offsets 1 to 3 to retention",
+        "partition 2 ends at 6, before the table's position 9",
+        "partition 3 is gone, the table's position in it was 4",
+    ]
+    assert losses_from_json(losses_to_json(todo.losses)) == list(todo.losses)
+
+
+def test_a_loss_with_nothing_left_to_read_still_moves_the_position():
+    todo = plan(Position(ME, {0: 1, 1: 5}), Watermarks(ME, {0: 4, 1: 0}, {0: 4, 1: 5}), {}, 100, go_on=True)
+    assert (todo.ranges, todo.after.offsets) == ((OffsetRange(0, 4, 4),), {0: 4, 1: 5})
+    assert plan(todo.after, Watermarks(ME, {0: 4, 1: 0}, {0: 4, 1: 5}), {}, 100, go_on=True) is None
+
+
+def test_going_on_with_a_topic_made_anew_begins_at_its_start():
+    anew = TopicIdentity("cluster-1", "topic-2", "pizzas")
+    todo = plan(Position(ME, {0: 5, 1: 2}), Watermarks(anew, {0: 0}, {0: 3}), {}, 100, go_on=True)
+    assert todo.ranges == (OffsetRange(0, 0, 3),)
+    assert todo.after == Position(anew, {0: 3})
+    assert [(loss.partition, loss.start, loss.reason) for loss in todo.losses] == [
+        (0, 5, "topic made anew"),
+        (1, 2, "topic made anew"),
+    ]
+
+
+NOW = Watermarks(ME, {0: 2, 1: 0}, {0: 9, 1: 7})
+AT = Position(ME, {0: 6, 1: 4})
+
+
+def test_a_replacement_stays_before_the_position_and_never_moves_it():
+    plans = replacement(AT, NOW, [OffsetRange(0, 3, 9), OffsetRange(1, 0, 2)], 100, False)
+    assert [p.ranges for p in plans] == [(OffsetRange(0, 3, 6), OffsetRange(1, 0, 2))]
+    assert [(p.after, p.kind, p.deletes) for p in plans] == [(AT, "replace", plans[0].ranges)]
+
+
+@given(limits)
+def test_a_long_replacement_is_cut_into_commits_that_tile_it(limit):
+    plans = replacement(AT, NOW, [OffsetRange(0, 2, 9), OffsetRange(1, 0, 9)], limit, False)
+    read = [(r.partition, o) for p in plans for r in p.ranges for o in range(r.start, r.end)]
+    assert sorted(read) == [(0, o) for o in range(2, 6)] + [(1, o) for o in range(4)]
+    assert all(p.records_at_most <= limit for p in plans)
+    assert plans[-1].remaining == 0
+
+
+def test_a_replacement_of_what_kafka_no_longer_has_is_refused_or_clipped():
+    wanted = [OffsetRange(0, 0, 9), OffsetRange(1, 0, 9)]
+    with pytest.raises(DataLossError, match=r"partition 0 offsets 0 to 1\.$|partition 0 offsets 0 to 1\. "):
+        replacement(AT, NOW, wanted, 100, False)
+    (kept,) = replacement(AT, NOW, wanted, 100, True)
+    assert kept.deletes == (OffsetRange(0, 2, 6), OffsetRange(1, 0, 4))
+    with pytest.raises(TopicReplacedError):
+        replacement(AT, Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 0}, {0: 9}), wanted, 100, True)
+
+
+def test_a_reset_back_takes_rows_away_and_one_forward_records_what_it_skips():
+    todo = resetting(AT, NOW, {0: 3, 1: 7})
+    assert todo.after.offsets == {0: 3, 1: 7}
+    assert todo.deletes == (OffsetRange(0, 3, 6),)
+    assert [str(loss) for loss in todo.losses] == ["partition 1 skipped offsets 4 to 6 by a reset"]
+    assert all(len(r) == 0 for r in todo.ranges)
+    assert resetting(AT, NOW, {1: 4}).after == AT
+    assert resetting(None, NOW, {1: 4}).after.offsets == {0: 2, 1: 4}
+
+
+@pytest.mark.parametrize("targets", [{0: 1}, {0: 10}, {2: 0}])
+def test_a_reset_to_where_nothing_is_is_refused(targets):
+    with pytest.raises(ConfigurationError, match=r"there is no offset .* the partitions hold 0: 2\.\.9, 1: 0\.\.7"):
+        resetting(AT, NOW, targets)
+
+
+def test_a_reset_to_a_topic_made_anew_takes_its_identity():
+    anew = Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 0}, {0: 3})
+    todo = resetting(AT, anew, {0: 0})
+    assert todo.after == Position(anew.identity, {0: 0})
+    assert todo.deletes == ()
+    assert {loss.reason for loss in todo.losses} == {"topic made anew"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("earliest", {0: 2, 1: 0}),
+        ("latest", {0: 9, 1: 7}),
+        ("4", {0: 4, 1: 4}),
+        ("1:3", {1: 3}),
+        ("0:5,1:3", {0: 5, 1: 3}),
+        ("2026-01-01T00:00:00Z", {0: 3, 1: 7}),
+    ],
+)
+def test_offsets_that_a_person_means(text, expected):
+    assert offsets_of(text, "pizzas", Clock({0: 3, 1: None}), NOW) == expected
+
+
+@pytest.mark.parametrize("text", ["yesterday", "-1", "0:", "0:1,"])
+def test_offsets_that_nobody_understands(text):
+    with pytest.raises(ConfigurationError, match="--from or --to"):
+        offsets_of(text, "pizzas", Clock({}), NOW)
 
 
 @pytest.mark.parametrize(

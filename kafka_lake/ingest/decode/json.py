@@ -1,62 +1,159 @@
 """JSON values: `from_json` in the JVM, strict: all but whole JSON objects of the columns' types are dead letters."""
 
+from functools import reduce
+from operator import or_
+from uuid import uuid4
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.ingest.decode import NOT_JSON, NULL_IN_REQUIRED_COLUMN, TOO_LARGE, WRONG_TYPE
+
 CORRUPT = "__kafka_lake_corrupt"
+_PARSED, _RAW, _SEEN = "__kafka_lake_parsed", "__kafka_lake_raw", "__kafka_lake_seen"
+_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 _DOUBLE_DIGITS = 15
 _LONG_DIGITS = 18
+_SHOWN = 80
+_MESSAGE = 2000
+# No value can hold it: it is made anew in each process.
+_END = uuid4().hex
 
 
-def decode_json(records: DataFrame, schema: T.StructType) -> DataFrame:
+def decode_json(records: DataFrame, schema: T.StructType, *, max_record_bytes: int | None = None) -> DataFrame:
     """Add ``decoded``, ``error_class`` and ``error_message`` to records whose value is JSON.
+
+    A field belongs to the column of exactly its name: ``{"ID": 3}`` gives a column ``id`` null, whatever
+    ``spark.sql.caseSensitive`` says of columns, as in all of Spark's JSON functions.
 
     Args:
         records: What `read` gave; null values (tombstones) get all three as null.
         schema: Columns to look for. Fields that it doesn't name are left aside; not-null columns must be there.
+        max_record_bytes: Longer values are not parsed, they are ``too_large``; None for no limit.
 
     Returns:
-        The records with three more columns, one row for each, none lost.
+        The records with three more columns, one row for each, none lost. Messages cost nothing where they are not
+        selected: they take a value apart again.
     """
     text = F.col("value").cast("string")
+    size = F.octet_length(F.col("value"))
     optional = T.StructType([T.StructField(f.name, nullable_all(f.dataType)) for f in schema])
-    parsing = T.StructType([*optional.fields, T.StructField(CORRUPT, T.StringType())])
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    frame = records.withColumn("parsed", F.from_json(text, parsing, options))
-    # from_json stops at the end of the first object and would lose what follows it: `{"id": 1} {"id": 2}`.
-    alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
-    not_an_object = (
-        ~F.is_valid_utf8(text) | ~F.rlike(text, F.lit(r"(?s)^\s*\{.*\}\s*$")) | ~F.coalesce(alone, F.lit(False))
-    )
-    corrupt = F.col("parsed").isNull() | F.col(f"parsed.{CORRUPT}").isNotNull()
-    missing = [f.name for f in schema if not f.nullable]
-    error_class: Column = (
-        F.when(F.col("value").isNull(), F.lit(None).cast("string"))
-        .when(not_an_object, F.lit("not_json"))
-        .when(corrupt & F.try_parse_json(text).isNull(), F.lit("not_json"))
-        .when(corrupt, F.lit("wrong_type"))
-    )
-    for name in missing:
-        error_class = error_class.when(_field("parsed", name).isNull(), F.lit("null_in_required_column"))
-    message = (
-        F.when(F.col("error_class") == "not_json", F.lit("The value is not one JSON object in UTF-8."))
-        .when(F.col("error_class") == "wrong_type", F.lit(f"A field doesn't fit its column: {_short(optional)}."))
-        .when(
-            F.col("error_class") == "null_in_required_column",
-            F.lit(f"One of the required columns {', '.join(missing)} is null or missing."),
+    parsed = _parse(optional)
+    if max_record_bytes is not None:
+        parsed = F.when(size <= max_record_bytes, parsed)
+    corrupt = F.col(_PARSED).isNull() | _field(_PARSED, CORRUPT).isNotNull()
+    required = [f.name for f in schema if not f.nullable]
+
+    error_class: Column = F.when(F.col("value").isNull(), F.lit(None).cast("string"))
+    if max_record_bytes is not None:
+        error_class = error_class.when(size > max_record_bytes, F.lit(TOO_LARGE))
+    error_class = error_class.when(~_one_object(text), F.lit(NOT_JSON))
+    # What a variant refuses is no strict JSON: a field that is there twice, single quotes.
+    error_class = error_class.when(corrupt & F.try_parse_json(text).isNull(), F.lit(NOT_JSON))
+    error_class = error_class.when(corrupt, F.lit(WRONG_TYPE))
+    if required:
+        any_null = reduce(or_, (_field(_PARSED, name).isNull() for name in required))
+        error_class = error_class.when(any_null, F.lit(NULL_IN_REQUIRED_COLUMN))
+
+    found = F.col("error_class")
+    message: Column = F.when(found == NOT_JSON, _not_json(text)).when(found == WRONG_TYPE, _wrong_type(optional))
+    if required:
+        nulls = F.concat_ws(", ", *[F.when(_field(_PARSED, name).isNull(), F.lit(name)) for name in required])
+        said = F.concat(F.lit("Required, but null or missing: "), nulls, F.lit("."))
+        message = message.when(found == NULL_IN_REQUIRED_COLUMN, F.substring(said, 1, _MESSAGE))
+    if max_record_bytes is not None:
+        said = F.concat(
+            F.lit("The value has "), size.cast("string"), F.lit(f" bytes, the limit is {max_record_bytes}.")
         )
+        message = message.when(found == TOO_LARGE, said)
+
+    raw = T.StructType([T.StructField(f.name, T.StringType()) for f in schema])
+    seen = T.StructType([T.StructField(f.name, T.VariantType()) for f in schema])
+    return (
+        records.withColumn(_PARSED, parsed)
+        .select(
+            *records.columns,
+            _PARSED,
+            F.struct(*[_field(_PARSED, f.name).alias(f.name) for f in schema]).alias("decoded"),
+            error_class.alias("error_class"),
+        )
+        .withColumn(_RAW, F.when(found == WRONG_TYPE, F.from_json(text, raw)))
+        .withColumn(_SEEN, F.when(found == WRONG_TYPE, F.from_json(text, seen)))
+        .select(*records.columns, "decoded", "error_class", message.alias("error_message"))
     )
-    return frame.select(
-        *records.columns,
-        F.struct(*[_field("parsed", f.name).alias(f.name) for f in schema]).alias("decoded"),
-        error_class.alias("error_class"),
-    ).withColumn("error_message", message)
 
 
-def observed_schema() -> Column:
-    """Return an aggregate over records that tells, as text, the schema that their JSON values have together."""
-    return F.schema_of_variant_agg(F.try_parse_json(F.col("value").cast("string")))
+def _parse(columns: T.StructType) -> Column:
+    kinds = T.StructType([*columns.fields, T.StructField(CORRUPT, T.StringType())])
+    return F.from_json(F.col("value").cast("string"), kinds, _OPTIONS)
+
+
+def _one_object(text: Column) -> Column:
+    # from_json stops at the end of the first object and would lose what follows it: `{"id": 1} {"id": 2}`.
+    # So put the value into an array before a mark that it can't hold. The mark is the second element only if
+    # the value is exactly one, and doesn't close the array itself: `{"id": 1}],[{"id": 2}`.
+    array = F.concat(F.lit("["), text, F.lit(f',"{_END}"]'))
+    alone = F.coalesce(F.get_json_object(array, "$[1]") == _END, F.lit(False))
+    return F.is_valid_utf8(text) & F.rlike(text, F.lit(r"^\s*\{")) & alone
+
+
+def _not_json(text: Column) -> Column:
+    begins = F.regexp_extract(text, r"^\s*(\S)", 1)
+    is_json = F.try_parse_json(text).isNotNull()
+    start = _cut(F.ltrim(text))
+    return (
+        F.when(
+            ~F.is_valid_utf8(text),
+            F.concat(F.lit("The value is not UTF-8; it begins with 0x"), F.hex(F.substring("value", 1, 8)), F.lit(".")),
+        )
+        .when(F.octet_length("value") == 0, F.lit("The value is empty."))
+        .when(begins == "", F.lit("The value is white space only."))
+        .when(begins == "\ufeff", F.lit("The value begins with a byte order mark."))
+        # A variant is made of what comes first and doesn't look further, as from_json.
+        .when(is_json & (begins == "{"), F.lit("The value goes on after its first JSON object."))
+        .when(is_json & (begins == "["), F.concat(F.lit("The value is a JSON array, no object: "), start, F.lit(".")))
+        .when(is_json, F.concat(F.lit("The value is a JSON scalar, no object: "), start, F.lit(".")))
+        .when(
+            _one_object(text),
+            F.lit("The value is not strict JSON: a field is there twice, or text is in single quotes."),
+        )
+        .otherwise(F.concat(F.lit("The value is broken JSON; it begins with "), start, F.lit(".")))
+    )
+
+
+def _wrong_type(columns: T.StructType) -> Column:
+    said = []
+    for f in columns:
+        raw, seen = _field(_RAW, f.name), _field(_SEEN, f.name)
+        if isinstance(f.dataType, T.StructType | T.ArrayType | T.MapType):
+            # What fits of a nested value may be there without the rest.
+            misfit = _parse(T.StructType([f])).getField(CORRUPT).isNotNull()
+        else:
+            misfit = _field(_PARSED, f.name).isNull()
+        # Text in its quotes, all else as it was written: 3.0 is no int, and a variant would call it 3.
+        shown = F.when(F.schema_of_variant(seen) == "STRING", F.to_json(seen)).otherwise(raw)
+        text = F.concat(F.lit(f"Column {f.name} ({_short(f.dataType)}) got "), _cut(shown), F.lit("."))
+        said.append(F.when(raw.isNotNull() & misfit, text))
+    named = F.substring(F.concat_ws(" ", *said), 1, _MESSAGE)
+    return F.when(named != "", named).otherwise(F.lit(f"A field doesn't fit its column: {_short(columns, 500)}."))
+
+
+def _cut(text: Column) -> Column:
+    short = F.when(F.char_length(text) > _SHOWN, F.concat(F.substring(text, 1, _SHOWN), F.lit("…"))).otherwise(text)
+    return F.regexp_replace(short, r"\p{Cntrl}", "\ufffd")
+
+
+def observed_schema(*, max_record_bytes: int | None = None) -> Column:
+    """Return an aggregate over records that tells, as text, the schema that their JSON values have together.
+
+    Args:
+        max_record_bytes: Longer values are not parsed and add nothing; None for no limit.
+    """
+    parsed = F.try_parse_json(F.col("value").cast("string"))
+    if max_record_bytes is not None:
+        parsed = F.when(F.octet_length(F.col("value")) <= max_record_bytes, parsed)
+    return F.schema_of_variant_agg(parsed)
 
 
 def schema_from_observation(observed: str | None) -> T.StructType:
@@ -115,6 +212,6 @@ def _field(struct: str, name: str) -> Column:
     return F.col(struct).getField(name)
 
 
-def _short(schema: T.StructType) -> str:
-    text = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in schema)
-    return text if len(text) <= 500 else text[:497] + "..."
+def _short(kind: T.DataType, length: int = _SHOWN) -> str:
+    text: str = kind.simpleString()
+    return text if len(text) <= length else text[: length - 1] + "…"

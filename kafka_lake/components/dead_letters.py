@@ -1,0 +1,78 @@
+"""A topic's dead-letter table in the asset graph: an asset beside the table, and a check that warns."""
+
+from collections import Counter
+from typing import Any
+
+import dagster as dg
+
+from kafka_lake.components.keys import dead_letter_key
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import row_count
+from kafka_lake.lake.resource import CatalogResource
+
+CHECK = "no_dead_letters"
+
+
+def build_dead_letter_assets(
+    spec: TopicTable, source: dg.AssetKey, owners: list[str], group_name: str
+) -> list[dg.AssetSpec | dg.AssetChecksDefinition]:
+    """Return the dead-letter table as an external asset below the topic, and its check.
+
+    Args:
+        spec: The topic's settings.
+        source: The topic's asset.
+        owners: As Dagster shows them.
+        group_name: Dagster's asset group.
+    """
+    key = dead_letter_key(spec)
+    asset = dg.AssetSpec(
+        key,
+        deps=[source],
+        group_name=group_name,
+        owners=owners,
+        description=f"Records of Kafka topic {spec.topic} that fit no row, with their bytes and the reason. "
+        f"Mend the cause, then move them into the table: `kafka-lake dead-letters {spec.topic} --replay`, or the job "
+        "replay_dead_letters.",
+        kinds={"iceberg"},
+        metadata={"dagster/table_name": ".".join(spec.dead_letter_table)},
+    )
+
+    @dg.asset_check(asset=key, name=CHECK, description="Warns while there are dead letters.")
+    def no_dead_letters(catalog: CatalogResource) -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(**_verdict(spec, catalog.open()))
+
+    return [asset, no_dead_letters]
+
+
+def report_dead_letters(instance: dg.DagsterInstance, spec: TopicTable, catalog: LakeCatalog) -> None:
+    """Tell Dagster what the dead-letter table holds now, as a materialization and a result of its check."""
+    verdict, key = _verdict(spec, catalog), dead_letter_key(spec)
+    rows = row_count(catalog.table(spec.dead_letter_table))
+    instance.report_runless_asset_event(
+        dg.AssetMaterialization(key, metadata={"dagster/row_count": rows, **verdict["metadata"]})
+    )
+    instance.report_runless_asset_event(
+        dg.AssetCheckEvaluation(
+            asset_key=key,
+            check_name=CHECK,
+            passed=verdict["passed"],
+            severity=verdict["severity"],
+            description=verdict["description"],
+            metadata=verdict["metadata"],
+        )
+    )
+
+
+def _verdict(spec: TopicTable, catalog: LakeCatalog) -> dict[str, Any]:
+    table = catalog.table(spec.dead_letter_table)
+    classes: Counter[str] = Counter()
+    if table is not None and row_count(table):
+        classes.update(table.scan(selected_fields=("error_class",)).to_arrow()["error_class"].to_pylist())
+    found = ", ".join(f"{count} {name}" for name, count in classes.most_common())
+    return {
+        "passed": not classes,
+        "severity": dg.AssetCheckSeverity.WARN,
+        "description": f"{found}: see `kafka-lake dead-letters {spec.topic}`." if found else None,
+        "metadata": dict(classes),
+    }

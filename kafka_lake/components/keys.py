@@ -1,0 +1,20 @@
+"""The asset keys of a topic's share of the graph."""
+
+import dagster as dg
+
+from kafka_lake.ingest.topic_table import TopicTable
+
+
+def topic_key(spec: TopicTable) -> dg.AssetKey:
+    """Return the asset key of the topic."""
+    return dg.AssetKey(["kafka", spec.topic])
+
+
+def table_key(spec: TopicTable) -> dg.AssetKey:
+    """Return the asset key of the table."""
+    return dg.AssetKey(list(spec.identifier))
+
+
+def dead_letter_key(spec: TopicTable) -> dg.AssetKey:
+    """Return the asset key of the dead-letter table."""
+    return dg.AssetKey(list(spec.dead_letter_table))

@@ -1,0 +1,80 @@
+"""The job that decodes dead letters again and moves those that fit by now into their table."""
+
+import dagster as dg
+from pydantic import Field
+
+from kafka_lake.components.assets import build_systems, topics_of
+from kafka_lake.components.dead_letters import report_dead_letters
+from kafka_lake.components.keys import table_key
+from kafka_lake.errors import ConfigurationError, KafkaLakeError
+from kafka_lake.ingest.again import redeliver
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.resource import SparkResource
+
+
+class ReplayConfig(dg.Config):
+    """Which dead letters to decode again."""
+
+    topic: str = Field(description="The Kafka topic.")
+    where: str = Field(
+        default="", description="SQL condition on the dead-letter table, as error_class = 'wrong_type'; empty for all."
+    )
+
+
+@dg.op(name="decode_again")
+def _replay(
+    context: dg.OpExecutionContext,
+    config: ReplayConfig,
+    kafka: KafkaResource,
+    catalog: CatalogResource,
+    spark: SparkResource,
+) -> None:
+    systems = build_systems(kafka, catalog, spark)
+    try:
+        for spec in _chosen(context, config.topic):
+            done = redeliver(
+                spec,
+                systems,
+                context.run_id,
+                config.where or None,
+                on_step=context.log.debug,
+                say=context.log.warning,
+            )
+            context.log.info(
+                f"Topic {spec.topic}: {done.moved} dead letters are rows of table {'.'.join(spec.identifier)} now, "
+                f"{done.remaining} of those looked at remain."
+            )
+            for partition in done.report.partitions():
+                if partition.rows:
+                    # What lies downstream notices: the table's partitions have new rows.
+                    context.log_event(
+                        dg.AssetMaterialization(
+                            table_key(spec),
+                            partition=str(partition.partition),
+                            metadata={"rows_added": partition.rows, "from": "dead letters"},
+                        )
+                    )
+            report_dead_letters(context.instance, spec, systems.catalog)
+    except KafkaLakeError as error:
+        raise dg.Failure(description=str(error), allow_retries=False) from error
+
+
+def _chosen(context: dg.OpExecutionContext, topic: str) -> list[TopicTable]:
+    specs = topics_of(context.repository_def)
+    chosen = [spec for spec in specs if spec.topic == topic]
+    if not chosen:
+        known = ", ".join(sorted({spec.topic for spec in specs})) or "none"
+        raise ConfigurationError(f"Topic {topic} has no table here; the topics are: {known}.", "Name one of them.")
+    return chosen
+
+
+@dg.job(
+    name="replay_dead_letters",
+    description="Decodes a topic's dead letters again and moves those that fit by now into its table, exactly once.",
+    executor_def=dg.in_process_executor,
+)
+def replay_dead_letters() -> None:
+    """Decode dead letters again."""
+    _replay()

@@ -1,0 +1,147 @@
+"""Clean: what dead runs left behind, branches and files, and never what a live run needs.
+
+A staging branch from which ``main`` has moved away can't be published any more, whoever made it: it is dropped at
+once. One that could still be published may be a live run's, and so may files that no snapshot knows yet: only their age
+tells.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyarrow import fs
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+
+from kafka_lake.errors import TableError
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.branches import StagingBranch, staging_branches
+from kafka_lake.lake.positions import ancestors, head_of
+
+DEFAULT_AGE_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What was removed.
+
+    Args:
+        branches: Names of dropped branches, with their tables in front.
+        files: Paths of removed files that no snapshot knew.
+    """
+
+    branches: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+def sweep(spec: TopicTable, systems: Systems, older_than_seconds: float | None = None) -> tuple[str, ...]:
+    """Drop the topic's staging branches that can't be published any more, with what was staged on them.
+
+    Args:
+        spec: The topic's settings.
+        systems: Spark is touched only if there is something to drop.
+        older_than_seconds: Drop others too if they are older than this; None spares them.
+
+    Returns:
+        What was dropped, as ``namespace.table.branch``.
+    """
+    dropped: list[str] = []
+    spared: set[str] = set()
+    for identifier in (spec.identifier, spec.dead_letter_table):
+        table = systems.catalog.table(identifier)
+        if table is None:
+            continue
+        side = identifier == spec.dead_letter_table
+        for name, (created, head) in staging_branches(table).items():
+            # Dead letters are staged and dropped together with the rows of the same attempt.
+            alive = _publishable(table, name) and (not side or name in spared or _settles(table, name))
+            if alive and (older_than_seconds is None or time.time() - created < older_than_seconds):
+                spared.add(name)
+                continue
+            StagingBranch(systems.spark(), systems.catalog, identifier, name, head).discard()
+            dropped.append(".".join((*identifier, name)))
+    return tuple(dropped)
+
+
+def _publishable(table: Table, branch: str) -> bool:
+    main = head_of(table)
+    return any(s.snapshot_id == main for s in ancestors(table, head_of(table, branch)))
+
+
+def _settles(table: Table, branch: str) -> bool:
+    return branch.endswith("_settle")
+
+
+def clean(spec: TopicTable, systems: Systems, older_than_seconds: float = DEFAULT_AGE_SECONDS) -> Cleaned:
+    """Remove branches and files that dead runs left in the topic's tables.
+
+    Args:
+        spec: The topic's settings.
+        systems: The storage is listed through the catalog's own file access.
+        older_than_seconds: Spare younger branches that could still be published, and younger files. Writers of
+            others, a compaction for instance, have files too that no snapshot knows yet: less than what their longest
+            job takes is safe only while there is none.
+
+    Returns:
+        What was removed.
+    """
+    branches = sweep(spec, systems, older_than_seconds)
+    files: list[str] = []
+    for identifier in (spec.identifier, spec.dead_letter_table):
+        if (table := systems.catalog.table(identifier)) is not None:
+            files += _remove_orphans(table, older_than_seconds)
+    return Cleaned(branches, tuple(files))
+
+
+def _remove_orphans(table: Table, older_than_seconds: float) -> list[str]:
+    # A live run's branch is older than any of its files.
+    live = [created for created, _ in staging_branches(table).values()]
+    limit = min([time.time() - older_than_seconds, *live])
+    orphans = {each.path: each for each in _listed(table) if each.mtime is not None and each.mtime.timestamp() < limit}
+    if not orphans:
+        return []
+    known = {_path(path) for path in _referenced(table)}
+    # Loaded again after the listing: what was committed meanwhile is known too.
+    known |= {_path(path) for path in _referenced(table.refresh())}
+    removed = []
+    for path in sorted(orphans):
+        if path not in known:
+            _filesystem(table).delete_file(path)
+            removed.append(path)
+    return removed
+
+
+def _filesystem(table: Table) -> Any:
+    if not isinstance(table.io, PyArrowFileIO):
+        raise TableError(
+            f"Table {'.'.join(table.name())}: files can't be listed by {type(table.io).__name__}.",
+            "Set the catalog's py-io-impl to pyiceberg.io.pyarrow.PyArrowFileIO, or use Iceberg's remove_orphan_files.",
+        )
+    scheme, netloc, _ = PyArrowFileIO.parse_location(table.location(), table.io.properties)
+    return table.io.fs_by_scheme(scheme, netloc)
+
+
+def _path(location: str) -> str:
+    """Return a location as pyarrow's file systems know it: without scheme."""
+    return PyArrowFileIO.parse_location(location)[2]
+
+
+def _listed(table: Table) -> Iterator[Any]:
+    for folder in ("data", "metadata"):
+        selector = fs.FileSelector(f"{_path(table.location())}/{folder}", allow_not_found=True, recursive=True)
+        yield from (each for each in _filesystem(table).get_file_info(selector) if each.type == fs.FileType.File)
+
+
+def _referenced(table: Table) -> Iterator[str]:
+    """Yield every file that any snapshot, old metadata or statistics refer to."""
+    yield table.metadata_location
+    yield from (entry.metadata_file for entry in table.metadata.metadata_log)
+    yield from (each.statistics_path for each in table.metadata.statistics)
+    yield from (each.statistics_path for each in table.metadata.partition_statistics)
+    for snapshot in table.metadata.snapshots:
+        yield snapshot.manifest_list
+        for manifest in snapshot.manifests(table.io):
+            yield manifest.manifest_path
+            yield from (entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, False))

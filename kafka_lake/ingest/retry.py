@@ -1,0 +1,265 @@
+"""Retry: which errors may be gone a moment later, and another attempt with growing, random pauses for those alone.
+
+An attempt is a whole one, from plan to publication, so that it begins at the position the table has by then. This
+module knows nothing of what is attempted, and never mends anything itself.
+"""
+
+import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import requests
+import tenacity
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyiceberg import exceptions as iceberg
+from pyspark.errors import AnalysisException, PySparkException, PythonException
+from sqlalchemy import exc as sql
+
+from kafka_lake.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConfigurationError,
+    KafkaError,
+    KafkaLakeError,
+    UnknownTopicError,
+)
+
+T = TypeVar("T")
+
+_LINE_LENGTH = 300
+
+_LASTING_KAFKA_ERRORS = (UnknownTopicError, AuthenticationError, AuthorizationError)
+
+_PROGRAMMING_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+
+_LASTING_SYSTEM_ERRORS = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+    requests.exceptions.SSLError,
+)
+
+_PASSING_CATALOG_ERRORS = (
+    iceberg.CommitFailedException,
+    iceberg.CommitStateUnknownException,
+    iceberg.ServerError,
+    iceberg.ServiceUnavailableError,
+    iceberg.TooManyRequestsError,
+    iceberg.WaitingForLockException,
+    sql.OperationalError,
+    sql.TimeoutError,
+)
+
+# gRPC's own names (https://grpc.io/docs/guides/status-codes/) of what another attempt won't change.
+_LASTING_GRPC_CODES = {"INVALID_ARGUMENT", "PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED"}
+
+# Spark wraps what its parts throw into its own general errors, differently in the process and through Connect; what
+# is the same everywhere is that the text names the cause.
+_LASTING_CAUSE = re.compile(
+    r"(?:Authentication|Authorization|NotAuthorized|Forbidden|AccessDenied)Exception\b"
+    r"|UnknownTopicOrPartitionException|UnknownTopicIdException|OffsetOutOfRangeException|failOnDataLoss"
+    r"|\bAccess ?Denied\b|ACCESS_DENIED|InvalidAccessKeyId|INVALID_ACCESS_KEY_ID|SignatureDoesNotMatch|NoSuchBucket"
+    r"|OutOfMemoryError|ClassNotFoundException|NoClassDefFoundError|NoSuchMethodError|UnsupportedClassVersionError"
+    r"|common\.config\.ConfigException|api\.python\.PythonException|stopped SparkContext|SparkContext was shut down"
+    # The standard's classes for data, user code, syntax and missing features; P0 is the query's own raise_error.
+    r"|SQLSTATE: (?:22|38|39|42|0A|P0)"
+)
+
+_STACK_FRAME = re.compile(r"^\s+at .*$", re.MULTILINE)
+
+_LOST_RANGE = re.compile(r"Could not read records in offset \[(\d+), (\d+)\) for topic partition (\S+)-(\d+)")
+_LOST = re.compile(r"failOnDataLoss to false\.\s+Reason:\s*([^\n]+)|(OffsetOutOfRangeException[^\n]*)")
+
+_SECRETS = (
+    (re.compile(r"(://)[^/\s:@]*:[^/\s@]+@"), r"\1***@"),
+    (
+        re.compile(
+            r"((?:password|passwd|secret|token|credential|access[-_.]?key)[\w.-]*[\"']?\s*[=:]\s*)"
+            r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&]+)",
+            re.IGNORECASE,
+        ),
+        r"\1***",
+    ),
+    (re.compile(r"\b(Bearer|Basic) [\w.+/=-]+"), r"\1 ***"),
+)
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often, and how patiently.
+
+    Pauses are random between zero and a bound that doubles with each attempt ("full jitter"), so that runs which were
+    thrown back together don't come back together.
+
+    Args:
+        attempts: How many in all, the first one included; 1 for no retry.
+        initial_seconds: The bound of the first pause.
+        max_seconds: What the bound never exceeds.
+
+    Raises:
+        ConfigurationError: If there would be no attempt, or a pause is negative, endless, or begins above its maximum.
+    """
+
+    attempts: int = 6
+    initial_seconds: float = 1.0
+    max_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ConfigurationError(f"retry: attempts is {self.attempts}.", "Set it to 1 or more; 1 is no retry.")
+        if not 0 <= self.initial_seconds <= self.max_seconds < math.inf:
+            raise ConfigurationError(
+                f"retry: initial_seconds is {self.initial_seconds:g} and max_seconds is {self.max_seconds:g}.",
+                "Both must be 0 or more, and max_seconds not less than initial_seconds.",
+            )
+
+
+def call(
+    policy: RetryPolicy,
+    say: Callable[[str], None],
+    what: str,
+    function: Callable[[], T],
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """Call a function, and again after errors that may be gone by then.
+
+    Args:
+        policy: How often and how patiently; every call begins to count anew.
+        say: Gets one line before each pause: what failed, why, which attempt it was, how long the pause is.
+        what: What is attempted, as the line shall begin.
+        function: Must be safe to call again after any error it raises that `is_transient`.
+        sleep: Pauses for that many seconds.
+
+    Returns:
+        What the function returns.
+
+    Raises:
+        Exception: Whatever the function raised at the last attempt, or at any attempt if it isn't transient.
+    """
+
+    def announce(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        count = f"attempt {state.attempt_number} of {policy.attempts}"
+        head, tail = f"{what}: {count} failed: ", f" Trying again in {state.upcoming_sleep:.1f} s."
+        room = max(_LINE_LENGTH - len(head) - len(tail), 0)
+        say(head + _clipped(_headline(error), room) + tail)
+
+    retrying = tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(policy.attempts),
+        wait=tenacity.wait_random_exponential(multiplier=policy.initial_seconds, max=policy.max_seconds),
+        retry=tenacity.retry_if_exception(is_transient),
+        before_sleep=announce,
+        sleep=sleep,
+        reraise=True,
+    )
+    return retrying(function)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Tell whether the same attempt may succeed a moment later, without anybody mending anything.
+
+    Args:
+        error: What an attempt raised.
+
+    Returns:
+        True for brokers, catalogs and storage that don't answer or are overtaxed, for commits that lost a race, and
+        for errors of Spark whose text names none of the causes that last. False for everything else.
+    """
+    if isinstance(error, KafkaLakeError):
+        return isinstance(error, KafkaError) and not isinstance(error, _LASTING_KAFKA_ERRORS)
+    if isinstance(error, PySparkException | Py4JError) or _grpc_code(error):
+        return _spark_may_recover(error)
+    if isinstance(error, (*_PROGRAMMING_ERRORS, *_LASTING_SYSTEM_ERRORS)):
+        return False
+    if isinstance(error, requests.exceptions.HTTPError):
+        return error.response is not None and error.response.status_code in (408, 429, 500, 502, 503, 504)
+    if isinstance(error, OSError):
+        # Arrow and the file systems report a store's refusals as plain OSError.
+        return not _LASTING_CAUSE.search(str(error))
+    return isinstance(error, _PASSING_CATALOG_ERRORS)
+
+
+def kafka_data_loss(error: BaseException) -> str | None:
+    """Recognise that Spark's Kafka source failed since planned offsets are gone (its ``failOnDataLoss``).
+
+    Args:
+        error: What evaluating a frame of `read` raised, in this process or through Spark Connect.
+
+    Returns:
+        What is gone, in one sentence with topic, partition and offsets as far as they are told; None if it is
+        another error. Which of the offsets are still there Spark doesn't tell; the topic's watermarks do.
+    """
+    if not isinstance(error, PySparkException | Py4JJavaError):
+        return None
+    text = _text(error)
+    if found := _LOST_RANGE.search(text):
+        start, end, topic, partition = found.groups()
+        return f"topic {topic} partition {partition}: of offsets {start} to {int(end) - 1} some are gone."
+    if found := _LOST.search(text):
+        return _clipped(found[1] or found[2], _LINE_LENGTH)
+    return None
+
+
+def _spark_may_recover(error: BaseException) -> bool:
+    if isinstance(error, (AnalysisException, PythonException, *_PROGRAMMING_ERRORS)):
+        return False
+    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
+        # The JVM of this process is gone, or was asked for what it hasn't: only a new process has another.
+        return False
+    return _grpc_code(error) not in _LASTING_GRPC_CODES and not _LASTING_CAUSE.search(_text(error))
+
+
+def _grpc_code(error: BaseException) -> str:
+    """Return the status code of a gRPC error, raw or as Spark Connect wraps it; empty for other errors."""
+    ask = getattr(error, "getGrpcStatusCode", None) or getattr(error, "code", None)
+    code = ask() if callable(ask) else None
+    return str(getattr(code, "name", ""))
+
+
+def _text(error: BaseException) -> str:
+    """Return all that an error tells, the messages of its Java causes included, without stack frames."""
+    try:
+        # Whether its text has the trace depends on Spark's settings; Connect and the process each keep it elsewhere.
+        trace = getattr(error, "_stackTrace", None) or getattr(error, "_stacktrace", None) or ""
+        return _STACK_FRAME.sub("", f"{error}\n{trace}")
+    except Exception as unreadable:
+        # PySpark asks the JVM for the text, which may be gone by now.
+        return f"stopped SparkContext: {type(unreadable).__name__}"
+
+
+def _headline(error: BaseException | None) -> str:
+    """Return the line of an error that says most, with neither stack trace nor secrets."""
+    lines = [line.strip() for line in _message(error).splitlines() if line.strip()]
+    if isinstance(error, Py4JJavaError) and len(lines) > 1:
+        # The first line names a Py4J object, the second the Java exception.
+        lines = [lines[1].removeprefix(":").strip()]
+    name = type(error).__name__
+    line = lines[0] if lines else name
+    if not isinstance(error, KafkaLakeError | PySparkException | Py4JJavaError) and lines:
+        line = f"{name}: {line}"
+    for pattern, replacement in _SECRETS:
+        line = pattern.sub(replacement, line)
+    return line
+
+
+def _message(error: BaseException | None) -> str:
+    return error.message if isinstance(error, KafkaLakeError) else _text(error) if error else ""
+
+
+def _clipped(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: max(length - 1, 0)] + "…"

@@ -1,0 +1,172 @@
+"""Settle: a dead letter whose record is in the table by now is taken out of the dead-letter table.
+
+A record is in one of the two tables at every moment: letters are added before the table is published, and taken out
+here, after it was. A commit that may have made letters obsolete says so in its summary (`UNSETTLED`), and the commit
+that took them out repeats the mark (`SETTLED`). So a run that dies in between is made good by the next, whatever that
+does, and metadata alone tell that there is nothing to settle.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.branches import StagingBranch, branch_name
+from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, ancestors, read_state, row_count, summary_of
+
+UNSETTLED = "kafka-lake.unsettled"
+SETTLED = "kafka-lake.settled"
+
+_KEYS = ("topic_id", "partition", "offset")
+
+
+@dataclass(frozen=True)
+class Due:
+    """What is to be settled.
+
+    Args:
+        mark: What the settling snapshot will carry.
+        restore: Snapshot of the dead-letter table whose letters come back first, since the rows they became are gone
+            again with a rollback of the table; None if there is nothing to bring back.
+    """
+
+    mark: str
+    restore: int | None = None
+
+
+def due(table: TableState, letters: TableState) -> Due | None:
+    """Return what is to be settled, by metadata alone; None if nothing is.
+
+    Args:
+        table: The topic's table.
+        letters: Its dead-letter table.
+    """
+    history = list(ancestors(table.table, table.head))
+    open_mark = next(
+        (f"{mark}@{s.sequence_number}" for s in history if (mark := summary_of(s).get(UNSETTLED))),
+        None,
+    )
+    settled, before = next(
+        ((mark, s.parent_snapshot_id) for s in ancestors(letters.table, letters.head)
+         if (mark := summary_of(s).get(SETTLED))),
+        (None, None),
+    )  # fmt: skip
+    if settled is None:
+        return Due(open_mark) if open_mark else None
+    if open_mark is not None and _sequence(open_mark) > _sequence(settled):
+        return Due(open_mark)
+    marks = {f"{mark}@{s.sequence_number}" for s in history if (mark := summary_of(s).get(UNSETTLED))}
+    older = any((s.sequence_number or 0) < _sequence(settled) for s in history)
+    if settled in marks or not older:
+        return None
+    # The history goes back beyond the settled commit and doesn't have it: main was rolled back.
+    return Due(f"rolled back {settled.partition('@')[0]}@{history[0].sequence_number or 0}", before)
+
+
+def _sequence(mark: str) -> int:
+    return int(mark.rpartition("@")[2])
+
+
+def settle(
+    spec: TopicTable,
+    systems: Systems,
+    run_id: str,
+    forced: bool = False,
+    relabelled: DataFrame | None = None,
+    on_step: Callable[[str], None] = lambda step: None,
+) -> int:
+    """Take letters out of the dead-letter table whose records are in the table.
+
+    Args:
+        spec: The topic's settings; without a metadata column nothing is ever settled.
+        systems: Spark is touched only if something is due.
+        run_id: Goes into the branch's name and the summary.
+        forced: Look at the data even if metadata say that nothing is due.
+        relabelled: Letters that take the place of those with the same topic id, partition and offset.
+        on_step: Called with the name of each step that has been done.
+
+    Returns:
+        How many letters the table lost by it; negative if letters came back.
+
+    Raises:
+        PublishRefusedError: If somebody else changed the dead-letter table meanwhile; asking again is safe.
+    """
+    loaded = [systems.catalog.table(name) for name in (spec.identifier, spec.dead_letter_table)]
+    if loaded[0] is None or loaded[1] is None or spec.metadata_column is None:
+        return 0
+    table, letters = read_state(loaded[0]), read_state(loaded[1])
+    found = due(table, letters)
+    if letters.head is None or table.head is None or not (found or forced):
+        return 0
+    spark = systems.spark()
+    name = systems.catalog.spark_name(spec.dead_letter_table)
+    kept = at_version(spark, name, letters.head)
+    if found and found.restore is not None and letters.table.metadata.snapshot_by_id(found.restore):
+        kept = kept.unionByName(without(at_version(spark, name, found.restore), kept), allowMissingColumns=True)
+    if relabelled is not None:
+        kept = without(kept, relabelled).unionByName(relabelled, allowMissingColumns=True)
+    kept = without(kept, published_keys(spec, systems, table.head, kept))
+    branch = StagingBranch(
+        spark, systems.catalog, spec.dead_letter_table, branch_name(run_id, letters.head, "settle"), letters.head
+    )
+    branch.create()
+    try:
+        writer: Any = kept.coalesce(1).writeTo(branch.write_name).option(f"snapshot-property.{RUN_ID}", run_id)
+        if letters.position is not None:
+            writer = writer.option(f"snapshot-property.{POSITION}", letters.position.to_json())
+        if found:
+            writer = writer.option(f"snapshot-property.{SETTLED}", found.mark)
+        writer.overwrite(F.lit(True))
+        on_step("letters settled")
+        staged = branch.staged_snapshot()
+        if staged is not None and staged != letters.head:
+            branch.publish(staged)
+    finally:
+        branch.discard()
+    on_step("settled letters published")
+    return row_count(letters.table) - row_count(systems.catalog.table(spec.dead_letter_table))
+
+
+def at_version(spark: Any, name: str, snapshot: int) -> DataFrame:
+    """Return a table as of a snapshot, by its quoted Spark name."""
+    frame: DataFrame = spark.sql(f"SELECT * FROM {name} VERSION AS OF {snapshot}")
+    return frame
+
+
+def without(letters: DataFrame, others: DataFrame) -> DataFrame:
+    """Return the letters that have no twin among the others by topic id, partition and offset."""
+    return letters.join(_keys(others), _same(letters, "their"), "left_anti")
+
+
+def _keys(frame: DataFrame) -> DataFrame:
+    return frame.select(*[F.col(key).alias(f"their_{key}") for key in _KEYS])
+
+
+def _same(letters: DataFrame, prefix: str) -> Any:
+    # Clusters older than Kafka 2.8 have no topic ids: null is then the same as null.
+    return (
+        letters["topic_id"].eqNullSafe(F.col(f"{prefix}_topic_id"))
+        & (letters["partition"] == F.col(f"{prefix}_partition"))
+        & (letters["offset"] == F.col(f"{prefix}_offset"))
+    )
+
+
+def published_keys(spec: TopicTable, systems: Systems, snapshot: int, letters: DataFrame) -> DataFrame:
+    """Return topic id, partition and offset of the table's rows that letters could be about.
+
+    Args:
+        spec: Its metadata column is read, and nothing else of the table.
+        systems: Catalog and Spark.
+        snapshot: The table's snapshot to look at.
+        letters: Bound the offsets, so that files of others are skipped.
+    """
+    bounds = letters.agg(F.min("offset").alias("first"), F.max("offset").alias("last")).collect()[0]
+    origin = f"`{spec.metadata_column}`"
+    rows = at_version(systems.spark(), systems.catalog.spark_name(spec.identifier), snapshot)
+    return rows.filter(F.col(f"{origin}.offset").between(bounds["first"] or 0, bounds["last"] or -1)).select(
+        *[F.col(f"{origin}.{key}").alias(key) for key in _KEYS]
+    )

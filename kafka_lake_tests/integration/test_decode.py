@@ -1,0 +1,371 @@
+"""Decoding by the real Spark, over frames like those of its Kafka source: classes, messages, and the way back."""
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.ingest.decode import ERROR_CLASSES
+from kafka_lake.ingest.decode.frame import (
+    TRANSFORM_ERROR,
+    dead_letters_of,
+    marks_errors,
+    records_from_dead_letters,
+    rows_of,
+    transform_errors,
+    transformed,
+    with_transform_errors,
+    without_errors,
+)
+from kafka_lake.ingest.decode.json import decode_json, observed_schema
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.spark.resource import SparkResource
+
+pytestmark = pytest.mark.integration
+
+SOURCE = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "headers array<struct<key: string, value: binary>>"
+)
+AT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+Records = Callable[[Iterable[bytes | None]], DataFrame]
+
+
+@pytest.fixture
+def records(spark_resource: SparkResource) -> Records:
+    """Return a function that makes a frame of the Kafka source's columns, one record for each value."""
+
+    def make(values: Iterable[bytes | None]) -> DataFrame:
+        rows = [
+            (b"\x00k", value, "t", 1, offset, AT + timedelta(seconds=offset), offset % 2, [("h", b"\xff"), ("h", None)])
+            for offset, value in enumerate(values)
+        ]
+        return spark_resource.spark_session.createDataFrame(rows, SOURCE)
+
+    return make
+
+
+def columns(ddl: str) -> T.StructType:
+    return T._parse_datatype_string(ddl)
+
+
+def verdicts(decoded: DataFrame) -> list[tuple[str | None, str | None]]:
+    return [(r.error_class, r.error_message) for r in decoded.orderBy("offset").collect()]
+
+
+def spec(**settings: Any) -> TopicTable:
+    return TopicTable("t", "it", "t", **settings)
+
+
+def marked(name: str, **settings: Any) -> TopicTable:
+    return spec(transform=f"{__name__}:{name}", **settings)
+
+
+def refuses_odd(rows: DataFrame) -> DataFrame:
+    return rows.withColumn(TRANSFORM_ERROR, F.when(F.col("id") % 2 == 1, F.concat(F.lit("odd: "), F.col("id"))))
+
+
+def refuses_odd_twice(rows: DataFrame) -> DataFrame:
+    return refuses_odd(rows.union(rows))
+
+
+def passes(rows: DataFrame) -> DataFrame:
+    return rows
+
+
+def numbers_errors(rows: DataFrame) -> DataFrame:
+    return rows.withColumn(TRANSFORM_ERROR, F.lit(1))
+
+
+NOT_JSON = [
+    (b"", "The value is empty."),
+    (b" \n", "The value is white space only."),
+    (b"\xff\xfe\x00", "The value is not UTF-8; it begins with 0xFFFE00."),
+    (b"\x00\x00\x00\x00\x07\x02\xc3\x28\x01", "The value is not UTF-8; it begins with 0x000000000702C328."),
+    (b'\xef\xbb\xbf{"id": 1}', "The value begins with a byte order mark."),
+    (b'[{"id": 1}]', 'The value is a JSON array, no object: [{"id": 1}].'),
+    (b" 7", "The value is a JSON scalar, no object: 7."),
+    (b'"text"', 'The value is a JSON scalar, no object: "text".'),
+    (b"null", "The value is a JSON scalar, no object: null."),
+    (b"no json", "The value is broken JSON; it begins with no json."),
+    (b'{"id": 1', 'The value is broken JSON; it begins with {"id": 1.'),
+    (b'{"id": 1,}', 'The value is broken JSON; it begins with {"id": 1,}.'),
+    (b"a\x00b" + b"c" * 100, "The value is broken JSON; it begins with a\ufffdb" + "c" * 77 + "…."),
+    (b'{"id": 1} {"id": 2}', "The value goes on after its first JSON object."),
+    (b'{"id": 1},{"id": 2}', "The value goes on after its first JSON object."),
+    (b'{"id": 1}\n{"id": 2}\n', "The value goes on after its first JSON object."),
+    (b'{"id": 1}}', "The value goes on after its first JSON object."),
+    (b'{"id": 1}],[{"id": 2}', "The value goes on after its first JSON object."),
+    (b'{"id": 1},0],[{"id": 2}', "The value goes on after its first JSON object."),
+    (b'{"id": 1}] and more {}', "The value goes on after its first JSON object."),
+    (
+        b'{"id": "x", "id": 1}',
+        "The value is not strict JSON: a field is there twice, or text is in single quotes.",
+    ),
+]
+
+
+def test_what_is_not_one_json_object_says_why(records: Records) -> None:
+    decoded = decode_json(records([value for value, _ in NOT_JSON]), columns("id bigint"))
+    assert verdicts(decoded) == [("not_json", message) for _, message in NOT_JSON]
+
+
+@pytest.mark.parametrize(
+    "value", [b'{"id": 1}', b' \r\n\t{"id": 1, "l": [{"a": [1]}, {"b": "}],[{"}]}\n', b'{"id":1 }']
+)
+def test_one_json_object_is_one(value: bytes, records: Records) -> None:
+    decoded = decode_json(records([value]), columns("id bigint"))
+    assert [(r.decoded.id, r.error_class, r.error_message) for r in decoded.collect()] == [(1, None, None)]
+
+
+WRONG_TYPE = [
+    ('{"id": "seven"}', 'Column id (bigint) got "seven".'),
+    ('{"id": 1, "n": "abc", "t": "soon"}', 'Column n (int) got "abc". Column t (timestamp) got "soon".'),
+    ('{"n": 99999999999, "id": null}', "Column n (int) got 99999999999."),
+    ('{"n": 3.0}', "Column n (int) got 3.0."),
+    ('{"n": true, "d": 123456.5}', "Column n (int) got true. Column d (decimal(4,2)) got 123456.5."),
+    ('{"n": ""}', 'Column n (int) got "".'),
+    ('{"n": {"a": 1}}', 'Column n (int) got {"a":1}.'),
+    ('{"n": "a\\n\\"b"}', 'Column n (int) got "a\\n\\"b".'),
+    ('{"n": "' + "ü" * 200 + '"}', 'Column n (int) got "' + "ü" * 79 + "…."),
+    ('{"s": {"b": "x", "c": "kept"}, "n": 1}', 'Column s (struct<b:int,c:string>) got {"b":"x","c":"kept"}.'),
+    ('{"s": 5}', "Column s (struct<b:int,c:string>) got 5."),
+    ('{"l": [1, "x"], "s": {"b": 1}}', 'Column l (array<int>) got [1,"x"].'),
+    ('{"l": [], "m": {"k": {"y": "q"}}}', 'Column m (map<string,struct<y:int>>) got {"k":{"y":"q"}}.'),
+]
+
+
+def test_a_wrong_type_names_its_columns_and_shows_what_was_there(records: Records) -> None:
+    schema = columns(
+        "id bigint, n int, t timestamp, d decimal(4,2), s struct<b: int, c: string>, l array<int>, "
+        "m map<string, struct<y: int>>, text string"
+    )
+    decoded = decode_json(records([text.encode() for text, _ in WRONG_TYPE]), schema)
+    assert verdicts(decoded) == [("wrong_type", message) for _, message in WRONG_TYPE]
+
+
+@pytest.mark.parametrize("name", ["a.b", "a b", 'a"b', "a'b", "a`b", "a[0]", "$", "ü", "a\\b", "parsed", "value", "%s"])
+def test_odd_names_are_columns_like_others(name: str, records: Records) -> None:
+    schema = T.StructType([T.StructField("id", T.IntegerType()), T.StructField(name, T.IntegerType(), False)])
+    values = [{name: 5}, {name: "x"}, {name: None}]
+    decoded = decode_json(records([json.dumps(value).encode() for value in values]), schema)
+    assert verdicts(decoded) == [
+        (None, None),
+        ("wrong_type", f'Column {name} (int) got "x".'),
+        ("null_in_required_column", f"Required, but null or missing: {name}."),
+    ]
+    row = rows_of(decoded, spec(metadata_column=None)).collect()[0]
+    assert row.asDict() == {"id": None, name: 5}
+
+
+def test_many_wrong_columns_make_no_endless_message(records: Records) -> None:
+    schema = columns(", ".join(f"c{number} int" for number in range(200)))
+    value = json.dumps({f"c{number}": "x" * 60 for number in range(200)}).encode()
+    ((error_class, message),) = verdicts(decode_json(records([value]), schema))
+    assert error_class == "wrong_type"
+    assert message is not None
+    assert message.startswith('Column c0 (int) got "xxx')
+    assert len(message) == 2000
+
+
+def test_nulls_in_required_columns_are_named_exactly(records: Records) -> None:
+    schema = columns("id bigint not null, n int, s struct<a: int> not null, t string not null")
+    decoded = decode_json(
+        records([b'{"id": null, "s": {}, "t": ""}', b"{}", b'{"id": 1, "s": {"a": null}}', b'{"t": "x", "id": "x"}']),
+        schema,
+    )
+    assert verdicts(decoded) == [
+        ("null_in_required_column", "Required, but null or missing: id."),
+        ("null_in_required_column", "Required, but null or missing: id, s, t."),
+        ("null_in_required_column", "Required, but null or missing: t."),
+        ("wrong_type", 'Column id (bigint) got "x".'),
+    ]
+
+
+def test_field_names_count_exactly(records: Records) -> None:
+    decoded = decode_json(records([b'{"ID": 3}', b'{"ID": "x", "id": 4}']), columns("id bigint"))
+    assert [(r.decoded.id, r.error_class) for r in decoded.orderBy("offset").collect()] == [(None, None), (4, None)]
+
+
+def test_a_value_over_the_limit_is_not_parsed(records: Records) -> None:
+    fits = b'{"id": "\xc3\xbc"}'
+    values = [fits, fits + b" ", b"\xff" * 30, None]
+    decoded = decode_json(records(values), columns("id string not null"), max_record_bytes=len(fits))
+    assert verdicts(decoded) == [
+        (None, None),
+        ("too_large", "The value has 13 bytes, the limit is 12."),
+        ("too_large", "The value has 30 bytes, the limit is 12."),
+        (None, None),
+    ]
+    # Whatever a value of that length would have become, there is nothing of it.
+    assert [r.decoded.id for r in decoded.orderBy("offset").collect()] == ["ü", None, None, None]
+    frame = records([b'{"id": 1}', b'{"id": 1, "more": 1}'])
+    assert frame.agg(observed_schema(max_record_bytes=9)).collect()[0][0] == "OBJECT<id: BIGINT>"
+    assert frame.agg(observed_schema()).collect()[0][0] == "OBJECT<id: BIGINT, more: BIGINT>"
+
+
+def plan_of(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def test_rows_cost_one_parse_and_no_message(records: Records) -> None:
+    schema = columns("id bigint not null, n int, s struct<a: int>")
+    decoded = decode_json(records([b'{"id": 1}']), schema, max_record_bytes=100)
+    observed = decoded.observe(Observation(), F.count_if(F.col("error_class").isNotNull()).alias("failed"))
+    written = plan_of(rows_of(observed, spec()))
+    assert written.count("from_json") == 1
+    said = ("got ", "Required, but", "The value")
+    assert not [text for text in said if text in written]
+    # The same words are there where messages are asked for: the test looks for what it would find.
+    letters = plan_of(dead_letters_of(observed, "run-1"))
+    assert [text for text in said if text in letters] == list(said)
+
+
+def test_letters_tell_where_and_when(records: Records) -> None:
+    decoded = decode_json(records([b"{}", b"x", None]), columns("id bigint not null"))
+    before = datetime.now(UTC)
+    letters = dead_letters_of(decoded, "run-1", topic_id="T1").orderBy("offset").collect()
+    assert [f.name for f in dead_letters_of(decoded, "run-1").schema] == [
+        "topic", "topic_id", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers",
+        "error_class", "error_message", "run_id", "failed_at",
+    ]  # fmt: skip
+    assert [(r.topic, r.topic_id, r.partition, r.offset, r.run_id) for r in letters] == [
+        ("t", "T1", 1, 0, "run-1"),
+        ("t", "T1", 1, 1, "run-1"),
+    ]
+    assert [r.timestamp_type for r in letters] == ["CreateTime", "LogAppendTime"]
+    for r in letters:
+        assert abs(r.failed_at.astimezone(UTC) - before) < timedelta(minutes=1)
+    for unknown in ("", None):
+        assert {r.topic_id for r in dead_letters_of(decoded, "run-1", unknown).collect()} == {None}
+
+
+def test_rows_tell_which_topic_of_that_name(records: Records) -> None:
+    decoded = decode_json(records([b'{"id": 1}']), columns("id bigint"))
+    rows = rows_of(decoded, spec(), topic_id="T1")
+    assert rows.schema["_kafka"].dataType.names == [
+        "topic", "topic_id", "partition", "offset", "timestamp", "timestamp_type", "key", "headers",
+    ]  # fmt: skip
+    assert [r._kafka.topic_id for r in rows.collect()] == ["T1"]
+    for unknown in ("", None):
+        assert [r._kafka.topic_id for r in rows_of(decoded, spec(), unknown).collect()] == [None]
+
+
+def test_letters_become_the_records_they_were(records: Records) -> None:
+    source = records([b"{}", b"\xff", b'{"id": "x"}', b'{"id": 7}', None]).withColumn(
+        "timestampType", F.when(F.col("offset") == 2, F.lit(-1)).otherwise(F.col("timestampType"))
+    )
+    decoded = decode_json(source, columns("id bigint not null"))
+    back = records_from_dead_letters(dead_letters_of(decoded, "run-1", "T1"))
+    kinds = [(f.name, f.dataType.simpleString()) for f in source.schema]
+    assert [(f.name, f.dataType.simpleString()) for f in back.schema] == [*kinds, ("topic_id", "string")]
+    expected = source.filter("offset < 3").withColumn("topic_id", F.lit("T1"))
+    assert back.orderBy("offset").collect() == expected.orderBy("offset").collect()
+
+    # With columns that take them, and into another topic's hands: each still knows which topic it came from.
+    again = decode_json(back, columns("id string"))
+    rows = rows_of(again, spec(), topic_id="T2").orderBy("_kafka.offset").collect()
+    assert [(r.id, r._kafka.topic_id, r._kafka.offset, r._kafka.timestamp_type) for r in rows] == [
+        (None, "T1", 0, "CreateTime"),
+        ("x", "T1", 2, None),
+    ]
+    ((letter),) = dead_letters_of(again, "run-2", "T2").collect()
+    assert (letter.topic_id, letter.offset, letter.value, letter.run_id) == ("T1", 1, b"\xff", "run-2")
+
+
+def test_letters_of_an_older_table_come_back_too(records: Records) -> None:
+    decoded = decode_json(records([b"x"]), columns("id bigint"))
+    letters = dead_letters_of(decoded, "run-1", "T1").drop("topic_id", "timestamp_type", "failed_at")
+    (record,) = records_from_dead_letters(letters).collect()
+    assert (record.value, record.offset, record.timestampType, record.topic_id) == (b"x", 0, -1, None)
+
+
+def test_what_a_transform_refuses_is_a_letter_with_its_reason(records: Records) -> None:
+    values = [b'{"id": 0}', b'{"id": 1}', b"x", None, b'{"id": 4}', b'{"id": 5}']
+    decoded = decode_json(records(values), columns("id bigint"))
+    topic = marked("refuses_odd")
+    rows = transformed(decoded, topic, "T1")
+    assert marks_errors(rows, topic)
+    observation = Observation()
+    counted = rows.observe(observation, F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused"))
+    good = without_errors(counted, topic)
+    assert good.columns == ["id", "_kafka"]
+    assert sorted(r.id for r in good.collect()) == [0, 4]
+    assert observation.get == {"refused": 2}
+    assert sorted(r.id for r in rows_of(decoded, topic).collect()) == [0, 4]
+
+    failed = with_transform_errors(decoded, transform_errors(rows, topic))
+    assert failed.columns == decoded.columns
+    broken = ("not_json", "The value is broken JSON; it begins with x.")
+    assert verdicts(failed) == [
+        (None, None),
+        ("transform_failed", "odd: 1"),
+        broken,
+        (None, None),
+        (None, None),
+        ("transform_failed", "odd: 5"),
+    ]
+    letters = dead_letters_of(failed, "run-1", "T1").orderBy("offset").collect()
+    assert [(r.offset, r.value, r.error_class) for r in letters] == [
+        (1, b'{"id": 1}', "transform_failed"),
+        (2, b"x", "not_json"),
+        (5, b'{"id": 5}', "transform_failed"),
+    ]
+
+
+def test_a_record_that_is_refused_twice_is_one_letter(records: Records) -> None:
+    decoded = decode_json(records([b'{"id": 1}', b'{"id": 2}']), columns("id bigint"))
+    topic = marked("refuses_odd_twice")
+    failed = with_transform_errors(decoded, transform_errors(transformed(decoded, topic), topic))
+    assert verdicts(failed) == [("transform_failed", "odd: 1"), (None, None)]
+
+
+def test_a_refused_letter_is_told_from_one_of_the_topic_made_anew(records: Records) -> None:
+    old = records([b'{"id": 1}']).withColumn("topic_id", F.lit("T1"))
+    new = records([b'{"id": 2}']).withColumn("topic_id", F.lit("T2"))
+    unknown = records([b'{"id": 3}']).withColumn("topic_id", F.lit(""))
+    decoded = decode_json(old.union(new).union(unknown), columns("id bigint"))
+    topic = marked("refuses_odd")
+    failed = with_transform_errors(decoded, transform_errors(transformed(decoded, topic), topic))
+    found = {r.decoded.id: (r.error_class, r.error_message) for r in failed.collect()}
+    assert found == {1: ("transform_failed", "odd: 1"), 2: (None, None), 3: ("transform_failed", "odd: 3")}
+
+
+def test_without_errors_the_frame_is_left_as_it_is(records: Records) -> None:
+    decoded = decode_json(records([b'{"id": 1, "_error": "of the data"}']), columns("id bigint, _error string"))
+    rows = transformed(decoded, spec())
+    assert not marks_errors(rows, spec())
+    assert without_errors(rows, spec()) is rows
+    assert [(r.id, r._error) for r in rows_of(decoded, spec()).collect()] == [(1, "of the data")]
+    plain = transformed(decode_json(records([b"{}"]), columns("id bigint")), marked("passes"))
+    assert without_errors(plain, marked("passes")) is plain
+
+
+@pytest.mark.parametrize(
+    ("topic", "ddl", "match"),
+    [
+        (marked("refuses_odd", metadata_column=None), "id bigint", "Topic t: .*refuses_odd sets _error, but without a"),
+        (marked("refuses_odd"), "id bigint, _error string", "Topic t: .* which the topic's values have too"),
+        (marked("passes"), "id bigint, _error string", "Topic t: .* which the topic's values have too"),
+        (marked("numbers_errors"), "id bigint", "Topic t: .* gives _error the type int"),
+    ],
+)
+def test_errors_that_can_not_be_told_are_refused(topic: TopicTable, ddl: str, match: str, records: Records) -> None:
+    with pytest.raises(ConfigurationError, match=match):
+        rows_of(decode_json(records([b"{}"]), columns(ddl)), topic)
+
+
+def test_each_class_has_a_meaning(records: Records) -> None:
+    values = [b"x", b'{"id": "x"}', b"{}", b'{"id": 1, "n": 2222222222}', b'{"id": 1}']
+    decoded = decode_json(records(values), columns("id bigint not null"), max_record_bytes=20)
+    failed = with_transform_errors(
+        decoded, transform_errors(transformed(decoded, marked("refuses_odd")), marked("refuses_odd"))
+    )
+    assert {error_class for error_class, _ in verdicts(failed)} == set(ERROR_CLASSES)
+    assert all(meaning.endswith(".") and "\n" not in meaning for meaning in ERROR_CLASSES.values())

@@ -1,0 +1,201 @@
+"""What a broker that refuses, or isn't there, looks like to the user: the reason in seconds, and never a password."""
+
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafka_lake.errors import AuthenticationError, AuthorizationError, ConfigurationError, KafkaError, UnknownTopicError
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.offsets import Position
+from kafka_lake.spark.jars import jars_classpath
+from kafka_lake.spark.java import find_java
+from kafka_lake.spark.process import ServerProcess, free_port, port_open
+
+pytestmark = pytest.mark.integration
+
+ADMIN = ("admin", "admin-hush")
+GUEST = ("guest", "guest-hush")
+WRONG = "wrong-hush"
+PATIENCE = 15.0
+QUICK = 6.0
+
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=SASL_PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=SASL_PLAINTEXT://127.0.0.1:{port}
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+inter.broker.listener.name=SASL_PLAINTEXT
+sasl.mechanism.inter.broker.protocol=PLAIN
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_plaintext.plain.sasl.jaas.config=\
+org.apache.kafka.common.security.plain.PlainLoginModule required \
+username="{admin[0]}" password="{admin[1]}" user_{admin[0]}="{admin[1]}" user_{guest[0]}="{guest[1]}";
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:{admin[0]};User:ANONYMOUS
+auto.create.topics.enable=false
+log.dirs={logs}
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+log.cleaner.dedupe.buffer.size=10485760
+"""
+
+
+def secured(port: int, user: str, password: str, **more: str) -> dict[str, str]:
+    return {
+        "bootstrap.servers": f"127.0.0.1:{port}",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": password,
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Run a broker that wants user and password, with a topic `orders` that only the admin may touch."""
+    folder = tmp_path_factory.mktemp("sasl")
+    number = free_port()
+    settings = folder / "server.properties"
+    settings.write_text(
+        _PROPERTIES.format(port=number, controller_port=free_port(), admin=ADMIN, guest=GUEST, logs=folder / "logs")
+    )
+    java = [str(find_java() / "bin" / "java"), "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    java += ["-Dlog4j2.level=WARN", "-cp", jars_classpath("broker")]
+    cluster_id = "MkU3OEVBNTcwNTJENDM2Qk"
+    tool = [*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)]
+    subprocess.run(tool, check=True, capture_output=True)
+    admin = AdminClient({**secured(number, *ADMIN), "log_level": 0, "reconnect.backoff.max.ms": 200})
+    server = ServerProcess([*java, "-Xmx256m", "kafka.Kafka", str(settings)], log=folder / "broker.log")
+
+    def ready() -> bool:
+        try:
+            return port_open(number) and bool(admin.list_topics(timeout=1).brokers)
+        except KafkaException:
+            return False
+
+    server.start(ready, 60)
+    try:
+        admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(20)
+        yield number
+    finally:
+        server.kill()
+
+
+def topics(cluster: KafkaCluster) -> object:
+    return cluster.topics()
+
+
+def watermarks(cluster: KafkaCluster) -> object:
+    return cluster.watermarks_of("orders")
+
+
+def refusal(
+    question: Callable[[KafkaCluster], Any], properties: dict[str, str], timeout: float
+) -> tuple[KafkaError, float]:
+    """Return the error that a question ends with, and after how many seconds."""
+    cluster = KafkaCluster(properties, timeout)
+    began = time.monotonic()
+    with pytest.raises(KafkaError) as failed:
+        question(cluster)
+    assert "hush" not in str(failed.value)
+    return failed.value, time.monotonic() - began
+
+
+@pytest.mark.parametrize("question", [topics, watermarks])
+def test_a_wrong_password_is_told_in_seconds(question: Callable[[KafkaCluster], Any], port: int) -> None:
+    error, seconds = refusal(question, secured(port, "guest", WRONG), PATIENCE)
+    assert type(error) is AuthenticationError
+    assert "refused the credentials of user guest" in str(error)
+    assert "Invalid username or password" in str(error)
+    assert "KAFKA_LAKE_KAFKA_SASL_PASSWORD" in str(error)
+    assert seconds < QUICK
+
+
+def test_a_mechanism_that_the_broker_lacks_is_told_with_those_it_has(port: int) -> None:
+    error, seconds = refusal(watermarks, secured(port, *GUEST, **{"sasl.mechanism": "SCRAM-SHA-512"}), PATIENCE)
+    assert type(error) is AuthenticationError
+    assert "supported mechanisms: PLAIN" in str(error)
+    assert seconds < QUICK
+
+
+def test_a_refusal_shorter_than_a_question_may_take_is_told_as_well(port: int) -> None:
+    error, _ = refusal(watermarks, secured(port, "guest", WRONG), 1.0)
+    assert type(error) is AuthenticationError
+
+
+def test_an_answer_makes_what_was_reported_before_forgotten(port: int) -> None:
+    """So that a connection lost later is not mistaken for a refusal."""
+    cluster = KafkaCluster(secured(port, *ADMIN), 1.0)
+    watermarks(cluster)
+    cluster._reported.refusal = cluster._reported.failure = object()  # type: ignore[assignment]
+    watermarks(cluster)
+    assert (cluster._reported.refusal, cluster._reported.failure) == (None, None)
+
+
+def test_a_topic_that_the_user_may_not_see_is_told(port: int) -> None:
+    error, seconds = refusal(watermarks, secured(port, *GUEST), PATIENCE)
+    assert type(error) is AuthorizationError
+    assert "Topic orders" in str(error)
+    assert "doesn't allow it to user guest" in str(error)
+    assert "Grant Describe and Read on the topic" in str(error)
+    assert seconds < QUICK
+
+
+def test_a_group_that_the_user_may_not_write_is_told(port: int) -> None:
+    position = Position(watermarks_of_admin(port).identity, {0: 0})
+    error, _ = refusal(lambda c: c.commit_group("lake", position), secured(port, *GUEST), PATIENCE)
+    assert type(error) is AuthorizationError
+    assert "consumer group lake" in str(error)
+    assert "Grant Read on the consumer group" in str(error)
+
+
+def watermarks_of_admin(port: int) -> Any:
+    return KafkaCluster(secured(port, *ADMIN), PATIENCE).watermarks_of("orders")
+
+
+def test_who_may_is_answered(port: int) -> None:
+    cluster = KafkaCluster(secured(port, *ADMIN), PATIENCE)
+    assert cluster.topics() == ["orders"]
+    assert watermarks_of_admin(port).end == {0: 0}
+    with pytest.raises(UnknownTopicError, match="no such topic"):
+        cluster.watermarks_of(f"nothing-{uuid.uuid4().hex}")
+
+
+@pytest.mark.parametrize("question", [topics, watermarks])
+def test_a_port_where_nothing_listens_is_named_with_the_reason(question: Callable[[KafkaCluster], Any]) -> None:
+    dead = free_port()
+    error, _ = refusal(question, secured(dead, *GUEST), 2.5)
+    assert type(error) is KafkaError
+    assert f"127.0.0.1:{dead}" in str(error)
+    assert "Connection refused" in str(error)
+    assert "after" not in str(error)
+
+
+def test_a_host_that_is_not_known_is_named() -> None:
+    error, _ = refusal(watermarks, {"bootstrap.servers": "no-such-host.invalid:9092"}, 1.5)
+    assert type(error) is KafkaError
+    assert "Failed to resolve 'no-such-host.invalid:9092'" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({"sasl.passwd": "x"}, 'No such configuration property: "sasl.passwd"'),
+        ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere.pem"}, "ssl.ca.location failed"),
+        ({"sasl.password": "hush", "client.dns.lookup": "hush"}, r"\*\*\*.*client.dns.lookup"),
+    ],
+)
+def test_a_property_that_makes_no_client_is_named(properties: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as failed:
+        KafkaCluster({"bootstrap.servers": "127.0.0.1:1", **properties}).topics()
+    assert "hush" not in str(failed.value)

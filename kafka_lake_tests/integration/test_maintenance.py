@@ -1,0 +1,315 @@
+"""What others do to a table has a defined outcome: compaction, expiry, rollback, a drop, a rename, a clean-up."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.expressions import EqualTo
+
+from kafka_lake.errors import AuditFailedError, TableError
+from kafka_lake.ingest.clean import clean, sweep
+from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
+from kafka_lake.lake.positions import ancestors, head_of
+from kafka_lake_tests.conftest import Topic, View, data_files
+from kafka_lake_tests.integration.test_exactly_once import at, killed_at, mixed  # noqa: F401
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewSystems = Callable[[], Systems]
+NewView = Callable[[TopicTable], View]
+
+
+@pytest.fixture
+def sql(spark_resource: Any) -> Callable[[str], Any]:
+    return lambda text: spark_resource.spark_session.sql(text).collect()
+
+
+def compact_and_expire(sql: Any, *names: str) -> None:
+    """Do what a maintenance job with the sharpest settings does: nothing but the newest snapshot stays."""
+    for name in names:
+        sql(f"CALL lake.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))")
+        sql(
+            f"CALL lake.system.expire_snapshots(table => '{name}', retain_last => 1, "
+            "older_than => TIMESTAMP '2100-01-01 00:00:00')"
+        )
+
+
+def full_name(spec: TopicTable) -> str:
+    return ".".join(spec.identifier)
+
+
+def test_a_position_that_expired_is_rebuilt_from_the_rows(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+) -> None:
+    topic = new_topic(3)
+    spec = topic.spec()
+    mixed(topic, 8, 2)
+    topic.send(b"the last of partition 0 is junk", partition=0)
+    ingest(spec, systems(), "run-1")
+    compact_and_expire(sql, full_name(spec), ".".join(spec.dead_letter_table))
+    assert view(spec).position() == {}
+    topic.send_ids([20, 21, 22], 3)
+    said: list[str] = []
+    ingest(spec, systems(), "run-2", say=said.append)
+    assert any("rebuilt from the rows" in line for line in said)
+    view(spec).assert_exactly_once(topic.ledger)
+
+    # Nothing new: the rebuilt position is written down all the same, so that it is looked for once only.
+    compact_and_expire(sql, full_name(spec))
+    said.clear()
+    ingest(spec, systems(), "run-3", say=said.append)
+    ingest(spec, systems(), "run-4", say=said.append)
+    assert len([line for line in said if "rebuilt" in line]) == 1
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_a_position_is_not_rebuilt_from_letters_whose_rows_are_missing(
+    new_topic: NewTopic,
+    systems: NewSystems,
+    view: NewView,
+    sql: Any,
+    killed_at: Any,  # noqa: F811
+) -> None:
+    """A run died between its two publications, then all positions expired: the letters reach further than the rows."""
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids([0])
+    ingest(spec, systems(), "run-1")
+    topic.send_ids([1])
+    topic.send(b"junk")
+    killed_at(spec, "dead letters published")
+    compact_and_expire(sql, full_name(spec), ".".join(spec.dead_letter_table))
+    ingest(spec, systems(), "run-2")
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"metadata_column": None}, "without a metadata column"),
+        ({"start": "latest"}, r"of partitions \[1\] there are no rows"),
+    ],
+)
+def test_a_position_that_cannot_be_rebuilt_with_certainty_is_refused(
+    settings: dict[str, Any], problem: str, new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+) -> None:
+    topic = new_topic(2)
+    topic.send_ids([0])
+    spec = topic.spec(**{**settings, "start": "earliest"})
+    ingest(spec, systems(), "run-1")
+    compact_and_expire(sql, full_name(spec))
+    topic.send_ids([2])
+    before = view(spec).fingerprint()
+    with pytest.raises(TableError, match=problem) as caught:
+        ingest(replace(spec, **settings), systems(), "run-2")
+    assert f"kafka-lake reset {topic.name}" in str(caught.value)
+    assert view(spec).fingerprint() == before
+
+
+def test_rows_that_are_rolled_back_are_read_again_exactly_once(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids([0])
+    ingest(spec, systems(), "run-1")
+    good = head_of(view(spec).table)
+    mixed(topic, 5)
+    ingest(spec, systems(), "run-2")
+    sql(f"CALL lake.system.rollback_to_snapshot('{full_name(spec)}', {good})")
+    assert view(spec).position() == {0: 1}
+    topic.send(b"junk after the rollback")
+    report = ingest(spec, systems(), "run-3")
+    assert report.total("records") == 6
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_a_table_that_was_dropped_is_filled_anew(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+) -> None:
+    """What were dead letters with the old schema are rows with the new one, and in one table only."""
+    topic = new_topic()
+    strict = topic.spec("id bigint")
+    topic.send_ids([0])
+    topic.send({"id": "one"})
+    topic.send(b"junk")
+    ingest(strict, systems(), "run-1")
+    assert len(view(strict).dead_letters()) == 2
+    sql(f"DROP TABLE lake.{full_name(strict)} PURGE")
+    lenient = replace(strict, schema="id string")
+    topic.send_ids([3])
+    ingest(lenient, systems(), "run-2")
+    assert view(lenient).ids() == ["0", "3", "one"]
+    assert [letter["value"] for letter in view(lenient).dead_letters()] == [b"junk"]
+    view(lenient).assert_exactly_once(topic.ledger)
+
+
+def test_a_table_that_is_dropped_while_a_run_is_staging_is_filled_anew(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids([0])
+    ingest(spec, systems(), "run-1")
+    topic.send_ids([1])
+    ingest(spec, systems(), "run-2", on_step=at("audited", lambda: sql(f"DROP TABLE lake.{full_name(spec)}")))
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_a_table_that_was_replaced_by_others_goes_on_where_its_rows_end(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids([0, 1])
+    ingest(spec, systems(), "run-1")
+    name = f"lake.{full_name(spec)}"
+    sql(f"CREATE OR REPLACE TABLE {name} USING iceberg AS SELECT * FROM {name}")
+    topic.send_ids([2])
+    ingest(spec, systems(), "run-2")
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_a_column_renamed_by_hand_keeps_its_values_and_the_topics_gets_a_new_one(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+) -> None:
+    topic = new_topic()
+    spec = topic.spec("id bigint, name string")
+    topic.send({"id": 0, "name": "a"})
+    ingest(spec, systems(), "run-1")
+    sql(f"ALTER TABLE lake.{full_name(spec)} RENAME COLUMN name TO title")
+    topic.send({"id": 1, "name": "b"})
+    ingest(spec, systems(), "run-2")
+    rows = sorted((r["id"], r["title"], r["name"]) for r in view(spec).rows())
+    assert rows == [(0, "a", None), (1, None, "b")]
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_a_required_column_renamed_by_hand_is_refused_before_anything_is_staged(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+) -> None:
+    topic = new_topic()
+    spec = topic.spec("id bigint not null, name string")
+    topic.send({"id": 0, "name": "a"})
+    ingest(spec, systems(), "run-1")
+    sql(f"ALTER TABLE lake.{full_name(spec)} RENAME COLUMN id TO number")
+    topic.send({"id": 1, "name": "b"})
+    before = view(spec).fingerprint()
+    with pytest.raises(AuditFailedError, match="column number"):
+        ingest(spec, systems(), "run-2")
+    assert view(spec).fingerprint() == before
+
+
+def test_rows_that_a_person_deletes_stay_deleted(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids([0, 1, 2])
+    ingest(spec, systems(), "run-1")
+    view(spec).table.delete(EqualTo("id", 2))
+    topic.send_ids([3])
+    ingest(spec, systems(), "run-2")
+    assert view(spec).ids() == [0, 1, 3]
+
+
+def test_the_table_alone_is_enough_to_resume(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Consumer group, Dagster's home and the local folder are gone: catalog and warehouse are all there is."""
+    topic = new_topic(2)
+    spec = topic.spec()
+    mixed(topic, 6, 2)
+    ingest(spec, systems(), "run-1")
+    topic.admin.delete_consumer_groups([spec.group])[spec.group].result(20)
+    monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    topic.send_ids([6, 7], 2)
+    assert ingest(spec, systems(), "run-2").total("records") == 2
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+@pytest.mark.parametrize("step", ["primary staged", "dead letters staged", "dead letters published"])
+def test_the_next_run_sweeps_the_branches_of_a_dead_one(
+    step: str,
+    new_topic: NewTopic,
+    systems: NewSystems,
+    view: NewView,
+    killed_at: Any,  # noqa: F811
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids([0])
+    topic.send(b"junk")
+    ingest(spec, systems(), "run-1")
+    mixed(topic, 4)
+    killed_at(spec, step)
+    assert staging_branches(view(spec).table)
+    ingest(spec, systems(), "run-2")
+    view(spec).assert_no_branches()
+    view(spec).assert_exactly_once(topic.ledger)
+    assert data_files(view(spec).table) == {
+        Path(task.file.file_path).name for task in view(spec).table.scan().plan_files()
+    }
+
+
+def test_a_branch_that_could_still_be_published_is_spared_until_it_is_old(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids([0])
+    ingest(spec, systems(), "run-1")
+    head = head_of(view(spec).table)
+    assert head is not None
+    name = branch_name("live", head)
+    StagingBranch(spark_resource.spark_session, systems().catalog, spec.identifier, name, head).create()
+    assert sweep(spec, systems()) == ()
+    assert clean(spec, systems(), older_than_seconds=3600).branches == ()
+    assert clean(spec, systems(), older_than_seconds=0).branches == (f"{full_name(spec)}.{name}",)
+    view(spec).assert_no_branches()
+
+
+def test_a_live_run_survives_a_clean_up_with_the_default_age(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    mixed(topic, 4)
+    for step in ("primary staged", "dead letters staged", "audited", "dead letters published"):
+        mixed(topic, 2)
+        report = ingest(spec, systems(), "live", on_step=at(step, lambda: clean(spec, systems())))
+        assert len(report.commits) == 1, step
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_files_that_no_snapshot_knows_are_removed_and_all_others_stay(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    for number in range(2):
+        topic.send_ids([number])
+        ingest(spec, systems(), f"run-{number}")
+    see = view(spec)
+    folder = Path(see.table.location().removeprefix("file://"))
+    stray = [folder / "data" / "00000-stray.parquet", folder / "metadata" / "stray-m0.avro"]
+    for path in stray:
+        path.write_bytes(b"left by a run that was killed in the middle of its write")
+    before = {p for p in folder.rglob("*") if p.is_file()}
+    assert clean(spec, systems()).files == ()
+    time.sleep(0.01)
+    removed = clean(spec, systems(), older_than_seconds=0).files
+    assert {Path(path) for path in removed} >= set(stray)
+    after = {p for p in folder.rglob("*") if p.is_file()}
+    assert before - after == {Path(path) for path in removed}
+    see.assert_exactly_once(topic.ledger)
+    assert len(list(ancestors(see.table, head_of(see.table)))) == 3
+    topic.send_ids([2])
+    ingest(spec, systems(), "after")
+    see.assert_exactly_once(topic.ledger)
