@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from typing import Annotated, Any
+from uuid import uuid4
 
 import typer
 from dotenv import load_dotenv
@@ -32,6 +33,7 @@ class _Group(TyperGroup):
 app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
+    rich_markup_mode="markdown",
     help="Kafka topics become Apache Iceberg tables, exactly once, under Dagster.",
 )
 
@@ -64,52 +66,187 @@ def up(
     stay_up(Ports.from_env(), demo, rate, _err.print)
 
 
+Topic = Annotated[str, typer.Argument(help="The Kafka topic.")]
+AnyTopic = Annotated[str | None, typer.Argument(help="The Kafka topic; all of them by default.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+Partitions = Annotated[str | None, typer.Option(help="Only these Kafka partitions, as in 0,3.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
+
+_TARGETS = "earliest, latest, an offset, an ISO 8601 time, or offsets by partition as in 0:17,1:4"
+
+
 @app.command()
-def ingest(topic: Annotated[str, typer.Argument(help="The Kafka topic.")]) -> None:
+def ingest(topic: Topic) -> None:
     """Bring one topic's table up to date, in this process."""
-    from kafka_lake.cli_render import ingest_with_progress
-    from kafka_lake.cli_topics import topic_tables
-    from kafka_lake.demo.ports import Ports
-    from kafka_lake.demo.stack import broker_at_hand
-    from kafka_lake.kafka.resource import KafkaResource
-    from kafka_lake.lake.resource import CatalogResource
+    from kafka_lake.cli_render import followed, run_line
+    from kafka_lake.cli_topics import systems_at_hand, topic_tables
+    from kafka_lake.ingest import pipeline
     from kafka_lake.status import collect
 
     specs = topic_tables(topic)
-    with broker_at_hand(Ports.from_env(), _err.print):
-        for spec, before in zip(
-            specs, collect(specs, KafkaResource().cluster(), CatalogResource().open()), strict=True
-        ):
-            report = ingest_with_progress(spec, before.lag, _err)
-            _out.print(
-                f"{report.table}: {report.total('rows')} rows in {len(report.commits)} commits, "
-                f"{report.total('dead_letters')} dead letters, {report.seconds:.1f} s"
-            )
+    with systems_at_hand(_err.print) as systems:
+        for spec, before in zip(specs, collect(specs, systems.cluster, systems.catalog), strict=True):
+            with followed(topic, _err, before.lag) as hooks:
+                report = pipeline.ingest(spec, systems, str(uuid4()), None, hooks.on_commit, hooks.on_step, hooks.say)
+            _out.print(run_line(report))
 
 
 @app.command()
-def status(
-    topic: Annotated[str | None, typer.Argument(help="The Kafka topic; all of them by default.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-) -> None:
+def status(topic: AnyTopic = None, as_json: AsJson = False) -> None:
     """Show per topic and partition how far its table is."""
     from kafka_lake.cli_render import status_table
-    from kafka_lake.cli_topics import topic_tables
-    from kafka_lake.demo.ports import Ports
-    from kafka_lake.demo.stack import broker_at_hand
-    from kafka_lake.kafka.resource import KafkaResource
-    from kafka_lake.lake.resource import CatalogResource
+    from kafka_lake.cli_topics import systems_at_hand, topic_tables
     from kafka_lake.status import collect
 
     specs = topic_tables(topic)
-    with broker_at_hand(Ports.from_env(), _err.print):
-        found = collect(specs, KafkaResource().cluster(), CatalogResource().open())
+    with systems_at_hand(_err.print) as systems:
+        found = collect(specs, systems.cluster, systems.catalog)
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
     else:
         for each in found:
             _out.print(status_table(each))
     if any(each.error for each in found):
+        raise typer.Exit(1)
+
+
+@app.command("dead-letters")
+def dead_letters(
+    topic: Topic,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Decode them again, and move those that now fit into the table.")
+    ] = False,
+    where: Annotated[
+        str | None, typer.Option(help="Only those that meet this SQL condition, as in \"error_class = 'not_json'\".")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=0, help="Records to show of each class.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """List the records that fit no row, by class; or decode them again.
+
+    A condition may name the columns of the dead-letter table: error_class, error_message, partition, offset,
+    timestamp, failed_at, run_id. Lists know comparisons, in, between, is null, like 'text%', and, or, not; --replay
+    understands all of Spark SQL.
+    """
+    from kafka_lake import cli_again
+    from kafka_lake.cli_render import dead_letter_tables, followed, redelivered_tables
+    from kafka_lake.cli_topics import systems_at_hand, topic_tables
+    from kafka_lake.ingest.again import redeliver
+
+    specs = topic_tables(topic)
+    told: list[dict[str, Any]] = []
+    with systems_at_hand(_err.print, with_broker=replay) as systems:
+        for spec in specs:
+            if replay:
+                with followed(topic, _err) as hooks:
+                    done = redeliver(spec, systems, str(uuid4()), where, on_step=hooks.on_step, say=hooks.say)
+                told.append(cli_again.redelivered(spec, done))
+                if not as_json:
+                    _out.print(*redelivered_tables(spec, done), sep="\n")
+            else:
+                found = cli_again.dead_letters(spec, systems.catalog, where, samples)
+                told.append(asdict(found))
+                if not as_json:
+                    _out.print(*dead_letter_tables(found), sep="\n")
+    if as_json:
+        typer.echo(json.dumps(told, indent=2))
+
+
+@app.command()
+def replay(
+    topic: Topic,
+    start: Annotated[str | None, typer.Option("--from", help=f"Where to begin: {_TARGETS}.")] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", help="Where to end, exclusive: the same. The table's position by default.")
+    ] = None,
+    partitions: Partitions = None,
+    keep_missing: Annotated[
+        bool, typer.Option("--keep-missing", help="Keep rows whose records Kafka no longer has, instead of refusing.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Read a part of the topic again, and swap the table's rows of it for what they are by today's schema."""
+    from kafka_lake.cli_again import partitions_of
+    from kafka_lake.cli_render import followed, run_line
+    from kafka_lake.cli_topics import systems_at_hand, topic_tables
+    from kafka_lake.ingest import again
+
+    chosen = partitions_of(partitions)
+    extent = again.Extent(start or "earliest", end or "latest", chosen, keep_missing)
+    specs = topic_tables(topic)
+    if not (start or end or chosen or yes):
+        _agree(f"Read all of topic {topic} again?")
+    with systems_at_hand(_err.print) as systems:
+        for spec in specs:
+            with followed(topic, _err) as hooks:
+                report = again.replay(spec, systems, str(uuid4()), extent, hooks.on_commit, hooks.on_step, hooks.say)
+            _out.print(run_line(report) if report.commits else f"{report.table}: nothing of that is in the table.")
+
+
+@app.command()
+def reset(
+    topic: Topic,
+    to: Annotated[str, typer.Option("--to", help=f"Where to go on: {_TARGETS}.")],
+    partitions: Partitions = None,
+    yes: Yes = False,
+) -> None:
+    """Set the offsets at which the table goes on; shows what that does, and asks.
+
+    Rows at and beyond the new offsets leave the table, since they will be read again. Offsets that are jumped over are
+    recorded as skipped.
+    """
+    from kafka_lake.cli_again import partitions_of, pinned, position_of, resets_of
+    from kafka_lake.cli_render import followed, reset_table
+    from kafka_lake.cli_topics import systems_at_hand, topic_tables
+    from kafka_lake.ingest import again
+
+    chosen = partitions_of(partitions)
+    specs = topic_tables(topic)
+    with systems_at_hand(_err.print) as systems:
+        due = []
+        for spec in specs:
+            plan = again.plan_reset(spec, systems, to, chosen)
+            if plan is None:
+                _out.print(f"{'.'.join(spec.identifier)}: the position is there already; nothing to do.")
+                continue
+            before = position_of(systems.catalog, spec)
+            _out.print(reset_table(spec, resets_of(before, plan)))
+            due.append((spec, pinned(before, plan)))
+        if due and not yes:
+            _agree("Set the position?")
+        for spec, targets in due:
+            with followed(topic, _err) as hooks:
+                again.reset(spec, systems, str(uuid4()), targets, None, hooks.on_step, hooks.say)
+            _out.print(f"{'.'.join(spec.identifier)}: goes on at {targets}.")
+
+
+@app.command()
+def clean(
+    topic: AnyTopic = None,
+    older_than: Annotated[str, typer.Option(help="Spare what is younger than this: 30m, 24h, 7d.")] = "24h",
+) -> None:
+    """Remove what dead runs left behind: their branches, and files that no snapshot knows.
+
+    Younger files and branches are spared, since they may belong to writers that are at work: a run, a compaction. 0s
+    spares nothing, and is safe only while nothing else writes to the tables.
+    """
+    from kafka_lake.cli_again import seconds_of
+    from kafka_lake.cli_render import cleaned_lines
+    from kafka_lake.cli_topics import systems_at_hand, topic_tables
+    from kafka_lake.ingest.clean import clean as clean_table
+
+    seconds = seconds_of(older_than)
+    specs = topic_tables(topic)
+    with systems_at_hand(_err.print, with_broker=False) as systems:
+        for spec in specs:
+            with _err.status(f"Cleaning {'.'.join(spec.identifier)}"):
+                cleaned = clean_table(spec, systems, seconds)
+            _out.print(*cleaned_lines(spec, cleaned), sep="\n", soft_wrap=True, highlight=False, markup=False)
+
+
+def _agree(question: str) -> None:
+    if not typer.confirm(question, err=True):
+        _err.print("Nothing was changed.")
         raise typer.Exit(1)
 
 

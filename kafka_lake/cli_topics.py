@@ -1,9 +1,33 @@
-"""The topics of this deployment, as its definitions have them."""
+"""The topics of this deployment and the systems they are in, as its definitions have them."""
 
-from kafka_lake.components.assets import SETTINGS, settings_of
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+from dagster_shared.error import DagsterUnresolvableSymbolError
+from pydantic import ValidationError
+
+import kafka_lake.definitions
+from kafka_lake.components.assets import SETTINGS, build_systems, settings_of
 from kafka_lake.definitions import defs
+from kafka_lake.demo.ports import Ports
+from kafka_lake.demo.stack import broker_at_hand
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.resource import SparkResource
+
+FOLDER = Path(kafka_lake.definitions.__file__).parent / "defs"
+
+_AT = re.compile(r"^`?(?P<where>.*?) at (?P<file>.+):(?P<line>\d+)`?$")
+_COMPONENT = re.compile(r"component (?P<folder>\S+?)\[(?P<document>\d+)\]")
+_SETTING = re.compile(r"^(?P<name>\w+):")
+_SYMBOL = re.compile(r"`(?P<module>[\w.]+)`(?: has no attribute `(?P<name>\w+)`)?")
 
 
 def topic_tables(topic: str | None = None) -> list[TopicTable]:
@@ -13,9 +37,10 @@ def topic_tables(topic: str | None = None) -> list[TopicTable]:
         topic: Only this topic; None for all.
 
     Raises:
-        ConfigurationError: If no document in ``defs/`` is about that topic.
+        ConfigurationError: If no document in ``defs/`` is about that topic, or the definitions can't be loaded.
     """
-    specs = [dict(asset.metadata) for asset in defs().resolve_all_asset_specs()]
+    with _explained():
+        specs = [dict(asset.metadata) for asset in defs().resolve_all_asset_specs()]
     found = sorted((settings_of(each) for each in specs if SETTINGS in each), key=lambda each: each.topic)
     if topic is None:
         return found
@@ -27,3 +52,140 @@ def topic_tables(topic: str | None = None) -> list[TopicTable]:
             "Add a YAML document of type kafka_lake.KafkaTopicTable to defs/.",
         )
     return chosen
+
+
+@contextmanager
+def systems_at_hand(say: Callable[[str], None], with_broker: bool = True) -> Iterator[Systems]:
+    """Run the block with what its runs work with, as the definitions configure it; Spark is stopped behind it.
+
+    Args:
+        say: Called with a line for the user when an embedded broker is started.
+        with_broker: Have the embedded broker up, if that is the configured cluster; not needed for tables alone.
+
+    Raises:
+        ConfigurationError: If the definitions can't be loaded.
+    """
+    with _explained():
+        resources = defs().resources or {}
+    catalog: CatalogResource = resources.get("catalog") or CatalogResource()
+    kafka: KafkaResource = resources.get("kafka") or KafkaResource()
+    spark: SparkResource = resources.get("spark") or SparkResource(spark_config={}, catalog=catalog)
+    try:
+        if with_broker:
+            with broker_at_hand(Ports.from_env(), say):
+                yield build_systems(kafka, catalog, spark)
+        else:
+            yield build_systems(kafka, catalog, spark)
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        explained = explanation(error, FOLDER)
+        if explained is None:
+            raise
+        raise explained from error
+
+
+def explanation(error: BaseException, folder: Path) -> ConfigurationError | None:
+    """Return what is wrong with the definitions, in one line with file and line.
+
+    Args:
+        error: What loading them raised; what is wrong is somewhere among its causes.
+        folder: Where the definitions are.
+
+    Returns:
+        The error for the user; None if the definitions are not what is wrong.
+    """
+    chain = list(_causes(error))
+    document = next(filter(None, (_document(each, folder) for each in chain)), None)
+    for each in chain:
+        if isinstance(each, yaml.MarkedYAMLError) and (mark := each.problem_mark):
+            problem = ": ".join(part for part in (each.context, each.problem) if part)
+            return _broken(Path(mark.name), mark.line + 1, f"no YAML: {problem}")
+        if isinstance(each, ValidationError) and (found := _refused_settings(each, document)):
+            return found
+        if isinstance(each, DagsterUnresolvableSymbolError) and (found := _unknown_type(each, folder)):
+            return found
+    return _in_python(chain, folder) or _empty_document(chain, folder)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _document(error: BaseException, folder: Path) -> tuple[Path, int] | None:
+    """Return file and first line of the YAML document that Dagster was at."""
+    found = _COMPONENT.search(str(error))
+    if found is None or not (file := folder / found["folder"] / "defs.yaml").exists():
+        return None
+    documents = list(yaml.compose_all(file.read_text(), yaml.SafeLoader))
+    return file, documents[int(found["document"])].start_mark.line + 1
+
+
+def _refused_settings(error: ValidationError, document: tuple[Path, int] | None) -> ConfigurationError | None:
+    told: dict[tuple[Path, int], str] = {}
+    for each in error.errors(include_url=False):
+        text = each["msg"].removeprefix("Value error, ")
+        if each["type"] == "extra_forbidden":
+            text = "there is no such setting"
+        place = str(each["loc"][-1]) if each["loc"] else ""
+        if at := _AT.match(place):
+            name = at["where"].removeprefix("attributes.").split(".")[0]
+            # A value that fits no member of a union is refused once for each; the first tells enough.
+            told.setdefault((Path(at["file"]), int(at["line"])), f"{name}: {text}")
+        elif document:
+            file, first = document
+            setting = _SETTING.match(text)
+            line = _line_of(file, first, setting["name"]) if setting else first
+            told.setdefault((file, line), f"{place}: {text}" if place else text)
+    if not told:
+        return None
+    (file, line), text = min(told.items())
+    others = [f"line {n}: {other}" for (f, n), other in sorted(told.items()) if (f, n) != (file, line)]
+    return _broken(file, line, "; ".join([text.rstrip("."), *others]))
+
+
+def _line_of(file: Path, first: int, setting: str) -> int:
+    lines = file.read_text().splitlines()
+    return next(
+        (n for n, line in enumerate(lines[first - 1 :], first) if line.strip().startswith(f"{setting}:")), first
+    )
+
+
+def _unknown_type(error: DagsterUnresolvableSymbolError, folder: Path) -> ConfigurationError | None:
+    symbol = _SYMBOL.search(str(error))
+    if symbol is None:
+        return None
+    name = f"{symbol['module']}.{symbol['name'] or ''}"
+    for file in sorted(folder.rglob("*.yaml")):
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            if line.startswith("type:") and name in line:
+                return _broken(file, number, f"{line.strip()}: there is no such component")
+    return None
+
+
+def _in_python(chain: list[BaseException], folder: Path) -> ConfigurationError | None:
+    for error in chain:
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            if Path(frame.filename).is_relative_to(folder):
+                return _broken(Path(frame.filename), frame.lineno or 0, f"{type(error).__name__}: {error}")
+    return None
+
+
+def _empty_document(chain: list[BaseException], folder: Path) -> ConfigurationError | None:
+    if not any("No components found in YAML file" in str(each) for each in chain):
+        return None
+    empty = (file for file in sorted(folder.rglob("defs.yaml")) if not list(yaml.safe_load_all(file.read_text())))
+    return next((_broken(file, 1, "there is no document in it") for file in empty), None)
+
+
+def _broken(file: Path, line: int, problem: str) -> ConfigurationError:
+    shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    return ConfigurationError(f"{shown}, line {line}: {problem.rstrip('.')}.")

@@ -8,6 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kafka_lake.ingest.plan import Plan
 
+RECORDS_A_SPLIT = 100_000
+
 _TUNED = {
     # Fewer, larger polls: the source's own defaults spend most of their time asking.
     "kafka.max.poll.records": "20000",
@@ -29,6 +31,10 @@ def read(spark: SparkSession, options: Mapping[str, str], plan: Plan, topic: str
         A lazy frame. Evaluating it fails if an offset in the ranges is gone (``failOnDataLoss``).
     """
     reader: Any = spark.read.format("kafka").options(**{**_TUNED, **options})
+    splits = -(-plan.records_at_most // RECORDS_A_SPLIT)
+    if splits > len(plan.ranges):
+        # A long range becomes several, in proportion to its length: no core waits for the one long partition.
+        reader = reader.option("minPartitions", str(splits))
     partitions = [r.partition for r in plan.ranges]
     return (
         reader.option("assign", json.dumps({topic: partitions}))

@@ -17,6 +17,9 @@ _DEFAULTS = {
     "spark.sql.caseSensitive": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    # Each idle consumer keeps what it fetched ahead, up to 16 MiB: Spark's 64 would fill a small heap.
+    "spark.kafka.consumer.cache.capacity": "16",
+    "spark.kafka.consumer.fetchedData.cache.timeout": "30s",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }

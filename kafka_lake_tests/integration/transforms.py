@@ -28,3 +28,8 @@ def swaps(rows: DataFrame) -> DataFrame:
 
 def loses_origin(rows: DataFrame) -> DataFrame:
     return rows.drop("_kafka")
+
+
+def refuses_odd(rows: DataFrame) -> DataFrame:
+    odd = F.concat(F.col("id").cast("string"), F.lit(" is odd"))
+    return rows.withColumn("_error", F.when(F.col("id") % 2 == 1, odd))

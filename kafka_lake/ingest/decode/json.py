@@ -1,7 +1,9 @@
 """JSON values: `from_json` in the JVM, strict: all but whole JSON objects of the columns' types are dead letters."""
 
+import json
 from functools import reduce
 from operator import or_
+from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame
@@ -13,6 +15,7 @@ from kafka_lake.ingest.decode import NOT_JSON, NULL_IN_REQUIRED_COLUMN, TOO_LARG
 CORRUPT = "__kafka_lake_corrupt"
 _PARSED, _RAW, _SEEN = "__kafka_lake_parsed", "__kafka_lake_raw", "__kafka_lake_seen"
 _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+_NAME_AND_KIND = "array<struct<name: string, kind: string>>"
 _DOUBLE_DIGITS = 15
 _LONG_DIGITS = 18
 _SHOWN = 80
@@ -59,7 +62,7 @@ def decode_json(records: DataFrame, schema: T.StructType, *, max_record_bytes: i
     found = F.col("error_class")
     message: Column = F.when(found == NOT_JSON, _not_json(text)).when(found == WRONG_TYPE, _wrong_type(optional))
     if required:
-        nulls = F.concat_ws(", ", *[F.when(_field(_PARSED, name).isNull(), F.lit(name)) for name in required])
+        nulls = F.array_join(F.array_except(_constant(required, "array<string>"), _there()), ", ")
         said = F.concat(F.lit("Required, but null or missing: "), nulls, F.lit("."))
         message = message.when(found == NULL_IN_REQUIRED_COLUMN, F.substring(said, 1, _MESSAGE))
     if max_record_bytes is not None:
@@ -68,8 +71,6 @@ def decode_json(records: DataFrame, schema: T.StructType, *, max_record_bytes: i
         )
         message = message.when(found == TOO_LARGE, said)
 
-    raw = T.StructType([T.StructField(f.name, T.StringType()) for f in schema])
-    seen = T.StructType([T.StructField(f.name, T.VariantType()) for f in schema])
     return (
         records.withColumn(_PARSED, parsed)
         .select(
@@ -78,8 +79,8 @@ def decode_json(records: DataFrame, schema: T.StructType, *, max_record_bytes: i
             F.struct(*[_field(_PARSED, f.name).alias(f.name) for f in schema]).alias("decoded"),
             error_class.alias("error_class"),
         )
-        .withColumn(_RAW, F.when(found == WRONG_TYPE, F.from_json(text, raw)))
-        .withColumn(_SEEN, F.when(found == WRONG_TYPE, F.from_json(text, seen)))
+        .withColumn(_RAW, F.when(found == WRONG_TYPE, F.from_json(text, "map<string, string>")))
+        .withColumn(_SEEN, F.when(found == WRONG_TYPE, F.from_json(text, "map<string, variant>")))
         .select(*records.columns, "decoded", "error_class", message.alias("error_message"))
     )
 
@@ -123,20 +124,36 @@ def _not_json(text: Column) -> Column:
 
 
 def _wrong_type(columns: T.StructType) -> Column:
-    said = []
-    for f in columns:
-        raw, seen = _field(_RAW, f.name), _field(_SEEN, f.name)
-        if isinstance(f.dataType, T.StructType | T.ArrayType | T.MapType):
-            # What fits of a nested value may be there without the rest.
-            misfit = _parse(T.StructType([f])).getField(CORRUPT).isNotNull()
-        else:
-            misfit = _field(_PARSED, f.name).isNull()
+    # One expression for all columns: one for each would take Spark half a minute to plan for a table of 200.
+    kinds = _constant([{"name": f.name, "kind": _short(f.dataType)} for f in columns], _NAME_AND_KIND)
+    nested = [f for f in columns if isinstance(f.dataType, T.StructType | T.ArrayType | T.MapType)]
+    # What fits of a nested value may be there without the rest.
+    partly = [F.when(_parse(T.StructType([f])).getField(CORRUPT).isNotNull(), F.lit(f.name)) for f in nested]
+    misfits = F.array_except(F.map_keys(F.map_filter(_RAW, lambda _, raw: raw.isNotNull())), _there())
+    misfits = F.array_union(misfits, F.array(*partly)) if partly else misfits
+
+    def said(column: Column) -> Column:
+        seen = F.col(_SEEN).getItem(column["name"])
         # Text in its quotes, all else as it was written: 3.0 is no int, and a variant would call it 3.
-        shown = F.when(F.schema_of_variant(seen) == "STRING", F.to_json(seen)).otherwise(raw)
-        text = F.concat(F.lit(f"Column {f.name} ({_short(f.dataType)}) got "), _cut(shown), F.lit("."))
-        said.append(F.when(raw.isNotNull() & misfit, text))
-    named = F.substring(F.concat_ws(" ", *said), 1, _MESSAGE)
+        text = F.schema_of_variant(seen) == "STRING"
+        shown = F.when(text, F.to_json(seen)).otherwise(F.col(_RAW).getItem(column["name"]))
+        return F.concat(
+            F.lit("Column "), column["name"], F.lit(" ("), column["kind"], F.lit(") got "), _cut(shown), F.lit(".")
+        )
+
+    wrong = F.filter(kinds, lambda column: F.array_contains(misfits, column["name"]))
+    named = F.substring(F.array_join(F.transform(wrong, said), " "), 1, _MESSAGE)
     return F.when(named != "", named).otherwise(F.lit(f"A field doesn't fit its column: {_short(columns, 500)}."))
+
+
+def _there() -> Column:
+    """Return the names of the columns that got a value."""
+    keys = F.json_object_keys(F.to_json(F.col(_PARSED), {"ignoreNullFields": "true"}))
+    return F.coalesce(keys, F.array().cast("array<string>"))
+
+
+def _constant(values: list[Any], kind: str) -> Column:
+    return F.from_json(F.lit(json.dumps(values)), kind)
 
 
 def _cut(text: Column) -> Column:
