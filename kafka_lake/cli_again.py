@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, Or, Reference
+from pyiceberg.expressions.literals import literal
 from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.table import Table
@@ -112,15 +113,17 @@ def dead_letters(spec: TopicTable, catalog: LakeCatalog, where: str | None = Non
         counted.append(
             groups.aggregate([("offset", "count"), ("offset", "min"), ("offset", "max"), ("failed_at", "max")])
         )
-        first.append(_first_of_each_class(batch, samples))
+        if samples:
+            first.append(_first_of_each_class(batch, samples))
     if not counted:
         return DeadLetters(spec.topic, name, ())
     groups = pa.concat_tables(counted).group_by(["error_class", "partition"])
     totals = groups.aggregate(
         [("offset_count", "sum"), ("offset_min", "min"), ("offset_max", "max"), ("failed_at_max", "max")]
     )
-    chosen = _first_of_each_class(pa.concat_tables(first), samples)
-    examples = _samples(table, condition, chosen, samples) if samples else {}
+    examples: dict[str, list[LetterSample]] = {}
+    if samples:
+        examples = _samples(table, condition, _first_of_each_class(pa.concat_tables(first), samples), samples)
     by_class: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(totals.to_pylist(), key=lambda row: row["partition"]):
         by_class.setdefault(row["error_class"], []).append(row)
@@ -176,9 +179,9 @@ def _samples(table: Table, condition: BooleanExpression, chosen: pa.Table, count
         offsets.setdefault((row["error_class"], row["partition"]), set()).add(row["offset"])
     places = [
         And(
-            EqualTo(term=Reference("error_class"), value=name),
-            EqualTo(term=Reference("partition"), value=partition),
-            In(term=Reference("offset"), values=numbers),
+            EqualTo(term=Reference("error_class"), value=literal(name)),
+            EqualTo(term=Reference("partition"), value=literal(partition)),
+            In(term=Reference("offset"), values={literal(each) for each in numbers}),
         )
         for (name, partition), numbers in offsets.items()
     ]

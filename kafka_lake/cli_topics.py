@@ -2,11 +2,13 @@
 
 import re
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
+from dagster import BetaWarning
 from dagster_shared.error import DagsterUnresolvableSymbolError
 from pydantic import ValidationError
 
@@ -39,7 +41,7 @@ def topic_tables(topic: str | None = None) -> list[TopicTable]:
     Raises:
         ConfigurationError: If no document in ``defs/`` is about that topic, or the definitions can't be loaded.
     """
-    with _explained():
+    with _loading():
         specs = [dict(asset.metadata) for asset in defs().resolve_all_asset_specs()]
     found = sorted((settings_of(each) for each in specs if SETTINGS in each), key=lambda each: each.topic)
     if topic is None:
@@ -65,7 +67,7 @@ def systems_at_hand(say: Callable[[str], None], with_broker: bool = True) -> Ite
     Raises:
         ConfigurationError: If the definitions can't be loaded.
     """
-    with _explained():
+    with _loading():
         resources = defs().resources or {}
     catalog: CatalogResource = resources.get("catalog") or CatalogResource()
     kafka: KafkaResource = resources.get("kafka") or KafkaResource()
@@ -81,9 +83,12 @@ def systems_at_hand(say: Callable[[str], None], with_broker: bool = True) -> Ite
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _loading() -> Iterator[None]:
+    """Run the block, which loads definitions, without Dagster's remarks on itself, its errors explained."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BetaWarning)
+            yield
     except Exception as error:
         explained = explanation(error, FOLDER)
         if explained is None:

@@ -75,7 +75,7 @@ def build_systems(kafka: KafkaResource, catalog: CatalogResource, spark: SparkRe
         initial_seconds=min(1.0, kafka.retry_max_seconds),
         max_seconds=kafka.retry_max_seconds,
     )
-    return Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session, retry)
+    return Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), spark.live_session, retry)
 
 
 def build_topic_assets(

@@ -3,18 +3,21 @@
 It asks brokers and catalog only, keeps no cursor, and compares anew at every tick: so it can't forget a failed run.
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import takewhile
 
 import dagster as dg
 
 from kafka_lake.components.assets import TABLE_TAG, partitions_of, topics_of
 from kafka_lake.components.keys import table_key, topic_key
 from kafka_lake.errors import KafkaLakeError
+from kafka_lake.ingest.plan import backlog
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import Position, Watermarks, lag
+from kafka_lake.kafka.offsets import Loss, Position, Watermarks
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state
@@ -26,6 +29,9 @@ WORK_TAG = "kafka_lake/work"
 
 _RANGE_START = "dagster/asset_partition_range_start"
 _RANGE_END = "dagster/asset_partition_range_end"
+_COUNTED_FAILURES = 12
+_FIRST_PAUSE = 5.0
+_LONGEST_PAUSE = 1800.0
 _IN_FLIGHT = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -43,12 +49,14 @@ class Work:
         spec: The topic.
         new_partitions: Keys that Dagster doesn't know yet, in numeric order.
         behind: Offsets to consume per partition.
+        losses: What Kafka no longer has of what the table lacks; the run says what comes of it.
         fingerprint: Names the work: position and target. The same work asked for again gets another attempt number.
     """
 
     spec: TopicTable
     new_partitions: tuple[str, ...]
     behind: dict[int, int]
+    losses: tuple[Loss, ...]
     fingerprint: str
 
     @property
@@ -69,7 +77,9 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
     have = set(known)
     missing = tuple(str(p) for p in now.partitions if str(p) not in have)
     state = f"{position.to_json() if position else ''}→{sorted(now.end.items())}"
-    return Work(spec, missing, lag(position, now), sha256(state.encode()).hexdigest()[:16])
+    due = backlog(position, now, now.low, go_on=True)
+    behind = {r.partition: len(r) for r in due.ranges}
+    return Work(spec, missing, behind, due.losses, sha256(state.encode()).hexdigest()[:16])
 
 
 def build_sensor(interval_seconds: int, running: bool) -> dg.SensorDefinition:
@@ -130,8 +140,11 @@ def evaluate(
         if spec.topic in busy:
             notes.append(f"{spec.topic}: a run is in flight")
             continue
-        if not work.offsets:
+        if not work.offsets and not work.losses:
             notes.append(f"{spec.topic}: up to date")
+            continue
+        if (pause := _pause(context, spec)) > 0:
+            notes.append(f"{spec.topic}: its last runs failed, the next one starts in {pause:.0f} s")
             continue
         requests.append(_request(context, work, known))
         observations.append(_observation(work, now))
@@ -148,6 +161,15 @@ def _busy_topics(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable
     making = {key for run in runs for key in run.asset_selection or ()}
     tagged = {run.tags[TOPIC_TAG] for run in runs if TOPIC_TAG in run.tags}
     return tagged | {spec.topic for spec in specs if table_key(spec) in making}
+
+
+def _pause(context: dg.SensorEvaluationContext, spec: TopicTable) -> float:
+    """Return for how many seconds more a topic is left alone whose last runs failed: twice as long after each."""
+    records = context.instance.get_run_records(dg.RunsFilter(tags={TOPIC_TAG: spec.topic}), limit=_COUNTED_FAILURES)
+    failed = list(takewhile(lambda r: r.dagster_run.status == dg.DagsterRunStatus.FAILURE, records))
+    if not failed or failed[0].end_time is None:
+        return 0.0
+    return float(failed[0].end_time + min(_FIRST_PAUSE * 2 ** (len(failed) - 1), _LONGEST_PAUSE) - time.time())
 
 
 def _request(context: dg.SensorEvaluationContext, work: Work, known: Sequence[str]) -> dg.RunRequest:

@@ -21,6 +21,7 @@ from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, ancestors, r
 UNSETTLED = "kafka-lake.unsettled"
 SETTLED = "kafka-lake.settled"
 
+_ROLLED_BACK = "rolled back:"
 _KEYS = ("topic_id", "partition", "offset")
 
 
@@ -59,12 +60,14 @@ def due(table: TableState, letters: TableState) -> Due | None:
         return Due(open_mark) if open_mark else None
     if open_mark is not None and _sequence(open_mark) > _sequence(settled):
         return Due(open_mark)
+    if settled.startswith(_ROLLED_BACK):
+        return None
     marks = {f"{mark}@{s.sequence_number}" for s in history if (mark := summary_of(s).get(UNSETTLED))}
     older = any((s.sequence_number or 0) < _sequence(settled) for s in history)
     if settled in marks or not older:
         return None
     # The history goes back beyond the settled commit and doesn't have it: main was rolled back.
-    return Due(f"rolled back {settled.partition('@')[0]}@{history[0].sequence_number or 0}", before)
+    return Due(f"{_ROLLED_BACK} {settled.rpartition('@')[0]}@{history[0].sequence_number or 0}", before)
 
 
 def _sequence(mark: str) -> int:

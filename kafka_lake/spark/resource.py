@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
 from kafka_lake.lake.catalog import LakeCatalog
@@ -58,6 +59,19 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     def _init_session(self) -> None:
         if self._spark_session is None:  # type: ignore[has-type]
             self._spark_session = self._session()
+
+    def live_session(self) -> Any:
+        """Return the session, a new one if a Connect server has been restarted and knows the old one no more."""
+        session = self.spark_session
+        if os.environ.get("SPARK_REMOTE"):
+            try:
+                session.conf.get("spark.sql.session.timeZone")
+            except SparkConnectGrpcException as error:
+                if "INVALID_HANDLE" not in str(error):
+                    raise
+                self._spark_session = None
+                session = self.spark_session
+        return session
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session, if one was started."""

@@ -1,5 +1,6 @@
 """The command line without engines: help is quick, errors are one line with a remedy, exit codes tell."""
 
+import io
 import json
 import socket
 import subprocess
@@ -7,17 +8,39 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
+import dagster as dg
 import pytest
+from rich.console import Console, RenderableType
 from typer.testing import CliRunner, Result
 
 import kafka_lake.cli
 import kafka_lake.cli_topics
-import kafka_lake.demo.stack
 import kafka_lake.doctor
+import kafka_lake.ingest.clean
 import kafka_lake.status
+from kafka_lake import cli_again
 from kafka_lake.cli import app
+from kafka_lake.cli_again import (
+    DeadLetters,
+    LetterOffsets,
+    Letters,
+    LetterSample,
+    partitions_of,
+    pinned,
+    resets_of,
+    seconds_of,
+)
+from kafka_lake.cli_render import dead_letter_tables, followed, reset_table
 from kafka_lake.doctor import Diagnosis
+from kafka_lake.ingest import again
+from kafka_lake.ingest.again import Extent
+from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.status import PartitionStatus, TopicStatus
 
 UP_TO_DATE = TopicStatus(
@@ -47,7 +70,7 @@ def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_hand(*_arguments: object) -> Iterator[None]:
         yield
 
-    monkeypatch.setattr(kafka_lake.demo.stack, "broker_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.cli_topics, "broker_at_hand", at_hand)
 
 
 def run(*arguments: str) -> Result:
@@ -57,7 +80,7 @@ def run(*arguments: str) -> Result:
 def test_help_names_the_commands() -> None:
     result = run("--help")
     assert result.exit_code == 0
-    for command in ("demo", "up", "ingest", "status", "doctor"):
+    for command in ("demo", "up", "ingest", "status", "dead-letters", "replay", "reset", "clean", "doctor"):
         assert f" {command} " in result.output
 
 
@@ -97,9 +120,12 @@ def test_no_orders_is_a_usage_error() -> None:
     assert run("demo", "--records", "0").exit_code == 2
 
 
-@pytest.mark.parametrize("command", ["ingest", "status"])
-def test_unknown_topic_names_the_known_ones(command: str) -> None:
-    result = run(command, "pizzaz")
+@pytest.mark.parametrize(
+    "command",
+    [("ingest",), ("status",), ("dead-letters",), ("replay", "--yes"), ("reset", "--to", "latest"), ("clean",)],
+)
+def test_unknown_topic_names_the_known_ones(command: tuple[str, ...]) -> None:
+    result = run(*command, "pizzaz")
     assert result.exit_code == 1
     assert "Topic pizzaz has no table here; the topics are: completed-pizzas" in result.output
     assert "Traceback" not in result.output
@@ -129,3 +155,227 @@ def test_doctor_shows_remedies_and_exits_by_health(monkeypatch: pytest.MonkeyPat
     result = run("doctor")
     assert result.exit_code == (0 if healthy else 1)
     assert ("Mend the network." in result.output) is not healthy
+
+
+SPEC = TopicTable("completed-pizzas", "pizza", "completed_pizzas")
+HERE = TopicIdentity("cluster", "topic", SPEC.topic)
+SKIPPED = Loss(2, 5, 7, "skipped")
+
+
+@pytest.fixture
+def _topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def at_hand(*_: object, **__: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(catalog=SimpleNamespace(table=lambda _: None))
+
+    monkeypatch.setattr(kafka_lake.cli_topics, "topic_tables", lambda topic=None: [SPEC])
+    monkeypatch.setattr(kafka_lake.cli_topics, "systems_at_hand", at_hand)
+
+
+def forbidden(*_: object, **__: object) -> NoReturn:
+    raise AssertionError("this changes tables")
+
+
+def shown(*parts: RenderableType) -> str:
+    console = Console(width=100, file=io.StringIO())
+    console.print(*parts, sep="\n")
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0s", 0), ("90s", 90), ("30m", 1800), ("24h", 86400), ("7d", 604800), (" 1.5 h", 5400)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "24", "h", "-1h", "1w", "1h30m", "inf s", "٣h"])
+@pytest.mark.usefixtures("_topic")
+def test_no_duration(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(kafka_lake.ingest.clean, "clean", forbidden)
+    result = run("clean", f"--older-than={text}")
+    assert result.exit_code == 1
+    assert f"{text!r} is no duration" in result.output
+
+
+def test_partitions() -> None:
+    assert partitions_of(None) is None
+    assert partitions_of("3") == {3}
+    assert partitions_of("0, 3,3") == {0, 3}
+
+
+@pytest.mark.parametrize("command", [("replay",), ("reset", "--to", "earliest")])
+@pytest.mark.parametrize("text", ["", "a", "0,", "0-3", "-1", "1.5"])
+def test_no_partitions(command: tuple[str, ...], text: str) -> None:
+    result = run(*command, "completed-pizzas", f"--partitions={text}")
+    assert result.exit_code == 1
+    assert f"{text!r} is no list of partitions" in result.output
+
+
+@pytest.mark.usefixtures("_topic")
+@pytest.mark.parametrize("answer", ["n\n", "\n", ""])
+def test_nothing_is_read_again_or_reset_without_consent(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    todo = Plan((), Position(HERE, {0: 3}), 0, "reset", (OffsetRange(0, 3, 9),))
+    monkeypatch.setattr(again, "replay", forbidden)
+    monkeypatch.setattr(again, "reset", forbidden)
+    monkeypatch.setattr(again, "plan_reset", lambda *_: todo)
+    for command in (("replay",), ("replay", "--keep-missing"), ("reset", "--to", "3")):
+        result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*command, SPEC.topic], input=answer)
+        assert result.exit_code == 1
+        assert not isinstance(result.exception, AssertionError)
+        assert "Nothing was changed." in result.output or "Aborted" in result.output
+
+
+@pytest.mark.usefixtures("_topic")
+@pytest.mark.parametrize(
+    ("arguments", "extent"),
+    [
+        (("--yes",), Extent()),
+        (("--from", "7"), Extent("7")),
+        (("--to", "0:17,1:4"), Extent("earliest", "0:17,1:4")),
+        (("--partitions", "0", "--keep-missing"), Extent("earliest", "latest", frozenset({0}), True)),
+    ],
+)
+def test_replay_asks_only_before_it_reads_everything(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], extent: Extent
+) -> None:
+    asked: list[Extent] = []
+
+    def replay(_spec: object, _systems: object, _run_id: str, extent: Extent, *_hooks: object) -> RunReport:
+        asked.append(extent)
+        return RunReport(SPEC.topic, "pizza.completed_pizzas", "run", Watermarks(HERE, {}, {}), None, (), 0.0)
+
+    monkeypatch.setattr(again, "replay", replay)
+    result = run("replay", SPEC.topic, *arguments)
+    assert result.exit_code == 0, result.output
+    assert asked == [extent]
+    assert "nothing of that is in the table" in result.output
+
+
+@pytest.mark.usefixtures("_topic")
+def test_reset_does_what_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    before = Position(HERE, {0: 9, 1: 4, 2: 5})
+    todo = Plan((), Position(HERE, {0: 3, 1: 4, 2: 7}), 0, "reset", (OffsetRange(0, 3, 9),), losses=(SKIPPED,))
+    monkeypatch.setattr(again, "plan_reset", lambda *_: todo)
+    monkeypatch.setattr(cli_again, "position_of", lambda *_: before)
+    monkeypatch.setattr(
+        again, "reset", lambda _spec, _systems, _run_id, to, partitions, *_: done.append((to, partitions))
+    )
+    result = run("reset", SPEC.topic, "--to", "latest", "--yes")
+    assert result.exit_code == 0, result.output
+    # Partition 1 stays where it is, even if a run takes it further meanwhile.
+    assert done == [("0:3,2:7", None)]
+    cells = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in result.output.splitlines()]
+    assert ["0", "9", "3", "3 to 8"] in cells
+    assert ["1", "4", "4"] in cells
+    assert ["2", "5", "7", "5 to 6"] in cells
+
+
+@pytest.mark.usefixtures("_topic")
+def test_a_reset_to_where_the_position_is_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "plan_reset", lambda *_: None)
+    monkeypatch.setattr(again, "reset", forbidden)
+    result = run("reset", SPEC.topic, "--to", "latest")
+    assert result.exit_code == 0
+    assert "nothing to do" in result.output
+
+
+def test_a_reset_of_a_topic_made_anew_names_every_partition() -> None:
+    anew = TopicIdentity("cluster", "another", SPEC.topic)
+    todo = Plan((), Position(anew, {0: 0, 1: 4}), 0, "reset", losses=(Loss(0, 9, None, "topic made anew"),))
+    assert pinned(Position(HERE, {0: 9, 1: 4}), todo) == "0:0,1:4"
+    assert pinned(None, todo) == "0:0,1:4"
+    text = shown(reset_table(SPEC, resets_of(Position(HERE, {0: 9, 1: 4, 2: 1}), todo)))
+    assert "from 9 on" in text
+    assert "topic made anew" in text
+    assert "gone" in text
+
+
+def test_values_of_records_never_reach_the_terminal_as_they_are() -> None:
+    sample = LetterSample(
+        0, 7, "2026-11-21T12:00:00.000+00:00", "not [red]JSON[/]\x1b[2J", "a\n[b]\x1b]0;x\x07" + 500 * "x"
+    )
+    offsets = tuple(LetterOffsets(p, 0, p) for p in range(40))
+    found = DeadLetters("t", "n.t__dead_letters", (Letters("not_json", "No [JSON].", 1234, "", offsets, (sample,)),))
+    text = shown(*dead_letter_tables(found))
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "[red]JSON[/]" in text
+    assert "a [b]" in text
+    assert "No [JSON]." in text
+    assert "1,234" in text
+    assert "… 34 partitions more" in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert "no dead letters" in shown(*dead_letter_tables(DeadLetters("t", "n.t__dead_letters", ())))
+
+
+def test_what_a_run_says_and_its_progress_are_not_among_the_results(capsys: pytest.CaptureFixture[str]) -> None:
+    with followed("pizzas", Console(stderr=True, width=80)) as hooks:
+        hooks.on_step("planned")
+        hooks.say("attempt [1] of 6 failed")
+    captured = capsys.readouterr()
+    assert "attempt [1] of 6 failed" in captured.err
+    assert captured.out == ""
+
+
+_TOPIC = "type: kafka_lake.KafkaTopicTable\nattributes:\n  topic: pizzas\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        (_TOPIC + "  tobic: a\n", 4, "tobic: there is no such setting"),
+        (_TOPIC + "  max_records_per_commit: 0\n", 4, "max_records_per_commit: Input should be greater than"),
+        (_TOPIC + "  partition_by: [day(]\n", 4, "partition_by: 'day(' is no Iceberg transform"),
+        (_TOPIC + "---\n" + _TOPIC + "  start: whenever\n", 8, "start: 'whenever' is neither"),
+        (_TOPIC + "\towners: []\n", 4, "no YAML: "),
+        (_TOPIC.replace("TopicTable", "TopicTabel"), 1, "there is no such component"),
+        (_TOPIC.replace("kafka_lake", "kafka_lak"), 1, "there is no such component"),
+        ("# " + _TOPIC.replace("\n", "\n# "), 1, "there is no document in it"),
+        ("attributes:\n  topic: a\n", 1, "type: Field required"),
+    ],
+)
+def test_broken_definitions_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, line: int, problem: str
+) -> None:
+    broken_project(monkeypatch, tmp_path, {"shop/defs.yaml": text})
+    for command in (("status",), ("ingest", "pizzas"), ("clean",)):
+        result = run(*command)
+        assert result.exit_code == 1
+        assert isinstance(result.exception, SystemExit), result.exception
+        assert len(result.output.splitlines()) == 1
+        assert result.output.startswith(f"Error: broken/defs/shop/defs.yaml, line {line}: ")
+        assert problem in result.output
+
+
+def test_broken_python_definitions_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken_project(monkeypatch, tmp_path, {"gold.py": "import dagster as dg\n\nfraction = 1 / 0\n"})
+    result = run("status")
+    assert result.exit_code == 1
+    assert result.output == "Error: broken/defs/gold.py, line 3: ZeroDivisionError: division by zero.\n"
+
+
+def test_an_error_that_is_no_definition_s_is_not_explained_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> NoReturn:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(kafka_lake.cli_topics, "defs", broken)
+    assert isinstance(run("status").exception, RuntimeError)
+
+
+def broken_project(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[str, str]) -> None:
+    """Make the command line load a project of these definitions."""
+    package = folder / "broken"
+    for name, text in {"__init__.py": "", "defs/__init__.py": "", **{f"defs/{n}": t for n, t in files.items()}}.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    (folder / "pyproject.toml").write_text(
+        '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "broken"\n'
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "broken"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(kafka_lake.cli_topics, "FOLDER", package / "defs")
+    monkeypatch.setattr(kafka_lake.cli_topics, "defs", lambda: dg.load_from_defs_folder(path_within_project=package))

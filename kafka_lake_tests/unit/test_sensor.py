@@ -1,5 +1,7 @@
 """What one tick asks for. The mock broker answers no DescribeTopics, so `watermarks` is stubbed; all else is real."""
 
+import time
+
 import dagster as dg
 import pyarrow as pa
 import pytest
@@ -125,3 +127,40 @@ def test_a_topic_that_is_not_there_stops_no_other(instance, catalog, answers):
 def test_no_topic_at_all_is_an_error(instance, catalog, answers):
     with pytest.raises(KafkaLakeError, match="pasta: Topic pasta: no such topic"):
         tick(instance, catalog, (OTHER,))
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        Watermarks(TopicIdentity("c", "another", "pizzas"), dict.fromkeys(range(12), 0), dict.fromkeys(range(12), 2)),
+        Watermarks(ME, dict.fromkeys(range(12), 7), dict.fromkeys(range(12), 7)),
+        Watermarks(ME, dict.fromkeys(range(12), 0), dict.fromkeys(range(12), 4)),
+    ],
+    ids=["made anew and shorter", "all that came was lost to retention", "truncated"],
+)
+def test_a_topic_that_lost_records_does_not_stall_in_silence(instance, catalog, answers, now):
+    consumed(catalog, TWELVE)
+    answers["pizzas"] = now
+    (request,) = tick(instance, catalog).run_requests
+    assert request.tags[TOPIC_TAG] == "pizzas"
+
+
+def test_a_topic_whose_runs_fail_is_left_alone_for_longer_and_longer(instance, catalog, answers, monkeypatch):
+    tick(instance, catalog)
+    asked = []
+    clock = {"now": time.time()}
+    monkeypatch.setattr(sensor.time, "time", lambda: clock["now"])
+    for _ in range(4):
+        waited = 0
+        while isinstance(result := tick(instance, catalog), dg.SkipReason):
+            assert "its last runs failed" in str(result.skip_message)
+            clock["now"] += 1
+            waited += 1
+        asked.append(waited)
+        run = run_of(instance, result.run_requests[0], dg.DagsterRunStatus.STARTED)
+        instance.report_run_failed(run)
+        clock["now"] = instance.get_run_record_by_id(run.run_id).end_time
+    assert asked[0] == 0
+    assert [round(each / 5) for each in asked[1:]] == [1, 2, 4]
+    (record,) = instance.get_run_records(limit=1)
+    instance.delete_run(record.dagster_run.run_id)

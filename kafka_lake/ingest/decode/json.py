@@ -133,10 +133,10 @@ def _wrong_type(columns: T.StructType) -> Column:
     misfits = F.array_union(misfits, F.array(*partly)) if partly else misfits
 
     def said(column: Column) -> Column:
-        seen = F.col(_SEEN).getItem(column["name"])
+        seen = F.try_element_at(F.col(_SEEN), column["name"])
         # Text in its quotes, all else as it was written: 3.0 is no int, and a variant would call it 3.
         text = F.schema_of_variant(seen) == "STRING"
-        shown = F.when(text, F.to_json(seen)).otherwise(F.col(_RAW).getItem(column["name"]))
+        shown = F.when(text, F.to_json(seen)).otherwise(F.try_element_at(F.col(_RAW), column["name"]))
         return F.concat(
             F.lit("Column "), column["name"], F.lit(" ("), column["kind"], F.lit(") got "), _cut(shown), F.lit(".")
         )
