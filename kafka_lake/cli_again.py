@@ -148,11 +148,13 @@ def _condition(table: Table, where: str | None) -> BooleanExpression:
         condition = parse(where)
         bind(table.schema(), condition, case_sensitive=False)
     except (ParseException, TypeError, ValueError) as error:
-        # The grammar of what could have come instead fills lines; where it broke off is what helps.
-        reason = f"not understood from {where[error.loc :]!r} on" if isinstance(error, ParseException) else str(error)
+        reason = str(error).rstrip(".")
+        if isinstance(error, ParseException):
+            # The grammar of what could have come instead fills lines; where it broke off is what helps.
+            reason = f"not understood from {where[error.loc :]!r} on" if error.loc else "not understood"
         raise ConfigurationError(
-            f"where: {where!r} is no condition on table {'.'.join(table.name())}: {reason.rstrip('.')}.",
-            f"Its columns are {', '.join(table.schema().column_names)}.",
+            f"where: {where!r} is no condition on table {'.'.join(table.name())}: {reason}.",
+            f"Its columns are {', '.join(field.name for field in table.schema().fields)}.",
         ) from error
     return condition
 

@@ -20,6 +20,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.status import TopicStatus
 
 _PARTITIONS = 6
+_FILES = 10
 
 
 def status_table(status: TopicStatus) -> Table:
@@ -155,9 +156,12 @@ def reset_table(spec: TopicTable, resets: Sequence[PartitionReset]) -> Table:
 
 
 def cleaned_lines(spec: TopicTable, cleaned: Cleaned) -> list[str]:
-    """Return what was cleaned away, a line for the table and one for each branch and file."""
+    """Return what was cleaned away, a line for the table and one for each branch and for the first files."""
     counts = f"{_counted(len(cleaned.branches), 'branch', 'es')} and {_counted(len(cleaned.files), 'file')} removed"
-    return [f"{'.'.join(spec.identifier)}: {counts}", *(f"  {name}" for name in (*cleaned.branches, *cleaned.files))]
+    names = [*cleaned.branches, *cleaned.files[:_FILES]]
+    if len(cleaned.files) > _FILES:
+        names.append(f"… {len(cleaned.files) - _FILES:,} files more")
+    return [f"{'.'.join(spec.identifier)}: {counts}", *(f"  {name}" for name in names)]
 
 
 def printable(text: str) -> str:

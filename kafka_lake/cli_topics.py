@@ -1,5 +1,6 @@
 """The topics of this deployment and the systems they are in, as its definitions have them."""
 
+import logging
 import re
 import traceback
 import warnings
@@ -11,6 +12,7 @@ import yaml
 from dagster import BetaWarning
 from dagster_shared.error import DagsterUnresolvableSymbolError
 from pydantic import ValidationError
+from pyspark.logger import PySparkLogger
 
 import kafka_lake.definitions
 from kafka_lake.components.assets import SETTINGS, build_systems, settings_of
@@ -72,6 +74,8 @@ def systems_at_hand(say: Callable[[str], None], with_broker: bool = True) -> Ite
     catalog: CatalogResource = resources.get("catalog") or CatalogResource()
     kafka: KafkaResource = resources.get("kafka") or KafkaResource()
     spark: SparkResource = resources.get("spark") or SparkResource(spark_config={}, catalog=catalog)
+    # What Spark refuses becomes an error of ours; PySpark would log the JVM's stack trace before it.
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
         if with_broker:
             with broker_at_hand(Ports.from_env(), say):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.errors import ConfigurationError, DataLossError, TableError
@@ -100,7 +101,8 @@ def _ranges(spec: TopicTable, systems: Systems, extent: Extent, now: Watermarks)
     chosen = set(now.partitions) if extent.partitions is None else extent.partitions
     if unknown := sorted((chosen | set(first) | set(last)) - set(now.partitions)):
         raise ConfigurationError(
-            f"Topic {spec.topic} has no partition {unknown[0]}; it has {now.partitions}.", "Choose among those."
+            f"Topic {spec.topic} has no partition {unknown[0]}; it has {', '.join(map(str, now.partitions))}.",
+            "Choose among those.",
         )
     both = sorted(chosen & set(first) & set(last))
     return [OffsetRange(p, first[p], last[p]) for p in both if first[p] < last[p]]
@@ -249,8 +251,10 @@ def redeliver(
     origin_of(spec)
     run = Run(spec, systems, run_id, on_step=on_step, say=say)
     done: list[Staged] = []
-    # Metadata may have been expired that would tell of an unfinished one: look at the data.
-    call(systems.retry, say, f"Topic {spec.topic}", lambda: settle(spec, systems, run_id, forced=True))
+    if systems.catalog.table(spec.dead_letter_table) is not None:
+        _chosen(spec, systems, where)
+        # Metadata may have been expired that would tell of an unfinished one: look at the data.
+        call(systems.retry, say, f"Topic {spec.topic}", lambda: settle(spec, systems, run_id, forced=True))
 
     def next_plan(found: TableState | None) -> Plan | None:
         state = existing(spec, found)
@@ -260,20 +264,8 @@ def redeliver(
         return Plan((), state.position, 0, "redeliver")
 
     def letters(_: Plan) -> object:
-        table = systems.catalog.table(spec.dead_letter_table)
-        head = head_of(table) if table else None
-        assert head is not None, "ensure_table gives every table a first snapshot"
-        frame = at_version(systems.spark(), systems.catalog.spark_name(spec.dead_letter_table), head)
-        try:
-            chosen = frame.filter(where) if where else frame
-            chosen.schema  # noqa: B018  Connect analyses the condition only when it is asked for the schema.
-        except AnalysisException as error:
-            raise ConfigurationError(
-                f"where: {where!r} is no condition on table {'.'.join(spec.dead_letter_table)}: "
-                f"{str(error).splitlines()[0]}",
-                f"Its columns are {', '.join(frame.columns)}.",
-            ) from error
-        return records_from_dead_letters(chosen).coalesce(1).sortWithinPartitions("partition", "offset")
+        chosen = records_from_dead_letters(_chosen(spec, systems, where))
+        return chosen.coalesce(1).sortWithinPartitions("partition", "offset")
 
     def published(staged: Staged) -> None:
         done.append(staged)
@@ -285,3 +277,20 @@ def redeliver(
 
     report = run.go(next_plan, letters, published)
     return Redelivered(report, report.total("rows"), report.total("dead_letters"))
+
+
+def _chosen(spec: TopicTable, systems: Systems, where: str | None) -> DataFrame:
+    table = systems.catalog.table(spec.dead_letter_table)
+    head = head_of(table) if table else None
+    assert head is not None, "ensure_table gives every table a first snapshot"
+    frame = at_version(systems.spark(), systems.catalog.spark_name(spec.dead_letter_table), head)
+    try:
+        chosen = frame.filter(where) if where else frame
+        chosen.schema  # noqa: B018  Connect analyses the condition only when it is asked for the schema.
+    except AnalysisException as error:
+        reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
+        raise ConfigurationError(
+            f"where: {where!r} is no condition on table {'.'.join(spec.dead_letter_table)}: {reason}.",
+            f"Its columns are {', '.join(frame.columns)}.",
+        ) from error
+    return chosen

@@ -107,10 +107,16 @@ def _remove_orphans(table: Table, older_than_seconds: float) -> list[str]:
     known |= {_path(path) for path in _referenced(table.refresh())}
     removed = []
     for path in sorted(orphans):
-        if path not in known:
+        if _checked(path) not in known:
             _filesystem(table).delete_file(path)
             removed.append(path)
     return removed
+
+
+def _checked(path: str) -> str:
+    """Return the file that a checksum file of Hadoop's is about (``.name.crc`` beside ``name``), else the path."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{name[1:-4]}" if name.startswith(".") and name.endswith(".crc") else path
 
 
 def _filesystem(table: Table) -> Any:

@@ -112,7 +112,10 @@ def settle(
         kept = kept.unionByName(without(at_version(spark, name, found.restore), kept), allowMissingColumns=True)
     if relabelled is not None:
         kept = without(kept, relabelled).unionByName(relabelled, allowMissingColumns=True)
-    kept = without(kept, published_keys(spec, systems, table.head, kept))
+    obsolete = published_keys(spec, systems, table.head, kept)
+    if not found and relabelled is None and not _among(kept, obsolete).limit(1).count():
+        return 0
+    kept = without(kept, obsolete)
     branch = StagingBranch(
         spark, systems.catalog, spec.dead_letter_table, branch_name(run_id, letters.head, "settle"), letters.head
     )
@@ -143,6 +146,10 @@ def at_version(spark: Any, name: str, snapshot: int) -> DataFrame:
 def without(letters: DataFrame, others: DataFrame) -> DataFrame:
     """Return the letters that have no twin among the others by topic id, partition and offset."""
     return letters.join(_keys(others), _same(letters, "their"), "left_anti")
+
+
+def _among(letters: DataFrame, others: DataFrame) -> DataFrame:
+    return letters.join(_keys(others), _same(letters, "their"), "left_semi")
 
 
 def _keys(frame: DataFrame) -> DataFrame:

@@ -24,6 +24,7 @@ from kafka_lake.ingest.decode.frame import (
 from kafka_lake.ingest.decode.json import decode_json, nullable_all, observed_schema, schema_from_observation
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.settle import UNSETTLED, at_version, without
+from kafka_lake.ingest.shape import shaped
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import OffsetRange, Position, losses_to_json
@@ -485,12 +486,12 @@ def _write(
     branch = StagingBranch(spark, systems.catalog, identifier, name, state.head)
     branch.create()
     kinds = spark.table(systems.catalog.spark_name(identifier)).schema
-    shaped = rows.select(*[_column(f, rows) for f in kinds]).coalesce(_tasks(state, plan, spark))
+    fitting = shaped(rows, kinds).coalesce(_tasks(state, plan, spark))
     try:
         if plan.deletes and identifier == spec.identifier:
             _delete(spec, spark, branch, plan)
         base = branch.staged_snapshot()
-        writer: Any = shaped.writeTo(branch.write_name)
+        writer: Any = fitting.writeTo(branch.write_name)
         for key, value in {POSITION: carried.to_json(), RUN_ID: run_id, **marks}.items():
             writer = writer.option(f"snapshot-property.{key}", value)
         writer.append()
@@ -526,13 +527,6 @@ def _delete(spec: TopicTable, spark: Any, branch: StagingBranch, plan: Plan) -> 
     )
     same_topic = f"{column}.topic_id = '{topic_id}'" if topic_id else f"{column}.topic_id IS NULL"
     spark.sql(f"DELETE FROM {branch.write_name} WHERE {same_topic} AND ({offsets})")
-
-
-def _column(target: T.StructField, rows: DataFrame) -> Any:
-    names = {name.lower(): name for name in rows.columns}
-    if target.name.lower() in names:
-        return F.col(f"`{names[target.name.lower()]}`").cast(target.dataType).alias(target.name)
-    return F.lit(None).cast(target.dataType).alias(target.name)
 
 
 def _tasks(state: TableState, plan: Plan, spark: Any) -> int:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -52,11 +51,11 @@ def mixed(new_topic: NewTopic, systems: NewSystems) -> tuple[Topic, TopicTable]:
     topic = new_topic(2)
     topic.send_ids(range(4), 2)
     topic.send(b"caf\xff, \x1b[2Jand more than fits into a line: " + 60 * b"x", partition=0)
-    topic.send({"id": "seven"}, partition=1)
+    topic.send({"id": 7_000_000_000}, partition=1)
     topic.send(b"no json either", partition=1)
-    topic.send({"id": "eight"}, partition=1)
+    topic.send({"id": 8_000_000_000}, partition=1)
     topic.send({"id": "nine"}, partition=1)
-    spec = topic.spec()
+    spec = topic.spec("id int")
     ingest(spec, systems(), "run-1")
     return topic, spec
 
@@ -70,8 +69,8 @@ def test_dead_letters_are_listed_by_class(mixed: tuple[Topic, TopicTable], syste
     ]
     assert found.count == 5
     assert [(s.partition, s.offset, s.value) for s in found.classes[0].samples] == [
-        (1, 2, '{"id": "seven"}'),
-        (1, 4, '{"id": "eight"}'),
+        (1, 2, '{"id": 7000000000}'),
+        (1, 4, '{"id": 8000000000}'),
     ]
     assert found.classes[1].samples[0].value.startswith("caf\ufffd, ")
     assert all(s.reason for c in found.classes for s in c.samples)
@@ -106,42 +105,49 @@ def test_dead_letters_are_listed_by_class(mixed: tuple[Topic, TopicTable], syste
         print(caught.value)
 
 
-def test_dead_letters_are_decoded_again(mixed: tuple[Topic, TopicTable], view: NewView, cli: Cli) -> None:
-    topic, spec = mixed
-    mended = replace(spec, schema="id bigint", transform="kafka_lake_tests.integration.test_cli_again:as_it_is")
-    bad = cli(mended, "dead-letters", "--replay", "--where", "colour = 'red'")
-    assert bad.exit_code == 1
-    assert "'red'" in bad.output
-    done = cli(mended, "dead-letters", "--replay", "--where", "error_class = 'not_json'", "--json")
-    assert done.exit_code == 0
-    answer: dict[str, Any] = json.loads(done.stdout)[0]
-    assert (answer["moved"], answer["remaining"]) == (0, 2)
-    assert [(c["name"], c["count"]) for c in answer["classes"]] == [("not_json", 2)]
-    assert len(view(spec).dead_letters()) == 5
-
-
-def test_replay_and_reset(mixed: tuple[Topic, TopicTable], view: NewView, cli: Cli) -> None:
+def test_dead_letters_come_back_and_the_topic_is_read_again(
+    mixed: tuple[Topic, TopicTable], view: NewView, cli: Cli
+) -> None:
     topic, spec = mixed
     see = view(spec)
+    name = ".".join(spec.identifier)
     before = see.fingerprint()
-    assert cli(spec, "replay", answer="n\n").exit_code == 1
-    declined = cli(spec, "reset", "--to", "0:1,1:6", answer="n\n")
-    assert declined.exit_code == 1
-    assert "Nothing was changed." in declined.output
+    for command in (("replay",), ("reset", "--to", "0:1,1:2"), ("reset", "--to", "0:1,1:2", "--partitions", "0")):
+        declined = cli(spec, *command, answer="n\n")
+        assert declined.exit_code == 1
+        assert "Nothing was changed." in declined.output
     assert see.fingerprint() == before
+    for command in (
+        ("dead-letters", "--replay", "--where", "colour = 'red'"),
+        ("reset", "--to", "7000", "--yes"),
+        ("replay", "--partitions", "7"),
+    ):
+        refused = cli(spec, *command)
+        assert refused.exit_code == 1
+        assert refused.output.splitlines()[-1].startswith("Error: ")
+    assert (see.ids(), see.position(), len(see.dead_letters())) == ([0, 1, 2, 3], {0: 3, 1: 6}, 5)
 
-    again = cli(spec, "replay", "--from", "1", "--partitions", "1")
+    mended = replace(spec, schema="id bigint")
+    done = cli(mended, "dead-letters", "--replay", "--where", "error_class = 'wrong_type'")
+    assert done.exit_code == 0
+    assert f"{name}: 2 dead letters moved into the table, 1 of those examined remain" in " ".join(done.output.split())
+    assert see.ids() == [0, 1, 2, 3, 7_000_000_000, 8_000_000_000]
+    assert [letter["error_class"] for letter in see.dead_letters()].count("not_json") == 2
+
+    again = cli(mended, "replay", "--from", "1", "--partitions", "1")
     assert again.exit_code == 0
-    assert f"{'.'.join(spec.identifier)}: 1 rows in 1 commit" in again.output
+    assert f"{name}: 3 rows in 1 commit" in again.output
     see.assert_exactly_once(topic.ledger)
 
-    assert "nothing to do" in cli(spec, "reset", "--to", "latest").output
-    done = cli(spec, "reset", "--to", "0:1,1:6", "--yes")
-    assert done.exit_code == 0
-    assert see.position() == {0: 1, 1: 6}
+    assert "nothing to do" in cli(mended, "reset", "--to", "latest").output
+    assert cli(mended, "reset", "--to", "0:1,1:2", answer="y\n").exit_code == 0
+    assert see.position() == {0: 1, 1: 2}
     assert see.ids() == [0, 1, 3]
-    assert cli(spec, "reset", "--to", "7000", "--yes").exit_code == 1
 
-    cleaned = cli(spec, "clean", "--older-than", "0s")
+    cleaned = cli(mended, "clean", "--older-than", "0s")
     assert cleaned.exit_code == 0
+    assert f"{name}: 0 branches and " in cleaned.output
     assert see.ids() == [0, 1, 3]
+
+    assert cli(mended, "ingest").exit_code == 0
+    see.assert_exactly_once(topic.ledger)

@@ -209,6 +209,27 @@ def test_columns_may_be_added_but_not_retyped(new_topic: NewTopic, systems: NewS
     assert view(spec).fingerprint() == before
 
 
+def test_nested_fields_are_matched_by_name_and_not_by_position(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+) -> None:
+    topic = new_topic()
+    old = "id int, shop struct<city: string, zip: string>, lines array<struct<a: string, b: string>>"
+    new = "lines array<struct<b: string, c: int, a: string>>, shop struct<zip: string, street: string, city: string>, "
+    new += "id int"
+    record = {"shop": {"city": "Rom", "zip": "00100", "street": "s"}, "lines": [{"a": "1", "b": "2", "c": 3}]}
+    topic.send({"id": 1, **record})
+    ingest(topic.spec(old), systems(), "run-1")
+    topic.send({"id": 2, **record})
+    topic.send({"id": 3})
+    spec = topic.spec(new)
+    ingest(spec, systems(), "run-2")
+    table = spark_resource.spark_session.table(f"lake.{spec.namespace}.{spec.table}").drop("_kafka")
+    rows = {r["id"]: r.asDict(recursive=True) for r in table.collect()}
+    assert rows[1]["shop"] == {"city": "Rom", "zip": "00100", "street": None}
+    assert rows[2] == {"id": 2, **record}
+    assert rows[3] == {"id": 3, "shop": None, "lines": None}
+
+
 def test_the_table_is_laid_out_as_asked(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
     topic = new_topic()
     for number in range(4):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import socket
 import subprocess
 import sys
@@ -33,14 +34,16 @@ from kafka_lake.cli_again import (
     resets_of,
     seconds_of,
 )
-from kafka_lake.cli_render import dead_letter_tables, followed, reset_table
+from kafka_lake.cli_render import cleaned_lines, dead_letter_tables, followed, reset_table
 from kafka_lake.doctor import Diagnosis
 from kafka_lake.ingest import again
 from kafka_lake.ingest.again import Extent
+from kafka_lake.ingest.clean import Cleaned
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
+from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.status import PartitionStatus, TopicStatus
 
 UP_TO_DATE = TopicStatus(
@@ -311,6 +314,13 @@ def test_values_of_records_never_reach_the_terminal_as_they_are() -> None:
     assert "no dead letters" in shown(*dead_letter_tables(DeadLetters("t", "n.t__dead_letters", ())))
 
 
+def test_what_was_cleaned_is_counted_and_its_beginning_named() -> None:
+    lines = cleaned_lines(SPEC, Cleaned(("n.t.b",), tuple(f"f{n}" for n in range(1234))))
+    assert lines[:3] == ["pizza.completed_pizzas: 1 branch and 1,234 files removed", "  n.t.b", "  f0"]
+    assert lines[-1] == "  … 1,224 files more"
+    assert cleaned_lines(SPEC, Cleaned()) == ["pizza.completed_pizzas: 0 branches and 0 files removed"]
+
+
 def test_what_a_run_says_and_its_progress_are_not_among_the_results(capsys: pytest.CaptureFixture[str]) -> None:
     with followed("pizzas", Console(stderr=True, width=80)) as hooks:
         hooks.on_step("planned")
@@ -329,7 +339,7 @@ _TOPIC = "type: kafka_lake.KafkaTopicTable\nattributes:\n  topic: pizzas\n"
         (_TOPIC + "  tobic: a\n", 4, "tobic: there is no such setting"),
         (_TOPIC + "  max_records_per_commit: 0\n", 4, "max_records_per_commit: Input should be greater than"),
         (_TOPIC + "  partition_by: [day(]\n", 4, "partition_by: 'day(' is no Iceberg transform"),
-        (_TOPIC + "---\n" + _TOPIC + "  start: whenever\n", 8, "start: 'whenever' is neither"),
+        (_TOPIC + "  start: latest\n---\n" + _TOPIC + "  start: whenever\n", 9, "start: 'whenever' is neither"),
         (_TOPIC + "\towners: []\n", 4, "no YAML: "),
         (_TOPIC.replace("TopicTable", "TopicTabel"), 1, "there is no such component"),
         (_TOPIC.replace("kafka_lake", "kafka_lak"), 1, "there is no such component"),
@@ -363,6 +373,25 @@ def test_an_error_that_is_no_definition_s_is_not_explained_away(monkeypatch: pyt
 
     monkeypatch.setattr(kafka_lake.cli_topics, "defs", broken)
     assert isinstance(run("status").exception, RuntimeError)
+
+
+def test_systems_are_as_the_definitions_say_and_spark_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[bool] = []
+    spark = SimpleNamespace(stop=lambda: stopped.append(True), live_session=None)
+    resources = {"kafka": KafkaResource(read_committed=False, retry_attempts=2), "spark": spark}
+    monkeypatch.setattr(kafka_lake.cli_topics, "defs", lambda: SimpleNamespace(resources=resources))
+
+    def use() -> NoReturn:
+        with kafka_lake.cli_topics.systems_at_hand(print, with_broker=False) as systems:
+            assert systems.kafka_options["kafka.isolation.level"] == "read_uncommitted"
+            assert systems.retry.attempts == 2
+            assert not stopped
+            assert not logging.getLogger("SQLQueryContextLogger").isEnabledFor(logging.ERROR)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        use()
+    assert stopped == [True]
 
 
 def broken_project(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[str, str]) -> None:

@@ -1,0 +1,39 @@
+"""Shape: rows with the table's columns, matched by name at every depth. Spark's own casts match structs by position."""
+
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+
+def shaped(rows: DataFrame, target: T.StructType) -> DataFrame:
+    """Return the rows with exactly the columns of a table.
+
+    Args:
+        rows: Columns that the table lacks are left out.
+        target: The table's columns; those that the rows lack become null.
+    """
+    return rows.select(*[_field(rows.schema, lambda name: F.col(f"`{name}`"), wanted) for wanted in target])
+
+
+def _field(have: T.StructType, get: Any, wanted: T.StructField) -> Any:
+    twin = next((field for field in have if field.name.lower() == wanted.name.lower()), None)
+    value = (
+        F.lit(None).cast(wanted.dataType) if twin is None else _value(get(twin.name), twin.dataType, wanted.dataType)
+    )
+    return value.alias(wanted.name)
+
+
+def _value(value: Any, have: T.DataType, want: T.DataType) -> Any:
+    if have.simpleString() == want.simpleString():
+        return value
+    if isinstance(have, T.StructType) and isinstance(want, T.StructType):
+        whole = F.struct(*[_field(have, value.getField, wanted) for wanted in want])
+        return F.when(value.isNotNull(), whole)
+    if isinstance(have, T.ArrayType) and isinstance(want, T.ArrayType):
+        return F.transform(value, lambda element: _value(element, have.elementType, want.elementType))
+    if isinstance(have, T.MapType) and isinstance(want, T.MapType):
+        return F.transform_values(value.cast(T.MapType(want.keyType, have.valueType)),
+                                  lambda _, each: _value(each, have.valueType, want.valueType))  # fmt: skip
+    return value.cast(want)
