@@ -45,8 +45,19 @@ dev: $(STAMP) ## The local stack with live orders and Dagster's UI, until Ctrl-C
 	@$(BIN)/kafka-lake up --demo
 
 .PHONY: test
-test: $(STAMP) ## All tests, the fast ones first
-	@$(BIN)/pytest $(addprefix kafka_lake_tests/,unit integration e2e chaos)
+test: $(STAMP) ## All tests; two at a time where each has its own broker and Spark
+	@$(BIN)/pytest -n 2 --dist loadscope $(addprefix kafka_lake_tests/,unit integration)
+	@$(BIN)/pytest $(addprefix kafka_lake_tests/,e2e chaos)
+
+.PHONY: chaos
+chaos: MINUTES ?= 10
+chaos: $(STAMP) ## Faults at random on real systems, then a count of every record (MINUTES=10 SEED= BROKERS=1)
+	@$(BIN)/python -m kafka_lake_tests.chaos --minutes $(MINUTES) $(addprefix --seed ,$(SEED)) $(addprefix --brokers ,$(BROKERS))
+
+.PHONY: races
+races: RACES ?= 1000
+races: $(STAMP) ## Runs that race for one table: one winner each (RACES=1000)
+	@$(BIN)/python -m kafka_lake_tests.chaos.races --races $(RACES)
 
 .PHONY: lint
 lint: $(STAMP) ## Style, format, types, import rules

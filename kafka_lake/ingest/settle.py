@@ -175,8 +175,9 @@ def published_keys(spec: TopicTable, systems: Systems, snapshot: int, letters: D
         letters: Bound the offsets, so that files of others are skipped.
     """
     bounds = letters.agg(F.min("offset").alias("first"), F.max("offset").alias("last")).collect()[0]
+    first, last = (0, -1) if bounds["first"] is None else (bounds["first"], bounds["last"])
     origin = f"`{spec.metadata_column}`"
     rows = at_version(systems.spark(), systems.catalog.spark_name(spec.identifier), snapshot)
-    return rows.filter(F.col(f"{origin}.offset").between(bounds["first"] or 0, bounds["last"] or -1)).select(
+    return rows.filter(F.col(f"{origin}.offset").between(first, last)).select(
         *[F.col(f"{origin}.{key}").alias(key) for key in _KEYS]
     )
