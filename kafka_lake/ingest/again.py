@@ -10,13 +10,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.errors import ConfigurationError, DataLossError, TableError
+from kafka_lake.errors import ConfigurationError, DataLossError, PublishRefusedError, TableError
 from kafka_lake.ingest.decode.frame import records_from_dead_letters
 from kafka_lake.ingest.pipeline import Run, existing, ignore, log, reading
 from kafka_lake.ingest.plan import Plan, is_time, offsets_of, replacement, resetting, start_timestamp_ms
 from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.retry import call
-from kafka_lake.ingest.settle import at_version, settle
+from kafka_lake.ingest.settle import at_version, due, settle
 from kafka_lake.ingest.stage import Staged, origin_of
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
@@ -251,21 +251,26 @@ def redeliver(
     origin_of(spec)
     run = Run(spec, systems, run_id, on_step=on_step, say=say)
     done: list[Staged] = []
-    if systems.catalog.table(spec.dead_letter_table) is not None:
-        _chosen(spec, systems, where)
-        # Metadata may have been expired that would tell of an unfinished one: look at the data.
-        call(systems.retry, say, f"Topic {spec.topic}", lambda: settle(spec, systems, run_id, forced=True))
+    if _letters(spec, systems) is None:
+        return Redelivered(run.go(lambda _: None, reading(run)), 0, 0)
+    _chosen(spec, systems, where)
+    # Metadata may have been expired that would tell of an unfinished one: look at the data.
+    call(systems.retry, say, f"Topic {spec.topic}", lambda: settle(spec, systems, run_id, forced=True))
+    chosen: list[DataFrame] = []
 
     def next_plan(found: TableState | None) -> Plan | None:
         state = existing(spec, found)
-        letters = systems.catalog.table(spec.dead_letter_table)
+        letters = _letters(spec, systems)
         if done or letters is None or state.position is None:
             return None
+        # The letters are looked at after the table: what others made rows of by then is due, or taken out already.
+        if due(state, letters):
+            raise PublishRefusedError(f"Another run moves dead letters of topic {spec.topic} into the table.")
+        chosen[:] = [_chosen(spec, systems, where, letters)]
         return Plan((), state.position, 0, "redeliver")
 
     def letters(_: Plan) -> object:
-        chosen = records_from_dead_letters(_chosen(spec, systems, where))
-        return chosen.coalesce(1).sortWithinPartitions("partition", "offset")
+        return records_from_dead_letters(chosen[0]).coalesce(1).sortWithinPartitions("partition", "offset")
 
     def published(staged: Staged) -> None:
         done.append(staged)
@@ -279,11 +284,16 @@ def redeliver(
     return Redelivered(report, report.total("rows"), report.total("dead_letters"))
 
 
-def _chosen(spec: TopicTable, systems: Systems, where: str | None) -> DataFrame:
+def _letters(spec: TopicTable, systems: Systems) -> TableState | None:
     table = systems.catalog.table(spec.dead_letter_table)
-    head = head_of(table) if table else None
-    assert head is not None, "ensure_table gives every table a first snapshot"
-    frame = at_version(systems.spark(), systems.catalog.spark_name(spec.dead_letter_table), head)
+    return None if table is None or head_of(table) is None else read_state(table)
+
+
+def _chosen(spec: TopicTable, systems: Systems, where: str | None, letters: TableState | None = None) -> DataFrame:
+    found = letters or _letters(spec, systems)
+    assert found is not None, "the caller has seen that there are letters"
+    assert found.head is not None, "the caller has seen that there are letters"
+    frame = at_version(systems.spark(), systems.catalog.spark_name(spec.dead_letter_table), found.head)
     try:
         chosen = frame.filter(where) if where else frame
         chosen.schema  # noqa: B018  Connect analyses the condition only when it is asked for the schema.

@@ -146,6 +146,9 @@ class Run:
         settle(spec, systems, self.run_id, on_step=self.on_step)
         state = self.state()
         self.position = state.position if state else None
+        if self.position and self._is_ahead(self.position):
+            # Another run has been further than this one could know when it began.
+            self.look()
         todo = next_plan(state)
         self.on_step("planned")
         if todo is None:
@@ -157,9 +160,9 @@ class Run:
             return self._commit(next_plan, reading, published)
         try:
             staged, findings, by_partition = self._publish(state, todo, records)
-        except KafkaLakeError:
-            raise
         except Exception as error:
+            if isinstance(error, KafkaLakeError) and not isinstance(error, GateFailedError):
+                raise
             # Who publishes takes the branches of those away who no longer can: that shows as any error.
             table = systems.catalog.table(spec.identifier)
             if (head := head_of(table) if table else None) == state.head:
@@ -184,6 +187,9 @@ class Run:
             staged.classes,
         )
         return commit, todo
+
+    def _is_ahead(self, position: Position) -> bool:
+        return any(offset > self.now.end.get(p, -1) for p, offset in position.offsets.items())
 
     def _publish(self, state: TableState, todo: Plan, records: Any) -> tuple[Staged, list[Finding], dict[int, int]]:
         spec, systems = self.spec, self.systems

@@ -125,10 +125,13 @@ def backlog(
         gone = tuple(Loss(p, o, None, "topic made anew") for p, o in sorted(position.offsets.items()))
         return Backlog(Position(now.identity, dict(now.low)), _to_the_end(now.low, now), gone)
     # A partition that the position doesn't know was added to the topic since: all of it is new.
-    at = {**now.low, **position.offsets}
+    known = {**dict.fromkeys(now.partitions, 0), **position.offsets}
+    at = dict(known)
     losses = []
-    for partition, offset in sorted(position.offsets.items()):
+    for partition, offset in sorted(known.items()):
         if partitions is not None and partition not in partitions:
+            # It waits where it is, a new one where its log begins.
+            at[partition] = position.offsets.get(partition, now.low.get(partition, 0))
             continue
         if partition not in now.end:
             losses.append(Loss(partition, offset, None, "partition gone"))

@@ -13,15 +13,27 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, branch_name
-from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, ancestors, read_state, row_count, summary_of
+from kafka_lake.lake.positions import (
+    POSITION,
+    RUN_ID,
+    TableState,
+    ancestors,
+    head_of,
+    read_state,
+    row_count,
+    summary_of,
+)
 
 UNSETTLED = "kafka-lake.unsettled"
 SETTLED = "kafka-lake.settled"
 
-_ROLLED_BACK = "rolled back:"
+# In the summary of a dead-letter snapshot: the table's snapshot that was staged together with it.
+STAGED_WITH = "kafka-lake.staged-with"
+_ROLLED_BACK, _STALE = "rolled back:", "published without its rows"
 _KEYS = ("topic_id", "partition", "offset")
 
 
@@ -47,27 +59,29 @@ def due(table: TableState, letters: TableState) -> Due | None:
         letters: Its dead-letter table.
     """
     history = list(ancestors(table.table, table.head))
-    open_mark = next(
-        (f"{mark}@{s.sequence_number}" for s in history if (mark := summary_of(s).get(UNSETTLED))),
-        None,
-    )
-    settled, before = next(
-        ((mark, s.parent_snapshot_id) for s in ancestors(letters.table, letters.head)
-         if (mark := summary_of(s).get(SETTLED))),
-        (None, None),
-    )  # fmt: skip
-    if settled is None:
-        return Due(open_mark) if open_mark else None
-    if open_mark is not None and _sequence(open_mark) > _sequence(settled):
-        return Due(open_mark)
-    if settled.startswith(_ROLLED_BACK):
-        return None
+    visible = {s.snapshot_id for s in history}
     marks = {f"{mark}@{s.sequence_number}" for s in history if (mark := summary_of(s).get(UNSETTLED))}
-    older = any((s.sequence_number or 0) < _sequence(settled) for s in history)
-    if settled in marks or not older:
-        return None
-    # The history goes back beyond the settled commit and doesn't have it: main was rolled back.
-    return Due(f"{_ROLLED_BACK} {settled.rpartition('@')[0]}@{history[0].sequence_number or 0}", before)
+    now = (history[0].sequence_number or 0) if history else 0
+    settled, stale, undone = -1, False, None
+    for snapshot in ancestors(letters.table, letters.head):
+        summary = summary_of(snapshot)
+        mark = summary.get(SETTLED)
+        if mark is None:
+            # Published for a commit that never was: others may have made rows of these records meanwhile.
+            stale = stale or (settled < 0 and STAGED_WITH in summary and int(summary[STAGED_WITH]) not in visible)
+            continue
+        settled = max(settled, _sequence(mark))
+        if mark.startswith(_ROLLED_BACK):
+            break
+        older = any((s.sequence_number or 0) < _sequence(mark) for s in history)
+        if not mark.startswith(_STALE) and mark not in marks and older:
+            # The history goes back beyond the settled commit and doesn't have it: main was rolled back.
+            undone = Due(f"{_ROLLED_BACK} {mark.rpartition('@')[0]}@{now}", snapshot.parent_snapshot_id)
+    if undone:
+        return undone
+    if open_marks := [mark for mark in marks if _sequence(mark) > settled]:
+        return Due(max(open_marks, key=_sequence))
+    return Due(f"{_STALE}@{now}") if stale else None
 
 
 def _sequence(mark: str) -> int:
@@ -105,6 +119,7 @@ def settle(
     found = due(table, letters)
     if letters.head is None or table.head is None or not (found or forced):
         return 0
+    before = row_count(letters.table)
     spark = systems.spark()
     name = systems.catalog.spark_name(spec.dead_letter_table)
     kept = at_version(spark, name, letters.head)
@@ -128,13 +143,19 @@ def settle(
             writer = writer.option(f"snapshot-property.{SETTLED}", found.mark)
         writer.overwrite(F.lit(True))
         on_step("letters settled")
-        staged = branch.staged_snapshot()
-        if staged is not None and staged != letters.head:
-            branch.publish(staged)
+        after = letters.table.refresh()
+        tip = head_of(after, branch.name)
+        snapshot = after.metadata.snapshot_by_id(tip) if tip else None
+        if snapshot is None or snapshot.parent_snapshot_id != letters.head:
+            # A write to a branch that is gone makes a new one, at whatever main is by then.
+            raise PublishRefusedError(
+                f"Table {'.'.join(spec.dead_letter_table)}: branch {branch.name} was taken away during a write."
+            )
+        branch.publish(snapshot.snapshot_id)
     finally:
         branch.discard()
     on_step("settled letters published")
-    return row_count(letters.table) - row_count(systems.catalog.table(spec.dead_letter_table))
+    return before - row_count(systems.catalog.table(spec.dead_letter_table))
 
 
 def at_version(spark: Any, name: str, snapshot: int) -> DataFrame:

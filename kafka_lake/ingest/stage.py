@@ -23,7 +23,7 @@ from kafka_lake.ingest.decode.frame import (
 )
 from kafka_lake.ingest.decode.json import decode_json, nullable_all, observed_schema, schema_from_observation
 from kafka_lake.ingest.plan import Plan
-from kafka_lake.ingest.settle import UNSETTLED, at_version, without
+from kafka_lake.ingest.settle import STAGED_WITH, UNSETTLED, at_version, without
 from kafka_lake.ingest.shape import shaped
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
@@ -238,8 +238,13 @@ def stage(
             rows = without_errors(rows, spec)
             primary = _write(systems, spec, spec.identifier, name, state, rows, plan, plan.after, run_id, marks)
             undo.callback(primary.branch.discard)
-            counts = observation.get
-            failed = counts["failed"] + (refusals.get["refused"] if refusals is not None else 0)
+            # Through Connect the metrics may be late, and are missing then: counted in a pass of its own.
+            counts = observation.get or decoded.agg(*metrics).collect()[0].asDict()
+            failed = counts["failed"]
+            if refusals is not None:
+                refused = F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused")
+                marked = refusals.get or transformed(decoded, spec, topic_id).agg(refused).collect()[0].asDict()
+                failed += marked["refused"]
             crash_point("primary staged")
             if spec.schema is not None:
                 break
@@ -254,12 +259,11 @@ def stage(
         classes: tuple[LetterClass, ...] = ()
         vanished: tuple[Vanished, ...] = ()
         if refusals is not None:
-            refused = transform_errors(transformed(decoded, spec, topic_id), spec)
-            decoded = with_transform_errors(decoded, refused)
+            decoded = with_transform_errors(decoded, transform_errors(transformed(decoded, spec, topic_id), spec))
         letters = dead_letters_of(decoded, run_id, topic_id=topic_id)
         if failed:
             if plan.kind != "redeliver" and spec.dead_letters == "table":
-                dead, known_failed = _stage_dead_letters(spec, systems, plan, letters, name, run_id)
+                dead, known_failed = _stage_dead_letters(spec, systems, plan, letters, primary, run_id)
                 if dead is not None:
                     undo.callback(dead.branch.discard)
                 crash_point("dead letters staged")
@@ -359,7 +363,7 @@ def _stage_dead_letters(
     systems: Systems,
     plan: Plan,
     letters: DataFrame,
-    name: str,
+    primary: StagedTable,
     run_id: str,
 ) -> tuple[StagedTable | None, int]:
     table = ensure_table(
@@ -381,7 +385,8 @@ def _stage_dead_letters(
     for partition, offset in position.offsets.items() if position else ():
         furthest[partition] = max(offset, furthest.get(partition, 0))
     carried = replace(plan.after, offsets=furthest)
-    staged = _write(systems, spec, spec.dead_letter_table, name, state, letters, plan, carried, run_id, {})
+    marks, name = {STAGED_WITH: str(primary.appended)}, primary.branch.name
+    staged = _write(systems, spec, spec.dead_letter_table, name, state, letters, plan, carried, run_id, marks)
     if staged.rows == 0:
         staged.branch.discard()
         return None, known_failed
@@ -406,7 +411,7 @@ def _classes(letters: DataFrame) -> tuple[LetterClass, ...]:
         F.col("partition"),
         F.col("offset"),
         F.col("error_message"),
-        F.substring(F.col("value").cast("string"), 1, _SAMPLE_CHARACTERS).alias("value"),
+        F.substring(F.make_valid_utf8(F.col("value").cast("string")), 1, _SAMPLE_CHARACTERS).alias("value"),
     )
     grouped = letters.groupBy("error_class").agg(F.count(F.lit(1)).alias("count"), F.min(sample).alias("sample"))
     found = [

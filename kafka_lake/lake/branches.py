@@ -6,6 +6,7 @@ import time
 from typing import Any
 from uuid import uuid4
 
+import tenacity
 from pyiceberg.table import Table
 
 from kafka_lake.errors import PublishRefusedError
@@ -121,23 +122,31 @@ class StagingBranch:
 
         Never raises: what can't be removed is logged and left behind, invisible to readers.
         """
+        # Who drops another branch at the same moment makes this one's commit stale: it is tried anew.
+        again = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_random_exponential(0.05), reraise=True
+        )
         try:
-            table = self._catalog.table(self.identifier)
-            if table is None or (tip := head_of(table, self.name)) is None:
-                return
-            visible = {s.snapshot_id for s in ancestors(table, head_of(table))}
-            staged = []
-            for snapshot in ancestors(table, tip):
-                if snapshot.snapshot_id == self.head or snapshot.snapshot_id in visible:
-                    break
-                staged.append(str(snapshot.snapshot_id))
-            self.drop()
-            if staged:
-                namespace, name = self.identifier
-                self._spark.sql(
-                    f"CALL `{self._catalog.name}`.system.expire_snapshots("
-                    f"table => '{namespace}.{name}', snapshot_ids => ARRAY({', '.join(staged)}))"
-                ).collect()
+            again(self._discard)
         except Exception as error:
             # The cause that led here must not be hidden by a clean-up that fails too; the branch can't publish itself.
-            log.warning("Branch %s of table %s is left behind: %s", self.name, ".".join(self.identifier), error)
+            reason = (str(error) or repr(error)).splitlines()[0]
+            log.warning("Branch %s of table %s is left behind: %s", self.name, ".".join(self.identifier), reason)
+
+    def _discard(self) -> None:
+        table = self._catalog.table(self.identifier)
+        if table is None or (tip := head_of(table, self.name)) is None:
+            return
+        visible = {s.snapshot_id for s in ancestors(table, head_of(table))}
+        staged = []
+        for snapshot in ancestors(table, tip):
+            if snapshot.snapshot_id == self.head or snapshot.snapshot_id in visible:
+                break
+            staged.append(str(snapshot.snapshot_id))
+        self.drop()
+        if staged:
+            namespace, name = self.identifier
+            self._spark.sql(
+                f"CALL `{self._catalog.name}`.system.expire_snapshots("
+                f"table => '{namespace}.{name}', snapshot_ids => ARRAY({', '.join(staged)}))"
+            ).collect()

@@ -7,7 +7,8 @@ import dagster as dg
 import pytest
 
 from kafka_lake.components.assets import build_topic_assets, partitions_of
-from kafka_lake.components.keys import table_key
+from kafka_lake.components.keys import dead_letter_key, table_key
+from kafka_lake.components.replay_job import replay_dead_letters
 from kafka_lake.ingest.audit import CHECKS
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.systems import Systems
@@ -41,12 +42,17 @@ class SharedSpark(SparkResource):
         self._spark_session = None
 
 
+def events_of(instance: dg.DagsterInstance, kind: dg.DagsterEventType, key: dg.AssetKey) -> list[dg.EventLogEntry]:
+    found = instance.get_event_records(dg.EventRecordsFilter(kind, asset_key=key), limit=10)
+    return [record.event_log_entry for record in found]
+
+
 class Runner:
     """Runs a topic's assets in process, as the sensor's run requests and the UI's buttons would."""
 
     def __init__(self, instance: dg.DagsterInstance, resources: dict[str, Any], spark: SparkResource) -> None:
         self.instance = instance
-        self._resources = resources
+        self.resources = resources
         self._spark = spark
 
     def run(
@@ -55,16 +61,19 @@ class Runner:
         partitions: tuple[int, int] | int | None,
         selection: dg.AssetSelection | None = None,
         with_spark: bool = True,
+        **config: Any,
     ) -> dg.ExecuteInProcessResult:
-        spark = SharedSpark(catalog=self._resources["catalog"], spark_config={})
+        spark = SharedSpark(catalog=self.resources["catalog"], spark_config={})
         _sessions[:] = [self._spark.spark_session] if with_spark else []
         tags = dict(zip(RANGE, map(str, partitions), strict=True)) if isinstance(partitions, tuple) else {}
         return dg.materialize(
             build_topic_assets(spec, ["team:tests"], "tests", None),
             instance=self.instance,
-            resources={**self._resources, "spark": spark},
+            resources={**self.resources, "spark": spark},
             partition_key=str(partitions) if isinstance(partitions, int) else None,
-            selection=selection,
+            # As the sensor and the UI choose: the table with its own checks.
+            selection=selection or dg.AssetSelection.assets(table_key(spec)),
+            run_config={"ops": {f"{spec.namespace}__{spec.table}": {"config": config}}} if config else None,
             tags=tags,
             raise_on_error=False,
         )
@@ -225,3 +234,73 @@ def test_an_error_of_the_users_is_the_runs_failure(new_topic: NewTopic, runner: 
     assert not result.success
     failure = next(e for e in result.all_events if e.is_step_failure).step_failure_data
     assert f"Topic {topic.name}: the cluster at" in str(failure.user_failure_data.description)
+
+
+def test_dead_letters_are_an_asset_beside_the_table_with_a_check_that_warns(
+    new_topic: NewTopic, runner: Runner, systems: NewSystems
+) -> None:
+    topic = new_topic()
+    topic.send_ids([0])
+    topic.send(b"junk")
+    know_partitions(runner, topic)
+    spec, letters = topic.spec("id bigint not null"), dead_letter_key(topic.spec())
+    result = runner.run(spec, (0, 0))
+    assert result.success, "dead letters are no failure"
+    sample = materializations(result)["0"]["dead_letter_classes"]
+    assert "| not_json | 1 | partition 0 offset 1 |" in sample
+    (entry,) = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, letters)
+    assert entry.asset_materialization is not None
+    assert entry.asset_materialization.metadata["not_json"].value == 1
+
+    alone = dg.AssetSelection.checks_for_assets(letters)
+    result = runner.run(spec, None, alone, with_spark=False)
+    assert result.success
+    (evaluation,) = result.get_asset_check_evaluations()
+    assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert f"1 not_json: see `kafka-lake dead-letters {topic.name}`" in str(evaluation.description)
+
+
+def test_chosen_partitions_are_replaced_from_the_ui(new_topic: NewTopic, runner: Runner, view: NewView) -> None:
+    topic = new_topic(2)
+    topic.send_ids(range(6), 2)
+    know_partitions(runner, topic)
+    spec = topic.spec()
+    assert runner.run(spec, (0, 1)).success
+    today = topic.spec(transform="kafka_lake_tests.integration.transforms:with_tenfold")
+    result = runner.run(today, 1, mode="replace", start="1")
+    assert result.success
+    assert {k: m["rows_added"] for k, m in materializations(result).items()} == {"1": 2}
+    assert {r["id"]: r["tenfold"] for r in view(spec).rows()} == {0: None, 2: None, 4: None, 1: None, 3: 30, 5: 50}
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_the_job_moves_dead_letters_and_what_lies_downstream_notices(
+    new_topic: NewTopic, runner: Runner, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send_ids([0])
+    topic.send({"other": 1})
+    topic.send(b"junk")
+    know_partitions(runner, topic)
+    strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
+    assert runner.run(strict, (0, 0)).success
+    definitions = dg.Definitions(
+        assets=build_topic_assets(lenient, ["team:tests"], "tests", None),
+        jobs=[replay_dead_letters],
+        resources={**runner.resources, "spark": SharedSpark(catalog=runner.resources["catalog"], spark_config={})},
+    )
+    job = definitions.resolve_job_def("replay_dead_letters")
+    config = {"ops": {"decode_again": {"config": {"topic": topic.name}}}}
+    result = job.execute_in_process(config, instance=runner.instance, raise_on_error=False)
+    assert result.success
+    assert len(view(strict).rows()) == 2
+    view(strict).assert_exactly_once(topic.ledger)
+    entries = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, table_key(strict))
+    assert entries[0].asset_materialization is not None
+    assert entries[0].asset_materialization.partition == "0"
+    assert entries[0].asset_materialization.metadata["rows_added"].value == 1
+
+    config["ops"]["decode_again"]["config"]["topic"] = "another"
+    result = job.execute_in_process(config, instance=runner.instance, raise_on_error=False)
+    failure = next(e for e in result.all_events if e.is_step_failure).step_failure_data
+    assert f"Topic another has no table here; the topics are: {topic.name}" in str(failure.error)

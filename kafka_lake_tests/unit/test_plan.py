@@ -47,6 +47,8 @@ def situations(draw):
         now[p] = at + draw(st.integers(0, 50))
         if draw(st.booleans()):
             before[p] = at
+        else:
+            low[p] = 0
     return Position(ME, before), Watermarks(ME, low, now)
 
 
@@ -116,9 +118,17 @@ def test_a_first_run_starts_where_it_is_told(situation, limit):
         assert todo.after.identity == ME
 
 
-def test_a_new_partition_starts_at_its_low_watermark():
-    found = backlog(Position(ME, {0: 5}), Watermarks(ME, {0: 0, 1: 3}, {0: 9, 1: 7}), {})
-    assert found.ranges == (OffsetRange(0, 5, 9), OffsetRange(1, 3, 7))
+def test_a_new_partition_is_read_from_its_beginning():
+    found = backlog(Position(ME, {0: 5}), Watermarks(ME, {0: 0, 1: 0}, {0: 9, 1: 7}), {})
+    assert found.ranges == (OffsetRange(0, 5, 9), OffsetRange(1, 0, 7))
+
+
+def test_what_a_new_partition_lost_before_anybody_looked_is_lost_all_the_same():
+    position, now = Position(ME, {0: 5}), Watermarks(ME, {0: 0, 1: 3}, {0: 9, 1: 7})
+    with pytest.raises(DataLossError, match="partition 1 lost offsets 0 to 2 to retention"):
+        backlog(position, now, {})
+    assert backlog(position, now, {}, go_on=True).ranges == (OffsetRange(0, 5, 9), OffsetRange(1, 3, 7))
+    assert backlog(position, now, {}, partitions={0}).before.offsets == {0: 5, 1: 3}
 
 
 def test_retention_that_overtook_is_named():

@@ -167,7 +167,9 @@ def observed_schema(*, max_record_bytes: int | None = None) -> Column:
     Args:
         max_record_bytes: Longer values are not parsed and add nothing; None for no limit.
     """
-    parsed = F.try_parse_json(F.col("value").cast("string"))
+    text = F.col("value").cast("string")
+    # A single array or scalar among objects would make the whole anything.
+    parsed = F.when(F.rlike(text, F.lit(r"^\s*\{")), F.try_parse_json(text))
     if max_record_bytes is not None:
         parsed = F.when(F.octet_length(F.col("value")) <= max_record_bytes, parsed)
     return F.schema_of_variant_agg(parsed)

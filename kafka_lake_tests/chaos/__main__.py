@@ -1,0 +1,204 @@
+"""Proof by chaos: faults at random on real systems while topics become tables, then a count of every record.
+
+``python -m kafka_lake_tests.chaos --minutes 10`` exits 0 only if every committed record is there exactly once.
+"""
+
+import argparse
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from kafka_lake.demo.stack import interruptible
+from kafka_lake_tests.chaos.faults import LABELS, Chaos, Tally
+from kafka_lake_tests.chaos.sabotage import SABOTAGES
+from kafka_lake_tests.chaos.traffic import await_stable
+from kafka_lake_tests.chaos.verify import PositionWatch, Verdict, verify
+from kafka_lake_tests.chaos.world import World
+
+
+class ChaosError(Exception):
+    """There is nothing to strike."""
+
+
+def run_chaos(
+    folder: Path,
+    seed: int,
+    go_on: Callable[[int, int], bool],
+    brokers: int = 1,
+    only: tuple[str, ...] = (),
+    sabotage: str | None = None,
+    say: Callable[[str], None] = print,
+) -> tuple[Verdict, Tally]:
+    """Strike until it is enough, let the tables catch up, and verify.
+
+    Args:
+        folder: Data and logs of all systems; must be empty.
+        seed: Decides faults and records.
+        go_on: Told how many rounds there were and how many faults one deck has; returns whether another shall follow.
+        brokers: 1 or 3.
+        only: Faults whose names begin so; empty for all.
+        sabotage: Breaks the protocol in every run.
+        say: Called with a line of progress.
+    """
+    chance = random.Random(seed)
+    tally = Tally()
+    with World(folder, brokers, seed, sabotage, say) as world:
+        declared = world.traffic.new_topic("orders", declared=True, partitions=3)
+        inferred = world.traffic.new_topic("clicks", declared=False, partitions=2)
+        topics = [declared, inferred]
+        for topic in topics:
+            world.traffic.burst(topic)
+        chaos = Chaos(world, topics, chance, tally)
+        watch = PositionWatch(world.catalog())
+        _first_tables(world, chaos)
+        world.traffic.start(topics)
+        faults = {name: strike for name, strike in chaos.faults().items() if name.startswith(only or "")}
+        if not faults:
+            raise ChaosError(f"no fault begins with {' or '.join(only)}; there are: {', '.join(chaos.faults())}")
+        deck: list[str] = []
+        hung: list[str] = []
+        done = 0
+        while go_on(done, len(faults)):
+            if not deck:
+                deck = sorted(faults)
+                chance.shuffle(deck)
+            name = deck.pop()
+            began = time.monotonic()
+            try:
+                faults[name]()
+            except TimeoutError as error:
+                hung.append(f"during {name}: {error}")
+            tally.injected[name] = tally.injected.get(name, 0) + 1
+            watch.look(world.traffic.topics)
+            say(f"{done + 1:4} {name} ({time.monotonic() - began:.1f} s)")
+            done += 1
+        say("faults off; catching up")
+        world.traffic.stop()
+        await_stable(world.brokers.bootstrap_servers, list(world.traffic.topics.values()))
+        failures = _catch_up(world, chaos)
+        watch.look(world.traffic.topics)
+        verdict = verify(world)
+        verdict.problems = hung + failures + watch.problems + verdict.problems
+        _count(world, verdict)
+        return verdict, tally
+
+
+def _first_tables(world: World, chaos: Chaos) -> None:
+    """Let both tables have rows before anything is struck."""
+    for topic in chaos.topics:
+        if code := chaos._finish(world.run(topic)):
+            raise ChaosError(f"the first run failed with {code} before any fault: {world.runs[-1].log}")
+        topic.has_table = True
+
+
+def _catch_up(world: World, chaos: Chaos) -> list[str]:
+    failures = []
+    for topic in world.traffic.topics.values():
+        run = world.run(topic)
+        try:
+            code = chaos._finish(run)
+        except TimeoutError as error:
+            failures.append(f"topic {topic.name}: {error}")
+        else:
+            if code:
+                said = [event["message"] for event in run.events("failed")]
+                failures.append(f"topic {topic.name}: run {run.run_id} failed without any fault ({code}): {said}")
+    return failures
+
+
+def _count(world: World, verdict: Verdict) -> None:
+    events = [event for run in world.runs for event in run.events()]
+    verdict.figures["runs"] = len(world.runs)
+    verdict.figures["commits"] = sum(e["event"] == "commit" for e in events)
+    for how, count in world.traffic.transactions.items():
+        verdict.figures[f"transactions {how}"] = count
+    for what, count in world.traffic.refusals.items():
+        verdict.figures[f"transactional producers refused: {what}"] = count
+    for what, count in world.proxy.injected.items():
+        verdict.figures[f"catalog: {what}"] = count
+    for label in sorted({e["step"] for e in events if e["event"] == "step"} - set(LABELS)):
+        verdict.notes.append(f"step {label!r} is not among the steps that runs are killed at")
+
+
+def print_report(console: Console, verdict: Verdict, tally: Tally, seed: int, seconds: float) -> None:
+    faults = Table("fault", "injected", "survived", title=f"Chaos, seed {seed}, {seconds:.0f} s")
+    survived = "yes" if not verdict.problems else "see below"
+    for name, count in sorted(tally.injected.items()):
+        faults.add_row(name, str(count), survived)
+    console.print(faults)
+    kills = Table("SIGKILL at step", "times")
+    for label in LABELS:
+        kills.add_row(label, str(tally.killed_at.get(label, 0)))
+    console.print(kills)
+    figures = Table("figure", "value")
+    for name, figure in verdict.figures.items():
+        figures.add_row(name, f"{figure:,}")
+    for outcome, count in tally.outcomes.items():
+        figures.add_row(f"runs {outcome}", str(count))
+    if tally.recoveries:
+        figures.add_row("first commit after SIGKILL, median", f"{statistics.median(tally.recoveries):.1f} s")
+        figures.add_row("first commit after SIGKILL, longest", f"{max(tally.recoveries):.1f} s")
+    console.print(figures)
+    for note in verdict.notes:
+        console.print(f"note: {note}", markup=False)
+    for problem in verdict.problems:
+        console.print(f"WRONG: {problem}", markup=False, soft_wrap=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m kafka_lake_tests.chaos", description=__doc__)
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--minutes", type=float, help="how long faults are injected")
+    length.add_argument("--rounds", type=int, help="how many faults are injected; by default each once")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
+    parser.add_argument("--faults", default="", help="comma-separated beginnings of the names of faults")
+    parser.add_argument("--sabotage", choices=sorted(SABOTAGES), help="break the protocol: the chaos must notice")
+    parser.add_argument("--work-dir", type=Path, help="empty or new folder for data and logs, which is kept")
+    options = parser.parse_args()
+    began = time.monotonic()
+
+    def go_on(done: int, deck: int) -> bool:
+        if options.minutes is not None:
+            return time.monotonic() - began < options.minutes * 60
+        return done < (options.rounds if options.rounds is not None else deck)
+
+    console = Console(width=110)
+    console.print(f"seed {options.seed}")
+    folder = options.work_dir or Path(tempfile.mkdtemp(prefix="kafka-lake-chaos-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    only = tuple(name.strip() for name in options.faults.split(",") if name.strip())
+    with interruptible(), _told():
+        verdict, tally = run_chaos(folder, options.seed, go_on, options.brokers, only, options.sabotage, _say)
+    print_report(console, verdict, tally, options.seed, time.monotonic() - began)
+    if verdict.problems:
+        console.print(f"Seed {options.seed}; everything is kept in {folder}.")
+        sys.exit(1)
+    if not options.work_dir:
+        shutil.rmtree(folder)
+    console.print("All is well: every committed record is there exactly once.")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except ChaosError as error:
+        raise SystemExit(str(error)) from None
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The reference Iceberg REST catalog server over SQLite and a local folder, bound to 127.0.0.1.
+
+Its own ``main`` listens on every interface. So the same servlet is put into Jetty from here, through py4j.
+"""
+
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from unittest.mock import patch
+
+from py4j.java_gateway import GatewayParameters, JavaGateway
+
+from kafka_lake.spark import jars
+from kafka_lake.spark.java import find_java
+from kafka_lake.spark.process import ServerProcess, free_port, port_open
+
+IVY_FILE = Path(__file__).with_name("ivy.xml")
+
+_FROM_PYSPARK = ("hadoop-client-api-*.jar", "hadoop-client-runtime-*.jar", "py4j-*.jar")
+
+
+def server_jars() -> list[Path]:
+    """Return the server's class path, retrieving what isn't here yet."""
+    with (
+        patch.object(jars, "IVY_FILE", IVY_FILE),
+        # Two artifacts of iceberg-core differ by their classifier alone.
+        patch.object(jars, "_ivy_command", _with_classifier(jars._ivy_command)),
+    ):
+        found = jars.ensure_jars("rest")  # type: ignore[arg-type]
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    shipped = Path(spec.origin).parent / "jars"
+    return found + [jar for pattern in _FROM_PYSPARK for jar in shipped.glob(pattern)]
+
+
+def _with_classifier(ivy_command: Any) -> Any:
+    def command(conf: str, folder: Path) -> list[str]:
+        return [part.replace("[artifact]", "[artifact](-[classifier])") for part in ivy_command(conf, folder)]
+
+    return command
+
+
+class RestCatalogServer:
+    """A REST catalog whose tables survive ``kill``; a context manager.
+
+    Args:
+        folder: Its database, its log and the warehouse.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self.port = free_port()
+        self._process: ServerProcess | None = None
+        self._gateway: JavaGateway | None = None
+
+    @property
+    def uri(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def warehouse(self) -> Path:
+        return self.folder / "warehouse"
+
+    def start(self) -> Self:
+        self.warehouse.mkdir(parents=True, exist_ok=True)
+        gateway_port = free_port()
+        command = [str(find_java() / "bin" / "java"), "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command += ["-cp", ":".join(map(str, server_jars())), "py4j.GatewayServer", "--enable-auth", str(gateway_port)]
+        self._process = ServerProcess(command, log=self.folder / "catalog.log", cwd=self.folder)
+        self._process.start(lambda: len(self._said()) >= 2 and port_open(gateway_port), 60)
+        try:
+            parameters = GatewayParameters(port=gateway_port, auth_token=self._said()[1], auto_convert=True)
+            self._gateway = JavaGateway(gateway_parameters=parameters)
+            self._serve(self._gateway.jvm)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _said(self) -> list[str]:
+        assert self._process is not None
+        return [line for line in self._process.log_tail(50) if line and not line.startswith("SLF4J")]
+
+    def _serve(self, jvm: Any) -> None:
+        properties = {
+            "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+            "uri": f"jdbc:sqlite:{self.folder / 'catalog.db'}?busy_timeout=30000",
+            "jdbc.schema-version": "V1",
+            "warehouse": f"file://{self.warehouse}",
+        }
+        catalog = jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
+            "rest_backend", properties, jvm.org.apache.hadoop.conf.Configuration()
+        )
+        adapter = jvm.org.apache.iceberg.rest.RESTCatalogAdapter(catalog)
+        servlets = jvm.org.eclipse.jetty.ee10.servlet
+        context = servlets.ServletContextHandler(servlets.ServletContextHandler.NO_SESSIONS)
+        context.addServlet(servlets.ServletHolder(jvm.org.apache.iceberg.rest.RESTCatalogServlet(adapter)), "/*")
+        server = jvm.org.eclipse.jetty.server.Server(jvm.java.net.InetSocketAddress("127.0.0.1", self.port))
+        server.setHandler(context)
+        server.start()
+
+    def stop(self) -> None:
+        if self._gateway is not None:
+            with suppress(Exception):
+                self._gateway.close()
+        if self._process is not None:
+            self._process.stop(5)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()

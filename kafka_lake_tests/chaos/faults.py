@@ -1,0 +1,257 @@
+"""The faults: each prepares records, lets runs loose, strikes, and leaves everything running again."""
+
+import random
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kafka_lake_tests.chaos.proxies import FAIL, LOSE, SLOW, Fault
+from kafka_lake_tests.chaos.traffic import MOST_PARTITIONS, Topic
+from kafka_lake_tests.chaos.world import Run, World, wait_for
+
+LABELS = (
+    "planned",
+    "table created",
+    "primary staged",
+    "dead letters staged",
+    "audited",
+    "dead letters published",
+    "primary published",
+)
+_BEFORE_PUBLICATION = ("planned", "primary staged", "dead letters staged", "audited", "dead letters published")
+_STARTUP = 90.0
+# More of them, and they would win every race against the run.
+_MAINTENANCE_PASSES = 2
+
+
+@dataclass
+class Tally:
+    """What was done and what came of it.
+
+    Args:
+        injected: Faults by name.
+        killed_at: SIGKILLs by step.
+        recoveries: Seconds from the start of the run after a SIGKILL to its first commit.
+        outcomes: Runs by how they ended.
+    """
+
+    injected: dict[str, int] = field(default_factory=dict)
+    killed_at: dict[str, int] = field(default_factory=dict)
+    recoveries: list[float] = field(default_factory=list)
+    outcomes: dict[str, int] = field(default_factory=dict)
+
+
+class Chaos:
+    """Strikes a world with one fault at a time.
+
+    Args:
+        world: What to strike.
+        topics: Whose runs are struck.
+        chance: Makes every choice.
+        tally: Is written to.
+    """
+
+    def __init__(self, world: World, topics: list[Topic], chance: random.Random, tally: Tally) -> None:
+        self.world = world
+        self.topics = topics
+        self.chance = chance
+        self.tally = tally
+        self._after_kill = False
+
+    def faults(self) -> dict[str, Callable[[], None]]:
+        """Return every fault by its name."""
+        named: dict[str, Callable[[], None]] = {}
+        for label in LABELS:
+            named[f"kill at {label}"] = lambda label=label: self.kill_at(label)  # type: ignore[misc]
+        for step in _BEFORE_PUBLICATION:
+            named[f"zombie at {step}"] = lambda step=step: self.zombie(step)  # type: ignore[misc]
+        named |= {
+            "kill while writing": self.kill_while_writing,
+            "kill broker": self.kill_broker,
+            "race": self.race,
+            "answer lost": self.answer_lost,
+            "answer lost as 504": lambda: self.answer_lost(504),
+            "answer lost as 503": lambda: self.answer_lost(503),
+            "publication's answer lost": lambda: self.answer_lost(0, "publish"),
+            "catalog fails": self.catalog_fails,
+            "catalog slow": self.catalog_slow,
+            "maintenance": self.maintenance,
+            "kill engine": self.kill_engine,
+            "network cut": lambda: self.network("cut"),
+            "network stalled": lambda: self.network("stall"),
+            "partitions and fields added": self.grow,
+        }
+        return named
+
+    def _topic(self) -> Topic:
+        topic = self.chance.choice(self.topics)
+        self.world.traffic.burst(topic)
+        return topic
+
+    def _start(self, topic: Topic, home: str = "home", **options: object) -> Run:
+        return self.world.run(topic, home, **options)
+
+    def _finish(self, run: Run) -> int:
+        """Wait for a run's end, note what came of it, and how long the first commit after a SIGKILL took."""
+        killed, self._after_kill = self._after_kill, False
+        code = run.finish()
+        commits = run.events("commit")
+        if killed and commits and "stopped" not in {e["event"] for e in run.events()}:
+            self.tally.recoveries.append(commits[0]["at"] - run.began)
+        if code == -signal.SIGKILL:
+            self._after_kill = True
+        names = {0: "completed", -signal.SIGKILL: "killed"}
+        outcome = names.get(code, "failed")
+        self.tally.outcomes[outcome] = self.tally.outcomes.get(outcome, 0) + 1
+        for each in run.events("killed"):
+            self.tally.killed_at[each["step"]] = self.tally.killed_at.get(each["step"], 0) + 1
+        return code
+
+    def _until_writing(self, run: Run) -> bool:
+        """Wait until a run has planned, and a random moment more; return whether it is still there."""
+        wait_for(lambda: run.passed("planned") or not run.alive(), _STARTUP, f"run {run.run_id} to plan")
+        threading.Event().wait(self.chance.uniform(0, 1.5))
+        return run.alive()
+
+    def kill_at(self, label: str) -> None:
+        """SIGKILL a run at a named step."""
+        if label == "table created":
+            name = f"fresh-{len(self.world.traffic.topics)}"
+            topic = self.world.traffic.new_topic(name, declared=self.chance.random() < 0.5, partitions=2)
+            self.world.traffic.burst(topic)
+            run = self._start(topic, kill_at=label)
+        else:
+            topic = self._topic()
+            nth = self.chance.choice([1, 1, 2])
+            # Small commits, so that there is a second passage.
+            run = self._start(topic, kill_at=label, nth=nth, **({"max_records": 40} if nth > 1 else {}))
+        self._finish(run)
+
+    def kill_while_writing(self) -> None:
+        """SIGKILL a run at a random moment between its plan and its end."""
+        run = self._start(self._topic())
+        if self._until_writing(run):
+            run.send(signal.SIGKILL)
+        self._finish(run)
+
+    def kill_broker(self) -> None:
+        """SIGKILL the broker that leads a partition while a run reads and producers produce; start it again."""
+        topic = self._topic()
+        run = self._start(topic)
+        self._until_writing(run)
+        node = max(1, self.world.brokers.leader_of(topic.name, self.chance.randrange(topic.partitions)))
+        self.world.brokers.kill(node)
+        if self.world.brokers.count > 1:
+            # The others go on without it for a while.
+            threading.Event().wait(self.chance.uniform(1, 4))
+        self.world.brokers.revive(node)
+        self._finish(run)
+
+    def zombie(self, step: str) -> None:
+        """Stop a run at a named step, let another overtake it, and wake it again."""
+        topic = self._topic()
+        first = self._start(topic, stop_at=step)
+        wait_for(lambda: first.halted() or not first.alive(), _STARTUP, f"run {first.run_id} to halt at {step}")
+        if self.chance.random() < 0.5:
+            self.world.traffic.burst(topic)
+        second = self._start(topic, "second-home")
+        self._finish(second)
+        self.world.resume(first)
+        self._finish(first)
+
+    def race(self) -> None:
+        """Let two deployments run at once, and set both off from the same step."""
+        step = self.chance.choice(["planned", "audited"])
+        topic = self._topic()
+        runs = [self._start(topic, home, stop_at=step) for home in ("home", "second-home")]
+        for run in runs:
+            wait_for(lambda run=run: run.halted() or not run.alive(), _STARTUP, "both runs to halt")  # type: ignore[misc]
+        for run in runs:
+            self.world.resume(run)
+        for run in runs:
+            self._finish(run)
+
+    def answer_lost(self, status: int = 0, kind: str = "commit") -> None:
+        """Let a commit happen and lose the catalog's answer."""
+        # Of two publications the first is the dead letters'.
+        self._with_catalog(Fault(LOSE, kind, 1, status), self.chance.randrange(2 if kind == "publish" else 4))
+
+    def catalog_fails(self) -> None:
+        """Let the catalog refuse some requests without carrying them out."""
+        kind = self.chance.choice(["commit", "stage", "publish", "request"])
+        status = self.chance.choice([0, 500, 503, 504])
+        self._with_catalog(Fault(FAIL, kind, self.chance.randint(1, 3), status), self.chance.randrange(4))
+
+    def catalog_slow(self) -> None:
+        """Let the catalog take its time."""
+        self._with_catalog(Fault(SLOW, "commit", 4, delay=self.chance.uniform(0.5, 2)), 0)
+
+    def _with_catalog(self, fault: Fault, skip: int) -> None:
+        topic = self._topic()
+        if skip:
+            self.world.proxy.arm(Fault(SLOW, fault.kind, skip))
+        self.world.proxy.arm(fault)
+        try:
+            self._finish(self._start(topic))
+        finally:
+            self.world.proxy.disarm()
+
+    def maintenance(self) -> None:
+        """Compact and expire as a stranger would, while a run is on."""
+        topic = self._topic()
+        run = self._start(topic)
+        spark = self.world.session()
+        name = ".".join(topic.spec.identifier)
+        try:
+            for _ in range(_MAINTENANCE_PASSES):
+                if not self._until_writing(run):
+                    break
+                try:
+                    # In this order the snapshot that carries the position may go.
+                    spark.sql(
+                        f"CALL lake.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))"
+                    ).collect()
+                    spark.sql(
+                        f"CALL lake.system.expire_snapshots(table => '{name}', retain_last => 1, "
+                        "older_than => current_timestamp())"
+                    ).collect()
+                except Exception as error:
+                    # A stranger's maintenance may lose its own race.
+                    self.world.say(f"  maintenance lost: {str(error).splitlines()[0][:120]}")
+        finally:
+            spark.stop()
+        self._finish(run)
+
+    def kill_engine(self) -> None:
+        """SIGKILL the Spark Connect server while a run is on, and start it again."""
+        run = self._start(self._topic())
+        self._until_writing(run)
+        self.world.connect.kill()
+        self.world.connect.start()
+        self._finish(run)
+
+    def network(self, how: str) -> None:
+        """Cut or stall all connections to the brokers for some seconds while a run is on."""
+        run = self._start(self._topic())
+        self._until_writing(run)
+        network = self.world.brokers.network
+        (network.cut if how == "cut" else network.stall)()
+        try:
+            threading.Event().wait(self.chance.uniform(1, 5))
+        finally:
+            network.restore()
+        self._finish(run)
+
+    def grow(self) -> None:
+        """Add partitions to one topic and fields to the records of another while a run is on."""
+        for topic in self.topics:
+            if not topic.declared:
+                topic.fields.append(f"extra_{len(topic.fields)}")
+        topic = self._topic()
+        run = self._start(topic)
+        self._until_writing(run)
+        if topic.partitions < MOST_PARTITIONS:
+            self.world.traffic.add_partition(topic)
+            self.world.traffic.burst(topic)
+        self._finish(run)

@@ -1,0 +1,66 @@
+"""Ways to break the protocol on purpose, so that the chaos proves that it can fail."""
+
+from collections.abc import Callable
+from typing import Any
+
+from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.positions import POSITION, head_of
+
+
+def no_ancestor_check() -> None:
+    """Append straight to main, whatever that has become since the position was read from it."""
+
+    def nothing(self: Any, staged: int | None = None) -> None:
+        return None
+
+    def main_head(self: Any) -> int | None:
+        return head_of(self._catalog.table(self.identifier))
+
+    StagingBranch.write_name = property(lambda self: self._table)  # type: ignore[assignment,method-assign]
+    StagingBranch.staged_snapshot = main_head  # type: ignore[method-assign]
+    for name in ("create", "publish", "drop", "discard"):
+        setattr(StagingBranch, name, nothing)
+
+
+def late_position() -> None:
+    """Begin the branch at whatever the head is by then, instead of the head that the position was read from."""
+    original = StagingBranch.create
+
+    def create(self: Any) -> None:
+        table = self._catalog.table(self.identifier)
+        self.head = head_of(table) or self.head
+        original(self)
+
+    StagingBranch.create = create  # type: ignore[method-assign]
+
+
+def retry_publish() -> None:
+    """After a publication without an answer, stage the same rows again at the new head and publish them."""
+
+    def publish(self: Any, staged: int) -> None:
+        namespace, table = self.identifier
+        forward = f"CALL `{self._catalog.name}`.system.fast_forward(table => '{namespace}.{table}', branch => 'main', "
+        try:
+            self._spark.sql(f"{forward} to => '{self.name}')").collect()
+        except Exception:
+            carried = self._catalog.table(self.identifier).metadata.snapshot_by_id(staged)
+            position = carried.summary.additional_properties[POSITION]
+            rows = (
+                self._spark.read.option("start-snapshot-id", str(self.head))
+                .option("end-snapshot-id", str(staged))
+                .table(self._table)
+            )
+            again = StagingBranch(self._spark, self._catalog, self.identifier, f"{self.name}_again", self._main_head())
+            again.create()
+            rows.writeTo(again.write_name).option(f"snapshot-property.{POSITION}", position).append()
+            self._spark.sql(f"{forward} to => '{again.name}')").collect()
+            again.drop()
+
+    StagingBranch.publish = publish  # type: ignore[method-assign]
+
+
+SABOTAGES: dict[str, Callable[[], None]] = {
+    "no-ancestor-check": no_ancestor_check,
+    "late-position": late_position,
+    "retry-publish": retry_publish,
+}

@@ -1,0 +1,21 @@
+"""A short version of the races for the suite."""
+
+from pathlib import Path
+
+import pytest
+
+from kafka_lake_tests.chaos.races import run_races
+
+pytestmark = pytest.mark.integration
+
+_RACES = 20
+
+
+def test_every_race_has_one_winner_and_the_tables_hold_the_winners_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    score = run_races(tmp_path, _RACES, ingests=2)
+    assert score.problems == []
+    assert (score.races, score.ingests) == (_RACES, 2)
+    assert sum(score.wins.values()) == score.refusals == _RACES

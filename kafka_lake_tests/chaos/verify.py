@@ -1,0 +1,211 @@
+"""What must hold once the faults are over: every committed record once, as it was sent, and nothing left behind."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyiceberg.table import Table
+
+from kafka_lake.ingest.clean import clean
+from kafka_lake.ingest.published import examine
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import read_state
+from kafka_lake_tests.chaos.traffic import Fate, Sent, Topic, consumed
+from kafka_lake_tests.chaos.world import World
+
+_PREFIX = "kafka_lake_"
+_SHOWN = 5
+
+Place = tuple[int, int]
+
+
+@dataclass
+class Verdict:
+    """What is wrong, and what there is.
+
+    Args:
+        problems: One line each; empty if all is well.
+        notes: What was not looked at, or is worth knowing.
+        figures: How much there is of what.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    figures: Counter[str] = field(default_factory=Counter)
+
+
+class PositionWatch:
+    """Sees to it that what was published stays published: no table's position ever goes back."""
+
+    def __init__(self, catalog: LakeCatalog) -> None:
+        self._catalog = catalog
+        self._furthest: dict[str, dict[int, int]] = {}
+        self.problems: list[str] = []
+
+    def look(self, topics: Mapping[str, Topic]) -> None:
+        for topic in list(topics.values()):
+            table = self._catalog.table(topic.spec.identifier)
+            position = read_state(table).position if table else None
+            before = self._furthest.setdefault(topic.name, {})
+            now = dict(position.offsets) if position else {}
+            for partition, offset in before.items():
+                if now.get(partition, 0) < offset:
+                    self.problems.append(
+                        f"topic {topic.name}: published records vanished, the position of partition {partition} went "
+                        f"back from {offset} to {now.get(partition, 0)}"
+                    )
+            before |= now
+
+
+def verify(world: World) -> Verdict:
+    """Compare what was produced with what is in the tables; call it with all faults off and all runs done."""
+    verdict = Verdict()
+    for topic in world.traffic.topics.values():
+        _verify_topic(world, topic, verdict)
+    _clean(world)
+    for topic in world.traffic.topics.values():
+        _nothing_left(world.catalog(), topic.spec, verdict)
+    verdict.problems += world.traffic.errors
+    return verdict
+
+
+def _verify_topic(world: World, topic: Topic, verdict: Verdict) -> None:
+    say = _Problems(verdict, topic.name)
+    truth = consumed(world.brokers.bootstrap_servers, topic)
+    _ledger_against_topic(topic, truth, say)
+    catalog = world.catalog()
+    table = catalog.table(topic.spec.identifier)
+    if table is None:
+        say("there is no table")
+        return
+    rows = table.scan().to_arrow().to_pylist()
+    dead_table = catalog.table(topic.spec.dead_letter_table)
+    letters = dead_table.scan().to_arrow().to_pylist() if dead_table else []
+    in_table = Counter((r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in rows)
+    in_letters = Counter((r["partition"], r["offset"]) for r in letters)
+    expected = Counter(place for place, (_, value) in truth.items() if value is not None)
+    held = in_table + in_letters
+    say.places("records are missing", expected - held)
+    say.places("records are there too often", held - expected)
+    good = {place for place, (key, _) in truth.items() if topic.ledger[key].good}
+    say.places("good records are dead letters", Counter(p for p in in_letters if p in good))
+    say.places("bad records are rows", Counter(p for p in in_table if p in expected and p not in good))
+    _values(topic, truth, rows, letters, say)
+    now = world.cluster().watermarks_of(topic.name)
+    position = read_state(table).position
+    if position is None or dict(position.offsets) != dict(now.end):
+        say(f"position {position.offsets if position else None} isn't the end {dict(now.end)}")
+    for finding in examine(topic.spec, catalog, world.cluster()):
+        for problem in finding.problems:
+            say(f"check {finding.check}: {problem}")
+    verdict.figures += Counter({"records committed": len(truth), "rows": len(rows), "dead letters": len(letters)})
+    verdict.figures["tombstones"] += len(truth) - len(expected)
+    verdict.figures["records aborted"] += sum(s.fate is Fate.ABORTED for s in topic.ledger.values())
+    verdict.figures["records in doubt"] += sum(s.fate is Fate.UNKNOWN for s in topic.ledger.values())
+    verdict.figures["snapshots at the end"] += len(table.metadata.snapshots)
+
+
+class _Problems:
+    def __init__(self, verdict: Verdict, topic: str) -> None:
+        self._verdict = verdict
+        self._topic = topic
+
+    def __call__(self, problem: str) -> None:
+        self._verdict.problems.append(f"topic {self._topic}: {problem}")
+
+    def places(self, what: str, wrong: Counter[Place]) -> None:
+        if wrong:
+            first = ", ".join(f"partition {p} offset {o}" for p, o in sorted(wrong)[:_SHOWN])
+            self(f"{wrong.total()} {what}, the first: {first}")
+
+
+def _ledger_against_topic(topic: Topic, truth: Mapping[Place, tuple[str, bytes | None]], say: _Problems) -> None:
+    at: dict[str, list[Place]] = {}
+    for place, (key, value) in truth.items():
+        at.setdefault(key, []).append(place)
+        sent = topic.ledger.get(key)
+        if sent is None or sent.value != value:
+            say(f"the broker holds at {place} what nobody sent: {key}")
+    wrong: list[Sent] = []
+    for sent in topic.ledger.values():
+        places = at.get(sent.key, [])
+        right = {
+            Fate.COMMITTED: places == [(sent.partition, sent.offset)],
+            Fate.ABORTED: places == [],
+            Fate.UNKNOWN: len(places) <= 1,
+        }
+        if not right[sent.fate]:
+            wrong.append(sent)
+    if wrong:
+        say(f"the ledger and the broker disagree on {len(wrong)} records, as on {wrong[0]}: {at.get(wrong[0].key)}")
+
+
+def _values(
+    topic: Topic,
+    truth: Mapping[Place, tuple[str, bytes | None]],
+    rows: list[dict[str, Any]],
+    letters: list[dict[str, Any]],
+    say: _Problems,
+) -> None:
+    wrong: Counter[Place] = Counter()
+    for row in rows:
+        place = (row["_kafka"]["partition"], row["_kafka"]["offset"])
+        key, value = truth.get(place, ("", None))
+        if not key or not topic.ledger[key].good or value is None:
+            continue
+        columns = {name: column for name, column in row.items() if name != "_kafka"}
+        produced = json.loads(value)
+        if columns != {**dict.fromkeys(columns), **produced}:
+            wrong[place] += 1
+    for letter in letters:
+        place = (letter["partition"], letter["offset"])
+        if place in truth and truth[place][1] != letter["value"]:
+            wrong[place] += 1
+    say.places("records differ from what was sent", wrong)
+
+
+def _clean(world: World) -> None:
+    spark = world.session()
+    try:
+        systems = Systems(world.cluster(), {}, world.catalog(), lambda: spark)
+        for topic in world.traffic.topics.values():
+            clean(topic.spec, systems, older_than_seconds=0)
+    finally:
+        spark.stop()
+
+
+def _nothing_left(catalog: LakeCatalog, spec: TopicTable, verdict: Verdict) -> None:
+    for identifier in (spec.identifier, spec.dead_letter_table):
+        table = catalog.table(identifier)
+        if table is None:
+            continue
+        name = ".".join(identifier)
+        branches = [ref for ref in table.metadata.refs if ref.startswith(_PREFIX)]
+        orphans = _files(table) - _referred_to(table)
+        lost = _referred_to(table) - _files(table)
+        verdict.figures["branches left"] += len(branches)
+        verdict.figures["orphan files left"] += len(orphans)
+        if lost:
+            verdict.problems.append(f"table {name}: {len(lost)} data files are gone, such as {min(lost)}")
+        if branches:
+            verdict.problems.append(f"table {name}: {len(branches)} branches are left after cleaning: {branches[:3]}")
+        if orphans:
+            verdict.problems.append(f"table {name}: {len(orphans)} orphan files after cleaning, such as {min(orphans)}")
+
+
+def _files(table: Table) -> set[str]:
+    return {str(path) for path in _path(table.location()).glob("data/**/*.parquet")}
+
+
+def _referred_to(table: Table) -> set[str]:
+    return {str(_path(each)) for each in table.inspect.all_files()["file_path"].to_pylist()}
+
+
+def _path(uri: str) -> Path:
+    return Path(unquote(urlsplit(uri).path))

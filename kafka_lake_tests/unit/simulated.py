@@ -1,0 +1,806 @@
+"""A log, a catalog and an engine in memory, for histories by the thousand of the real planner and commit protocol.
+
+What is real: `pipeline`, `plan`, `stage`, `audit`, `publish`, `settle`, `rebuild`, `again`, `clean.sweep`, `branches`
+and `positions`. What is simulated lies below them: Kafka's log, Spark's frames and SQL, Iceberg's snapshots and refs.
+
+Every statement, write, load and step of a run is a place where anything may happen (`Event`): the process dies, an
+answer is lost, another whole run comes between, Kafka deletes records, somebody compacts, expires or rolls back.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyspark.errors import PySparkException
+from pyspark.sql import Row
+
+from kafka_lake.errors import DataLossError, KafkaLakeError, PublishRefusedError
+from kafka_lake.ingest import again, audit, pipeline, rebuild, settle, stage
+from kafka_lake.ingest.audit import PartitionRows
+from kafka_lake.ingest.clean import sweep
+from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.offsets import OffsetRange, TopicIdentity, Watermarks, losses_from_json
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import LOSSES, ancestors, head_of, read_state, summary_of
+
+TOPIC, TABLE, LETTERS = "pizzas", ("pizza", "orders"), ("pizza", "orders__dead_letters")
+IDENTITY = TopicIdentity("cluster-1", "topic-1", TOPIC)
+ATTEMPTS = 3
+# A dead-letter table whose maker died before its first snapshot: letters can't be delivered until there are some.
+NO_SNAPSHOT = "ensure_table gives every table a first snapshot"
+
+STEPS = (
+    "planned", "table created", "primary staged", "dead letters staged", "audited", "dead letters published",
+    "primary published", "letters settled", "settled letters published",
+)  # fmt: skip
+OPERATIONS = ("create branch", "commit", "fast-forward", "drop branch", "expire", "create table")
+PLACES = (*STEPS, *(f"{when} {what}" for what in OPERATIONS for when in ("before", "after")), "watermarks", "load")
+
+
+class Record(NamedTuple):
+    """A record of the log, and the row or letter that it becomes."""
+
+    partition: int
+    offset: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happens to a run when it passes a place for the nth time."""
+
+    place: str
+    nth: int
+    action: str
+    argument: Any = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run as a process of its own: what it is told to do, and what befalls it."""
+
+    what: str = "ingest"
+    partitions: frozenset[int] | None = None
+    limit: int = 100
+    go_on: bool = True
+    events: tuple[Event, ...] = ()
+
+
+class Killed(BaseException):
+    """The end of a process: nothing that it would still do happens."""
+
+
+class Anything:
+    """Stands for Spark's columns and functions, which only the simulated frames would interpret."""
+
+    def __getattr__(self, name: str) -> "Anything":
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> "Anything":
+        return self
+
+    def __and__(self, other: Any) -> "Anything":
+        return self
+
+
+ANYTHING = Anything()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """As PyIceberg shows it, with its rows."""
+
+    snapshot_id: int
+    parent_snapshot_id: int | None
+    sequence_number: int
+    summary: Any
+    content: tuple[Record, ...]
+    schema_id: None = None
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """One version of a table's metadata; a commit makes another."""
+
+    refs: dict[str, Any]
+    by_id: dict[int, Snapshot]
+    schemas: tuple[()] = ()
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        return list(self.by_id.values())
+
+    def snapshot_by_id(self, snapshot_id: int) -> Snapshot | None:
+        return self.by_id.get(snapshot_id)
+
+
+class View:
+    """A table as loaded at some moment."""
+
+    def __init__(self, identifier: tuple[str, str], load: Callable[[], Metadata | None]) -> None:
+        self._identifier, self.load = identifier, load
+        self.metadata: Metadata = load() or Metadata({}, {})
+
+    def refresh(self) -> "View":
+        self.metadata = self.load() or self.metadata
+        return self
+
+    def name(self) -> tuple[str, str]:
+        return self._identifier
+
+    def current_snapshot(self) -> Snapshot | None:
+        head = head_of(self, "main")  # type: ignore[arg-type]
+        return None if head is None else self.metadata.by_id[head]
+
+    def schema(self) -> Any:
+        return SimpleNamespace(fields=[SimpleNamespace(name="_kafka")])
+
+    def content(self) -> tuple[Record, ...]:
+        """Return what readers of ``main`` see."""
+        snapshot = self.current_snapshot()
+        return snapshot.content if snapshot else ()
+
+
+class World:
+    """The log and the catalog that all processes share, and what must hold of them at every moment."""
+
+    def __init__(self) -> None:
+        self.log: dict[int, list[str | None]] = {0: []}
+        self.low = {0: 0}
+        self.mended: set[str] = set()
+        self.tables: dict[tuple[str, str], Metadata] = {}
+        self.losses: set[tuple[int, int, int]] = set()
+        self.unknowable: dict[int, int] = {}
+        self.heads: set[int | None] = set()
+        self.rolling_back = False
+        # Known defect: letters published when their records are rows already, by a run with an older schema.
+        self.bears_stale_letters = False
+        self.stale: set[Record] = set()
+        self.late: list[list[Any]] = []
+        self.violations: list[str] = []
+        self.told: Counter[str] = Counter()
+        self._ids = self._runs = 0
+
+    # Kafka
+
+    def produce(self, partition: int, kinds: Iterable[str | None]) -> None:
+        """Append records; None is an offset without one: aborted, a transaction marker, or compacted away."""
+        self.log[partition % len(self.log)] += kinds
+
+    def add_partition(self) -> None:
+        self.low[len(self.log)] = 0
+        self.log[len(self.log)] = []
+
+    def retain(self, partition: int, share: int) -> None:
+        """Delete the older records of a partition: so many quarters of what there is."""
+        partition %= len(self.log)
+        low, end = self.low[partition], len(self.log[partition])
+        self.low[partition] = low + (end - low) * share // 4
+
+    def watermarks(self) -> Watermarks:
+        return Watermarks(IDENTITY, dict(self.low), {p: len(kinds) for p, kinds in self.log.items()})
+
+    def read(self, ranges: Sequence[OffsetRange]) -> list[Record]:
+        for r in ranges:
+            if len(r) and r.start < self.low[r.partition]:
+                raise PySparkException(
+                    "Some data may have been lost; if you don't want that to fail the query, set failOnDataLoss to "
+                    f"false. Reason: Could not read records in offset [{r.start}, {r.end}) for topic partition "
+                    f"{TOPIC}-{r.partition}"
+                )
+        kinds = ((r.partition, o, self.log[r.partition][o]) for r in ranges for o in range(r.start, r.end))
+        return [Record(p, o, kind) for p, o, kind in kinds if kind is not None]
+
+    # Iceberg
+
+    def view(self, identifier: tuple[str, str]) -> View:
+        return View(identifier, lambda: self.tables.get(identifier))
+
+    def commit(
+        self,
+        identifier: tuple[str, str],
+        branch: str,
+        content: Sequence[Record],
+        added: int = 0,
+        properties: dict[str, str] | None = None,
+    ) -> None:
+        """Add a snapshot to a branch; one that doesn't exist begins where ``main`` is, as in Iceberg."""
+        metadata = self.tables[identifier]
+        tip = metadata.refs.get(branch) or metadata.refs.get("main")
+        self._ids += 1
+        summary = {"total-records": str(len(content)), "added-records": str(added), **(properties or {})}
+        snapshot = Snapshot(
+            self._ids,
+            tip.snapshot_id if tip else None,
+            self._ids,
+            SimpleNamespace(additional_properties=summary),
+            tuple(content),
+        )
+        self._replace(identifier, {**metadata.refs, branch: self._ids}, {**metadata.by_id, self._ids: snapshot})
+
+    def set_ref(self, identifier: tuple[str, str], name: str, snapshot: int | None) -> None:
+        metadata = self.tables[identifier]
+        refs = {key: value for key, value in metadata.refs.items() if key != name}
+        self._replace(identifier, refs | ({} if snapshot is None else {name: snapshot}), metadata.by_id)
+
+    def fast_forward(self, identifier: tuple[str, str], to: int) -> None:
+        """Move ``main`` to a snapshot that follows it, and refuse any other."""
+        view = self.view(identifier)
+        if all(s.snapshot_id != head_of(view) for s in ancestors(view, to)):  # type: ignore[arg-type]
+            raise PySparkException("Cannot fast-forward: main is not an ancestor of the branch")
+        self.set_ref(identifier, "main", to)
+
+    def remove(self, identifier: tuple[str, str], snapshots: set[int]) -> None:
+        metadata = self.tables[identifier]
+        if referenced := snapshots & {ref.snapshot_id for ref in metadata.refs.values()}:
+            raise PySparkException(f"Cannot expire {referenced}. Still referenced by refs")
+        left = {key: value for key, value in metadata.by_id.items() if key not in snapshots}
+        self._replace(identifier, metadata.refs, left)
+
+    def _replace(self, identifier: tuple[str, str], refs: dict[str, Any], by_id: dict[int, Snapshot]) -> None:
+        before = self.view(identifier)
+        refs = {k: v if isinstance(v, SimpleNamespace) else SimpleNamespace(snapshot_id=v) for k, v in refs.items()}
+        self.tables[identifier] = Metadata(refs, by_id)
+        if head_of(self.view(identifier)) != head_of(before):  # type: ignore[arg-type]
+            if identifier == TABLE:
+                self.heads.add(head_of(self.view(TABLE)))  # type: ignore[arg-type]
+                self._note_losses(before)
+                if not self.rolling_back:
+                    seen = {*self.view(TABLE).content(), *self.view(LETTERS).content()}
+                    self.violations += [f"{record} has vanished" for record in sorted(set(before.content()) - seen)]
+            elif self.bears_stale_letters:
+                self.stale |= (set(self.view(LETTERS).content()) - set(before.content())) & set(
+                    self.view(TABLE).content()
+                )
+            self.check()
+
+    # What others do
+
+    def compact(self, identifier: tuple[str, str]) -> None:
+        if content := self.view(identifier).content():
+            self.commit(identifier, "main", content)
+
+    def expire(self, identifier: tuple[str, str], keep: int) -> None:
+        """Let all snapshots go but the newest of ``main`` and those that refs point to.
+
+        Not while a commit waits to be settled: the mark that says so lives in that commit's snapshot alone. Expiry with
+        Iceberg's defaults keeps five days, and the next run settles.
+        """
+        if identifier not in self.tables or self.due() is not None:
+            return
+        view = self.view(identifier)
+        kept = {s.snapshot_id for s in list(ancestors(view, head_of(view)))[:keep]}  # type: ignore[arg-type]
+        kept |= {ref.snapshot_id for ref in view.metadata.refs.values()}
+        self.remove(identifier, set(view.metadata.by_id) - kept)
+
+    def due(self) -> settle.Due | None:
+        """Return what the next run will settle before anything else."""
+        if not {TABLE, LETTERS} <= set(self.tables):
+            return None
+        table, letters = (read_state(self.view(name)) for name in (TABLE, LETTERS))  # type: ignore[arg-type]
+        return settle.due(table, letters)
+
+    def roll_back(self, back: int) -> None:
+        """Set ``main`` of the table to one of the snapshots before it.
+
+        Not to one that ``main`` never was at: a replacement takes rows away and adds others in two snapshots that are
+        published at once, and the one between them is a state that nobody promised anything about.
+        """
+        view = self.view(TABLE)
+        history = [s.snapshot_id for s in ancestors(view, head_of(view)) if s.snapshot_id in self.heads]
+        if history:
+            self.rolling_back = True
+            self.set_ref(TABLE, "main", history[min(back, len(history) - 1)])
+            self.rolling_back = False
+
+    def do(self, action: str, argument: Any) -> None:
+        """Do what isn't a run's own."""
+        self.told[action] += 1
+        if action == "overtake":
+            self.run(argument)
+        elif action == "mend":
+            self.mended.add(argument)
+        elif action == "add partition":
+            self.add_partition()
+        elif action == "roll back":
+            self.roll_back(argument)
+        elif action == "compact":
+            self.compact(argument)
+        else:
+            {"produce": self.produce, "retain": self.retain, "expire": self.expire}[action](*argument)
+
+    # Runs
+
+    def run(self, attempt: Attempt) -> Any:
+        """Run to the end, whatever that is.
+
+        Returns:
+            The report; None if the run failed for a reason that it may fail for.
+        """
+        self._runs += 1
+        process = Process(self, attempt)
+        name = f"run-{self._runs}"
+        self.told[attempt.what] += 1
+        try:
+            spec = spec_of(attempt)
+            systems = process.systems()
+            quiet: dict[str, Any] = {"on_step": process.pass_by, "say": pipeline.ignore}
+            if attempt.what == "redeliver":
+                return again.redeliver(spec, systems, name, **quiet).report
+            if attempt.what == "replay":
+                extent = again.Extent(partitions=attempt.partitions, keep_missing=attempt.go_on)
+                return again.replay(spec, systems, name, extent, **quiet)
+            return pipeline.ingest(spec, systems, name, attempt.partitions, **quiet)
+        except Killed:
+            self.told["killed runs"] += 1
+        except DataLossError:
+            self.told["stopped by losses"] += 1
+            if attempt.go_on and attempt.what == "ingest":
+                self.violations.append(f"{attempt} was stopped by a loss although it was told to go on")
+        except KafkaLakeError as error:
+            self.told[type(error).__name__] += 1
+            bearable = isinstance(error, PublishRefusedError) and attempt.events
+            asked_for = attempt.what != "ingest" and re.search("has no position yet|has no partition", str(error))
+            if not bearable and not asked_for:
+                self.violations.append(f"{attempt} failed: {type(error).__name__}: {error}")
+        except (CommitFailedException, CommitStateUnknownException, PySparkException) as error:
+            self.told["failed runs"] += 1
+            if not attempt.events:
+                self.violations.append(f"{attempt} failed: {error}")
+        except Exception as error:
+            if attempt.what != "redeliver" or NO_SNAPSHOT not in str(error):
+                self.violations.append(f"{attempt} failed: {type(error).__name__}: {error}")
+        return None
+
+    def finish(self) -> None:
+        """Run once more, undisturbed, and check that every record is in one place exactly once."""
+        self.late.clear()
+        self.produce(0, ["good"])
+        self.run(Attempt())
+        rows, letters = (Counter(self.view(name).content()) for name in (TABLE, LETTERS))
+        self.violations += [f"{record} is in both tables" for record in sorted((rows & letters).keys() - self.stale)]
+        position = read_state(self.view(TABLE)).position  # type: ignore[arg-type]
+        ends = dict(self.watermarks().end)
+        if position is None or position.offsets != ends:
+            self.violations.append(f"the position is {position}, the topic ends at {ends}")
+        if due := self.due():
+            self.violations.append(f"the last run has left {due}")
+        systems = Process(self, Attempt()).systems()
+        if left := sweep(spec_of(Attempt()), systems):
+            self.violations.append(f"the last run has left {left}")
+
+    # What must hold
+
+    def check(self) -> None:
+        """Note what readers must never see, and see now."""
+        found: list[str] = []
+        rows, letters = (Counter(self.view(name).content()) for name in (TABLE, LETTERS))
+        found += [f"{record} is in the table {n} times" for record, n in rows.items() if n > 1]
+        found += [f"{record} is in the dead letters {n} times" for record, n in letters.items() if n > 1]
+        ledger = {
+            Record(p, o, kind) for p, kinds in self.log.items() for o, kind in enumerate(kinds) if kind is not None
+        }
+        found += [f"{record} is nowhere in the log" for record in (rows.keys() | letters.keys()) - ledger]
+        fits = {"good", *self.mended}
+        found += [f"{record} is no row" for record in rows if record.kind not in fits]
+        found += [f"{record} is no dead letter" for record in letters if not record.kind.startswith("bad")]
+        position = read_state(self.view(TABLE)).position  # type: ignore[arg-type]
+        reached = position.offsets if position else {}
+        if (due := self.due()) and due.restore is not None:
+            # Rolled back beyond a commit that turned letters into rows: the next run brings the letters back first.
+            reached = {}
+        found += [
+            f"{record} lies before the position {dict(reached)} and is nowhere"
+            for record in ledger - rows.keys() - letters.keys()
+            if record.kind != "tombstone" and record.offset < reached.get(record.partition, 0)
+            if not self._lost(record)
+        ]
+        self.violations += sorted(found)
+
+    def _lost(self, record: Record) -> bool:
+        """Return whether Kafka deleted a record before a run could read it, and a commit says so or never could."""
+        partition, offset, _ = record
+        if offset >= self.low[partition]:
+            return False
+        recorded = any(p == partition and start <= offset < end for p, start, end in self.losses)
+        return recorded or offset < self.unknowable.get(partition, 0)
+
+    def _note_losses(self, before: View) -> None:
+        now = self.view(TABLE)
+        known = {s.snapshot_id for s in ancestors(before, head_of(before))}  # type: ignore[arg-type]
+        was = read_state(before).position  # type: ignore[arg-type]
+        # A position that is rebuilt knows the partitions that have rows.
+        at = was.offsets if was else {record.partition for record in before.content()}
+        for snapshot in ancestors(now, head_of(now)):  # type: ignore[arg-type]
+            if snapshot.snapshot_id in known:
+                break
+            for loss in losses_from_json(summary_of(snapshot).get(LOSSES, "[]")):
+                if loss.reason != "retention" or loss.end is None or loss.end > self.low[loss.partition]:
+                    self.violations.append(f"{loss} was recorded, the log begins at {self.low}")
+                else:
+                    self.losses.add((loss.partition, loss.start, loss.end))
+            # A table without a position in a partition begins at what there is: no run can know what there was.
+            if read_state(now).position is not None:  # type: ignore[arg-type]
+                for partition in set(self.low) - set(at):
+                    self.unknowable[partition] = max(self.unknowable.get(partition, 0), self.low[partition])
+
+
+def spec_of(attempt: Attempt) -> TopicTable:
+    return TopicTable(
+        TOPIC,
+        *TABLE,
+        schema="id bigint",
+        max_records_per_commit=attempt.limit,
+        on_data_loss="continue" if attempt.go_on else "fail",
+    )
+
+
+class Process:
+    """A process that runs one attempt, until something ends it."""
+
+    def __init__(self, world: World, attempt: Attempt) -> None:
+        self.world, self.attempt = world, attempt
+        # A process knows the schema that it was started with.
+        self.fits = {"good", *world.mended}
+        self.dead = False
+        self.passed: Counter[str] = Counter()
+        self.forwarding: tuple[tuple[str, str], int, int] | None = None
+
+    def systems(self) -> Systems:
+        cluster: Any = SimpleNamespace(watermarks_of=self._watermarks, commit_group=pipeline.ignore)
+        retry = RetryPolicy(ATTEMPTS, 0, 0)
+        return Systems(cluster, {}, SimulatedCatalog(self), lambda: SimulatedSpark(self), retry)
+
+    def pass_by(self, place: str) -> None:
+        """Let happen what happens here."""
+        if self.dead:
+            raise Killed
+        for each in self.world.late:
+            each[0] -= 1
+        for each in [each for each in self.world.late if each[0] <= 0]:
+            self.world.late.remove(each)
+            each[1]()
+        self.passed[place] += 1
+        for event in self.attempt.events:
+            if (event.place, event.nth) == (place, self.passed[place]):
+                self._suffer(event)
+
+    def _suffer(self, event: Event) -> None:
+        if event.action == "die":
+            self.dead = True
+            raise Killed
+        if event.action == "fail":
+            # Before an operation the request is lost, after it the answer is: they look the same.
+            self.world.told[event.action] += 1
+            raise CommitStateUnknownException(event.place)
+        if event.action == "linger":
+            # The request of a fast-forward is on its way for a while, and its sender gives up meanwhile.
+            if self.forwarding:
+                self.world.told[event.action] += 1
+                self.world.late.append([event.argument, lambda now=self.forwarding: self._arrive(*now)])
+            raise CommitStateUnknownException(event.place)
+        self.world.do(event.action, event.argument)
+
+    def _arrive(self, identifier: tuple[str, str], head: int, to: int) -> None:
+        view = self.world.view(identifier)
+        if head_of(view) == head and to in view.metadata.by_id:  # type: ignore[arg-type]
+            self.world.fast_forward(identifier, to)
+
+    def _watermarks(self, _: str) -> Watermarks:
+        self.pass_by("watermarks")
+        return self.world.watermarks()
+
+    @contextmanager
+    def operation(self, what: str) -> Iterator[None]:
+        self.pass_by(f"before {what}")
+        yield
+        self.pass_by(f"after {what}")
+
+
+class SimulatedCatalog(LakeCatalog):
+    """The catalog as one process sees it."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__("lake", {"type": "sql", "uri": "none", "warehouse": "none"})
+        self._process = process
+
+    def table(self, identifier: tuple[str, str]) -> Any:
+        world = self._process.world
+
+        def load() -> Metadata | None:
+            self._process.pass_by("load")
+            return world.tables.get(identifier)
+
+        if load() is None:
+            return None
+        view = world.view(identifier)
+        view.load = load
+        return view
+
+    def ensure_table(self, identifier: tuple[str, str]) -> Any:
+        world = self._process.world
+        table = self.table(identifier)
+        if table is None:
+            with self._process.operation("create table"):
+                world.tables.setdefault(identifier, Metadata({}, {}))
+            table = self.table(identifier)
+        if table.current_snapshot() is None:
+            with self._process.operation("commit"):
+                if head_of(world.view(identifier)) is not None:  # type: ignore[arg-type]
+                    raise CommitFailedException("branch main has changed")
+                world.commit(identifier, "main", ())
+            table.refresh()
+        return table
+
+
+_NAME = r"`lake`\.`(\w+)`\.`(\w+)`"
+_WRITE_NAME = re.compile(rf"{_NAME}\.`branch_(\w+)`")
+_CREATE = re.compile(rf"ALTER TABLE {_NAME} CREATE BRANCH `(\w+)` AS OF VERSION (\d+)")
+_DROP = re.compile(rf"ALTER TABLE {_NAME} DROP BRANCH IF EXISTS `(\w+)`")
+_FORWARD = re.compile(r"CALL `lake`\.system\.fast_forward\(table => '(\w+)\.(\w+)', branch => 'main', to => '(\w+)'\)")
+_EXPIRE = re.compile(
+    r"CALL `lake`\.system\.expire_snapshots\(table => '(\w+)\.(\w+)', snapshot_ids => ARRAY\(([\d, ]+)\)\)"
+)
+_SELECT = re.compile(rf"SELECT \* FROM {_NAME} VERSION AS OF (\d+)")
+_DELETE = re.compile(rf"DELETE FROM {_NAME}\.`branch_(\w+)` WHERE .*")
+_DELETED = re.compile(r"partition = (\d+) AND \S+offset >= (\d+) AND \S+offset < (\d+)")
+
+
+class SimulatedSpark:
+    """The statements that kafka_lake makes, interpreted; any other is an error of the test."""
+
+    def __init__(self, process: Process) -> None:
+        self._process, self._world = process, process.world
+
+    def table(self, _: str) -> Any:
+        return SimpleNamespace(schema=[])
+
+    def sql(self, text: str) -> Any:
+        for pattern, action in (
+            (_CREATE, self._create), (_DROP, self._drop), (_FORWARD, self._forward), (_EXPIRE, self._expire),
+            (_SELECT, self._select), (_DELETE, self._delete),
+        ):  # fmt: skip
+            if found := pattern.fullmatch(text):
+                namespace, name, *rest = found.groups()
+                done = action((namespace, name), *rest, *([text] if action == self._delete else []))
+                return done if done is not None else SimpleNamespace(collect=list)
+        raise NotImplementedError(text)
+
+    def _create(self, table: tuple[str, str], branch: str, head: str) -> None:
+        with self._process.operation("create branch"):
+            if int(head) not in self._world.tables[table].by_id:
+                raise PySparkException(f"Cannot set {branch} to unknown snapshot {head}")
+            self._world.set_ref(table, branch, int(head))
+
+    def _drop(self, table: tuple[str, str], branch: str) -> None:
+        with self._process.operation("drop branch"):
+            self._world.set_ref(table, branch, None)
+
+    def _forward(self, table: tuple[str, str], branch: str) -> None:
+        view = self._world.view(table)
+        tip, head = head_of(view, branch), head_of(view)  # type: ignore[arg-type]
+        self._process.forwarding = (table, head, tip) if head is not None and tip is not None else None
+        with self._process.operation("fast-forward"):
+            tip = head_of(self._world.view(table), branch)  # type: ignore[arg-type]
+            if tip is None:
+                raise PySparkException(f"Ref does not exist: {branch}")
+            self._world.fast_forward(table, tip)
+        self._process.forwarding = None
+
+    def _expire(self, table: tuple[str, str], snapshots: str) -> None:
+        with self._process.operation("expire"):
+            self._world.remove(table, {int(each) for each in snapshots.split(", ")})
+
+    def _select(self, table: tuple[str, str], snapshot: str) -> "Frame":
+        def rows() -> list[Record]:
+            found = self._world.tables[table].by_id.get(int(snapshot))
+            if found is None:
+                raise PySparkException(f"Cannot find snapshot {snapshot}")
+            return list(found.content)
+
+        return Frame(self._process, rows)
+
+    def _delete(self, table: tuple[str, str], branch: str, text: str) -> None:
+        ranges = [OffsetRange(*map(int, found)) for found in _DELETED.findall(text)]
+        with self._process.operation("commit"):
+            metadata = self._world.tables[table]
+            tip = metadata.refs.get(branch)
+            if tip is None:
+                raise PySparkException(f"Cannot use branch (does not exist): {branch}")
+            held = metadata.by_id[tip.snapshot_id].content
+            self._world.commit(table, branch, [record for record in held if not within(ranges)(record)])
+
+
+def within(ranges: Sequence[OffsetRange], *_: Any) -> Callable[[Record], bool]:
+    return lambda record: any(r.partition == record.partition and r.start <= record.offset < r.end for r in ranges)
+
+
+class Frame:
+    """Records that are looked at when they are needed, and each time anew."""
+
+    columns = ()
+    schema = None
+
+    def __init__(self, process: Process, source: Callable[[], list[Record]], counted: Any = None) -> None:
+        self.process, self.source, self.counted = process, source, counted
+
+    def derived(self, function: Callable[[list[Record]], list[Record]]) -> "Frame":
+        return Frame(self.process, lambda: function(self.source()), self.counted)
+
+    def filter(self, condition: Any) -> "Frame":
+        return self.derived(lambda records: [r for r in records if condition(r)])
+
+    def select(self, *_: Any) -> "Frame":
+        return self
+
+    coalesce = sortWithinPartitions = select
+
+    def limit(self, count: int) -> "Frame":
+        return self.derived(lambda records: records[:count])
+
+    def count(self) -> int:
+        return len(self.source())
+
+    def observe(self, observation: "Counts", *_: Any) -> "Frame":
+        def observed() -> list[Record]:
+            records = self.source()
+            observation.get = {
+                "records": len(records),
+                "tombstones": sum(r.kind == "tombstone" for r in records),
+                "failed": sum(is_letter(self.process, r) for r in records),
+            }
+            return records
+
+        return Frame(self.process, observed)
+
+    def unionByName(self, other: "Frame", **_: Any) -> "Frame":
+        return self.derived(lambda records: records + other.source())
+
+    def join(self, other: "Frame", _: Any, how: str) -> "Frame":
+        """Join by partition and offset, whatever the condition's names are."""
+        keeps = {"left_semi": True, "left_anti": False}[how]
+
+        def joined(records: list[Record]) -> list[Record]:
+            theirs = {record[:2] for record in other.source()}
+            return [record for record in records if (record[:2] in theirs) == keeps]
+
+        return self.derived(joined)
+
+    def __getitem__(self, _: str) -> Anything:
+        return ANYTHING
+
+    def agg(self, *_: Any) -> Any:
+        """Return the bounds of the offsets, which is all that is ever asked of all records at once."""
+        offsets = [record.offset for record in self.source()]
+        bounds = {"first": min(offsets, default=None), "last": max(offsets, default=None)}
+        return SimpleNamespace(collect=lambda: [bounds])
+
+    def groupBy(self, *by: str) -> Any:
+        def collect() -> list[Row]:
+            groups: dict[int, list[int]] = {}
+            for record in self.source():
+                groups.setdefault(record.partition, []).append(record.offset)
+            if "topic" in by:
+                return [Row(topic=TOPIC, topic_id="topic-1", partition=p, last=max(o)) for p, o in groups.items()]
+            return [Row(partition=p, rows=len(o), first=min(o)) for p, o in groups.items()]
+
+        return SimpleNamespace(agg=lambda *_: SimpleNamespace(collect=collect))
+
+    def writeTo(self, name: str) -> "Writer":
+        return Writer(self, name)
+
+
+@dataclass
+class Counts:
+    """An observation."""
+
+    get: dict[str, int] = field(default_factory=dict)
+
+
+class Writer:
+    """A write to a branch: the rows are there before the commit is."""
+
+    def __init__(self, frame: Frame, name: str) -> None:
+        found = _WRITE_NAME.fullmatch(name)
+        assert found, name
+        self._frame, self._table, self._branch = frame, (found[1], found[2]), found[3]
+        self._properties: dict[str, str] = {}
+
+    def option(self, key: str, value: str) -> "Writer":
+        self._properties[key.removeprefix("snapshot-property.")] = value
+        return self
+
+    def append(self) -> None:
+        self._commit(keeping=True)
+
+    def overwrite(self, _: Any) -> None:
+        self._commit(keeping=False)
+
+    def _commit(self, keeping: bool) -> None:
+        added = self._frame.source()
+        world = self._frame.process.world
+        with self._frame.process.operation("commit"):
+            metadata = world.tables[self._table]
+            tip = metadata.refs.get(self._branch) or metadata.refs["main"]
+            held = metadata.by_id[tip.snapshot_id].content if keeping else ()
+            world.commit(self._table, self._branch, (*held, *added), len(added), self._properties)
+
+
+def is_letter(process: Process, record: Record) -> bool:
+    return record.kind != "tombstone" and record.kind not in process.fits
+
+
+def rows_of(decoded: Frame, *_: Any, **__: Any) -> Frame:
+    return decoded.filter(lambda record: record.kind in decoded.process.fits)
+
+
+def letters_of(decoded: Frame, *_: Any, **__: Any) -> Frame:
+    return decoded.filter(lambda record: is_letter(decoded.process, record))
+
+
+def staged_partitions(_: TopicTable, systems: Systems, staged: Any) -> list[PartitionRows]:
+    metadata = systems.catalog.table(TABLE).metadata
+    new = metadata.by_id.get(staged.primary.appended)
+    if new is None or new.parent_snapshot_id not in metadata.by_id:
+        raise PySparkException("Cannot find the snapshots to read between")
+    added = Counter(new.content) - Counter(metadata.by_id[new.parent_snapshot_id].content)
+    offsets: dict[int, list[int]] = {}
+    for record in added.elements():
+        offsets.setdefault(record.partition, []).append(record.offset)
+    return [PartitionRows(p, len(o), min(o), max(o), len(set(o))) for p, o in offsets.items()]
+
+
+def ensure_table(catalog: SimulatedCatalog, identifier: tuple[str, str], *_: Any) -> Any:
+    return catalog.ensure_table(identifier)
+
+
+def create_table(_: TopicTable, systems: Any, __: Frame) -> None:
+    systems.catalog.ensure_table(TABLE)
+
+
+def read(spark: Any, _: Any, todo: Any, __: str) -> Frame:
+    process = spark._process
+    return Frame(process, lambda: process.world.read(todo.ranges))
+
+
+def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the simulation below the real protocol: in place of Spark's functions, and of what decodes."""
+    nothing = pipeline.ignore
+    patches: dict[Any, dict[str, Any]] = {
+        pipeline: {"read": read, "create_table": create_table},
+        stage: {
+            "F": ANYTHING,
+            "Observation": Counts,
+            "value_schema": nothing,
+            "decode_json": lambda records, *_, **__: records,
+            "_evolve": nothing,
+            "rows_of": rows_of,
+            "transformed": rows_of,
+            "marks_errors": nothing,
+            "without_errors": lambda rows, _: rows,
+            "dead_letters_of": letters_of,
+            "schema_of": nothing,
+            "to_arrow_schema": nothing,
+            "nullable_all": nothing,
+            "ensure_table": ensure_table,
+            "added_rows": nothing,
+            "_within": within,
+            "_classes": lambda _: (),
+            "_tasks": lambda *_: 1,
+        },
+        audit: {"_staged_partitions": staged_partitions},
+        settle: {"F": ANYTHING},
+        rebuild: {"F": ANYTHING},
+        again: {"records_from_dead_letters": lambda letters: letters},
+    }
+    for module, names in patches.items():
+        for name, value in names.items():
+            monkeypatch.setattr(module, name, value)

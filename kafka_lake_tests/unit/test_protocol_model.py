@@ -1,0 +1,355 @@
+"""Histories of runs by the thousand that die, race, retry and are interfered with: every record is there exactly once.
+
+The protocol is the real one; see `simulated` for what is not. With `MODEL_EXAMPLES=20000` pytest tries that many random
+histories per machine instead of the suite's, which are the same every time.
+
+Not promised, and so not tried: expiry of the very snapshot that tells what is to be settled before the next run has
+settled it; a rollback to the middle of a replacement, where ``main`` never was; a rollback of the dead-letter table;
+and schemas that records which are rows no longer fit.
+"""
+
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from kafka_lake.errors import PublishRefusedError
+from kafka_lake.ingest import pipeline, stage
+from kafka_lake.ingest.pipeline import Run
+from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.positions import TableState
+from kafka_lake_tests.unit.simulated import LETTERS, PLACES, STEPS, TABLE, Attempt, Event, World, simulate
+
+EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "0"))
+HISTORIES = settings(
+    max_examples=EXAMPLES or 300,
+    derandomize=not EXAMPLES,
+    stateful_step_count=12,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+)
+
+kinds = st.sampled_from(["good", "good", "bad-0", "bad-1", "tombstone", None])
+records = st.lists(kinds, min_size=1, max_size=6)
+partitions = st.integers(0, 2)
+interference = st.one_of(
+    st.tuples(st.just("produce"), st.tuples(partitions, records)),
+    st.tuples(st.just("retain"), st.tuples(partitions, st.integers(1, 4))),
+    st.tuples(st.just("compact"), st.sampled_from([TABLE, LETTERS])),
+    st.tuples(st.just("expire"), st.tuples(st.sampled_from([TABLE, LETTERS]), st.integers(1, 3))),
+    st.tuples(st.just("roll back"), st.integers(1, 3)),
+    st.tuples(st.just("mend"), st.sampled_from(["bad-0", "bad-1"])),
+    st.tuples(st.just("add partition"), st.none()),
+)
+misfortune = st.one_of(
+    st.tuples(st.just("die"), st.none()),
+    st.tuples(st.just("fail"), st.none()),
+    st.tuples(st.just("linger"), st.integers(1, 12)),
+)
+places = st.one_of(st.sampled_from(STEPS), st.sampled_from(PLACES))
+
+
+def events(overtakers: st.SearchStrategy[Attempt] | None) -> st.SearchStrategy[Event]:
+    actions = misfortune | interference
+    if overtakers is not None:
+        actions = misfortune | st.tuples(st.just("overtake"), overtakers) | interference
+
+    def event(place: str, nth: int, action: tuple[str, object]) -> Event:
+        # Only a fast-forward lingers: what else arrives late goes to a branch that nobody looks at any more.
+        at = "before fast-forward" if action[0] == "linger" else place
+        return Event(at, nth * 4 if at == "load" else nth, *action)
+
+    return st.builds(event, places, st.sampled_from([1, 1, 2, 3]), actions)
+
+
+def attempts(
+    what: list[str], overtakers: st.SearchStrategy[Attempt] | None, fewest: int = 0, most: int = 2
+) -> st.SearchStrategy[Attempt]:
+    return st.builds(
+        Attempt,
+        st.sampled_from(what),
+        st.sampled_from([None, None, frozenset({0}), frozenset({1}), frozenset({0, 2})]),
+        st.sampled_from([100, 1, 2, 3]),
+        st.sampled_from([True, True, False]),
+        st.lists(events(overtakers), min_size=fewest, max_size=most).map(tuple),
+    )
+
+
+def overtaken(what: list[str]) -> st.SearchStrategy[Attempt]:
+    """Return runs during which another one runs to its end, which another one may overtake in its turn."""
+    inner = attempts(what, attempts(what, None))
+
+    def add(attempt: Attempt, place: str, by: Attempt) -> Attempt:
+        return replace(attempt, events=(Event(place, 1, "overtake", by), *attempt.events))
+
+    return st.builds(add, attempts(what, inner), places, inner)
+
+
+NEXT = Attempt()
+INGEST, ANY = ["ingest"], ["ingest", "replay", "redeliver"]
+
+
+class Histories(RuleBasedStateMachine):
+    """What can happen to a topic, its table and its runs, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.world.bears_stale_letters = True
+
+    @rule(event=interference)
+    def interfere(self, event: tuple[str, object]) -> None:
+        self.world.do(*event)
+
+    @rule(attempt=attempts(INGEST, None), partition=partitions, more=records)
+    def run(self, attempt: Attempt, partition: int, more: list[str | None]) -> None:
+        self.world.produce(partition, more)
+        self.world.run(attempt)
+
+    @rule(attempt=attempts(INGEST, None, 1, 3), partition=partitions, more=records)
+    def disturbed_run(self, attempt: Attempt, partition: int, more: list[str | None]) -> None:
+        self.world.produce(partition, more)
+        self.world.run(attempt)
+
+    @rule(attempt=overtaken(INGEST), partition=partitions, more=records)
+    def overtaken_run(self, attempt: Attempt, partition: int, more: list[str | None]) -> None:
+        self.world.produce(partition, more)
+        self.world.run(attempt)
+
+    @invariant()
+    def readers_see_every_record_once(self) -> None:
+        assert not self.world.violations, self.world.violations
+
+    def teardown(self) -> None:
+        if not self.world.violations:
+            self.world.finish()
+            assert not self.world.violations, self.world.violations
+
+
+class HistoriesWithRepairs(Histories):
+    """The same with topics read again and letters delivered again."""
+
+    @rule(attempt=attempts(["replay", "redeliver"], None))
+    def repair(self, attempt: Attempt) -> None:
+        self.world.run(attempt)
+
+    @rule(attempt=overtaken(ANY))
+    def overtaken_repair(self, attempt: Attempt) -> None:
+        self.world.run(attempt)
+
+
+def look_again_if_overtaken(patch: pytest.MonkeyPatch) -> None:
+    """Mend the first of the known defects below."""
+    state = Run.state
+
+    def looking(run: Run) -> TableState | None:
+        found = state(run)
+        if found and found.position and any(o > run.now.end.get(p, -1) for p, o in found.position.offsets.items()):
+            run.look()
+        return found
+
+    patch.setattr(Run, "state", looking)
+
+
+def publish_only_from_the_head(patch: pytest.MonkeyPatch) -> None:
+    """Mend the second."""
+    publish = StagingBranch.publish
+
+    def checked(branch: StagingBranch, staged: int) -> None:
+        if branch.name.endswith("_settle") and branch._main_head() != branch.head:
+            raise PublishRefusedError(f"main is not at {branch.head} any more")
+        publish(branch, staged)
+
+    patch.setattr(StagingBranch, "publish", checked)
+
+
+@pytest.fixture(autouse=True)
+def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    simulate(monkeypatch)
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the known defects, so that histories show others."""
+    look_again_if_overtaken(monkeypatch)
+    publish_only_from_the_head(monkeypatch)
+
+
+@pytest.mark.usefixtures("mended")
+@pytest.mark.parametrize("machine", [Histories, HistoriesWithRepairs])
+def test_every_history_ends_with_every_record_once(machine: type[Histories]) -> None:
+    run_state_machine_as_test(machine, settings=HISTORIES)
+
+
+def outcome(*history: Attempt | tuple[str, Any]) -> World:
+    """Return the world after a history, and after the undisturbed run that ends it."""
+    world = World()
+    for each in history:
+        if isinstance(each, Attempt):
+            world.run(each)
+        else:
+            world.do(*each)
+    world.finish()
+    return world
+
+
+def overtaken_at(place: str, *first: tuple[str, Any], by: Attempt = NEXT, **settings: Any) -> Attempt:
+    """Return a run that another one overtakes, after something else has happened at the same place."""
+    happened = (*first, ("overtake", by))
+    return Attempt(events=tuple(Event(place, 1, *each) for each in happened), **settings)
+
+
+def dying_at(place: str) -> Attempt:
+    return Attempt(events=(Event(place, 1, "die"),))
+
+
+@pytest.mark.parametrize("growth", [("produce", (0, ["good"])), ("add partition", None)])
+@pytest.mark.parametrize("go_on", [False, True])
+def test_a_run_overtaken_by_one_that_saw_more_finds_no_loss(growth: tuple[str, Any], go_on: bool) -> None:
+    world = outcome(
+        ("produce", (0, ["good"])), NEXT, ("produce", (0, ["good"])), overtaken_at("planned", growth, go_on=go_on)
+    )  # fmt: skip
+    assert not world.violations
+    assert not world.told["stopped by losses"]
+
+
+def test_letters_published_while_others_are_settled_stay() -> None:
+    world = outcome(
+        ("produce", (0, ["bad-0"])),
+        dying_at("dead letters published"),
+        ("mend", "bad-0"),
+        dying_at("primary published"),
+        overtaken_at("before commit", ("produce", (0, ["bad-1"]))),
+    )
+    assert not world.violations
+
+
+def test_an_older_schema_leaves_no_letters_of_records_that_are_rows() -> None:
+    world = outcome(
+        ("produce", (0, ["bad-0"])),
+        overtaken_at("audited", ("mend", "bad-0"), by=dying_at("primary published")),
+    )
+    assert not world.violations
+
+
+def test_letters_are_delivered_from_a_table_whose_maker_died() -> None:
+    world = World()
+    world.do("produce", (0, ["good"]))
+    world.run(NEXT)
+    world.do("produce", (0, ["bad-0"]))
+    world.run(dying_at("after create table"))
+    assert world.run(Attempt("redeliver")) is not None
+
+
+def no_ancestor_check(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(World, "fast_forward", lambda world, table, to: world.set_ref(table, "main", to))
+
+
+def late_branch(patch: pytest.MonkeyPatch) -> None:
+    """Begin the branch at whatever the head is by then, instead of the head that the position was read from."""
+    create = StagingBranch.create
+
+    def late(branch: StagingBranch) -> None:
+        branch.head = branch._main_head() or branch.head
+        create(branch)
+
+    patch.setattr(StagingBranch, "create", late)
+
+
+def known_letters_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(stage, "_known_letters", lambda *_: None)
+
+
+def letters_go_back(patch: pytest.MonkeyPatch) -> None:
+    """Let the dead letters carry the position of the plan, however far they have been."""
+    write = stage._write
+
+    def back(systems: Any, spec: Any, table: Any, name: Any, state: Any, rows: Any, plan: Any, *rest: Any) -> Any:
+        return write(systems, spec, table, name, state, rows, plan, plan.after, *rest[1:])
+
+    patch.setattr(stage, "_write", back)
+
+
+def publish_again(patch: pytest.MonkeyPatch) -> None:
+    """After a publication without an answer, put the same rows on top of what is there."""
+
+    def publish(branch: StagingBranch, staged: int) -> None:
+        world = branch._spark._world
+        forward = f"CALL `lake`.system.fast_forward(table => '{'.'.join(branch.identifier)}', branch => 'main', "
+        try:
+            branch._spark.sql(f"{forward}to => '{branch.name}')")
+        except Exception:
+            known = world.tables[branch.identifier].by_id
+            if staged in known and branch.head in known:
+                added = Counter(known[staged].content) - Counter(known[branch.head].content)
+                held = world.view(branch.identifier).content()
+                properties = known[staged].summary.additional_properties
+                carried = {key: value for key, value in properties.items() if key.startswith("kafka-lake")}
+                world.commit(branch.identifier, "main", (*held, *added.elements()), added.total(), carried)
+
+    patch.setattr(StagingBranch, "publish", publish)
+
+
+def settled_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pipeline, "settle", lambda *_, **__: 0)
+
+
+GOOD, BAD = ("produce", (0, ["good"])), ("produce", (0, ["bad-0"]))
+# Each way to break the protocol with a history that shows it; with all that is in it, the real protocol bears them all.
+SABOTAGES = {
+    no_ancestor_check: (
+        ("add partition", None),
+        GOOD,
+        ("produce", (1, ["good"])),
+        NEXT,
+        GOOD,
+        ("produce", (1, ["good"])),
+        overtaken_at(
+            "primary staged",
+            by=replace(dying_at("primary published"), partitions=frozenset({1})),
+            partitions=frozenset({0}),
+        ),
+    ),
+    late_branch: (GOOD, NEXT, GOOD, overtaken_at("planned")),
+    known_letters_ignored: (BAD, dying_at("dead letters published")),
+    letters_go_back: (
+        ("add partition", None),
+        BAD,
+        dying_at("dead letters published"),
+        ("produce", (1, ["bad-1"])),
+        Attempt(partitions=frozenset({1})),
+    ),
+    settled_nothing: (BAD, dying_at("dead letters published"), ("mend", "bad-0"), NEXT),
+    publish_again: (GOOD, NEXT, GOOD, Attempt(events=(Event("after fast-forward", 1, "fail"),))),
+}
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES)
+def test_a_broken_protocol_shows(sabotage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not outcome(*SABOTAGES[sabotage]).violations
+    sabotage(monkeypatch)
+    assert any(
+        re.search("times|is in both|is nowhere|has vanished", each) for each in outcome(*SABOTAGES[sabotage]).violations
+    )
+
+
+# Those that a few random histories are enough for; the others take some hundred.
+@pytest.mark.usefixtures("mended")
+@pytest.mark.parametrize("sabotage", [known_letters_ignored, settled_nothing])
+def test_random_histories_find_a_broken_protocol(sabotage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sabotage(monkeypatch)
+    with pytest.raises(AssertionError, match=r"times|is in both|the last run has left"):
+        run_state_machine_as_test(Histories, settings=settings(HISTORIES, max_examples=300, phases=[Phase.generate]))
