@@ -21,11 +21,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest import pipeline, stage
-from kafka_lake.ingest.pipeline import Run
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import TableState
 from kafka_lake_tests.unit.simulated import LETTERS, PLACES, STEPS, TABLE, Attempt, Event, World, simulate
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "0"))
@@ -105,7 +102,6 @@ class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
-        self.world.bears_stale_letters = True
 
     @rule(event=interference)
     def interfere(self, event: tuple[str, object]) -> None:
@@ -148,31 +144,6 @@ class HistoriesWithRepairs(Histories):
         self.world.run(attempt)
 
 
-def look_again_if_overtaken(patch: pytest.MonkeyPatch) -> None:
-    """Mend the first of the known defects below."""
-    state = Run.state
-
-    def looking(run: Run) -> TableState | None:
-        found = state(run)
-        if found and found.position and any(o > run.now.end.get(p, -1) for p, o in found.position.offsets.items()):
-            run.look()
-        return found
-
-    patch.setattr(Run, "state", looking)
-
-
-def publish_only_from_the_head(patch: pytest.MonkeyPatch) -> None:
-    """Mend the second."""
-    publish = StagingBranch.publish
-
-    def checked(branch: StagingBranch, staged: int) -> None:
-        if branch.name.endswith("_settle") and branch._main_head() != branch.head:
-            raise PublishRefusedError(f"main is not at {branch.head} any more")
-        publish(branch, staged)
-
-    patch.setattr(StagingBranch, "publish", checked)
-
-
 @pytest.fixture(autouse=True)
 def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     simulate(monkeypatch)
@@ -181,14 +152,6 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.fixture
-def mended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the known defects, so that histories show others."""
-    look_again_if_overtaken(monkeypatch)
-    publish_only_from_the_head(monkeypatch)
-
-
-@pytest.mark.usefixtures("mended")
 @pytest.mark.parametrize("machine", [Histories, HistoriesWithRepairs])
 def test_every_history_ends_with_every_record_once(machine: type[Histories]) -> None:
     run_state_machine_as_test(machine, settings=HISTORIES)
@@ -347,7 +310,6 @@ def test_a_broken_protocol_shows(sabotage: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 # Those that a few random histories are enough for; the others take some hundred.
-@pytest.mark.usefixtures("mended")
 @pytest.mark.parametrize("sabotage", [known_letters_ignored, settled_nothing])
 def test_random_histories_find_a_broken_protocol(sabotage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sabotage(monkeypatch)
