@@ -13,6 +13,9 @@ RECORDS_A_SPLIT = 100_000
 _TUNED = {
     # Fewer, larger polls: the source's own defaults spend most of their time asking.
     "kafka.max.poll.records": "20000",
+    # All that is asked for is there. A fetch that waits for more at the log's end would hold up the next question on
+    # its connection: half a second for every partition.
+    "kafka.fetch.max.wait.ms": "10",
     "kafka.max.partition.fetch.bytes": str(16 << 20),
     "kafka.fetch.max.bytes": str(64 << 20),
 }

@@ -35,6 +35,7 @@ from kafka_lake.lake.tables import apply_changes, ensure_table, schema_of
 
 _TARGET_FILE_BYTES = 128 << 20
 _ROWS_WORTH_A_TASK = 250_000
+_PARTITIONS_WORTH_A_TASK = 100
 _GUESSED_BYTES_PER_ROW = 100
 _SAMPLE_CHARACTERS = 200
 
@@ -166,7 +167,7 @@ def create_table(spec: TopicTable, systems: Systems, records: DataFrame) -> None
     """Create the topic's table with the columns, partition spec, sort order and properties its settings ask for."""
     spark = systems.spark()
     columns = value_schema(spec, spark, None, records)
-    rows = rows_of(decode_json(records, columns), spec)
+    rows = rows_of(decode_json(records, columns, messages=False), spec)
     schema = schema_of(_arrow(rows, columns))
     ensure_table(systems.catalog, spec.identifier, schema, spec.partition_by, spec.sort_by, spec.properties)
 
@@ -220,7 +221,7 @@ def stage(
     with ExitStack() as undo:
         while True:
             name = branch_name(run_id, state.head or 0)
-            decoded = decode_json(records, columns, max_record_bytes=spec.max_record_bytes)
+            decoded = decode_json(records, columns, max_record_bytes=spec.max_record_bytes, messages=False)
             _evolve(spec, state, rows_of(decoded, spec, topic_id), columns)
             state = replace(state, table=state.table.refresh())
             observation = Observation()
@@ -258,10 +259,12 @@ def stage(
         known_failed = 0
         classes: tuple[LetterClass, ...] = ()
         vanished: tuple[Vanished, ...] = ()
-        if refusals is not None:
-            decoded = with_transform_errors(decoded, transform_errors(transformed(decoded, spec, topic_id), spec))
-        letters = dead_letters_of(decoded, run_id, topic_id=topic_id)
+        letters = None
         if failed:
+            decoded = decode_json(records, columns, max_record_bytes=spec.max_record_bytes)
+            if refusals is not None:
+                decoded = with_transform_errors(decoded, transform_errors(transformed(decoded, spec, topic_id), spec))
+            letters = dead_letters_of(decoded, run_id, topic_id=topic_id)
             if plan.kind != "redeliver" and spec.dead_letters == "table":
                 dead, known_failed = _stage_dead_letters(spec, systems, plan, letters, primary, run_id)
                 if dead is not None:
@@ -271,7 +274,7 @@ def stage(
                 letters if dead is None or known_failed else added_rows(systems, spec.dead_letter_table, dead)
             )
         if plan.kind == "replace":
-            primary, vanished = _keep_what_vanished(spec, systems, plan, primary, letters if failed else None)
+            primary, vanished = _keep_what_vanished(spec, systems, plan, primary, letters)
         undo.pop_all()
     return Staged(
         primary,
@@ -541,5 +544,8 @@ def _tasks(state: TableState, plan: Plan, spark: Any) -> int:
     rows, size = int(summary.get("total-records", 0)), int(summary.get("total-files-size", 0))
     per_row = size / rows if rows else _GUESSED_BYTES_PER_ROW
     by_bytes = -(-int(plan.records_at_most * per_row) // _TARGET_FILE_BYTES)
-    by_work = min(-(-plan.records_at_most // _ROWS_WORTH_A_TASK), int(spark.conf.get("kafka-lake.cores", "2")))
-    return max(1, by_bytes, by_work)
+    cores = int(spark.conf.get("kafka-lake.cores", "2"))
+    by_work = min(-(-plan.records_at_most // _ROWS_WORTH_A_TASK), cores)
+    # Each Kafka partition takes a consumer of its own to open: many are opened on all cores.
+    by_partitions = min(-(-len(plan.ranges) // _PARTITIONS_WORTH_A_TASK), cores)
+    return max(1, by_bytes, by_work, by_partitions)
