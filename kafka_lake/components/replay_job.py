@@ -61,8 +61,12 @@ def _replay(
         raise dg.Failure(description=str(error), allow_retries=False) from error
 
 
+def _topics(context: dg.OpExecutionContext) -> list[TopicTable]:
+    return topics_of(context.repository_def)
+
+
 def _chosen(context: dg.OpExecutionContext, topic: str) -> list[TopicTable]:
-    specs = topics_of(context.repository_def)
+    specs = _topics(context)
     chosen = [spec for spec in specs if spec.topic == topic]
     if not chosen:
         known = ", ".join(sorted({spec.topic for spec in specs})) or "none"

@@ -34,9 +34,9 @@ def read(spark: SparkSession, options: Mapping[str, str], plan: Plan, topic: str
         A lazy frame. Evaluating it fails if an offset in the ranges is gone (``failOnDataLoss``).
     """
     reader: Any = spark.read.format("kafka").options(**{**_TUNED, **options})
-    splits = -(-plan.records_at_most // RECORDS_A_SPLIT)
-    if splits > len(plan.ranges):
-        # A long range becomes several, in proportion to its length: no core waits for the one long partition.
+    if max((len(r) for r in plan.ranges), default=0) > RECORDS_A_SPLIT:
+        # Spark cuts ranges in proportion to their length: no core waits for the one long partition.
+        splits = len(plan.ranges) + plan.records_at_most // RECORDS_A_SPLIT
         reader = reader.option("minPartitions", str(splits))
     partitions = [r.partition for r in plan.ranges]
     return (

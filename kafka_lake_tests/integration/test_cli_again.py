@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
+import kafka_lake.cli
 import kafka_lake.cli_topics
 from kafka_lake.cli import app
 from kafka_lake.cli_again import LetterOffsets, dead_letters
@@ -34,10 +36,12 @@ def cli(monkeypatch: pytest.MonkeyPatch, systems: NewSystems) -> Callable[..., R
         yield systems()
 
     monkeypatch.setattr(kafka_lake.cli_topics, "systems_at_hand", at_hand)
+    # A console looks at the terminal once, when the module is imported.
+    monkeypatch.setattr(kafka_lake.cli, "_out", Console(width=100))
 
     def run(spec: TopicTable, command: str, *arguments: str, answer: str | None = None) -> Result:
         monkeypatch.setattr(kafka_lake.cli_topics, "topic_tables", lambda topic=None: [spec])
-        result = CliRunner(env={"COLUMNS": "100"}).invoke(app, [command, spec.topic, *arguments], input=answer)
+        result = CliRunner().invoke(app, [command, spec.topic, *arguments], input=answer)
         print(result.output)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result

@@ -67,8 +67,8 @@ def test_a_topic_with_nearly_everything_in_one_partition_is_read_by_all_cores(
     count = 4 * RECORDS_A_SPLIT
     for number in range(count):
         topic.producer.produce(topic.name, b'{"id": %d}' % number, partition=0 if number % 10 else number // 10 % 4)
-        if number % 10_000 == 0:
-            topic.producer.poll(0)
+        if number % 50_000 == 0:
+            assert topic.producer.flush(120) == 0
     assert topic.producer.flush(120) == 0
     made = systems()
     todo = plan(None, made.cluster.watermarks_of(topic.name), dict.fromkeys(range(4), 0), 10 * count)
