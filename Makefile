@@ -46,8 +46,8 @@ dev: $(STAMP) ## The local stack with live orders and Dagster's UI, until Ctrl-C
 
 .PHONY: test
 test: $(STAMP) ## All tests; two at a time where each has its own broker and Spark
-	@$(BIN)/pytest -n 2 --dist loadscope $(addprefix kafka_lake_tests/,unit integration)
-	@$(BIN)/pytest $(addprefix kafka_lake_tests/,e2e chaos)
+	@$(BIN)/pytest -n 2 --dist worksteal $(addprefix kafka_lake_tests/,chaos integration unit)
+	@$(BIN)/pytest kafka_lake_tests/e2e
 
 .PHONY: chaos
 chaos: MINUTES ?= 10
