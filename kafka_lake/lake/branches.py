@@ -16,6 +16,7 @@ from kafka_lake.lake.positions import ancestors, head_of
 log = logging.getLogger(__name__)
 
 PREFIX = "kafka_lake_"
+_PUBLICATIONS = 3
 _NAME = re.compile(rf"{PREFIX}(?P<created>\d+)_(?P<head>\d+)_\w+")
 
 
@@ -89,6 +90,16 @@ class StagingBranch:
                 f"Table {'.'.join(self.identifier)}: branch {self.name} holds snapshot {found}, "
                 f"not the audited {staged}."
             )
+        again = tenacity.Retrying(
+            # Whoever changes another branch at the same moment makes the catalog refuse this commit too.
+            retry=tenacity.retry_if_not_exception_type(PublishRefusedError),
+            stop=tenacity.stop_after_attempt(_PUBLICATIONS),
+            wait=tenacity.wait_random_exponential(0.05),
+            reraise=True,
+        )
+        again(self._fast_forward, staged)
+
+    def _fast_forward(self, staged: int) -> None:
         namespace, table = self.identifier
         try:
             self._spark.sql(
