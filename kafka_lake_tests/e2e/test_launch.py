@@ -14,6 +14,7 @@ from kafka_lake.demo import orders
 from kafka_lake.demo.ports import Ports
 from kafka_lake.demo.runs import DagsterRuns, RunReport
 from kafka_lake.demo.stack import Stack
+from kafka_lake.ingest.audit import CHECKS
 from kafka_lake.lake.positions import read_state
 from kafka_lake.lake.resource import CatalogResource
 
@@ -44,7 +45,6 @@ PARTITIONS = """
 query ($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode { partitionKeys } } }
 """
 LOCATION = {"repositoryLocationName": "kafka_lake", "repositoryName": "__repository__"}
-CHECKS = ("row_count", "offset_continuity", "schema_evolution")
 
 
 def use_free_ports(monkeypatch: pytest.MonkeyPatch) -> Ports:
