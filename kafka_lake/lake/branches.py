@@ -3,6 +3,7 @@
 import logging
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -16,8 +17,18 @@ from kafka_lake.lake.positions import ancestors, head_of
 log = logging.getLogger(__name__)
 
 PREFIX = "kafka_lake_"
-_PUBLICATIONS = 3
+_TRIES = 5
 _NAME = re.compile(rf"{PREFIX}(?P<created>\d+)_(?P<head>\d+)_\w+")
+
+
+def _patiently(change: Callable[[], object]) -> None:
+    """Change a table's refs, again if it fails: who changes another ref at that moment makes a catalog refuse it."""
+    tenacity.Retrying(
+        retry=tenacity.retry_if_not_exception_type(PublishRefusedError),
+        stop=tenacity.stop_after_attempt(_TRIES),
+        wait=tenacity.wait_random_exponential(0.05),
+        reraise=True,
+    )(change)
 
 
 def branch_name(run_id: str, head: int, purpose: str = "stage") -> str:
@@ -64,7 +75,8 @@ class StagingBranch:
 
     def create(self) -> None:
         """Create the branch at the head. A branch of that name must not exist."""
-        self._spark.sql(f"ALTER TABLE {self._table} CREATE BRANCH `{self.name}` AS OF VERSION {self.head}")
+        statement = f"ALTER TABLE {self._table} CREATE BRANCH `{self.name}` AS OF VERSION {self.head}"
+        _patiently(lambda: self._spark.sql(statement))
 
     def staged_snapshot(self) -> int | None:
         """Return the snapshot that the branch points to, None if the branch or the table is gone."""
@@ -90,14 +102,7 @@ class StagingBranch:
                 f"Table {'.'.join(self.identifier)}: branch {self.name} holds snapshot {found}, "
                 f"not the audited {staged}."
             )
-        again = tenacity.Retrying(
-            # Whoever changes another branch at the same moment makes the catalog refuse this commit too.
-            retry=tenacity.retry_if_not_exception_type(PublishRefusedError),
-            stop=tenacity.stop_after_attempt(_PUBLICATIONS),
-            wait=tenacity.wait_random_exponential(0.05),
-            reraise=True,
-        )
-        again(self._fast_forward, staged)
+        _patiently(lambda: self._fast_forward(staged))
 
     def _fast_forward(self, staged: int) -> None:
         namespace, table = self.identifier
@@ -133,12 +138,8 @@ class StagingBranch:
 
         Never raises: what can't be removed is logged and left behind, invisible to readers.
         """
-        # Who drops another branch at the same moment makes this one's commit stale: it is tried anew.
-        again = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_random_exponential(0.05), reraise=True
-        )
         try:
-            again(self._discard)
+            _patiently(self._discard)
         except Exception as error:
             # The cause that led here must not be hidden by a clean-up that fails too; the branch can't publish itself.
             reason = (str(error) or repr(error)).splitlines()[0]
