@@ -17,7 +17,7 @@ from kafka_lake.ingest.plan import Plan, is_time, offsets_of, replacement, reset
 from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.retry import call
 from kafka_lake.ingest.settle import at_version, due, settle
-from kafka_lake.ingest.stage import Staged, origin_of
+from kafka_lake.ingest.stage import Staged, any_of, origin_of
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import OffsetRange, Watermarks
@@ -116,9 +116,7 @@ def _refuse_older_rows(spec: TopicTable, systems: Systems, extent: Extent, now: 
     if not cut or state.head is None:
         return
     origin, moment = origin_of(spec), F.timestamp_millis(F.lit(start_timestamp_ms(extent.start, "--from")))
-    older = F.lit(False)
-    for partition, low in cut.items():
-        older = older | ((origin("partition") == partition) & (origin("offset") < low))
+    older = any_of([(origin("partition") == p) & (origin("offset") < low) for p, low in cut.items()])
     rows = at_version(systems.spark(), systems.catalog.spark_name(spec.identifier), state.head)
     gone = rows.filter(older & (origin("timestamp") >= moment)).groupBy(origin("partition").alias("partition"))
     found = gone.agg(F.min(origin("offset")).alias("first"), F.max(origin("offset")).alias("last")).collect()
@@ -274,9 +272,8 @@ def redeliver(
 
     def published(staged: Staged) -> None:
         done.append(staged)
-        relabelled = staged.letters if staged.failed else None
         try:
-            settle(spec, systems, run_id, forced=True, relabelled=relabelled, on_step=on_step)
+            settle(spec, systems, run_id, forced=True, relabelled=staged.letters, on_step=on_step)
         except Exception as error:
             say(f"Topic {spec.topic}: the letters that were moved will be taken out by the next run: {error}")
 

@@ -13,7 +13,6 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, branch_name
@@ -22,7 +21,6 @@ from kafka_lake.lake.positions import (
     RUN_ID,
     TableState,
     ancestors,
-    head_of,
     read_state,
     row_count,
     summary_of,
@@ -143,15 +141,7 @@ def settle(
             writer = writer.option(f"snapshot-property.{SETTLED}", found.mark)
         writer.overwrite(F.lit(True))
         on_step("letters settled")
-        after = letters.table.refresh()
-        tip = head_of(after, branch.name)
-        snapshot = after.metadata.snapshot_by_id(tip) if tip else None
-        if snapshot is None or snapshot.parent_snapshot_id != letters.head:
-            # A write to a branch that is gone makes a new one, at whatever main is by then.
-            raise PublishRefusedError(
-                f"Table {'.'.join(spec.dead_letter_table)}: branch {branch.name} was taken away during a write."
-            )
-        branch.publish(snapshot.snapshot_id)
+        branch.publish(branch.written(letters.head).snapshot_id)
     finally:
         branch.discard()
     on_step("settled letters published")

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from kafka_lake.errors import AuditFailedError, ConfigurationError, PublishRefusedError, TableError
+from kafka_lake.errors import AuditFailedError, ConfigurationError, TableError
 from kafka_lake.ingest.decode.frame import (
     TRANSFORM_ERROR,
     dead_letters_of,
@@ -129,12 +129,12 @@ class Staged:
             table.branch.discard()
 
 
-def value_schema(spec: TopicTable, spark: Any, state: TableState | None, records: DataFrame) -> T.StructType:
+def value_schema(spec: TopicTable, systems: Systems, state: TableState | None, records: DataFrame) -> T.StructType:
     """Return the columns to decode: those declared, else the table's own, else what the records show.
 
     Args:
         spec: Its ``schema`` counts first.
-        spark: Parses DDL, and looks at the records if nothing else tells.
+        systems: Spark looks at the table, or at the records if nothing else tells.
         state: The table, None if there is none yet.
         records: Read only for a topic without schema and table.
 
@@ -144,7 +144,7 @@ def value_schema(spec: TopicTable, spark: Any, state: TableState | None, records
     if spec.schema is not None:
         return T._parse_datatype_string(spec.schema)
     if state is not None:
-        columns = spark.table(_spark_name(state)).schema
+        columns = systems.spark().table(systems.catalog.spark_name(spec.identifier)).schema
         return T.StructType([f for f in columns if f.name != spec.metadata_column])
     observed = records.agg(observed_schema().alias("observed")).collect()[0]["observed"]
     inferred = schema_from_observation(observed)
@@ -158,15 +158,9 @@ def value_schema(spec: TopicTable, spark: Any, state: TableState | None, records
     return inferred
 
 
-def _spark_name(state: TableState) -> str:
-    catalog, *identifier = (state.table.catalog.name, *state.table.name())
-    return ".".join(f"`{part}`" for part in (catalog, *identifier))
-
-
 def create_table(spec: TopicTable, systems: Systems, records: DataFrame) -> None:
     """Create the topic's table with the columns, partition spec, sort order and properties its settings ask for."""
-    spark = systems.spark()
-    columns = value_schema(spec, spark, None, records)
+    columns = value_schema(spec, systems, None, records)
     rows = rows_of(decode_json(records, columns, messages=False), spec)
     schema = schema_of(_arrow(rows, columns))
     ensure_table(systems.catalog, spec.identifier, schema, spec.partition_by, spec.sort_by, spec.properties)
@@ -206,9 +200,8 @@ def stage(
         AuditFailedError: If the rows' schema doesn't fit the table's and the change is not safe. Nothing is staged.
         PublishRefusedError: If others changed the table so much that the branch is not what was begun.
     """
-    spark = systems.spark()
     topic_id = plan.after.identity.topic_id
-    columns = value_schema(spec, spark, state, records)
+    columns = value_schema(spec, systems, state, records)
     letters_table = None if plan.kind == "redeliver" else systems.catalog.table(spec.dead_letter_table)
     known = _known_letters(spec, systems, plan, read_state(letters_table)) if letters_table else None
     marks = {}
@@ -345,7 +338,7 @@ def _known_letters(spec: TopicTable, systems: Systems, plan: Plan, letters: Tabl
 def _within(ranges: Sequence[OffsetRange], topic_id: str, column: Callable[[str], Any]) -> Any:
     """Return the condition that a row or letter is of these offsets of this very topic."""
     same_topic = column("topic_id").eqNullSafe(F.lit(topic_id or None))
-    return same_topic & _any_of(
+    return same_topic & any_of(
         [
             (column("partition") == r.partition) & (column("offset") >= r.start) & (column("offset") < r.end)
             for r in ranges
@@ -353,12 +346,12 @@ def _within(ranges: Sequence[OffsetRange], topic_id: str, column: Callable[[str]
     )
 
 
-def _any_of(conditions: Sequence[Any]) -> Any:
+def any_of(conditions: Sequence[Any]) -> Any:
     """Return the disjunction as a balanced tree: a chain of a thousand is deeper than the optimizer's stack."""
     if len(conditions) <= 1:
         return conditions[0] if conditions else F.lit(False)
     half = len(conditions) // 2
-    return _any_of(conditions[:half]) | _any_of(conditions[half:])
+    return any_of(conditions[:half]) | any_of(conditions[half:])
 
 
 def _stage_dead_letters(
@@ -456,10 +449,7 @@ def _keep_what_vanished(
     missing = gone.select(*[F.col(key).alias(f"their_{key}") for key in gone.columns])
     same = (origin("partition") == F.col("their_partition")) & (origin("offset") == F.col("their_offset"))
     before.join(missing, same, "left_semi").coalesce(1).writeTo(primary.branch.write_name).append()
-    tip = primary.branch.staged_snapshot()
-    if tip is None:
-        raise PublishRefusedError(f"Table {'.'.join(spec.identifier)}: branch {primary.branch.name} is gone.")
-    return replace(primary, snapshot=tip), ()
+    return replace(primary, snapshot=primary.branch.written(primary.appended).snapshot_id), ()
 
 
 def origin_of(spec: TopicTable) -> Callable[[str], Any]:
@@ -503,14 +493,7 @@ def _write(
         for key, value in {POSITION: carried.to_json(), RUN_ID: run_id, **marks}.items():
             writer = writer.option(f"snapshot-property.{key}", value)
         writer.append()
-        state.table.refresh()
-        tip = branch.staged_snapshot()
-        snapshot = state.table.metadata.snapshot_by_id(tip) if tip else None
-        if base is None or snapshot is None or snapshot.parent_snapshot_id != base:
-            # A write to a branch that is gone makes a new one, at whatever main is by then.
-            raise PublishRefusedError(
-                f"Table {'.'.join(identifier)}: branch {name} was taken away while rows were written to it."
-            )
+        snapshot = branch.written(base)
     except BaseException:
         branch.discard()
         raise

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import tenacity
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.errors import PublishRefusedError
 from kafka_lake.lake.catalog import LakeCatalog
@@ -82,6 +83,26 @@ class StagingBranch:
         """Return the snapshot that the branch points to, None if the branch or the table is gone."""
         table = self._catalog.table(self.identifier)
         return head_of(table, self.name) if table else None
+
+    def written(self, after: int | None) -> Snapshot:
+        """Return the snapshot that a write has just added to the branch.
+
+        A write to a branch that is gone makes a new one, at whatever ``main`` is by then: that is found here.
+
+        Args:
+            after: What the branch pointed to before the write.
+
+        Raises:
+            PublishRefusedError: If the branch doesn't go on from there: it was taken away during the write.
+        """
+        tip = self.staged_snapshot()
+        table = self._catalog.table(self.identifier)
+        snapshot = table.metadata.snapshot_by_id(tip) if table and tip else None
+        if after is None or snapshot is None or snapshot.parent_snapshot_id != after:
+            raise PublishRefusedError(
+                f"Table {'.'.join(self.identifier)}: branch {self.name} was taken away during a write."
+            )
+        return snapshot
 
     def publish(self, staged: int) -> None:
         """Move ``main`` to the staged snapshot, if and only if ``main`` is still at the head the branch began from.
