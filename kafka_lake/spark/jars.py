@@ -1,7 +1,8 @@
 """Retrieves the jars of ``ivy.xml`` with the Ivy inside PySpark, once per user and version of that file.
 
 Ivy verifies checksums. Where the jars come from is Ivy's default or the user's own Ivy settings
-(``KAFKA_LAKE_IVY_SETTINGS``: a mirror, an offline folder). ``python -m kafka_lake.spark.jars`` fetches ahead.
+(``KAFKA_LAKE_IVY_SETTINGS``: a mirror, an offline folder). ``python -m kafka_lake.spark.jars`` fetches ahead what
+every deployment uses.
 """
 
 import fcntl
@@ -9,18 +10,21 @@ import hashlib
 import os
 import re
 import subprocess
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, get_args
+from typing import Literal
 
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.home import cache
 from kafka_lake.spark.java import find_java
 
-JarConf = Literal["spark", "broker"]
+JarConf = Literal["spark", "broker", "registry"]
+
+_AHEAD: tuple[JarConf, ...] = ("spark", "broker")
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")
 
@@ -42,7 +46,8 @@ def ensure_jars(conf: JarConf, say: Callable[[str], None] = silent) -> list[Path
     Safe to call from several processes at once: one retrieves, the others wait for it.
 
     Args:
-        conf: Whose jars: Spark's additions, or the embedded broker's class path.
+        conf: Whose jars: Spark's additions, the embedded broker's class path, or the embedded schema registry, whose
+            archive of 142 MB is unpacked and whose one jar here finds its others by itself.
         say: Called with a line of progress, only while retrieving.
 
     Returns:
@@ -90,10 +95,26 @@ def _retrieve(conf: JarConf, folder: Path, say: Callable[[str], None]) -> None:
     with TemporaryDirectory(dir=folder.parent, prefix=f"{conf}-partial-") as scratch:
         retrieved = Path(scratch, conf)
         lines = _run_ivy(_ivy_command(conf, retrieved), log, say)
+        if lines is None:
+            _unpack(retrieved)
         if lines is not None or not any(retrieved.glob("*.jar")):
             raise JarsError(_failure(conf, log, lines or []))
         retrieved.replace(folder)
     say(f"{len(list(folder.glob('*.jar')))} jars for {conf} are in {folder}")
+
+
+def _unpack(folder: Path) -> None:
+    """Replace the archives in a folder by what is in them."""
+    for archive in folder.glob("*.tar.gz"):
+        try:
+            with tarfile.open(archive, "r:gz") as content:
+                content.extractall(folder, filter="data")
+            archive.unlink()
+        except (OSError, tarfile.TarError) as error:
+            raise JarsError(
+                f"{archive.name} could not be unpacked in {jars_root()}: {error}.",
+                "Make room there, or point KAFKA_LAKE_CACHE to a folder that has it, and try again.",
+            ) from error
 
 
 def _run_ivy(command: list[str], log: Path, say: Callable[[str], None]) -> list[str] | None:
@@ -126,6 +147,7 @@ def _ivy_command(conf: JarConf, folder: Path) -> list[str]:
         "-types",
         "jar",
         "bundle",
+        "tar.gz",
         "-retrieve",
         f"{folder}/[artifact]-[revision].[ext]",
     ]
@@ -155,9 +177,9 @@ def _failure(conf: JarConf, log: Path, lines: list[str]) -> str:
 
 
 def main() -> None:
-    """Retrieve the jars of every configuration, with progress on standard output."""
+    """Retrieve Spark's and the broker's jars, with progress on standard output; the registry's come once it is used."""
     try:
-        for conf in get_args(JarConf):
+        for conf in _AHEAD:
             jars = ensure_jars(conf, say=lambda line: print(line, flush=True))
             print(f"{conf}: {len(jars)} jars ready")
     except KafkaLakeError as error:

@@ -32,6 +32,24 @@ exit 1
 """
 
 
+RETRIEVES_ARCHIVE = """\
+#!/bin/sh
+for last do :; done
+folder=$(dirname "$last")
+mkdir -p "$folder" "{runs}.content/lib"
+touch "{runs}.content/server-1.0.jar" "{runs}.content/lib/needed.jar"
+tar czf "$folder/server-1.0.tar.gz" -C "{runs}.content" .
+"""
+
+RETRIEVES_NO_ARCHIVE = """\
+#!/bin/sh
+for last do :; done
+folder=$(dirname "$last")
+mkdir -p "$folder"
+echo cut short > "$folder/server-1.0.tar.gz"
+"""
+
+
 class FakeIvy:
     def __init__(self, folder: Path) -> None:
         self.runs = folder / "runs"
@@ -102,6 +120,33 @@ def test_failure_names_reason_log_and_remedy_and_leaves_nothing_half(ivy: FakeIv
     assert len(jars.ensure_jars("spark")) == 2
 
 
+def test_an_archive_is_unpacked_and_only_its_top_is_the_class_path(ivy: FakeIvy) -> None:
+    ivy.behave(RETRIEVES_ARCHIVE)
+    (jar,) = jars.ensure_jars("registry")
+    assert jar.name == "server-1.0.jar"
+    assert (jar.parent / "lib" / "needed.jar").is_file()
+    assert not list(jars.jars_root().rglob("*.tar.gz"))
+    assert jars.jars_classpath("registry") == str(jar)
+
+
+def test_an_archive_that_cannot_be_unpacked_is_named_and_leaves_nothing_half(ivy: FakeIvy) -> None:
+    ivy.behave(RETRIEVES_NO_ARCHIVE)
+    with pytest.raises(jars.JarsError, match=r"server-1\.0\.tar\.gz .*KAFKA_LAKE_CACHE"):
+        jars.ensure_jars("registry")
+    assert not list(jars.jars_root().rglob("*registry*/"))
+    ivy.behave(RETRIEVES_ARCHIVE)
+    assert len(jars.ensure_jars("registry")) == 1
+
+
+def test_only_what_every_deployment_uses_is_fetched_ahead(ivy: FakeIvy, capsys: pytest.CaptureFixture[str]) -> None:
+    jars.main()
+    said = capsys.readouterr().out
+    assert "spark: 2 jars ready" in said
+    assert "broker: 2 jars ready" in said
+    assert "registry" not in said
+    assert ivy.times_run() == 2
+
+
 def test_users_ivy_settings_are_passed_on(ivy: FakeIvy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = tmp_path / "settings.xml"
     settings.touch()
@@ -122,5 +167,5 @@ def test_every_declared_jar_has_an_exact_version_and_stands_for_itself() -> None
     dependencies = ElementTree.parse(jars.IVY_FILE).getroot().findall("dependencies/dependency")
     assert dependencies
     for dependency in dependencies:
-        assert re.fullmatch(r"[0-9.-]+", dependency.get("rev", "")), dependency.get("name")
+        assert re.fullmatch(r"[0-9.-]+(\.Final)?", dependency.get("rev", "")), dependency.get("name")
         assert dependency.get("transitive") == "false", dependency.get("name")
