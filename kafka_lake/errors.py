@@ -35,6 +35,18 @@ class AuthorizationError(KafkaError):
     """The brokers know this client and don't allow it what it asked. Asking again is in vain until they do."""
 
 
+class RegistryError(KafkaLakeError):
+    """The schema registry didn't answer, or was overtaxed. No state is touched; asking again is safe."""
+
+
+class RegistryRefusedError(RegistryError):
+    """The registry refuses this client, or it isn't a registry. Asking again is in vain until that is mended."""
+
+
+class UnknownSchemaError(RegistryError):
+    """The registry has no such schema, or none in a language known here. It is up and asking again is in vain."""
+
+
 class DataLossError(KafkaLakeError):
     """Kafka no longer has records that the table has not yet. ``main`` is as it was."""
 

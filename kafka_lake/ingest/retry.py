@@ -24,6 +24,9 @@ from kafka_lake.errors import (
     ConfigurationError,
     KafkaError,
     KafkaLakeError,
+    RegistryError,
+    RegistryRefusedError,
+    UnknownSchemaError,
     UnknownTopicError,
 )
 
@@ -31,7 +34,14 @@ T = TypeVar("T")
 
 _LINE_LENGTH = 300
 
-_LASTING_KAFKA_ERRORS = (UnknownTopicError, AuthenticationError, AuthorizationError)
+_PASSING_ERRORS = (KafkaError, RegistryError)
+_LASTING_ERRORS = (
+    UnknownTopicError,
+    AuthenticationError,
+    AuthorizationError,
+    UnknownSchemaError,
+    RegistryRefusedError,
+)
 
 _PROGRAMMING_ERRORS = (
     ArithmeticError,
@@ -177,11 +187,11 @@ def is_transient(error: BaseException) -> bool:
         error: What an attempt raised.
 
     Returns:
-        True for brokers, catalogs and storage that don't answer or are overtaxed, for commits that lost a race, and
+        True for brokers, registry, catalogs and storage that don't answer or are overtaxed, for commits that lost a race, and
         for errors of Spark whose text names none of the causes that last. False for everything else.
     """
     if isinstance(error, KafkaLakeError):
-        return isinstance(error, KafkaError) and not isinstance(error, _LASTING_KAFKA_ERRORS)
+        return isinstance(error, _PASSING_ERRORS) and not isinstance(error, _LASTING_ERRORS)
     if isinstance(error, PySparkException | Py4JError) or _grpc_code(error):
         return _spark_may_recover(error)
     if isinstance(error, (*_PROGRAMMING_ERRORS, *_LASTING_SYSTEM_ERRORS)):

@@ -76,6 +76,7 @@ def operational(text: str) -> sql.OperationalError:
 
 TRANSIENT = [
     errors.KafkaError("no answer"),
+    errors.RegistryError("no answer"),
     iceberg.CommitFailedException("Requirement failed: branch main has changed"),
     iceberg.CommitStateUnknownException("502"),
     iceberg.ServerError("500"),
@@ -107,6 +108,8 @@ LASTING = [
     errors.UnknownTopicError("no such topic"),
     errors.AuthenticationError("refused"),
     errors.AuthorizationError("not allowed"),
+    errors.RegistryRefusedError("401"),
+    errors.UnknownSchemaError("no schema id 7"),
     errors.ConfigurationError("unknown setting"),
     errors.DataLossError("lost"),
     errors.TopicReplacedError("another topic"),
