@@ -1,8 +1,6 @@
 """JSON values: `from_json` in the JVM, strict: all but whole JSON objects of the columns' types are dead letters."""
 
 import json
-from functools import reduce
-from operator import or_
 from typing import Any
 from uuid import uuid4
 
@@ -11,6 +9,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.ingest.decode import NOT_JSON, NULL_IN_REQUIRED_COLUMN, TOO_LARGE, WRONG_TYPE
+from kafka_lake.ingest.decode.project import cut, null_required, project, reasons, short
+from kafka_lake.ingest.decode.target import Target
 
 CORRUPT = "__kafka_lake_corrupt"
 _PARSED, _RAW, _SEEN = "__kafka_lake_parsed", "__kafka_lake_raw", "__kafka_lake_seen"
@@ -18,23 +18,23 @@ _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 _NAME_AND_KIND = "array<struct<name: string, kind: string>>"
 _DOUBLE_DIGITS = 15
 _LONG_DIGITS = 18
-_SHOWN = 80
 _MESSAGE = 2000
 # No value can hold it: it is made anew in each process.
 _END = uuid4().hex
 
 
 def decode_json(
-    records: DataFrame, schema: T.StructType, *, max_record_bytes: int | None = None, messages: bool = True
+    records: DataFrame,
+    columns: T.StructType | Target,
+    *,
+    max_record_bytes: int | None = None,
+    messages: bool = True,
 ) -> DataFrame:
     """Add ``decoded``, ``error_class`` and ``error_message`` to records whose value is JSON.
 
-    A field belongs to the column of exactly its name: ``{"ID": 3}`` gives a column ``id`` null, whatever
-    ``spark.sql.caseSensitive`` says of columns, as in all of Spark's JSON functions.
-
     Args:
         records: What `read` gave; null values (tombstones) get all three as null.
-        schema: Columns to look for. Fields that it doesn't name are left aside; not-null columns must be there.
+        columns: Columns to look for. Fields that feed none are left aside; not-null columns must be there.
         max_record_bytes: Longer values are not parsed, they are ``too_large``; None for no limit.
         messages: Whether ``error_message`` says anything; for who doesn't select it, building it is time lost.
 
@@ -42,14 +42,17 @@ def decode_json(
         The records with three more columns, one row for each, none lost. Messages cost nothing where they are not
         selected: they take a value apart again.
     """
+    target = columns if isinstance(columns, Target) else Target(columns)
+    asked = asked_fields(target)
     text = F.col("value").cast("string")
     size = F.octet_length(F.col("value"))
-    optional = T.StructType([T.StructField(f.name, nullable_all(f.dataType)) for f in schema])
-    parsed = _parse(optional)
+    whole = isinstance(asked, T.VariantType)
+    parsed = F.try_parse_json(text) if whole else _parse(asked)
     if max_record_bytes is not None:
         parsed = F.when(size <= max_record_bytes, parsed)
-    corrupt = F.col(_PARSED).isNull() | _field(_PARSED, CORRUPT).isNotNull()
-    required = [f.name for f in schema if not f.nullable]
+    corrupt = F.col(_PARSED).isNull() if whole else F.col(_PARSED).isNull() | _field(_PARSED, CORRUPT).isNotNull()
+    row, misfits = project(F.col(_PARSED), asked, target)
+    misfit, misfit_message = reasons(misfits)
 
     error_class: Column = F.when(F.col("value").isNull(), F.lit(None).cast("string"))
     if max_record_bytes is not None:
@@ -58,35 +61,69 @@ def decode_json(
     # What a variant refuses is no strict JSON: a field that is there twice, single quotes.
     error_class = error_class.when(corrupt & F.try_parse_json(text).isNull(), F.lit(NOT_JSON))
     error_class = error_class.when(corrupt, F.lit(WRONG_TYPE))
-    if required:
-        any_null = reduce(or_, (_field(_PARSED, name).isNull() for name in required))
-        error_class = error_class.when(any_null, F.lit(NULL_IN_REQUIRED_COLUMN))
+    if misfits:
+        error_class = error_class.when(misfit, F.lit(WRONG_TYPE))
+    nulls = null_required(row, target.columns)
+    if nulls is not None:
+        error_class = error_class.when(nulls != "", F.lit(NULL_IN_REQUIRED_COLUMN))
 
     decoded = records.withColumn(_PARSED, parsed).select(
-        *records.columns,
-        _PARSED,
-        F.struct(*[_field(_PARSED, f.name).alias(f.name) for f in schema]).alias("decoded"),
-        error_class.alias("error_class"),
+        *records.columns, _PARSED, row.alias("decoded"), error_class.alias("error_class")
     )
     if not messages:
         return decoded.drop(_PARSED).withColumn("error_message", F.lit(None).cast("string"))
 
     found = F.col("error_class")
-    message: Column = F.when(found == NOT_JSON, _not_json(text)).when(found == WRONG_TYPE, _wrong_type(optional))
-    if required:
-        nulls = F.array_join(F.array_except(_constant(required, "array<string>"), _there()), ", ")
+    wrong = F.lit("A field doesn't fit its column.") if whole else _wrong_type(asked)
+    said = F.when(misfit, F.substring(misfit_message, 1, _MESSAGE)).otherwise(wrong) if misfits else wrong
+    message: Column = F.when(found == NOT_JSON, _not_json(text)).when(found == WRONG_TYPE, said)
+    if nulls is not None:
         said = F.concat(F.lit("Required, but null or missing: "), nulls, F.lit("."))
         message = message.when(found == NULL_IN_REQUIRED_COLUMN, F.substring(said, 1, _MESSAGE))
     if max_record_bytes is not None:
-        said = F.concat(
-            F.lit("The value has "), size.cast("string"), F.lit(f" bytes, the limit is {max_record_bytes}.")
-        )
-        message = message.when(found == TOO_LARGE, said)
+        message = message.when(found == TOO_LARGE, too_large(size, max_record_bytes))
     return (
         decoded.withColumn(_RAW, F.when(found == WRONG_TYPE, F.from_json(text, "map<string, string>")))
         .withColumn(_SEEN, F.when(found == WRONG_TYPE, F.from_json(text, "map<string, variant>")))
         .select(*records.columns, "decoded", "error_class", message.alias("error_message"))
     )
+
+
+def asked_fields(target: Target) -> T.StructType | T.VariantType:
+    """Return the type to parse records as: a field for each name that feeds columns.
+
+    A field that feeds columns of several types is a variant. So is an object with two fields that differ in case
+    only, since Spark can't tell them apart in a struct.
+    """
+    return _asked(target.columns, target, "")
+
+
+def _asked(columns: T.StructType, target: Target, prefix: str) -> T.StructType | T.VariantType:
+    kinds: dict[str, list[T.DataType]] = {}
+    for column in columns:
+        kind = _asked_type(column.dataType, target, f"{prefix}{column.name}")
+        for name in target.feeds(f"{prefix}{column.name}", column.name):
+            kinds.setdefault(name, []).append(kind)
+    if len({name.lower() for name in kinds}) < len(kinds):
+        return T.VariantType()
+    return T.StructType(
+        [T.StructField(name, each[0] if len(each) == 1 else T.VariantType()) for name, each in kinds.items()]
+    )
+
+
+def _asked_type(kind: T.DataType, target: Target, path: str) -> T.DataType:
+    if isinstance(kind, T.StructType):
+        return _asked(kind, target, f"{path}.")
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_asked_type(kind.elementType, target, f"{path}.element"))
+    if isinstance(kind, T.MapType):
+        return T.MapType(kind.keyType, _asked_type(kind.valueType, target, f"{path}.value"))
+    return kind
+
+
+def too_large(size: Column, limit: int) -> Column:
+    """Return the message for a value of more bytes than the topic's limit."""
+    return F.concat(F.lit("The value has "), size.cast("string"), F.lit(f" bytes, the limit is {limit}."))
 
 
 def _parse(columns: T.StructType) -> Column:
@@ -106,7 +143,7 @@ def _one_object(text: Column) -> Column:
 def _not_json(text: Column) -> Column:
     begins = F.regexp_extract(text, r"^\s*(\S)", 1)
     is_json = F.try_parse_json(text).isNotNull()
-    start = _cut(F.ltrim(text))
+    start = cut(F.ltrim(text))
     return (
         F.when(
             ~F.is_valid_utf8(text),
@@ -129,7 +166,7 @@ def _not_json(text: Column) -> Column:
 
 def _wrong_type(columns: T.StructType) -> Column:
     # One expression for all columns: one for each would take Spark half a minute to plan for a table of 200.
-    kinds = _constant([{"name": f.name, "kind": _short(f.dataType)} for f in columns], _NAME_AND_KIND)
+    kinds = _constant([{"name": f.name, "kind": short(f.dataType)} for f in columns], _NAME_AND_KIND)
     nested = [f for f in columns if isinstance(f.dataType, T.StructType | T.ArrayType | T.MapType)]
     # What fits of a nested value may be there without the rest.
     partly = [F.when(_parse(T.StructType([f])).getField(CORRUPT).isNotNull(), F.lit(f.name)) for f in nested]
@@ -142,12 +179,12 @@ def _wrong_type(columns: T.StructType) -> Column:
         text = F.schema_of_variant(seen) == "STRING"
         shown = F.when(text, F.to_json(seen)).otherwise(F.try_element_at(F.col(_RAW), column["name"]))
         return F.concat(
-            F.lit("Column "), column["name"], F.lit(" ("), column["kind"], F.lit(") got "), _cut(shown), F.lit(".")
+            F.lit("Column "), column["name"], F.lit(" ("), column["kind"], F.lit(") got "), cut(shown), F.lit(".")
         )
 
     wrong = F.filter(kinds, lambda column: F.array_contains(misfits, column["name"]))
     named = F.substring(F.array_join(F.transform(wrong, said), " "), 1, _MESSAGE)
-    return F.when(named != "", named).otherwise(F.lit(f"A field doesn't fit its column: {_short(columns, 500)}."))
+    return F.when(named != "", named).otherwise(F.lit(f"A field doesn't fit its column: {short(columns, 500)}."))
 
 
 def _there() -> Column:
@@ -158,11 +195,6 @@ def _there() -> Column:
 
 def _constant(values: list[Any], kind: str) -> Column:
     return F.from_json(F.lit(json.dumps(values)), kind)
-
-
-def _cut(text: Column) -> Column:
-    short = F.when(F.char_length(text) > _SHOWN, F.concat(F.substring(text, 1, _SHOWN), F.lit("…"))).otherwise(text)
-    return F.regexp_replace(short, r"\p{Cntrl}", "\ufffd")
 
 
 def observed_schema(*, max_record_bytes: int | None = None) -> Column:
@@ -233,8 +265,3 @@ def nullable_all(kind: T.DataType) -> T.DataType:
 
 def _field(struct: str, name: str) -> Column:
     return F.col(struct).getField(name)
-
-
-def _short(kind: T.DataType, length: int = _SHOWN) -> str:
-    text: str = kind.simpleString()
-    return text if len(text) <= length else text[: length - 1] + "…"

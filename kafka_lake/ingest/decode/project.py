@@ -1,0 +1,283 @@
+"""From a record's fields to a table's columns, by name at every depth; what fits no column is named.
+
+Fields arrive as Spark structs, or as variants where their types are not known beforehand.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.ingest.decode.target import Target
+
+SHOWN = 80
+_WHOLE = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A reason for which a record fits no row.
+
+    Args:
+        there: True for records that have a value which fits none of the columns that it is meant for.
+        message: What to say then.
+    """
+
+    there: Column
+    message: Column
+
+
+def project(value: Column, have: T.DataType, target: Target) -> tuple[Column, list[Misfit]]:
+    """Return the columns that a record's fields make.
+
+    Args:
+        value: The record: a struct, or a variant that is an object.
+        have: Its type.
+        target: What shall come of it. Columns that the record lacks are null, fields without a column are left out.
+
+    Returns:
+        A struct of exactly the target's columns, null where the value is; and what may be wrong with a record.
+    """
+    return _struct(value, have, target.columns, target, "")
+
+
+def reasons(misfits: Sequence[Misfit]) -> tuple[Column, Column]:
+    """Return whether any of the misfits is there, and the messages of all that are, as one text."""
+    if not misfits:
+        return F.lit(False), F.lit(None).cast("string")
+    each = [F.when(F.coalesce(m.there, F.lit(False)), m.message) for m in misfits]
+    return reduce(or_, (F.coalesce(m.there, F.lit(False)) for m in misfits)), F.concat_ws(" ", *each)
+
+
+def fits(have: T.DataType, want: T.DataType) -> bool:
+    """Return whether every value of a type is one of another, unchanged: Iceberg's promotions, at every depth.
+
+    >>> fits(T.IntegerType(), T.LongType()), fits(T.LongType(), T.IntegerType())
+    (True, False)
+    """
+    if isinstance(have, T.StructType) and isinstance(want, T.StructType):
+        twins = {f.name.lower(): f.dataType for f in want}
+        return all(fits(f.dataType, twins[f.name.lower()]) for f in have if f.name.lower() in twins)
+    if isinstance(have, T.ArrayType) and isinstance(want, T.ArrayType):
+        return fits(have.elementType, want.elementType)
+    if isinstance(have, T.MapType) and isinstance(want, T.MapType):
+        return fits(have.keyType, want.keyType) and fits(have.valueType, want.valueType)
+    return _holds(have, want)
+
+
+def _holds(have: T.DataType, want: T.DataType) -> bool:
+    if have.simpleString() == want.simpleString() or isinstance(have, T.NullType):
+        return True
+    if isinstance(have, T.DecimalType) and isinstance(want, T.DecimalType):
+        return have.scale == want.scale and have.precision <= want.precision
+    if type(have) in _WHOLE and type(want) in _WHOLE:
+        return _WHOLE[type(have)] <= _WHOLE[type(want)]
+    floats: bool = isinstance(have, T.FloatType) and isinstance(want, T.DoubleType)
+    return floats
+
+
+def _alike(have: T.DataType, want: T.DataType) -> bool:
+    """Return whether two types differ at most within: both are structs, or lists, or maps."""
+    return _holds(have, want) or (type(have) is type(want) and isinstance(have, T.StructType | T.ArrayType | T.MapType))
+
+
+def _struct(
+    value: Column, have: T.DataType, want: T.StructType, target: Target, prefix: str
+) -> tuple[Column, list[Misfit]]:
+    made: dict[str, list[Column]] = {field.name: [] for field in want}
+    misfits: list[Misfit] = []
+    for found, kind, columns in _claims(value, have, want, target, prefix):
+        for column, part, wrong in _shared(found, kind, columns, target, prefix):
+            made[column].append(part)
+            misfits += wrong
+    fields = []
+    for field in want:
+        parts = made[field.name]
+        whole = F.coalesce(*parts) if len(parts) > 1 else parts[0] if parts else F.lit(None).cast(field.dataType)
+        fields.append(whole.alias(field.name))
+    return F.when(value.isNotNull(), F.struct(*fields)), misfits
+
+
+def _claims(
+    value: Column, have: T.DataType, want: T.StructType, target: Target, prefix: str
+) -> Iterator[tuple[Column, T.DataType, list[T.StructField]]]:
+    """Give each field of a record that feeds columns, its type, and those columns."""
+    names = [(name, field) for field in want for name in target.feeds(f"{prefix}{field.name}", field.name)]
+    if isinstance(have, T.VariantType):
+        for name in dict.fromkeys(name for name, _ in names):
+            path = f"$[{json.dumps(name, ensure_ascii=False)}]"
+            yield F.try_variant_get(value, path, "variant"), have, [f for n, f in names if n == name]
+        return
+    assert isinstance(have, T.StructType)
+    exact = {name for name, _ in names}
+    for field in have:
+        columns = [f for name, f in names if name == field.name]
+        if field.name not in exact:
+            there = {each.name for each in have}
+            alone = [f for name, f in names if name.lower() == field.name.lower() and name not in there]
+            columns = alone[:1]
+        if columns:
+            yield value.getField(field.name), field.dataType, list(dict.fromkeys(columns))
+
+
+def _shared(
+    value: Column, have: T.DataType, columns: Sequence[T.StructField], target: Target, prefix: str
+) -> Iterator[tuple[str, Column, list[Misfit]]]:
+    """Give each column its share of one field: the first that the field's value fits takes it."""
+    if isinstance(have, T.VariantType):
+        yield from _shared_variant(value, columns, target, prefix)
+        return
+    taker = next((c for c in columns if fits(have, c.dataType)), None) or next(
+        (c for c in columns if _alike(have, c.dataType)), None
+    )
+    if taker is not None:
+        part, wrong = _value(value, have, taker.dataType, target, f"{prefix}{taker.name}")
+        yield taker.name, part, wrong
+        return
+    first = columns[0]
+    said = f"Column {prefix}{first.name} ({short(first.dataType)}) got {short(have)}."
+    yield first.name, F.lit(None).cast(first.dataType), [Misfit(value.isNotNull(), F.lit(said))]
+
+
+def _shared_variant(
+    value: Column, columns: Sequence[T.StructField], target: Target, prefix: str
+) -> Iterator[tuple[str, Column, list[Misfit]]]:
+    is_there = value.isNotNull() & ~F.is_variant_null(value)
+    free: Column = is_there
+    for column in columns:
+        mine = free & _variant_fits(value, column.dataType)
+        part, wrong = _value(value, T.VariantType(), column.dataType, target, f"{prefix}{column.name}")
+        yield column.name, F.when(mine, part), [Misfit(mine & w.there, w.message) for w in wrong]
+        free = free & ~mine
+    kinds = " or ".join(f"{prefix}{c.name} ({short(c.dataType)})" for c in columns)
+    said = F.concat(F.lit(f"Column {kinds} got "), cut(F.to_json(value)), F.lit("."))
+    yield columns[0].name, F.lit(None).cast(columns[0].dataType), [Misfit(free, said)]
+
+
+def _value(value: Column, have: T.DataType, want: T.DataType, target: Target, path: str) -> tuple[Column, list[Misfit]]:
+    is_variant = isinstance(have, T.VariantType)
+    if isinstance(want, T.StructType):
+        return _struct(value, have, want, target, f"{path}.")
+    if isinstance(want, T.ArrayType):
+        items = F.try_variant_get(value, "$", "array<variant>") if is_variant else value
+        of = T.VariantType() if is_variant else have.elementType
+        return _each(items, of, want.elementType, target, f"{path}.element", F.transform, lambda items: items)
+    if isinstance(want, T.MapType):
+        entries = F.try_variant_get(value, "$", "map<string,variant>") if is_variant else value
+        of = T.VariantType() if is_variant else have.valueType
+
+        def over(found: Column, change: Callable[[Column], Column]) -> Column:
+            changed: Column = F.transform_values(found, lambda _, each: change(each))
+            return changed
+
+        made, wrong = _each(entries, of, want.valueType, target, f"{path}.value", over, F.map_values)
+        return made.cast(want) if not is_variant and have != want else made, wrong
+    if is_variant:
+        return _scalar_of_variant(value, want), []
+    return (value if have.simpleString() == want.simpleString() else value.cast(want)), []
+
+
+def _each(
+    items: Column,
+    have: T.DataType,
+    want: T.DataType,
+    target: Target,
+    path: str,
+    over: Callable[[Column, Callable[[Column], Column]], Column],
+    values: Callable[[Column], Column],
+) -> tuple[Column, list[Misfit]]:
+    """Project every element of a list or value of a map; the misfits of any are the misfits of the whole."""
+    if not isinstance(have, T.VariantType) and have.simpleString() == want.simpleString():
+        return items, []
+
+    def one(element: Column) -> tuple[Column, list[Misfit]]:
+        if isinstance(have, T.VariantType):
+            parts = list(_shared_variant(element, [T.StructField("", want)], target, path))
+            return parts[0][1], [w for _, _, wrong in parts for w in wrong]
+        if not _alike(have, want):
+            said = f"Column {path} ({short(want)}) got {short(have)}."
+            return F.lit(None).cast(want), [Misfit(element.isNotNull(), F.lit(said))]
+        return _value(element, have, want, target, path)
+
+    made = over(items, lambda element: one(element)[0])
+    wrong = [
+        Misfit(
+            F.exists(values(items), lambda element, i=index: F.coalesce(one(element)[1][i].there, F.lit(False))),
+            F.lit(f"Column {path} has an element that doesn't fit {short(want)}."),
+        )
+        for index in range(len(one(F.lit(None).cast(have))[1]))
+    ]
+    return made, wrong
+
+
+def _variant_fits(value: Column, want: T.DataType) -> Column:
+    kind = F.schema_of_variant(value)
+    if isinstance(want, T.StructType):
+        return kind.startswith("OBJECT")
+    if isinstance(want, T.MapType):
+        return kind.startswith("OBJECT")
+    if isinstance(want, T.ArrayType):
+        return kind.startswith("ARRAY")
+    if isinstance(want, T.StringType | T.VariantType):
+        return F.lit(True)
+    if isinstance(want, T.BooleanType):
+        return kind == "BOOLEAN"
+    whole = kind == "BIGINT"
+    if type(want) in _WHOLE:
+        return whole & _scalar_of_variant(value, want).isNotNull()
+    number = whole | kind.startswith("DECIMAL") | (kind == "DOUBLE")
+    if isinstance(want, T.FloatType | T.DoubleType):
+        return number
+    if isinstance(want, T.DecimalType):
+        exact = F.try_variant_get(value, "$", f"decimal(38,{want.scale})")
+        return (
+            number
+            & _scalar_of_variant(value, want).isNotNull()
+            & (exact.cast("double") == F.try_variant_get(value, "$", "double"))
+        )
+    return (kind == "STRING") & _scalar_of_variant(value, want).isNotNull()
+
+
+def _scalar_of_variant(value: Column, want: T.DataType) -> Column:
+    text = F.try_variant_get(value, "$", "string")
+    if isinstance(want, T.StringType):
+        return F.when(F.schema_of_variant(value) == "STRING", text).otherwise(F.to_json(value))
+    if isinstance(want, T.BinaryType):
+        return F.try_to_binary(text, F.lit("base64"))
+    if isinstance(want, T.DateType | T.TimestampType | T.TimestampNTZType):
+        return text.try_cast(want)
+    return F.try_variant_get(value, "$", want.simpleString())
+
+
+def cut(text: Column) -> Column:
+    """Return the beginning of a text, fit to be shown in a message."""
+    longer = F.char_length(text) > SHOWN
+    start = F.when(longer, F.concat(F.substring(text, 1, SHOWN), F.lit("…"))).otherwise(text)
+    return F.regexp_replace(start, r"\p{Cntrl}", "\ufffd")
+
+
+def short(kind: T.DataType, length: int = SHOWN) -> str:
+    """Return a type's name, cut to so many characters."""
+    text: str = kind.simpleString()
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def null_required(row: Column, columns: T.StructType) -> Column | None:
+    """Return the names of the columns that must not be null and are, as text; empty if there are none of them.
+
+    Args:
+        row: A struct of the columns.
+        columns: Those that aren't nullable count.
+
+    Returns:
+        None if every column may be null.
+    """
+    required = [f.name for f in columns if not f.nullable]
+    if not required:
+        return None
+    return F.concat_ws(", ", *[F.when(row.getField(name).isNull(), F.lit(name)) for name in required])
