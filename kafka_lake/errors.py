@@ -47,6 +47,10 @@ class UnknownSchemaError(RegistryError):
     """The registry has no such schema, or none in a language known here. It is up and asking again is in vain."""
 
 
+class SchemaNotSupportedError(KafkaLakeError):
+    """A schema has a type that no table can have. Nothing has been staged."""
+
+
 class DataLossError(KafkaLakeError):
     """Kafka no longer has records that the table has not yet. ``main`` is as it was."""
 

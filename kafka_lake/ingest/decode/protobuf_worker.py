@@ -4,7 +4,9 @@ Travels with the function by value and imports nothing of kafka_lake, so that th
 packages ``protobuf`` and ``pyarrow`` only.
 """
 
+import gc
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -13,9 +15,10 @@ from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, empty_pb2, message_factory
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import DecodeError
+import pyarrow.compute as pc
+from google.protobuf import descriptor_pb2, descriptor_pool, empty_pb2, message_factory  # type: ignore[import-untyped]
+from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 NANOS = "__nanos"
 """Beside a column ``at`` of timestamps, ``at__nanos`` holds what a microsecond is too coarse for."""
@@ -43,11 +46,12 @@ _WRAPPERS = {
 }
 _MICROS = pa.timestamp("us", tz="UTC")
 _SECONDS = pa.decimal128(21, 9)
-_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
+_TIMES = (-62_135_596_800, 253_402_300_799)
 _LONGEST_DURATION = 315_576_000_000
 _SECOND_IN_NANOS = 1_000_000_000
 _EXACT_IN_DOUBLE = 2**53
 _DECIMAL_DIGITS = 38
+_DECIMAL_BYTES = 1024
 
 # By the class, since a message may have a field of that name.
 _has = empty_pb2.Empty.HasField
@@ -61,18 +65,23 @@ class UnsupportedTypeError(ValueError):
 
 @dataclass(frozen=True)
 class _Values:
-    """A type, and how values that the protobuf package gives, None where unset, become an array of it."""
+    """How values that the protobuf package gives, None where unset, become arrays.
 
-    type: pa.DataType
-    array: Callable[[list[Any]], pa.Array]
+    Args:
+        types: By the suffix of the column's name; more than one where one type can't hold the values.
+        arrays: From values to an array of each type.
+    """
+
+    types: dict[str, pa.DataType]
+    arrays: Callable[[list[Any]], list[pa.Array]]
 
 
 @dataclass(frozen=True)
-class _Column:
-    """A column, and how to read it from messages, none of them None."""
+class _Columns:
+    """The columns that a field makes, and how to read them from messages, none of them None."""
 
-    field: pa.Field
-    read: Callable[[list[Any]], pa.Array]
+    fields: list[pa.Field]
+    read: Callable[[list[Any]], list[pa.Array]]
 
 
 @dataclass(frozen=True)
@@ -91,15 +100,14 @@ def arrow_type(files: bytes, name: str) -> pa.StructType:
         name: The message's full name.
 
     Raises:
-        UnsupportedTypeError: If there is no such type: the message contains itself, or has no fields.
-        TypeError: If the files make no valid schema.
-        KeyError: If they don't have the message.
+        UnsupportedTypeError: If there is no such type: the message contains itself, has no fields, or isn't valid.
+        KeyError: If the files don't have the message.
     """
     loaded = _load(files)
     descriptor = loaded.pool.FindMessageTypeByName(name)
     if not descriptor.fields:
         raise UnsupportedTypeError(f"message {name} has no fields, so its table would have no columns")
-    return _struct(loaded, descriptor, "", ()).type
+    return _struct(loaded, descriptor, "", ()).types[""]
 
 
 def decoder(files: bytes, name: str) -> Callable[[pa.Array], pa.Array]:
@@ -118,7 +126,14 @@ def decoder(files: bytes, name: str) -> Callable[[pa.Array], pa.Array]:
     def decode(payloads: pa.Array) -> pa.Array:
         if not ready:
             ready.append(_decoder(files, name))
-        return ready[0](payloads)
+        collects = gc.isenabled()
+        # A batch makes many objects and no cycles; looking for some would take a third of the time.
+        gc.disable()
+        try:
+            return ready[0](payloads)
+        finally:
+            if collects:
+                gc.enable()
 
     return decode
 
@@ -154,11 +169,11 @@ def _decoder(files: bytes, name: str) -> Callable[[pa.Array], pa.Array]:
 def _convert(struct: _Values, messages: list[Any], errors: list[str | None], start: int) -> Iterator[pa.Array]:
     """Yield the messages as arrays; one with a value that fits no column becomes null, with the reason in errors."""
     try:
-        yield struct.array(messages)
+        yield from struct.arrays(messages)
     except ValueError as reason:
         if len(messages) == 1:
             errors[start] = f"{reason}."
-            yield struct.array([None])
+            yield from struct.arrays([None])
         else:
             half = len(messages) // 2
             yield from _convert(struct, messages[:half], errors, start)
@@ -175,7 +190,10 @@ def _load(files: bytes) -> _Files:
     for file in descriptor_pb2.FileDescriptorSet.FromString(files).file:
         for message in file.message_type:
             _open_enums(message, file.package, loaded.enums)
-        loaded.pool.AddSerializedFile(file.SerializeToString())
+        try:
+            loaded.pool.AddSerializedFile(file.SerializeToString())
+        except TypeError as reason:
+            raise UnsupportedTypeError(f"its descriptors are not valid: {reason}") from reason
     return loaded
 
 
@@ -206,73 +224,82 @@ def _struct(files: _Files, descriptor: Descriptor, path: str, above: tuple[str, 
     if name in above:
         raise UnsupportedTypeError(f"{path} is a {name} within a {name}: no table has a type that contains itself")
     if not descriptor.fields:
-        return _Values(pa.bool_(), lambda values: pa.array([None if v is None else True for v in values], pa.bool_()))
-    columns = [column for field in descriptor.fields for column in _columns(files, field, path, (*above, name))]
-    _refuse_twins([column.field.name for column in columns], path)
-    fields = [column.field for column in columns]
+        return _each(pa.bool_(), lambda value: True)
+    columns = [_columns(files, field, path, (*above, name)) for field in descriptor.fields]
+    fields = [field for each in columns for field in each.fields]
+    _refuse_twins([field.name for field in fields], path)
     unset = message_factory.GetMessageClass(descriptor)()
 
-    def array(values: list[Any]) -> pa.Array:
-        nulls = [value is None for value in values]
+    def arrays(values: list[Any]) -> list[pa.Array]:
+        nulls = pa.array([value is None for value in values], pa.bool_())
         messages = [unset if value is None else value for value in values]
-        arrays = [column.read(messages) for column in columns]
-        return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(nulls, pa.bool_()))
+        found = [array for each in columns for array in each.read(messages)]
+        return [pa.StructArray.from_arrays(found, fields=fields, mask=nulls)]
 
-    return _Values(pa.struct(fields), array)
+    return _Values({"": pa.struct(fields)}, arrays)
 
 
 def _refuse_twins(names: list[str], path: str) -> None:
-    for name in names:
-        at = name.removesuffix(NANOS)
-        if at != name and at in names and names.count(name) > 1:
-            where = f"{path}.{at}" if path else at
-            raise UnsupportedTypeError(f"{where} needs a column {name} for its nanoseconds, which is another field")
+    (twin, count), *_ = Counter(names).most_common(1)
+    if count > 1:
+        at = f"{path}.{twin}" if path else twin
+        raise UnsupportedTypeError(
+            f"{at} is a field, and also the column for the nanoseconds of the timestamp beside it"
+        )
 
 
-def _columns(files: _Files, field: FieldDescriptor, path: str, above: tuple[str, ...]) -> Iterator[_Column]:
+def _columns(files: _Files, field: FieldDescriptor, path: str, above: tuple[str, ...]) -> _Columns:
     here = f"{path}.{field.name}" if path else field.name
     get = attrgetter(field.name)
     entry = field.message_type
     if entry is not None and entry.GetOptions().map_entry:
-        ((_, keys),) = _values(files, entry.fields_by_name["key"], f"{here}.key", above)
-        for suffix, values in _values(files, entry.fields_by_name["value"], f"{here}.value", above):
-            yield _Column(*_named(field.name, suffix, pa.map_(keys.type, values.type)), _map(get, keys, values))
-        return
-    for suffix, values in _values(files, field, here, above):
-        if field.is_repeated:
-            kind = pa.list_(pa.field("element", values.type))
-            yield _Column(_named(field.name, suffix, kind), _list(get, kind, values))
-        else:
-            yield _Column(_named(field.name, suffix, values.type), _single(get, field, values))
+        keys = _values(files, entry.fields_by_name["key"], f"{here}.key", above)
+        values = _values(files, entry.fields_by_name["value"], f"{here}.value", above)
+        types = {suffix: pa.map_(keys.types[""], kind) for suffix, kind in values.types.items()}
+        return _Columns(_fields(field.name, types), _maps(get, keys, values))
+    values = _values(files, field, here, above)
+    if not field.is_repeated:
+        return _Columns(_fields(field.name, values.types), _singles(get, field, values))
+    types = {suffix: _list_of(kind) for suffix, kind in values.types.items()}
+    return _Columns(_fields(field.name, types), _lists(get, list(types.values()), values))
 
 
-def _named(name: str, suffix: str, kind: pa.DataType) -> pa.Field:
-    comment = {"comment": f"Nanoseconds beyond the microseconds of {name}, 0 to 999."} if suffix else None
-    return pa.field(name + suffix, kind, metadata=comment)
+def _fields(name: str, types: dict[str, pa.DataType]) -> list[pa.Field]:
+    comment = {"comment": f"Nanoseconds beyond the microseconds of {name}, 0 to 999."}
+    return [pa.field(name + suffix, kind, metadata=comment if suffix else None) for suffix, kind in types.items()]
 
 
-def _single(get: Callable[[Any], Any], field: FieldDescriptor, values: _Values) -> Callable[[list[Any]], pa.Array]:
-    array, name = values.array, field.name
+def _list_of(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", kind))
+
+
+def _singles(
+    get: Callable[[Any], Any], field: FieldDescriptor, values: _Values
+) -> Callable[[list[Any]], list[pa.Array]]:
+    arrays, name = values.arrays, field.name
     if field.has_presence:
-        return lambda messages: array([get(m) if _has(m, name) else None for m in messages])
-    return lambda messages: array(list(map(get, messages)))
+        return lambda messages: arrays([get(m) if _has(m, name) else None for m in messages])
+    return lambda messages: arrays(list(map(get, messages)))
 
 
-def _list(get: Callable[[Any], Any], kind: pa.DataType, values: _Values) -> Callable[[list[Any]], pa.Array]:
-    def read(messages: list[Any]) -> pa.Array:
-        lists = list(map(get, messages))
-        return pa.ListArray.from_arrays(_offsets(lists), values.array(list(chain.from_iterable(lists))), type=kind)
+def _lists(
+    get: Callable[[Any], Any], kinds: list[pa.DataType], values: _Values
+) -> Callable[[list[Any]], list[pa.Array]]:
+    def read(messages: list[Any]) -> list[pa.Array]:
+        # A copy is a list, and faster to go through than what the package gives.
+        lists = [get(message)[:] for message in messages]
+        offsets, elements = _offsets(lists), values.arrays(list(chain.from_iterable(lists)))
+        return [pa.ListArray.from_arrays(offsets, each, type=kind) for each, kind in zip(elements, kinds, strict=True)]
 
     return read
 
 
-def _map(get: Callable[[Any], Any], keys: _Values, values: _Values) -> Callable[[list[Any]], pa.Array]:
-    def read(messages: list[Any]) -> pa.Array:
+def _maps(get: Callable[[Any], Any], keys: _Values, values: _Values) -> Callable[[list[Any]], list[pa.Array]]:
+    def read(messages: list[Any]) -> list[pa.Array]:
         maps = list(map(get, messages))
         items = [item for each in maps for item in each.items()]
-        return pa.MapArray.from_arrays(
-            _offsets(maps), keys.array([key for key, _ in items]), values.array([value for _, value in items])
-        )
+        offsets, (key,) = _offsets(maps), keys.arrays([key for key, _ in items])
+        return [pa.MapArray.from_arrays(offsets, key, each) for each in values.arrays([value for _, value in items])]
 
     return read
 
@@ -281,36 +308,34 @@ def _offsets(lists: list[Any]) -> pa.Array:
     return pa.array(accumulate(map(len, lists), initial=0), pa.int32())
 
 
-def _values(
-    files: _Files, field: FieldDescriptor, path: str, above: tuple[str, ...]
-) -> Iterator[tuple[str, _Values]]:
-    """Yield what a field's values become, by the suffix of the column's name: more than one if one can't hold them."""
+def _values(files: _Files, field: FieldDescriptor, path: str, above: tuple[str, ...]) -> _Values:
     message = field.message_type
     if message is None:
-        yield "", _scalar(files, field, path)
-        return
-    name = message.full_name
-    if name == "google.protobuf.Timestamp":
-        yield "", _Values(_MICROS, _each(_MICROS, lambda value: _micros(value, path)))
-        yield NANOS, _Values(pa.int32(), _each(pa.int32(), lambda value: value.nanos % 1000))
-    elif name == "google.protobuf.Duration":
-        yield "", _Values(_SECONDS, _each(_SECONDS, lambda value: _duration(value, path)))
-    elif name in ("google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"):
-        yield "", _Values(pa.string(), _each(pa.string(), lambda value: _json(value, path)))
-    elif name == "google.protobuf.FieldMask":
-        kind = pa.list_(pa.field("element", pa.string()))
-        yield "", _Values(kind, _each(kind, lambda value: list(value.paths)))
-    elif name in _WRAPPERS:
-        inner = _scalar(files, message.fields_by_name["value"], path)
-        yield "", _Values(inner.type, lambda values: inner.array([None if v is None else v.value for v in values]))
-    elif name == "confluent.type.Decimal":
-        yield "", _decimal(files, field, path)
-    else:
-        yield "", _struct(files, message, path, above)
+        return _scalar(files, field, path)
+    match message.full_name:
+        case "google.protobuf.Timestamp":
+            return _timestamp(path)
+        case "google.protobuf.Duration":
+            return _each(_SECONDS, lambda value: _duration(value, path))
+        case "google.protobuf.Struct" | "google.protobuf.Value" | "google.protobuf.ListValue":
+            return _each(pa.string(), lambda value: _json(value, path))
+        case "google.protobuf.FieldMask":
+            return _each(_list_of(pa.string()), lambda value: value.paths[:])
+        case "confluent.type.Decimal":
+            return _decimal(files, field, path)
+        case name if name in _WRAPPERS:
+            inner = _scalar(files, message.fields_by_name["value"], path)
+            return _Values(inner.types, lambda values: inner.arrays([None if v is None else v.value for v in values]))
+        case _:
+            return _struct(files, message, path, above)
 
 
-def _each(kind: pa.DataType, convert: Callable[[Any], Any]) -> Callable[[list[Any]], pa.Array]:
-    return lambda values: pa.array([None if value is None else convert(value) for value in values], kind)
+def _plain(kind: pa.DataType) -> _Values:
+    return _Values({"": kind}, lambda values: [pa.array(values, kind)])
+
+
+def _each(kind: pa.DataType, convert: Callable[[Any], Any]) -> _Values:
+    return _Values({"": kind}, lambda values: [pa.array([None if v is None else convert(v) for v in values], kind)])
 
 
 def _scalar(files: _Files, field: FieldDescriptor, path: str) -> _Values:
@@ -318,53 +343,67 @@ def _scalar(files: _Files, field: FieldDescriptor, path: str) -> _Values:
         # Where two names have one number, the first is the value's and the others are aliases.
         by_number = files.pool.FindEnumTypeByName(files.enums[field.full_name]).values
         names = {value.number: value.name for value in reversed(by_number)}
-        return _Values(pa.string(), _each(pa.string(), lambda number: names.get(number) or str(number)))
+        return _each(pa.string(), lambda number: names.get(number) or str(number))
     kind = _SCALARS[field.type]
     if pa.types.is_decimal(kind):
-        return _Values(kind, lambda values: pa.array(values, pa.uint64()).cast(kind))
+        return _Values({"": kind}, lambda values: [pa.array(values, pa.uint64()).cast(kind)])
     if not pa.types.is_string(kind):
-        return _Values(kind, lambda values: pa.array(values, kind))
+        return _plain(kind)
 
-    def strings(values: list[Any]) -> pa.Array:
+    def strings(values: list[Any]) -> list[pa.Array]:
         try:
-            return pa.array(values, kind)
+            return [pa.array(values, kind)]
         except pa.ArrowInvalid:
             # The protobuf package gives bytes where a proto2 string isn't what it should be.
             raise ValueError(f"Field {path} is not UTF-8") from None
 
-    return _Values(kind, strings)
+    return _Values({"": kind}, strings)
 
 
-def _micros(value: Any, path: str) -> int:
-    seconds, nanos = value.seconds, value.nanos
-    if not (_FIRST_SECOND <= seconds <= _LAST_SECOND and 0 <= nanos < _SECOND_IN_NANOS):
-        raise ValueError(f"Field {path} is no time of the years 1 to 9999: {seconds} seconds and {nanos} nanoseconds")
-    return int(seconds * 1_000_000 + nanos // 1000)
+def _timestamp(path: str) -> _Values:
+    def arrays(values: list[Any]) -> list[pa.Array]:
+        seconds = pa.array([None if value is None else value.seconds for value in values], pa.int64())
+        nanos = pa.array([None if value is None else value.nanos for value in values], pa.int32())
+        _refuse_outside(f"Field {path} is no time of the years 1 to 9999, its seconds are", seconds, *_TIMES)
+        _refuse_outside(f"Field {path} is no time, its nanoseconds are", nanos, 0, _SECOND_IN_NANOS - 1)
+        micros = pc.divide(nanos, 1000)
+        whole = pc.add(pc.multiply(seconds, 1_000_000), micros).cast(_MICROS)
+        return [whole, pc.subtract(nanos, pc.multiply(micros, 1000)).cast(pa.int32())]
+
+    return _Values({"": _MICROS, NANOS: pa.int32()}, arrays)
+
+
+def _refuse_outside(what: str, numbers: pa.Array, low: int, high: int) -> None:
+    for found in pc.min_max(numbers).as_py().values():
+        if found is not None and not low <= found <= high:
+            raise ValueError(f"{what} {found}")
 
 
 def _duration(value: Any, path: str) -> Decimal:
     seconds, nanos = value.seconds, value.nanos
     if abs(seconds) > _LONGEST_DURATION or abs(nanos) >= _SECOND_IN_NANOS or seconds * nanos < 0:
         raise ValueError(f"Field {path} is no duration: {seconds} seconds and {nanos} nanoseconds")
-    return Decimal(seconds * _SECOND_IN_NANOS + nanos).scaleb(-9)
+    return _exact(seconds * _SECOND_IN_NANOS + nanos, 9)
 
 
 def _json(value: Any, path: str) -> str:
     try:
-        return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        return json.dumps(
+            _json_value(value), ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
+        )
     except ValueError:
-        raise ValueError(f"Field {path} has a number that JSON can't write: it is infinite, or none") from None
+        raise ValueError(f"Field {path} holds a number that isn't finite, which JSON can't write") from None
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     name = value.DESCRIPTOR.name
     if name == "Struct":
-        return {key: _plain(each) for key, each in value.fields.items()}
+        return {key: _json_value(each) for key, each in value.fields.items()}
     if name == "ListValue":
-        return [_plain(each) for each in value.values]
+        return [_json_value(each) for each in value.values]
     kind = value.WhichOneof("kind")
     if kind in ("struct_value", "list_value"):
-        return _plain(getattr(value, kind))
+        return _json_value(getattr(value, kind))
     if kind == "number_value":
         number = value.number_value
         whole = number.is_integer() and 0 < abs(number) < _EXACT_IN_DOUBLE
@@ -376,27 +415,32 @@ def _decimal(files: _Files, field: FieldDescriptor, path: str) -> _Values:
     """Return Confluent's decimal as the type that its field declares, as text if it declares none."""
     declared = _declared_decimal(files, field)
     if declared is None:
-        return _Values(pa.string(), _each(pa.string(), lambda value: str(Decimal(f"{_unscaled(value)}E{-value.scale}"))))
-    kind = pa.decimal128(*declared)
+        return _each(pa.string(), lambda value: str(_exact(_unscaled(value, path), value.scale)))
+    precision, scale = declared
 
     def convert(value: Any) -> Decimal:
-        number = _unscaled(value)
-        shift = kind.scale - value.scale
-        if number and shift > 0:
-            # Beyond the digits of any column it fits none: no need to compute a number of a billion digits.
-            number *= 10 ** min(shift, _DECIMAL_DIGITS + 1)
-        elif number and shift < 0:
-            number, rest = divmod(number, 10 ** min(-shift, 3 * len(value.value) + 1))
-            number = 10**_DECIMAL_DIGITS if rest else number
-        if abs(number) >= 10**kind.precision:
-            raise ValueError(f"Field {path} doesn't fit decimal({kind.precision},{kind.scale})")
-        return Decimal(number).scaleb(-kind.scale)
+        number, rest, shift = _unscaled(value, path), 0, scale - value.scale
+        # A power is never longer than what decides, whatever scale the record claims.
+        if shift > 0:
+            number *= 10 ** min(shift, _DECIMAL_DIGITS)
+        elif shift < 0:
+            number, rest = divmod(number, 10 ** min(-shift, 3 * _DECIMAL_BYTES))
+        if rest or abs(number) >= 10**precision:
+            raise ValueError(f"Field {path} doesn't fit decimal({precision},{scale})")
+        return _exact(number, scale)
 
-    return _Values(kind, _each(kind, convert))
+    return _each(pa.decimal128(precision, scale), convert)
 
 
-def _unscaled(value: Any) -> int:
+def _unscaled(value: Any, path: str) -> int:
+    if len(value.value) > _DECIMAL_BYTES:
+        raise ValueError(f"Field {path} is a decimal of {len(value.value)} bytes")
     return int.from_bytes(value.value, "big", signed=True)
+
+
+def _exact(number: int, scale: int) -> Decimal:
+    # Arithmetic would round to the digits of the context.
+    return Decimal(f"{number}E{-scale}")
 
 
 def _declared_decimal(files: _Files, field: FieldDescriptor) -> tuple[int, int] | None:

@@ -1,0 +1,208 @@
+"""Protobuf schemas: from what a registry or a file gives to one self-contained message type. No engine."""
+
+import base64
+import binascii
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from google.protobuf.descriptor_pb2 import (  # type: ignore[import-untyped]
+    DescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+)
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from kafka_lake.errors import ConfigurationError, SchemaNotSupportedError
+from kafka_lake.ingest.decode import protobuf_worker
+from kafka_lake.kafka.schemas import WriterSchema
+
+_MAIN = "schema.proto"
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+_IMPORT = re.compile(r"""\bimport\s+(?:public\s+|weak\s+|option\s+)?["']([^"']+)["']""")
+# Neither a way out of the folder nor an option of protoc.
+_FILE = re.compile(r"(?!.*(?:^|/)\.{0,2}(?:/|$))[A-Za-z0-9_][\w.@+ /-]{0,199}", re.ASCII)
+_WELL_KNOWN = re.compile(r"(?:google/(?:api|protobuf|rpc|type)|confluent)/[a-z0-9_/]+\.proto")
+
+
+@dataclass(frozen=True)
+class ProtobufMessage:
+    """A message type with all that it needs, as plain data.
+
+    Args:
+        files: A serialized FileDescriptorSet, each file after those that it imports.
+        name: The message's full name.
+    """
+
+    files: bytes
+    name: str
+
+
+class _SchemaError(ValueError):
+    """What is wrong with a schema, without the schema's name and a full stop."""
+
+
+def message_of(schema: WriterSchema, indexes: Sequence[int] = (0,), name: str | None = None) -> ProtobufMessage:
+    """Return the message type that records of a schema have.
+
+    What schemas import from Google (``google/protobuf``, ``google/type`` and the like) and from Confluent is known
+    without references.
+
+    Args:
+        schema: What the registry or a file says; `.proto` texts are compiled by protoc, each but once.
+        indexes: Where the message is in the schema: position among its messages, then among those nested in it, as
+            in the prefix of a record.
+        name: The message's name, with or without the package; counts instead of indexes.
+
+    Raises:
+        SchemaNotSupportedError: If the schema doesn't compile, has no such index, or no table can have such columns.
+        ConfigurationError: If there is no message of that name.
+    """
+    try:
+        files = _compile(schema.text, tuple(schema.references.items()))
+        parsed = FileDescriptorSet.FromString(files).file
+        found = _at(parsed[-1], indexes) if name is None else _named(parsed, name, schema.label)
+        protobuf_worker.arrow_type(files, found)
+    except (_SchemaError, protobuf_worker.UnsupportedTypeError) as error:
+        raise SchemaNotSupportedError(f"{_capital(schema.label)} can't be read: {error}.") from error
+    return ProtobufMessage(files, found)
+
+
+def _capital(label: str) -> str:
+    return f"{label[0].upper()}{label[1:]}"
+
+
+def _at(file: FileDescriptorProto, indexes: Sequence[int]) -> str:
+    name: str = file.package
+    candidates = [file.message_type]
+    for index in indexes:
+        found = {c[index].name: c[index] for c in candidates if index < len(c) and not c[index].options.map_entry}
+        if not found:
+            raise _SchemaError(f"there is no message at index {list(indexes)}")
+        if len(found) > 1:
+            java, python = found
+            raise _SchemaError(
+                f"the message at index {list(indexes)} is {java} as Java's serializers count and {python} as "
+                "others do; only its name tells"
+            )
+        ((simple, message),) = found.items()
+        name = f"{name}.{simple}" if name else simple
+        candidates = [_written(message), message.nested_type]
+    return name
+
+
+def _written(message: DescriptorProto) -> list[DescriptorProto]:
+    """Return the nested messages that the text has, without those that maps and groups stand for."""
+    groups = {f.type_name.rpartition(".")[2] for f in message.field if f.type == FieldDescriptorProto.TYPE_GROUP}
+    return [each for each in message.nested_type if not each.options.map_entry and each.name not in groups]
+
+
+def _named(files: Sequence[FileDescriptorProto], name: str, label: str) -> str:
+    main = files[-1]
+    own = list(_names(main.message_type, main.package))
+    for wanted in (f"{main.package}.{name}" if main.package else name, name):
+        if wanted in own or any(wanted in _names(file.message_type, file.package) for file in files):
+            return wanted
+    raise ConfigurationError(
+        f"{_capital(label)} has no message {name!r}.", f"It has {', '.join(own) or 'none at all'}."
+    )
+
+
+def _names(messages: Iterable[DescriptorProto], scope: str) -> Iterator[str]:
+    for message in messages:
+        if not message.options.map_entry:
+            name = f"{scope}.{message.name}" if scope else message.name
+            yield name
+            yield from _names(message.nested_type, name)
+
+
+@lru_cache(maxsize=256)
+def _compile(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
+    """Return a serialized FileDescriptorSet: each file after those that it imports, so that the schema's is last."""
+    texts = dict(references)
+    main = _MAIN
+    while main in texts:
+        main = f"my_{main}"
+    texts[main] = text
+    files = {name: file for name, each in texts.items() if (file := _described(name, each)) is not None}
+    sources = {name: each for name, each in texts.items() if name not in files}
+    imports = {name for each in sources.values() for name in _IMPORT.findall(each)}
+    imports.update(name for file in files.values() for name in file.dependency)
+    _add_well_known(imports - texts.keys(), files)
+    if sources:
+        files.update((file.name, file) for file in _protoc(sources, files.values()))
+    ordered: dict[str, FileDescriptorProto] = {}
+    _order(main, files, ordered, ())
+    files_in_order: bytes = FileDescriptorSet(file=ordered.values()).SerializeToString()
+    return files_in_order
+
+
+def _described(name: str, text: str) -> FileDescriptorProto | None:
+    """Return the file that base64 of a FileDescriptorProto describes, None for any other text."""
+    if not _BASE64.fullmatch(text):
+        return None
+    try:
+        file = FileDescriptorProto.FromString(base64.b64decode("".join(text.split()), validate=True))
+    except (binascii.Error, DecodeError):
+        return None
+    file.name = name
+    return file
+
+
+def _add_well_known(names: Iterable[str], files: dict[str, FileDescriptorProto]) -> None:
+    for name in names:
+        if name in files or not _WELL_KNOWN.fullmatch(name):
+            continue
+        module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
+        if name.startswith("confluent/"):
+            module = f"confluent_kafka.schema_registry.{module}"
+        try:
+            descriptor = importlib.import_module(module).DESCRIPTOR
+        except ImportError:
+            continue
+        files[name] = FileDescriptorProto.FromString(descriptor.serialized_pb)
+        _add_well_known(files[name].dependency, files)
+
+
+def _protoc(sources: Mapping[str, str], known: Iterable[FileDescriptorProto]) -> Sequence[FileDescriptorProto]:
+    """Compile texts that may import each other and what is known already; return all that they need and are."""
+    with TemporaryDirectory(prefix="kafka-lake-protoc-") as folder:
+        for name, text in sources.items():
+            if not _FILE.fullmatch(name):
+                raise _SchemaError(f"a reference has the name {name!r}, which is no file name to import")
+            path = Path(folder, "source", name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        given, result = Path(folder, "given"), Path(folder, "result")
+        given.write_bytes(FileDescriptorSet(file=known).SerializeToString())
+        options = [f"-I{folder}/source", f"--descriptor_set_in={given}", f"--descriptor_set_out={result}"]
+        command = [sys.executable, "-P", "-m", "grpc_tools.protoc", *options, "--include_imports", *sources]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode:
+            said = [
+                line for line in run.stderr.replace(f"{folder}/source/", "").splitlines() if "warning: " not in line
+            ]
+            raise _SchemaError(f"protoc refuses it: {said[0].rstrip('.') if said else f'code {run.returncode}'}")
+        compiled: Sequence[FileDescriptorProto] = FileDescriptorSet.FromString(result.read_bytes()).file
+        return compiled
+
+
+def _order(
+    name: str, files: Mapping[str, FileDescriptorProto], ordered: dict[str, FileDescriptorProto], above: tuple[str, ...]
+) -> None:
+    if name in ordered:
+        return
+    if name in above:
+        raise _SchemaError(f"it imports itself by way of {name}")
+    if name not in files:
+        raise _SchemaError(f"it imports {name}, which is not among its references")
+    for each in files[name].dependency:
+        _order(each, files, ordered, (*above, name))
+    ordered[name] = files[name]
