@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyiceberg.table import Table
 
 from kafka_lake.demo.broker import EmbeddedBroker
+from kafka_lake.demo.registry import EmbeddedRegistry
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Position
@@ -182,6 +183,12 @@ def _rows(table: Table) -> list[dict[str, Any]]:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(tmp_path_factory.mktemp("broker"), heap="384m") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRegistry]:
+    with EmbeddedRegistry(tmp_path_factory.mktemp("registry")) as running:
         yield running
 
 

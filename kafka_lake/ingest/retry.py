@@ -187,8 +187,8 @@ def is_transient(error: BaseException) -> bool:
         error: What an attempt raised.
 
     Returns:
-        True for brokers, registry, catalogs and storage that don't answer or are overtaxed, for commits that lost a race, and
-        for errors of Spark whose text names none of the causes that last. False for everything else.
+        True for brokers, registry, catalogs and storage that don't answer or are overtaxed, for commits that lost a
+        race, and for errors of Spark whose text names none of the causes that last. False for everything else.
     """
     if isinstance(error, KafkaLakeError):
         return isinstance(error, _PASSING_ERRORS) and not isinstance(error, _LASTING_ERRORS)

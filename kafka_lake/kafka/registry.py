@@ -1,0 +1,366 @@
+"""Questions to a schema registry by Confluent's API: what an id stands for, what a subject has. Reads only."""
+
+import base64
+import os
+import re
+import ssl
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast, get_args
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from kafka_lake.errors import (
+    ConfigurationError,
+    RegistryError,
+    RegistryRefusedError,
+    UnknownSchemaError,
+)
+from kafka_lake.kafka.schemas import SchemaType, WriterSchema
+
+_PREFIX = "KAFKA_LAKE_REGISTRY_"
+_PORT_OF_THE_LOCAL_STACK = "KAFKA_LAKE_REGISTRY_PORT"
+
+# The client's own retries are for a hiccup between two of many questions; who waits longer calls again.
+_BRIEF_RETRIES = {"max.retries": 1, "retries.wait.ms": 200, "retries.max.wait.ms": 500}
+_NUMBERS = {"timeout", "cache.capacity", "cache.latest.ttl.sec", *_BRIEF_RETRIES}
+_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
+_SECRET = re.compile(r"password|secret|token$|user\.info")
+_MESSAGE_LENGTH = 300
+
+# https://docs.confluent.io/platform/current/schema-registry/develop/api.html#errors: subject, version, schema, and
+# the subject's own compatibility level. Another 404 is no answer of a registry, but of whatever is at that address.
+_NO_SUCH_THING = {40401, 40402, 40403, 40408}
+_PASSING_STATUS = {408, 425, 429}
+_LARGEST_ID = 2**31 - 1
+
+# Apicurio says NONE of a subject without a level of its own, and holds it to the global one nevertheless.
+_APICURIO = "/apis/ccompat/"
+
+# The other side went away in the middle.
+_PASSING_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+
+_UNREACHABLE = (
+    "Check that the registry runs and KAFKA_LAKE_SCHEMA_REGISTRY_URL is right; `kafka-lake doctor` asks it as well."
+)
+_WRONG_ADDRESS = (
+    "Check that KAFKA_LAKE_SCHEMA_REGISTRY_URL is a registry's address with its whole path, which is "
+    "/apis/ccompat/v7 for Apicurio."
+)
+_CREDENTIALS = "Check KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO (user:password) or KAFKA_LAKE_REGISTRY_BEARER_AUTH_*."
+_PROPERTIES = "Mend it among the registry resource's properties, or in the KAFKA_LAKE_REGISTRY_* variable of that name."
+
+
+def properties_from_env(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the client properties that environment variables set.
+
+    ``KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO`` is ``basic.auth.user.info``: one underscore stands for a dot.
+    ``KAFKA_LAKE_SCHEMA_REGISTRY_URL`` is ``url``. Empty variables count as unset.
+
+    Args:
+        environ: Variables to look at; the process's own by default.
+
+    Returns:
+        Properties in the names of confluent-kafka's ``SchemaRegistryClient``; without ``url`` if there is no registry.
+    """
+    variables = os.environ if environ is None else environ
+    found = {
+        name.removeprefix(_PREFIX).lower().replace("_", "."): value
+        for name, value in variables.items()
+        if value and name.startswith(_PREFIX) and name != _PORT_OF_THE_LOCAL_STACK
+    }
+    if url := variables.get("KAFKA_LAKE_SCHEMA_REGISTRY_URL"):
+        found["url"] = url
+    return found
+
+
+class SchemaRegistry:
+    """A registry behind one set of client properties; the connection is made at the first question. Thread-safe.
+
+    Args:
+        properties: What confluent-kafka's ``SchemaRegistryClient`` takes, ``url`` among them, which may list several
+            addresses of one registry and may have credentials. ``bearer.auth.token`` needs no other property.
+        timeout: Seconds of silence after which a request counts as failed. It is tried twice.
+
+    Raises:
+        ConfigurationError: If ``url`` is missing or isn't a URL, if there are several credentials, or if a property
+            that must be a number isn't one.
+    """
+
+    def __init__(self, properties: Mapping[str, str], timeout: float = 10.0) -> None:
+        addresses, credentials = _addresses(properties.get("url", ""))
+        self.url = ",".join(addresses)
+        self._settings = _client_settings(properties, timeout) | {"url": self.url}
+        if credentials:
+            if "basic.auth.user.info" in properties:
+                raise ConfigurationError(
+                    f"The schema registry at {self.url} has credentials both in its address and in "
+                    "basic.auth.user.info.",
+                    "Leave out one of them.",
+                )
+            self._settings["basic.auth.user.info"] = credentials
+        self._secrets = _secrets(self._settings)
+        self._schemas: dict[int, WriterSchema] = {}
+
+    def __repr__(self) -> str:
+        return f"SchemaRegistry({self.url!r})"
+
+    @cached_property
+    def _client(self) -> Any:
+        # Takes a quarter of a second to import, which a topic without a registry needn't pay.
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        for name in _FILES:
+            if name in self._settings and not Path(self._settings[name]).exists():
+                raise ConfigurationError(
+                    f"The schema registry's {name} is {self._settings[name]}, which doesn't exist.", _PROPERTIES
+                )
+        try:
+            return SchemaRegistryClient(self._settings)
+        except (OSError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"The client for the schema registry at {self.url} can't be made: {self._told(error)}.", _PROPERTIES
+            ) from None
+
+    def by_id(self, schema_id: int) -> WriterSchema:
+        """Return the schema that an id stands for, as the header of a record names it. Asked for once, then kept.
+
+        Args:
+            schema_id: The number after the magic byte 0.
+
+        Raises:
+            UnknownSchemaError: If the registry has no such id, no longer has what the schema refers to, or the schema
+                is in none of the languages known here. Nothing is kept, so that it is asked for again.
+            RegistryRefusedError: If the registry refuses this client, or what is at that address is no registry.
+            RegistryError: If it doesn't answer.
+            ConfigurationError: If the properties make no client.
+        """
+        known = self._schemas.get(schema_id)
+        return known or self._schemas.setdefault(schema_id, self._fetched(schema_id))
+
+    def latest(self, subject: str) -> WriterSchema | None:
+        """Return the newest schema of a subject, asked for anew each time; None if there is no such subject.
+
+        Raises:
+            RegistryError: As `by_id` does.
+            ConfigurationError: If the properties make no client.
+        """
+        what = f"Subject {subject}"
+        found = self._ask(what, lambda client: client.get_version(subject, "latest"))
+        return found and self._schema(what, found.schema, found.schema_id, subject, found.version)
+
+    def versions(self, subject: str) -> list[int]:
+        """Return the versions of a subject in ascending order, none if there is no such subject; raises as `latest`."""
+        found = self._ask(f"Subject {subject}", lambda client: client.get_versions(subject))
+        return sorted(found or [])
+
+    def subjects(self) -> list[str]:
+        """Return the names of all subjects, sorted; raises as `latest`."""
+        return sorted(self._ask("Listing the subjects", lambda client: client.get_subjects()) or [])
+
+    def compatibility(self, subject: str) -> str:
+        """Return the level that new schemas of a subject are held to, for instance ``BACKWARD_TRANSITIVE``.
+
+        Args:
+            subject: Its name; it need not exist yet.
+
+        Returns:
+            The subject's own level, or else the registry's; ``NONE`` if it has neither.
+
+        Raises:
+            RegistryError: As `by_id` does.
+            ConfigurationError: If the properties make no client.
+        """
+        own = self._ask(f"Compatibility level of subject {subject}", lambda client: client.get_compatibility(subject))
+        if own and not (own == "NONE" and _APICURIO in self.url):
+            return str(own)
+        return self._ask("The global compatibility level", lambda client: client.get_compatibility()) or "NONE"
+
+    def _fetched(self, schema_id: int) -> WriterSchema:
+        what = f"Schema id {schema_id}"
+        # Beyond that the API's type, a registry says 404 as it does at a wrong address.
+        found = self._ask(what, lambda client: client.get_schema(schema_id)) if 0 <= schema_id <= _LARGEST_ID else None
+        if found is None:
+            raise UnknownSchemaError(
+                f"{what}: the schema registry at {self.url} has no such schema.",
+                "Check that whoever wrote it used this registry, and that it is the same one still.",
+            )
+        return self._schema(what, found, schema_id)
+
+    def _schema(
+        self, what: str, found: Any, schema_id: int, subject: str | None = None, version: int | None = None
+    ) -> WriterSchema:
+        if not found.schema_str:
+            raise self._no_registry(what)
+        if found.schema_type not in get_args(SchemaType):
+            raise UnknownSchemaError(
+                f"{what}: the schema registry at {self.url} says that its type is {found.schema_type}.",
+                f"Known here are {', '.join(get_args(SchemaType))}.",
+            )
+        references: dict[str, str] = {}
+        self._add_references(what, found.references or [], set(), references)
+        kind = cast(SchemaType, found.schema_type)
+        return WriterSchema(kind, found.schema_str, MappingProxyType(references), schema_id, subject, version)
+
+    def _add_references(self, what: str, references: Iterable[Any], seen: set[str], texts: dict[str, str]) -> None:
+        for reference in references:
+            if reference.name in seen:
+                continue
+            seen.add(reference.name)
+            found = self._referenced(what, reference)
+            self._add_references(what, found.references or [], seen, texts)
+            texts[reference.name] = found.schema_str
+
+    def _referenced(self, what: str, reference: Any) -> Any:
+        where = f"{what}, reference {reference.name} (subject {reference.subject} version {reference.version})"
+        found = self._ask(where, lambda client: client.get_version(reference.subject, reference.version, deleted=True))
+        if found is None:
+            raise UnknownSchemaError(
+                f"{where}: the schema registry at {self.url} doesn't have it any more.", "Register it again."
+            )
+        return found.schema
+
+    def _ask(self, what: str, question: Callable[[Any], Any]) -> Any:
+        """Return the client's answer; None if the registry says that there is no such thing."""
+        client = self._client
+        from confluent_kafka.schema_registry.common._httpx_compat import httpx
+        from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+
+        try:
+            return question(client)
+        except SchemaRegistryError as error:
+            if error.http_status_code == 404 and error.error_code in _NO_SUCH_THING:
+                return None
+            raise self._answered(what, error) from None
+        except OAuthTokenError as error:
+            raise self._without_token(what, error) from None
+        except httpx.TimeoutException:
+            seconds = self._settings["timeout"]
+            raise RegistryError(f"{self._where(what)} gave no answer within {seconds:g} s.", _UNREACHABLE) from None
+        except httpx.HTTPError as error:
+            raise self._unanswered(what, error) from None
+        except (AttributeError, LookupError, TypeError, ValueError, httpx.InvalidURL):
+            # What the client stumbles over in an answer that isn't a registry's, a login page for instance.
+            raise self._no_registry(what) from None
+
+    def _where(self, what: str) -> str:
+        return f"{what}: the schema registry at {self.url}"
+
+    def _answered(self, what: str, error: Any) -> RegistryError:
+        status = error.http_status_code
+        answer = f"HTTP {status}, {self._told(error.error_message or 'without a message')}"
+        if status == 401:
+            return RegistryRefusedError(f"{self._where(what)} refused {self._principal}: {answer}.", _CREDENTIALS)
+        if status == 403:
+            return RegistryRefusedError(
+                f"{self._where(what)} doesn't allow it to {self._principal}: {answer}.",
+                "Grant this account to read subjects, schemas and their configuration, or set another one in "
+                "KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO or KAFKA_LAKE_REGISTRY_BEARER_AUTH_*.",
+            )
+        if status in _PASSING_STATUS or status >= 500:
+            return RegistryError(f"{self._where(what)} can't answer for now: {answer}.", "Ask again later.")
+        return RegistryRefusedError(f"{self._where(what)} answered {answer}.", _WRONG_ADDRESS)
+
+    def _unanswered(self, what: str, error: Exception) -> RegistryError:
+        tls = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
+        if isinstance(tls, ssl.SSLCertVerificationError):
+            return RegistryRefusedError(
+                f"{self._where(what)} isn't trusted: {self._told(tls)}.",
+                "Check KAFKA_LAKE_REGISTRY_SSL_CA_LOCATION (the certificate that signed the registry's) and the host's "
+                "name in its address.",
+            )
+        if tls is not None and not isinstance(tls, _PASSING_TLS):
+            return RegistryRefusedError(
+                f"{self._where(what)} and this client find no common ground for TLS: {self._told(tls)}.",
+                "If the registry asks for a client certificate, check KAFKA_LAKE_REGISTRY_SSL_CERTIFICATE_LOCATION and "
+                "KAFKA_LAKE_REGISTRY_SSL_KEY_LOCATION; if it has no TLS, its address begins with http.",
+            )
+        return RegistryError(f"{self._where(what)} can't be reached: {self._told(error)}.", _UNREACHABLE)
+
+    def _without_token(self, what: str, error: Any) -> RegistryError:
+        from confluent_kafka.schema_registry.common._httpx_compat import httpx
+
+        passing = any(isinstance(each, httpx.TransportError | httpx.HTTPStatusError) for each in _causes(error))
+        return (RegistryError if passing else RegistryRefusedError)(
+            f"{self._where(what)} wasn't asked, since there is no token for it: {self._told(error.message)}.",
+            "Check KAFKA_LAKE_REGISTRY_BEARER_AUTH_ISSUER_ENDPOINT_URL and the client id, secret and scope beside it.",
+        )
+
+    def _no_registry(self, what: str) -> RegistryError:
+        return RegistryRefusedError(f"{self._where(what)} gave an answer that is no registry's.", _WRONG_ADDRESS)
+
+    @property
+    def _principal(self) -> str:
+        if user := self._settings.get("basic.auth.user.info", "").partition(":")[0]:
+            return f"user {user}"
+        return "this client's token" if "bearer.auth.credentials.source" in self._settings else "a client without name"
+
+    def _told(self, told: object) -> str:
+        """Return a text of others in one line without secrets."""
+        text = " ".join(str(told).split())
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text[:_MESSAGE_LENGTH].rstrip(". ")
+
+
+def _addresses(url: str) -> tuple[list[str], str]:
+    """Return a property ``url`` as addresses without credentials, and the credentials that they had."""
+    addresses, credentials = [], set()
+    for each in url.split(","):
+        try:
+            parts = urlsplit(each.strip())
+            sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            sound = False
+        if not sound:
+            # Where the credentials end in what is no URL nobody knows; at the last @ they have.
+            raise ConfigurationError(
+                f"The schema registry's address {url.rpartition('@')[2]!r} is not an http or https URL.",
+                "Mend KAFKA_LAKE_SCHEMA_REGISTRY_URL, or url among the registry resource's properties: one URL, or "
+                "several with commas between; special characters in a password must be percent-encoded there.",
+            )
+        user, at, host = parts.netloc.rpartition("@")
+        addresses.append(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", "")))
+        credentials |= {unquote(user)} if at else set()
+    if len(credentials) > 1:
+        raise ConfigurationError(
+            f"The schema registry's addresses {', '.join(addresses)} have differing credentials.",
+            "Leave them out there, and set KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO.",
+        )
+    return addresses, "".join(credentials)
+
+
+def _client_settings(properties: Mapping[str, str], timeout: float) -> dict[str, Any]:
+    settings: dict[str, Any] = {"timeout": timeout, **_BRIEF_RETRIES, **properties}
+    for name in _NUMBERS & settings.keys():
+        try:
+            settings[name] = float(settings[name])
+        except ValueError:
+            raise ConfigurationError(
+                f"The schema registry's {name} is {settings[name]}, which is no number.", _PROPERTIES
+            ) from None
+    if "bearer.auth.token" in settings:
+        settings.setdefault("bearer.auth.credentials.source", "STATIC_TOKEN")
+    if "bearer.auth.credentials.source" in settings:
+        # The client demands what only Confluent Cloud has.
+        settings.setdefault("bearer.auth.logical.cluster", "")
+    if "ssl.certificate.location" in settings:
+        # Without any, OpenSSL asks for the password of an encrypted key at the terminal.
+        settings.setdefault("ssl.key.password", "")
+    return settings
+
+
+def _secrets(settings: Mapping[str, Any]) -> list[str]:
+    """Return all that must not be told, the longest first, so that none is left in part."""
+    found = {str(value) for name, value in settings.items() if _SECRET.search(name)}
+    user_info = settings.get("basic.auth.user.info", "")
+    found |= {user_info.partition(":")[2], base64.b64encode(user_info.encode()).decode()}
+    found.add(settings.get("proxy", "").rpartition("@")[0].rpartition(":")[2])
+    return sorted(found - {""}, key=len, reverse=True)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
