@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from uuid import uuid4
 
+from kafka_lake.kafka.registry import SchemaRegistry, properties_from_env
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.resource import CatalogResource
@@ -55,6 +56,10 @@ def examine(brokers_at_hand: Callable[[], AbstractContextManager[None]], say: Ca
         ("Warehouse", _warehouse, "Check the warehouse's address, its credentials and its permissions."),
         ("Spark", _spark, "Mend what is red above, then check SPARK_REMOTE or KAFKA_LAKE_SPARK_MASTER."),
     ]
+    if "url" in properties_from_env():
+        # Most deployments have none, and need none.
+        remedy = "Check KAFKA_LAKE_SCHEMA_REGISTRY_URL and KAFKA_LAKE_REGISTRY_*."
+        examinations.insert(3, ("Schema registry", _registry, remedy))
     return [_examine(part, examination, remedy, say) for part, examination, remedy in examinations]
 
 
@@ -79,6 +84,11 @@ def _jars(say: Callable[[str], None]) -> str:
 def _brokers() -> str:
     cluster = KafkaResource().cluster()
     return f"{len(cluster.topics())} topics at {cluster.bootstrap_servers}"
+
+
+def _registry() -> str:
+    registry = SchemaRegistry(properties_from_env())
+    return f"{len(registry.subjects())} subjects at {registry.url}"
 
 
 def _open_catalog() -> LakeCatalog:
