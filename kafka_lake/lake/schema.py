@@ -1,8 +1,9 @@
 """Which changes of a table's schema are safe, by Iceberg's rules. Pure: no Spark, no network, no Dagster.
 
 The rules are the specification's (https://iceberg.apache.org/spec/#schema-evolution): columns may be added if they are
-optional, required may become optional, and a type may be promoted int → long, float → double,
-decimal(P, S) → decimal(P', S) with P' > P. Anything else would change what readers of older files see.
+optional and renamed if they keep their field id, required may become optional, and a type may be promoted int → long,
+float → double, decimal(P, S) → decimal(P', S) with P' > P, unknown → any primitive. Anything else would change what
+readers of older files see. `RULES` is the same for users, with what becomes of the records.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,10 +23,13 @@ from pyiceberg.types import (
     NestedField,
     PrimitiveType,
     StructType,
+    UnknownType,
 )
 
-Kind = Literal["added", "widened", "made optional", "removed", "required added", "made required", "type changed"]
-SAFE: frozenset[Kind] = frozenset({"added", "widened", "made optional"})
+Kind = Literal[
+    "added", "widened", "made optional", "renamed", "removed", "required added", "made required", "type changed"
+]
+SAFE: frozenset[Kind] = frozenset({"added", "widened", "made optional", "renamed"})
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,11 @@ class Change:
     """One difference between two schemas.
 
     Args:
-        column: Dotted path; ``element``, ``key`` and ``value`` step into lists and maps.
+        column: Dotted path, of a renamed one the path that it had; ``element``, ``key`` and ``value`` step into lists
+            and maps.
         kind: What happened to it.
-        before: Its type before, empty if it is new.
-        after: Its type now, empty if it is gone.
+        before: Its type before, empty if it is new; of a renamed one its name.
+        after: Its type now, empty if it is gone; of a renamed one its name.
     """
 
     column: str
@@ -58,9 +63,26 @@ def promotes(before: IcebergType, after: IcebergType) -> bool:
     """
     if isinstance(before, DecimalType) and isinstance(after, DecimalType):
         return before.scale == after.scale and after.precision > before.precision
+    if isinstance(before, UnknownType):
+        return isinstance(after, PrimitiveType) and not isinstance(after, UnknownType)
     return (isinstance(before, IntegerType) and isinstance(after, LongType)) or (
         isinstance(before, FloatType) and isinstance(after, DoubleType)
     )
+
+
+def type_name(kind: IcebergType) -> str:
+    """Return a type as people read it, without field ids.
+
+    >>> type_name(ListType(1, StructType(NestedField(2, "a", LongType(), required=False))))
+    'list<struct<a: long>>'
+    """
+    if isinstance(kind, StructType):
+        return f"struct<{', '.join(f'{f.name}: {type_name(f.field_type)}' for f in kind.fields)}>"
+    if isinstance(kind, ListType):
+        return f"list<{type_name(kind.element_type)}>"
+    if isinstance(kind, MapType):
+        return f"map<{type_name(kind.key_type)}, {type_name(kind.value_type)}>"
+    return str(kind)
 
 
 def changes(before: Schema, after: Schema) -> list[Change]:
@@ -71,7 +93,7 @@ def changes(before: Schema, after: Schema) -> list[Change]:
         after: The schema that a commit would give them.
 
     Returns:
-        Differences; an empty list for schemas that differ in order, docs and names alone.
+        Differences; an empty list for schemas that differ in order and docs alone.
     """
     return list(_struct_changes("", before.as_struct(), after.as_struct()))
 
@@ -80,14 +102,17 @@ def _struct_changes(prefix: str, before: StructType, after: StructType) -> Itera
     old: Mapping[int, NestedField] = {field.field_id: field for field in before.fields}
     new = {field.field_id for field in after.fields}
     for field in after.fields:
-        if field.field_id in old:
-            yield from _field_changes(f"{prefix}{field.name}", old[field.field_id], field)
-        else:
+        twin = old.get(field.field_id)
+        if twin is None:
             kind: Kind = "required added" if field.required else "added"
-            yield Change(f"{prefix}{field.name}", kind, "", str(field.field_type))
+            yield Change(f"{prefix}{field.name}", kind, "", type_name(field.field_type))
+            continue
+        if twin.name != field.name:
+            yield Change(f"{prefix}{twin.name}", "renamed", twin.name, field.name)
+        yield from _field_changes(f"{prefix}{field.name}", twin, field)
     for field in before.fields:
         if field.field_id not in new:
-            yield Change(f"{prefix}{field.name}", "removed", str(field.field_type), "")
+            yield Change(f"{prefix}{field.name}", "removed", type_name(field.field_type), "")
 
 
 def _field_changes(path: str, before: NestedField, after: NestedField) -> Iterator[Change]:
@@ -110,7 +135,7 @@ def _type_changes(path: str, before: IcebergType, after: IcebergType) -> Iterato
     elif before != after:
         primitive = isinstance(before, PrimitiveType) and isinstance(after, PrimitiveType)
         kind: Kind = "widened" if primitive and promotes(before, after) else "type changed"
-        yield Change(path, kind, str(before), str(after))
+        yield Change(path, kind, type_name(before), type_name(after))
 
 
 def needed_changes(current: Schema, wanted: Schema) -> list[Change]:
@@ -128,7 +153,7 @@ def needed_changes(current: Schema, wanted: Schema) -> list[Change]:
     """
     matched = StructType(*_ids_like(current.as_struct(), wanted.as_struct()))
     found = _struct_changes("", current.as_struct(), matched)
-    return [c for c in found if c.kind not in ("removed", "made required")]
+    return [c for c in found if c.kind not in ("removed", "made required", "renamed")]
 
 
 _NEW_ID = 1_000_000

@@ -1,0 +1,105 @@
+"""Names of columns: what a field is called in its records may be anything, what a column is called may not. Pure."""
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, MutableSet
+
+LIMIT = 255
+RESERVED = frozenset(
+    {
+        "_file",
+        "_pos",
+        "_deleted",
+        "_partition",
+        "_spec_id",
+        "_row_id",
+        "_last_updated_sequence_number",
+        "_change_type",
+        "_change_ordinal",
+        "_commit_snapshot_id",
+    }
+)
+"""Iceberg's metadata columns, which no engine tells apart from a table's own (spec: reserved field ids)."""
+
+
+class Names(MutableSet[str]):
+    """A set of names that differ in more than case."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._lower = {name.lower() for name in names}
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._lower
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lower)
+
+    def __len__(self) -> int:
+        return len(self._lower)
+
+    def add(self, value: str) -> None:
+        """Add a name."""
+        self._lower.add(value.lower())
+
+    def discard(self, value: str) -> None:
+        """Take a name out, if it is there."""
+        self._lower.discard(value.lower())
+
+
+_VERSIONED = re.compile(r".+__v\d+")
+_NOT_PLAIN = {".", "`"}
+_NOT_TEXT = {"Cc", "Cs"}
+
+
+def column_name(source: str, taken: Iterable[str]) -> str:
+    """Return the name of the column for a field.
+
+    Dots and backticks would be taken for paths and quotes, control characters and lone surrogates can't be shown or
+    stored: each becomes an underscore. Long names are cut and end in a hash of the whole.
+
+    Args:
+        source: The field's name in the records, which may be empty.
+        taken: Names that the column can't have, in any case: its siblings', and those reserved.
+
+    Returns:
+        A name of at most 255 characters; with ``__2`` or the next free number behind it if it is taken.
+
+    >>> column_name("shop.id", ()), column_name("ID", {"id"}), column_name("_pos", RESERVED)
+    ('shop_id', 'ID__2', '_pos__2')
+    """
+    plain = "".join("_" if c in _NOT_PLAIN or unicodedata.category(c) in _NOT_TEXT else c for c in source) or "_"
+    if len(plain) > LIMIT:
+        digest = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        plain = f"{plain[: LIMIT - 9]}_{digest}"
+    names = _names(taken)
+    return plain if plain not in names else _numbered(plain, "__", names)
+
+
+def versioned_name(column: str, taken: Iterable[str]) -> str:
+    """Return the name of a column beside another one, for values of a type that the other can't take.
+
+    Args:
+        column: Name of the other.
+        taken: Names that it can't have, in any case.
+
+    >>> versioned_name("price", {"price"}), versioned_name("price", {"price", "price__v2"})
+    ('price__v2', 'price__v3')
+    """
+    return _numbered(column, "__v", _names(taken))
+
+
+def is_versioned(column: str) -> bool:
+    """Return whether a name looks like one that `versioned_name` gave."""
+    return _VERSIONED.fullmatch(column) is not None
+
+
+def _names(taken: Iterable[str]) -> Names:
+    return taken if isinstance(taken, Names) else Names(taken)
+
+
+def _numbered(name: str, mark: str, taken: Names) -> str:
+    number = 2
+    while (numbered := f"{name[: LIMIT - len(f'{mark}{number}')]}{mark}{number}") in taken:
+        number += 1
+    return numbered
