@@ -110,6 +110,7 @@ LASTING = [
     errors.AuthorizationError("not allowed"),
     errors.RegistryRefusedError("401"),
     errors.UnknownSchemaError("no schema id 7"),
+    errors.SchemaNotSupportedError("nested too deeply"),
     errors.ConfigurationError("unknown setting"),
     errors.DataLossError("lost"),
     errors.TopicReplacedError("another topic"),
