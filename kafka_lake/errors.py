@@ -69,3 +69,7 @@ class AuditFailedError(KafkaLakeError):
 
 class PublishRefusedError(KafkaLakeError):
     """Somebody else moved ``main`` since the position was read. The caller plans again from the new position."""
+
+
+class SchemaNotSupportedError(KafkaLakeError):
+    """A writer's schema is invalid or can't become columns. Nothing has been read with it."""

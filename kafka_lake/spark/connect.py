@@ -22,6 +22,15 @@ from kafka_lake.spark.process import ServerProcess, ServerStartError, free_port,
 
 DEFAULT_PORT = 15002
 
+AVRO_LIMITS = " ".join(
+    f"-Dorg.apache.avro.limits.{what}.maxLength={limit}"
+    for what, limit in (("bytes", 64 << 20), ("string", 64 << 20), ("collectionItems", 8 << 20))
+)
+"""JVM options for what decodes Avro: it allocates the bytes and items that a length asks for before it reads them.
+
+Corrupt bytes ask for any number. A record that has more is malformed. Users' own options come after these and win.
+"""
+
 _SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
@@ -109,6 +118,8 @@ class ConnectServer:
             "spark.app.name": "kafka-lake",
             "spark.master": "local[*]",
             "spark.driver.memory": self.driver_memory,
+            "spark.driver.defaultJavaOptions": AVRO_LIMITS,
+            "spark.executor.defaultJavaOptions": AVRO_LIMITS,
             "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",

@@ -11,12 +11,16 @@ from pyspark.sql import SparkSession
 
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.connect import AVRO_LIMITS
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Spark puts these before the user's own extraJavaOptions.
+    "spark.driver.defaultJavaOptions": AVRO_LIMITS,
+    "spark.executor.defaultJavaOptions": AVRO_LIMITS,
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     # Each idle consumer keeps what it fetched ahead, up to 16 MiB: Spark's 64 would fill a small heap.
     "spark.kafka.consumer.cache.capacity": "16",
