@@ -48,7 +48,7 @@ class UnknownSchemaError(RegistryError):
 
 
 class SchemaNotSupportedError(KafkaLakeError):
-    """A schema has a type that no table can have. Nothing has been staged."""
+    """A schema is invalid, or has a type that no table can have. Nothing has been staged."""
 
 
 class DataLossError(KafkaLakeError):
@@ -69,7 +69,3 @@ class AuditFailedError(KafkaLakeError):
 
 class PublishRefusedError(KafkaLakeError):
     """Somebody else moved ``main`` since the position was read. The caller plans again from the new position."""
-
-
-class SchemaNotSupportedError(KafkaLakeError):
-    """A writer's schema is invalid or can't become columns. Nothing has been read with it."""
