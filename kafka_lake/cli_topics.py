@@ -22,6 +22,7 @@ from kafka_lake.demo.stack import broker_at_hand
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.resource import SparkResource
@@ -73,15 +74,16 @@ def systems_at_hand(say: Callable[[str], None], with_broker: bool = True) -> Ite
         resources = defs().resources or {}
     catalog: CatalogResource = resources.get("catalog") or CatalogResource()
     kafka: KafkaResource = resources.get("kafka") or KafkaResource()
+    registry: RegistryResource = resources.get("registry") or RegistryResource()
     spark: SparkResource = resources.get("spark") or SparkResource(spark_config={}, catalog=catalog)
     # What Spark refuses becomes an error of ours; PySpark would log the JVM's stack trace before it.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
         if with_broker:
             with broker_at_hand(Ports.from_env(), say):
-                yield build_systems(kafka, catalog, spark)
+                yield build_systems(kafka, catalog, spark, registry)
         else:
-            yield build_systems(kafka, catalog, spark)
+            yield build_systems(kafka, catalog, spark, registry)
     finally:
         spark.stop()
 

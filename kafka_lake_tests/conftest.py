@@ -20,6 +20,7 @@ from kafka_lake.demo.registry import EmbeddedRegistry
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Position
+from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state
@@ -242,15 +243,16 @@ def spark_resource(catalog_resource: CatalogResource, lake_home: Path) -> Iterat
 @pytest.fixture
 def systems(
     kafka_resource: KafkaResource, catalog_resource: CatalogResource, spark_resource: SparkResource
-) -> Callable[[], Systems]:
+) -> Callable[..., Systems]:
     """Return a function that gives Systems of their own to each run; the Spark session alone is shared."""
 
-    def fresh() -> Systems:
+    def fresh(registry: SchemaRegistry | None = None) -> Systems:
         return Systems(
             kafka_resource.cluster(),
             kafka_resource.spark_options(),
             catalog_resource.open(),
             lambda: spark_resource.spark_session,
+            registry=registry,
         )
 
     return fresh

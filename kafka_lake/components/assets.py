@@ -20,6 +20,7 @@ from kafka_lake.ingest.report import Commit
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.resource import SparkResource
@@ -30,7 +31,7 @@ TABLE_TAG = "kafka_lake/table"
 _CHECK_DESCRIPTIONS = {
     "row_count": "Rows, dead letters and tombstones make up the records read.",
     "offset_continuity": "The commit starts where the table's position ends; every offset is there once.",
-    "schema_evolution": "The schema changed in ways only that are safe by Iceberg's rules.",
+    "schema_evolution": "The schema changed in ways only that are safe by Iceberg's rules and the topic's policy.",
     "dead_letters": "No more records fit no row than the topic's settings bear.",
     "data_loss": "Kafka still had all that the table lacked. Never blocks: the loss is recorded, the rest goes on.",
 }
@@ -68,14 +69,18 @@ def partitions_of(topic: str) -> dg.DynamicPartitionsDefinition:
     return dg.DynamicPartitionsDefinition(name=f"kafka/{topic}")
 
 
-def build_systems(kafka: KafkaResource, catalog: CatalogResource, spark: SparkResource) -> Systems:
+def build_systems(
+    kafka: KafkaResource, catalog: CatalogResource, spark: SparkResource, registry: RegistryResource
+) -> Systems:
     """Return what a run works with, from the deployment's resources."""
     retry = RetryPolicy(
         attempts=kafka.retry_attempts,
         initial_seconds=min(1.0, kafka.retry_max_seconds),
         max_seconds=kafka.retry_max_seconds,
     )
-    return Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), spark.live_session, retry)
+    return Systems(
+        kafka.cluster(), kafka.spark_options(), catalog.open(), spark.live_session, retry, registry.registry()
+    )
 
 
 def build_topic_assets(
@@ -128,8 +133,9 @@ def build_topic_assets(
         kafka: KafkaResource,
         catalog: CatalogResource,
         spark: SparkResource,
+        registry: RegistryResource,
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
-        systems = build_systems(kafka, catalog, spark)
+        systems = build_systems(kafka, catalog, spark, registry)
         try:
             if not context.selected_asset_keys:
                 yield from _check_published(context, spec, systems)
@@ -188,7 +194,7 @@ def _check_published(
 
 
 def _settings(spec: TopicTable) -> dict[str, Any]:
-    return {**vars(spec), "properties": dict(spec.properties)}
+    return {**vars(spec), "properties": dict(spec.properties), "renames": dict(spec.renames)}
 
 
 def settings_of(metadata: dict[str, Any]) -> TopicTable:

@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field
 
 from kafka_lake.components.replay_job import replay_dead_letters
 from kafka_lake.components.sensor import build_sensor
+from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.resource import SparkResource
@@ -23,6 +24,10 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
 
     kafka_properties: dict[str, str] = Field(
         default_factory=dict, description="librdkafka client properties; no secrets."
+    )
+    registry_properties: dict[str, str] = Field(
+        default_factory=dict,
+        description="Properties of confluent-kafka's SchemaRegistryClient, such as url; no secrets.",
     )
     catalog_properties: dict[str, str] = Field(
         default_factory=dict, description="Iceberg's standard catalog properties; no secrets."
@@ -45,6 +50,7 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
                     retry_attempts=self.retry_attempts,
                     retry_max_seconds=self.retry_max_seconds,
                 ),
+                "registry": RegistryResource(properties=self.registry_properties),
                 "catalog": catalog,
                 "spark": SparkResource(spark_config=self.spark_config, catalog=catalog),
             },

@@ -1,6 +1,8 @@
 """`type: kafka_lake.KafkaTopicTable`: a few lines of YAML become source asset, table asset and checks."""
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import dagster as dg
@@ -10,10 +12,12 @@ from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan import start_timestamp_ms
-from kafka_lake.ingest.topic_table import TopicTable, dead_letter_limit
+from kafka_lake.ingest.topic_table import Compatibility, Format, TopicTable, dead_letter_limit
+from kafka_lake.lake.evolution import EvolutionMode, OnIncompatible
 from kafka_lake.lake.tables import parse_partition_field, parse_sort_field
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+_BY_FILE = ("avro", "protobuf", "json_schema")
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
 
 
@@ -31,10 +35,54 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
     )
     namespace: Name = Field(default="lake", description="Iceberg namespace of the table.")
     table: Name | None = Field(default=None, description="Name of the table; the topic's, in lower case, by default.")
+    format: Format = Field(
+        default="json",
+        description="What values are: json, avro, protobuf, json_schema (each with a registry's schema ids, or by "
+        "schema_file), confluent (whatever the ids say), or string, bytes, variant: the whole value as one column.",
+    )
     columns: str | None = Field(
         default=None,
         alias="schema",
-        description="Spark DDL of the value's columns; without it they are inferred from the records and evolve.",
+        description="Format json: Spark DDL of the value's columns; without it they are inferred from the records "
+        "and evolve.",
+    )
+    schema_file: str | None = Field(
+        default=None,
+        description="Schema of the values, in a file beside this one: Avro, .proto or JSON Schema; without it the "
+        "registry's.",
+    )
+    message: str | None = Field(default=None, description="With a .proto file: the values' message; else its first.")
+    subject: str | None = Field(
+        default=None, description="The registry's subject of the values; <topic>-value by default."
+    )
+    key_format: Format | None = Field(
+        default=None, description="What keys are, as format; a column of its own for them. Without it bytes only."
+    )
+    key_column: Name = Field(default="_key", description="The column of decoded keys.")
+    key_schema: str | None = Field(default=None, description="Key format json: Spark DDL of the key's fields.")
+    key_schema_file: str | None = Field(default=None, description="Schema of the keys, as schema_file.")
+    infer_timestamps: bool = Field(
+        default=False,
+        description="Format json without schema: text that is an ISO 8601 date or time in all records that show a "
+        "field first becomes a column of that type.",
+    )
+    evolution: EvolutionMode = Field(
+        default="evolve",
+        description="What new fields and wider types do: evolve the table, freeze it (such a run fails before it "
+        "publishes), or ignore_new (fields without a column are left out, and reported).",
+    )
+    on_incompatible: OnIncompatible = Field(
+        default="dead_letter",
+        description="What becomes of values that their column can't take: dead letters, fail the run, or a new_column "
+        "name__v2 beside it.",
+    )
+    renames: dict[str, str] = Field(
+        default_factory=dict, description="Columns that get a new name, as old: new; the field id stays."
+    )
+    compatibility: Compatibility = Field(
+        default="none",
+        description="What a new schema version must be to the one before (backward, forward, full), or the run fails "
+        "before it publishes.",
     )
     partition_by: list[str] = Field(default_factory=list, description="Iceberg transforms: day(ts), bucket(16, id).")
     sort_by: list[str] = Field(default_factory=list, description="Columns within each file: `ts desc`.")
@@ -79,15 +127,19 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
                 start_timestamp_ms(self.start)
             dead_letter_limit(self.max_dead_letters)
             declared = check_ddl(self.columns) if self.columns is not None else None
+            if self.key_schema is not None:
+                check_ddl(self.key_schema)
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
         if self.transform is not None:
             if ":" not in self.transform:
                 raise ValueError(f"transform: {self.transform!r} is no reference. Write module:function.")
-            if declared is None:
+            if declared is None and self.format == "json":
                 raise ValueError(
                     "transform: without schema: the columns that it gets are not known. Declare them with schema:."
                 )
+        for problem in self._format_problems():
+            raise ValueError(problem)
         if self.metadata_column and declared and self.metadata_column.lower() in {d.lower() for d in declared}:
             raise ValueError(
                 f"schema: has a column {self.metadata_column}, which is the metadata column too. "
@@ -105,9 +157,54 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
             )
         return self
 
-    def topic_table(self) -> TopicTable:
-        """Return the settings as the pipeline takes them."""
+    def _format_problems(self) -> Iterator[str]:
+        """Give what is set and can't be, given the formats."""
+        if self.columns is not None and self.format != "json":
+            yield f"schema: is for format json; {self.format} brings its own. Leave it out, or use schema_file:."
+        if self.schema_file is not None and self.format not in _BY_FILE:
+            yield f"schema_file: is for formats {', '.join(_BY_FILE)}, not {self.format}."
+        if self.message is not None and (self.format != "protobuf" or self.schema_file is None):
+            yield "message: chooses one of a .proto file's messages. Set format: protobuf and schema_file: with it."
+        if self.key_format == "json" and self.key_schema is None:
+            yield "key_format: json needs key_schema:, the Spark DDL of the key's fields."
+        if self.key_schema is not None and self.key_format != "json":
+            yield "key_schema: is for key_format: json."
+        if self.key_schema_file is not None and self.key_format not in _BY_FILE:
+            yield f"key_schema_file: is for key formats {', '.join(_BY_FILE)}."
+        if self.key_format == "variant":
+            yield "key_format: a key can't be a variant. Use json with key_schema:, string or bytes."
+        if self.key_format is not None and self.key_column == self.metadata_column:
+            yield f"key_column: {self.key_column} is the metadata column too. Give one of them another name."
+        if self.infer_timestamps and (self.format != "json" or self.columns is not None):
+            yield "infer_timestamps: is for format json without schema:; declared types count otherwise."
+        if self.on_incompatible == "new_column" and self.columns is not None:
+            yield "on_incompatible: new_column needs inferred columns, and schema: declares them. Leave one out."
+        if self.compatibility != "none" and (self.format not in (*_BY_FILE, "confluent") or self.schema_file):
+            yield "compatibility: is for formats whose schemas come from a registry."
+
+    def topic_table(self, folder: Path = Path()) -> TopicTable:
+        """Return the settings as the pipeline takes them.
+
+        Args:
+            folder: Where the document is; schema files are named from there.
+
+        Raises:
+            ConfigurationError: If a schema file isn't there.
+        """
         return TopicTable(
+            format=self.format,
+            schema_file=_file("schema_file", self.schema_file, folder),
+            message=self.message,
+            subject=self.subject,
+            key_format=self.key_format,
+            key_column=self.key_column,
+            key_schema=self.key_schema,
+            key_schema_file=_file("key_schema_file", self.key_schema_file, folder),
+            infer_timestamps=self.infer_timestamps,
+            evolution=self.evolution,
+            on_incompatible=self.on_incompatible,
+            renames=dict(self.renames),
+            compatibility=self.compatibility,
             topic=self.topic,
             namespace=self.namespace,
             table=self.table or derived_table_name(self.topic),
@@ -133,7 +230,16 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
             "group_name": self.group or self.namespace,
             "description": self.description,
         }
-        return dg.Definitions(assets=build_topic_assets(self.topic_table(), **presentation))
+        return dg.Definitions(assets=build_topic_assets(self.topic_table(context.path), **presentation))
+
+
+def _file(setting: str, name: str | None, folder: Path) -> str | None:
+    if name is None:
+        return None
+    path = (folder / name).resolve()
+    if not path.is_file():
+        raise ConfigurationError(f"{setting}: there is no file {path}.", "Paths start where the YAML document is.")
+    return str(path)
 
 
 def derived_table_name(topic: str) -> str:

@@ -1,6 +1,7 @@
 """What a run's report looks like on Dagster's pages."""
 
 import re
+from dataclasses import asdict
 from typing import Any
 
 import dagster as dg
@@ -14,13 +15,16 @@ from kafka_lake.lake.positions import row_count
 
 def check_result(finding: Finding, asset_key: dg.AssetKey) -> dg.AssetCheckResult:
     """Return a gate's finding as an asset check result: what, where and how many."""
+    metadata: dict[str, Any] = {key: _plain(value) for key, value in finding.facts.items()}
+    if finding.changes:
+        metadata["changes"] = dg.MetadataValue.table([dg.TableRecord(asdict(note)) for note in finding.changes])
     return dg.AssetCheckResult(
         asset_key=asset_key,
         check_name=finding.check,
         passed=finding.passed,
         severity=dg.AssetCheckSeverity.ERROR,
         description="; ".join(finding.problems) or None,
-        metadata={key: _plain(value) for key, value in finding.facts.items()},
+        metadata=metadata,
     )
 
 

@@ -9,6 +9,7 @@ from kafka_lake.components.keys import table_key
 from kafka_lake.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.ingest.again import redeliver
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.resource import SparkResource
@@ -30,8 +31,9 @@ def _replay(
     kafka: KafkaResource,
     catalog: CatalogResource,
     spark: SparkResource,
+    registry: RegistryResource,
 ) -> None:
-    systems = build_systems(kafka, catalog, spark)
+    systems = build_systems(kafka, catalog, spark, registry)
     try:
         for spec in _chosen(context, config.topic):
             done = redeliver(

@@ -7,17 +7,30 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
+from kafka_lake.ingest.decode import WRONG_TYPE
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.stage import Staged, added_rows
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Loss, OffsetRange, Position
+from kafka_lake.lake.evolution import Conflict
 from kafka_lake.lake.positions import POSITION, ancestors, summary_of
 from kafka_lake.lake.schema import Change, changes
 
 CHECKS = ("row_count", "offset_continuity", "schema_evolution", "dead_letters", "data_loss")
 # The others tell what happened, and don't keep a commit from being published.
 GATES = frozenset(CHECKS) - {"data_loss"}
+
+
+@dataclass(frozen=True)
+class ColumnNote:
+    """One line about a column: what was done to it, or was not, and why."""
+
+    column: str
+    what: str
+    before: str
+    after: str
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -28,11 +41,13 @@ class Finding:
         check: Its name, one of `CHECKS`.
         problems: What is wrong, where, and how much; empty if all is well.
         facts: Figures that the check's page shows.
+        changes: What happened to columns, as a table: column, what, before, after, why.
     """
 
     check: str
     problems: tuple[str, ...]
     facts: Mapping[str, Any]
+    changes: tuple[ColumnNote, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -95,7 +110,7 @@ def audit(
     return [
         row_count(spec, plan, staged),
         offset_continuity(plan, primary.state.position, held, carried, chain),
-        schema_evolution(evolution),
+        schema_evolution(evolution, spec, staged),
         dead_letters(spec, staged, earlier),
         data_loss(plan.losses),
     ], _summed_rows(held or ())
@@ -197,13 +212,52 @@ def _partition_problems(rows: PartitionRows, planned: OffsetRange | None, anywhe
     return problems
 
 
-def schema_evolution(evolution: Sequence[Change]) -> Finding:
-    """Check that the schema changed in ways only that are safe by Iceberg's rules."""
+def schema_evolution(
+    evolution: Sequence[Change], spec: TopicTable | None = None, staged: Staged | None = None
+) -> Finding:
+    """Check that the schema changed in ways only that are safe by Iceberg's rules, and tell what didn't change.
+
+    Args:
+        evolution: How the schema differs from the one before.
+        spec: The topic's policy, for a staged commit.
+        staged: The commit.
+    """
     problems = [
         f"column {c.column}: {c.kind} ({c.before or 'none'} → {c.after or 'none'})" for c in evolution if not c.safe
     ]
-    facts = {c.column: f"{c.kind}: {c.before or 'none'} → {c.after or 'none'}" for c in evolution}
-    return Finding("schema_evolution", tuple(problems), facts)
+    facts: dict[str, Any] = {c.column: f"{c.kind}: {c.before or 'none'} → {c.after or 'none'}" for c in evolution}
+    if spec is None or staged is None:
+        return Finding("schema_evolution", tuple(problems), facts, _done(evolution))
+    if spec.on_incompatible == "fail":
+        problems += [
+            f"on_incompatible is fail, and {c.count} records fit no column, the first in partition {c.partition} at "
+            f"offset {c.offset}: {c.message}"
+            for c in staged.classes
+            if c.name == WRONG_TYPE
+        ]
+    problems += staged.incompatible
+    counted = {"ignored": len(staged.ignored), "incompatible": len(staged.conflicts)}
+    facts |= {name: count for name, count in counted.items() if count}
+    facts |= {f"records of {label}": count for label, count in staged.schemas.items()}
+    notes = noted(spec, evolution, staged.ignored, staged.conflicts)
+    return Finding("schema_evolution", tuple(problems), facts, notes)
+
+
+def noted(
+    spec: TopicTable, done: Sequence[Change], ignored: Sequence[Change], conflicts: Sequence[Conflict]
+) -> tuple[ColumnNote, ...]:
+    """Return what happened to columns, and what did not and why, as lines of a table."""
+    notes = [
+        ColumnNote(c.column, f"not {c.kind}", c.before, c.after, f"evolution is {spec.evolution}") for c in ignored
+    ]
+    for c in conflicts:
+        instead = f"such values go to {c.new_column}" if c.new_column else "records with such values are dead letters"
+        notes.append(ColumnNote(c.column, "not changed", c.have, c.got, f"{c.label}: {instead}"))
+    return (*_done(done), *notes)
+
+
+def _done(changes: Sequence[Change]) -> tuple[ColumnNote, ...]:
+    return tuple(ColumnNote(c.column, c.kind, c.before, c.after) for c in changes)
 
 
 def _staged_partitions(spec: TopicTable, systems: Systems, staged: Staged) -> list[PartitionRows]:

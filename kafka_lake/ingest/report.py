@@ -117,7 +117,9 @@ class RunReport:
         for check in CHECKS:
             every = [f for c in self.commits for f in c.findings if f.check == check]
             facts = every[-1].facts if len(every) == 1 else _summed([f.facts for f in every])
-            merged.append(Finding(check, tuple(p for f in every for p in f.problems), facts))
+            problems = tuple(p for f in every for p in f.problems)
+            notes = tuple(dict.fromkeys(n for f in every for n in f.changes))
+            merged.append(Finding(check, problems, facts, notes))
         return merged
 
 

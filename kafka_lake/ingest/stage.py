@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation
@@ -10,7 +10,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from kafka_lake.errors import AuditFailedError, ConfigurationError, TableError
+from kafka_lake.errors import ConfigurationError, TableError
+from kafka_lake.ingest.compatibility import incompatible
+from kafka_lake.ingest.decode import WRONG_TYPE
+from kafka_lake.ingest.decode.choose import decoder_of, looked_at
 from kafka_lake.ingest.decode.frame import (
     TRANSFORM_ERROR,
     dead_letters_of,
@@ -21,17 +24,20 @@ from kafka_lake.ingest.decode.frame import (
     with_transform_errors,
     without_errors,
 )
-from kafka_lake.ingest.decode.json import decode_json, nullable_all, observed_schema, schema_from_observation
+from kafka_lake.ingest.decode.json import nullable_all
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.settle import STAGED_WITH, UNSETTLED, at_version, without
 from kafka_lake.ingest.shape import shaped
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.variant_table import create_variant_table, has_variant
+from kafka_lake.ingest.wanted import Wanted, refuse, wanted
 from kafka_lake.kafka.offsets import OffsetRange, Position, losses_to_json
 from kafka_lake.lake.branches import StagingBranch, branch_name
+from kafka_lake.lake.evolution import Conflict
 from kafka_lake.lake.positions import LOSSES, POSITION, RESET, RUN_ID, TableState, read_state, row_count, summary_of
 from kafka_lake.lake.schema import Change, needed_changes
-from kafka_lake.lake.tables import apply_changes, ensure_table, schema_of
+from kafka_lake.lake.tables import apply_changes, ensure_table, evolve_layout, schema_of
 
 _TARGET_FILE_BYTES = 128 << 20
 _ROWS_WORTH_A_TASK = 250_000
@@ -107,6 +113,10 @@ class Staged:
         classes: The failed by class.
         vanished: Rows that would be lost by a replacement, since Kafka no longer has their records.
         letters: The failed as rows of the dead-letter table, lazy.
+        ignored: Columns that the records would have needed, and the topic's policy leaves out.
+        conflicts: Types that the records brought and the columns don't take, and where such values go.
+        schemas: How many records were written with which schema of the registry.
+        incompatible: New schema versions that are not what the topic's ``compatibility`` asks for.
     """
 
     primary: StagedTable
@@ -118,6 +128,10 @@ class Staged:
     classes: tuple[LetterClass, ...] = ()
     vanished: tuple[Vanished, ...] = ()
     letters: DataFrame | None = None
+    ignored: tuple[Change, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    schemas: Mapping[str, int] = field(default_factory=dict)
+    incompatible: tuple[str, ...] = ()
 
     def tables(self) -> list[StagedTable]:
         """Return the tables in the order of publication: side tables first, the primary last."""
@@ -129,44 +143,41 @@ class Staged:
             table.branch.discard()
 
 
-def value_schema(spec: TopicTable, systems: Systems, state: TableState | None, records: DataFrame) -> T.StructType:
-    """Return the columns to decode: those declared, else the table's own, else what the records show.
-
-    Args:
-        spec: Its ``schema`` counts first.
-        systems: Spark looks at the table, or at the records if nothing else tells.
-        state: The table, None if there is none yet.
-        records: Read only for a topic without schema and table.
+def create_table(spec: TopicTable, systems: Systems, records: DataFrame) -> None:
+    """Create the topic's table with the columns, partition spec, sort order and properties its settings ask for.
 
     Raises:
         TableError: If no record shows any column.
     """
-    if spec.schema is not None:
-        return T._parse_datatype_string(spec.schema)
-    if state is not None:
-        columns = systems.spark().table(systems.catalog.spark_name(spec.identifier)).schema
-        return T.StructType([f for f in columns if f.name != spec.metadata_column])
-    observed = records.agg(observed_schema().alias("observed")).collect()[0]["observed"]
-    inferred = schema_from_observation(observed)
-    if not inferred.fields and not (spec.start == "latest" and spec.metadata_column):
+    decoder = looked_at(decoder_of(spec, systems, None), records)
+    want = wanted(spec, decoder, None)
+    refuse(spec, want.refused)
+    if not want.target.columns.fields and not (spec.start == "latest" and spec.metadata_column):
         # A table that begins at the latest offset must hold its position before there are records; columns follow.
         raise TableError(
-            f"Topic {spec.topic}: no record of the {records.count()} looked at is a JSON object with a field that "
-            "isn't null, so there are no columns to make a table of.",
-            "Declare the columns with schema: in the topic's YAML, or wait for other records.",
+            f"Topic {spec.topic}: no record of the {records.count()} looked at shows a field by format {spec.format} "
+            "that isn't null, so there are no columns to make a table of.",
+            "Check format:, declare the columns with schema: or schema_file:, or wait for other records.",
         )
-    return inferred
+    rows = rows_of(decoder.decode(records, want.target, messages=False), spec)
+    if has_variant(rows.schema):
+        create_variant_table(spec, systems, rows.schema)
+        return
+    schema = schema_of(arrow_columns(rows, want.target.columns))
+    ensure_table(
+        systems.catalog,
+        spec.identifier,
+        schema,
+        spec.partition_by,
+        spec.sort_by,
+        spec.properties,
+        _sources(spec, want),
+        spec.renames,
+    )
 
 
-def create_table(spec: TopicTable, systems: Systems, records: DataFrame) -> None:
-    """Create the topic's table with the columns, partition spec, sort order and properties its settings ask for."""
-    columns = value_schema(spec, systems, None, records)
-    rows = rows_of(decode_json(records, columns, messages=False), spec)
-    schema = schema_of(_arrow(rows, columns))
-    ensure_table(systems.catalog, spec.identifier, schema, spec.partition_by, spec.sort_by, spec.properties)
-
-
-def _arrow(rows: DataFrame, declared: T.StructType) -> Any:
+def arrow_columns(rows: DataFrame, declared: T.StructType) -> Any:
+    """Return the Arrow schema of a table's rows, required where the declared columns are."""
     # Whether a column is required is the declaration's to say, not the optimizer's.
     required = {f.name for f in declared if not f.nullable}
     kinds = [T.StructField(f.name, nullable_all(f.dataType), f.name not in required) for f in rows.schema]
@@ -201,7 +212,7 @@ def stage(
         PublishRefusedError: If others changed the table so much that the branch is not what was begun.
     """
     topic_id = plan.after.identity.topic_id
-    columns = value_schema(spec, systems, state, records)
+    known_before = decoder = decoder_of(spec, systems, state)
     letters_table = None if plan.kind == "redeliver" else systems.catalog.table(spec.dead_letter_table)
     known = _known_letters(spec, systems, plan, read_state(letters_table)) if letters_table else None
     marks = {}
@@ -214,23 +225,27 @@ def stage(
     with ExitStack() as undo:
         while True:
             name = branch_name(run_id, state.head or 0)
-            decoded = decode_json(records, columns, max_record_bytes=spec.max_record_bytes, messages=False)
-            _evolve(spec, state, rows_of(decoded, spec, topic_id), columns)
+            want = wanted(spec, decoder, state)
+            refuse(spec, want.refused)
+            limit = spec.max_record_bytes
+            decoded = decoder.decode(records, want.target, max_record_bytes=limit, messages=False)
+            left_out = _evolve(spec, state, rows_of(decoded, spec, topic_id), want)
             state = replace(state, table=state.table.refresh())
             observation = Observation()
             metrics = [
                 F.count(F.lit(1)).alias("records"),
                 F.count_if(F.col("value").isNull()).alias("tombstones"),
                 F.count_if(F.col("error_class").isNotNull()).alias("failed"),
+                F.count_if(F.col("error_class") == WRONG_TYPE).alias("wrong_type"),
+                *decoder.metrics(limit),
             ]
-            if spec.schema is None:
-                metrics.append(observed_schema(max_record_bytes=spec.max_record_bytes).alias("observed"))
             rows = transformed(decoded.observe(observation, *metrics), spec, topic_id)
             refusals = Observation() if marks_errors(rows, spec) else None
             if refusals is not None:
                 rows = rows.observe(refusals, F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused"))
             rows = without_errors(rows, spec)
-            primary = _write(systems, spec, spec.identifier, name, state, rows, plan, plan.after, run_id, marks)
+            told = {**marks, **decoder.marks()}
+            primary = _write(systems, spec, spec.identifier, name, state, rows, plan, plan.after, run_id, told)
             undo.callback(primary.branch.discard)
             # Through Connect the metrics may be late, and are missing then: counted in a pass of its own.
             counts = observation.get or decoded.agg(*metrics).collect()[0].asDict()
@@ -240,21 +255,24 @@ def stage(
                 marked = refusals.get or transformed(decoded, spec, topic_id).agg(refused).collect()[0].asDict()
                 failed += marked["refused"]
             crash_point("primary staged")
-            if spec.schema is not None:
+            learned = decoder.learn(counts, records, want.target)
+            if learned is None:
                 break
-            wider = _with_new_fields(columns, schema_from_observation(counts["observed"]))
-            if wider == columns:
+            wiser = wanted(spec, learned.decoder, state)
+            refuse(spec, wiser.refused)
+            decoder = learned.decoder
+            if not learned.again and wiser.target == want.target:
+                want = wiser
                 break
-            # The batch itself shows new fields: give the table their columns and stage it again with them.
+            # The batch itself shows what was not known: give the table what that needs, and stage it again.
             undo.close()
-            columns = wider
         dead: StagedTable | None = None
         known_failed = 0
         classes: tuple[LetterClass, ...] = ()
         vanished: tuple[Vanished, ...] = ()
         letters = None
         if failed:
-            decoded = decode_json(records, columns, max_record_bytes=spec.max_record_bytes)
+            decoded = decoder.decode(records, want.target, max_record_bytes=spec.max_record_bytes)
             if refusals is not None:
                 decoded = with_transform_errors(decoded, transform_errors(transformed(decoded, spec, topic_id), spec))
             letters = dead_letters_of(decoded, run_id, topic_id=topic_id)
@@ -263,7 +281,7 @@ def stage(
                 if dead is not None:
                     undo.callback(dead.branch.discard)
                 crash_point("dead letters staged")
-            classes = _classes(
+            classes = classes_of(
                 letters if dead is None or known_failed else added_rows(systems, spec.dead_letter_table, dead)
             )
         if plan.kind == "replace":
@@ -279,39 +297,33 @@ def stage(
         classes,
         vanished,
         letters,
+        (*want.ignored, *left_out),
+        want.conflicts,
+        decoder.seen(counts),
+        incompatible(spec, systems, known_before, decoder),
     )
 
 
-def _with_new_fields(columns: T.StructType, seen: T.StructType) -> T.StructType:
-    """Return the columns with those fields of `seen` that they lack, nested ones too; types they have stay."""
-    known = {f.name.lower(): f for f in columns}
-    merged = []
-    for field_ in columns:
-        twin = next((f for f in seen if f.name.lower() == field_.name.lower()), None)
-        kind = field_.dataType if twin is None else _merged(field_.dataType, twin.dataType)
-        merged.append(T.StructField(field_.name, kind, field_.nullable))
-    return T.StructType(merged + [f for f in seen if f.name.lower() not in known])
+def _evolve(spec: TopicTable, state: TableState, rows: DataFrame, want: Wanted) -> tuple[Change, ...]:
+    """Give the table what the rows need, and return what the topic's policy leaves out of it."""
+    if has_variant(rows.schema):
+        return ()
+    table = state.table
+    if want.renamed:
+        apply_changes(table, table.schema(), want.renamed)
+        table = table.refresh()
+    schema = schema_of(arrow_columns(rows, want.target.columns))
+    changes = needed_changes(table.schema(), schema)
+    refuse(spec, [c for c in changes if not c.safe or spec.evolution == "freeze"])
+    ignored = tuple(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new")
+    apply_changes(table, schema, [c for c in changes if c not in ignored], _sources(spec, want))
+    evolve_layout(table.refresh(), spec.partition_by, spec.sort_by, spec.renames)
+    return ignored
 
 
-def _merged(mine: T.DataType, seen: T.DataType) -> T.DataType:
-    if isinstance(mine, T.StructType) and isinstance(seen, T.StructType):
-        return _with_new_fields(mine, seen)
-    if isinstance(mine, T.ArrayType) and isinstance(seen, T.ArrayType):
-        return T.ArrayType(_merged(mine.elementType, seen.elementType), mine.containsNull)
-    return mine
-
-
-def _evolve(spec: TopicTable, state: TableState, rows: DataFrame, columns: T.StructType) -> list[Change]:
-    wanted = schema_of(_arrow(rows, columns))
-    changes = needed_changes(state.table.schema(), wanted)
-    if refused := [c for c in changes if not c.safe]:
-        listed = "; ".join(f"column {c.column}: {c.kind} ({c.before or 'none'} → {c.after or 'none'})" for c in refused)
-        raise AuditFailedError(
-            f"Topic {spec.topic}: the rows don't fit table {'.'.join(spec.identifier)}: {listed}.",
-            "Nothing was staged. Give the column another name, mend schema: or transform:, or choose another table.",
-        )
-    apply_changes(state.table, wanted, changes)
-    return changes
+def _sources(spec: TopicTable, want: Wanted) -> Mapping[str, str] | None:
+    # A transform's result has columns of its own: where its input came from says nothing about them.
+    return None if spec.transform else want.target.sources
 
 
 def _known_letters(spec: TopicTable, systems: Systems, plan: Plan, letters: TableState) -> DataFrame | None:
@@ -402,7 +414,8 @@ def added_rows(systems: Systems, identifier: tuple[str, str], staged: StagedTabl
     return added
 
 
-def _classes(letters: DataFrame) -> tuple[LetterClass, ...]:
+def classes_of(letters: DataFrame) -> tuple[LetterClass, ...]:
+    """Return dead letters by class, the most frequent first, each with its first one of the lowest partition."""
     sample = F.struct(
         F.col("partition"),
         F.col("offset"),

@@ -6,6 +6,7 @@ from typing import Any
 
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.catalog import LakeCatalog
 
 
@@ -19,6 +20,7 @@ class Systems:
         catalog: Where the tables are.
         spark: Gives the session; the first call may start it, so it isn't called before there is work.
         retry: How often and how patiently transient errors of the three are met with another attempt.
+        registry: Tells what a schema id means; None where no registry is configured.
     """
 
     cluster: KafkaCluster
@@ -26,3 +28,4 @@ class Systems:
     catalog: LakeCatalog
     spark: Callable[[], Any]
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    registry: SchemaRegistry | None = None

@@ -3,9 +3,14 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.lake.evolution import EvolutionMode, OnIncompatible, Policy
+
+Format = Literal["json", "avro", "protobuf", "json_schema", "string", "bytes", "variant", "confluent"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+Compatibility = Literal["none", "backward", "forward", "full"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,20 @@ class TopicTable:
         dead_letters: What becomes of records that don't decode: ``table``, ``fail`` the run, or ``skip`` them.
         max_dead_letters: How many of them a run bears, as a count or as a share like ``5%``; None for any number.
         max_record_bytes: Longer values are dead letters; None for no limit.
+        format: What values are, one of `FORMATS`.
+        schema_file: File with the schema of the values, Avro, `.proto` or JSON Schema; None for the registry's.
+        message: Which message of a `.proto` file the values are; None for the first.
+        subject: The registry's subject of the values; None for the topic's name and ``-value``.
+        key_format: What keys are; None to leave them as bytes in the metadata column.
+        key_column: The column of decoded keys.
+        key_schema: Spark DDL of the columns of JSON keys.
+        key_schema_file: File with the schema of the keys.
+        infer_timestamps: Whether text that is an ISO 8601 date or time becomes a column of that type.
+        evolution: ``evolve`` with what is safe, ``freeze`` the table's schema, or ``ignore_new`` columns.
+        on_incompatible: What becomes of values that their column can't take: ``dead_letter``, ``fail`` the run, or a
+            ``new_column``.
+        renames: Path of a column as it was → its new name.
+        compatibility: What new versions in the registry must be to the ones before, as registries name it.
     """
 
     topic: str
@@ -47,6 +66,19 @@ class TopicTable:
     dead_letters: Literal["table", "fail", "skip"] = "table"
     max_dead_letters: int | str | None = None
     max_record_bytes: int | None = None
+    format: Format = "json"
+    schema_file: str | None = None
+    message: str | None = None
+    subject: str | None = None
+    key_format: Format | None = None
+    key_column: str = "_key"
+    key_schema: str | None = None
+    key_schema_file: str | None = None
+    infer_timestamps: bool = False
+    evolution: EvolutionMode = "evolve"
+    on_incompatible: OnIncompatible = "dead_letter"
+    renames: Mapping[str, str] = field(default_factory=dict)
+    compatibility: Compatibility = "none"
 
     @property
     def identifier(self) -> tuple[str, str]:
@@ -62,6 +94,16 @@ class TopicTable:
     def group(self) -> str:
         """Return the consumer group that mirrors the position."""
         return self.consumer_group or f"kafka-lake.{self.namespace}.{self.table}"
+
+    @property
+    def value_subject(self) -> str:
+        """Return the registry's subject of the values."""
+        return self.subject or f"{self.topic}-value"
+
+    @property
+    def policy(self) -> Policy:
+        """Return how the table may change."""
+        return Policy(self.evolution, self.on_incompatible, self.renames)
 
     def bears(self, dead_letters: int, records: int) -> bool:
         """Return whether a run may go on with so many dead letters among so many records.

@@ -17,6 +17,7 @@ from kafka_lake.ingest.audit import CHECKS
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.resource import SparkResource
@@ -88,7 +89,7 @@ def runner(
     kafka_resource: KafkaResource, catalog_resource: CatalogResource, spark_resource: SparkResource
 ) -> Iterator[Runner]:
     with dg.DagsterInstance.ephemeral() as instance:
-        yield Runner(instance, {"kafka": kafka_resource, "catalog": catalog_resource}, spark_resource)
+        yield Runner(instance, {"kafka": kafka_resource, "catalog": catalog_resource, "registry": RegistryResource()}, spark_resource)
 
 
 def know_partitions(runner: Runner, topic: Topic) -> None:

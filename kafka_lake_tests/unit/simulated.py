@@ -24,6 +24,7 @@ from kafka_lake.errors import DataLossError, KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest import again, audit, pipeline, rebuild, settle, stage
 from kafka_lake.ingest.audit import PartitionRows
 from kafka_lake.ingest.clean import sweep
+from kafka_lake.ingest.decode.decoder import Nothing
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
@@ -725,6 +726,18 @@ class Writer:
             world.commit(self._table, self._branch, (*held, *added), len(added), self._properties)
 
 
+class SimulatedDecoder(Nothing):
+    """A decoder that leaves records as they are; whether one fits is the process's to say."""
+
+    fixed = None
+
+    def decode(self, records: "Frame", *_: Any, **__: Any) -> "Frame":
+        return records
+
+
+NOTHING_NEW = SimpleNamespace(target=None, refused=(), ignored=(), conflicts=(), renamed=())
+
+
 def is_letter(process: Process, record: Record) -> bool:
     return record.kind != "tombstone" and record.kind not in process.fits
 
@@ -770,9 +783,10 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
         stage: {
             "F": ANYTHING,
             "Observation": Counts,
-            "value_schema": nothing,
-            "decode_json": lambda records, *_, **__: records,
-            "_evolve": nothing,
+            "decoder_of": lambda *_: SimulatedDecoder(),
+            "wanted": lambda *_: NOTHING_NEW,
+            "refuse": nothing,
+            "_evolve": lambda *_: (),
             "rows_of": rows_of,
             "transformed": rows_of,
             "marks_errors": nothing,
@@ -784,7 +798,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
             "ensure_table": ensure_table,
             "added_rows": nothing,
             "_within": within,
-            "_classes": lambda _: (),
+            "classes_of": lambda _: (),
             "_tasks": lambda *_: 1,
         },
         audit: {"_staged_partitions": staged_partitions},

@@ -9,6 +9,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 from kafka_lake.components import KafkaTopicTable
 from kafka_lake.components.assets import build_topic_assets, settings_of
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.resource import SparkResource
@@ -60,6 +61,7 @@ def refusal(attributes):
 def resolved(defs):
     resources = {
         "kafka": KafkaResource(),
+        "registry": RegistryResource(),
         "catalog": CatalogResource(),
         "spark": SparkResource(spark_config={}, catalog=CatalogResource()),
     }

@@ -8,17 +8,27 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 NOT_JSON = "not_json"
+NOT_TEXT = "not_text"
+NO_SCHEMA_ID = "no_schema_id"
+UNKNOWN_SCHEMA = "unknown_schema"
+MALFORMED = "malformed"
 WRONG_TYPE = "wrong_type"
 NULL_IN_REQUIRED_COLUMN = "null_in_required_column"
 TOO_LARGE = "too_large"
+BAD_KEY = "bad_key"
 TRANSFORM_FAILED = "transform_failed"
 
 ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
     {
         NOT_JSON: "The value is not one JSON object in UTF-8.",
+        NOT_TEXT: "The value is not UTF-8.",
+        NO_SCHEMA_ID: "The value doesn't begin with a zero byte and a schema id, as a registry's serializers write.",
+        UNKNOWN_SCHEMA: "The registry has no schema of the value's id, or one that the topic's format can't use.",
+        MALFORMED: "The bytes don't decode by the schema that they were written with.",
         WRONG_TYPE: "The value of a field doesn't fit the type of its column.",
         NULL_IN_REQUIRED_COLUMN: "A column that must not be null is null in the value, or missing from it.",
         TOO_LARGE: "The value has more bytes than the topic's limit; it was not parsed.",
+        BAD_KEY: "The value is well, but the key doesn't decode; the message says why.",
         TRANSFORM_FAILED: "The record was decoded, and the topic's transform refused it.",
     }
 )

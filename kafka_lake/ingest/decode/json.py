@@ -1,6 +1,8 @@
 """JSON values: `from_json` in the JVM, strict: all but whole JSON objects of the columns' types are dead letters."""
 
 import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -9,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.ingest.decode import NOT_JSON, NULL_IN_REQUIRED_COLUMN, TOO_LARGE, WRONG_TYPE
+from kafka_lake.ingest.decode.decoder import MESSAGE, Learned, Nothing, too_large
 from kafka_lake.ingest.decode.project import cut, null_required, project, reasons, short
 from kafka_lake.ingest.decode.target import Target
 
@@ -18,7 +21,6 @@ _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 _NAME_AND_KIND = "array<struct<name: string, kind: string>>"
 _DOUBLE_DIGITS = 15
 _LONG_DIGITS = 18
-_MESSAGE = 2000
 # No value can hold it: it is made anew in each process.
 _END = uuid4().hex
 
@@ -75,11 +77,11 @@ def decode_json(
 
     found = F.col("error_class")
     wrong = F.lit("A field doesn't fit its column.") if whole else _wrong_type(asked)
-    said = F.when(misfit, F.substring(misfit_message, 1, _MESSAGE)).otherwise(wrong) if misfits else wrong
+    said = F.when(misfit, F.substring(misfit_message, 1, MESSAGE)).otherwise(wrong) if misfits else wrong
     message: Column = F.when(found == NOT_JSON, _not_json(text)).when(found == WRONG_TYPE, said)
     if nulls is not None:
         said = F.concat(F.lit("Required, but null or missing: "), nulls, F.lit("."))
-        message = message.when(found == NULL_IN_REQUIRED_COLUMN, F.substring(said, 1, _MESSAGE))
+        message = message.when(found == NULL_IN_REQUIRED_COLUMN, F.substring(said, 1, MESSAGE))
     if max_record_bytes is not None:
         message = message.when(found == TOO_LARGE, too_large(size, max_record_bytes))
     return (
@@ -119,11 +121,6 @@ def _asked_type(kind: T.DataType, target: Target, path: str) -> T.DataType:
     if isinstance(kind, T.MapType):
         return T.MapType(kind.keyType, _asked_type(kind.valueType, target, f"{path}.value"))
     return kind
-
-
-def too_large(size: Column, limit: int) -> Column:
-    """Return the message for a value of more bytes than the topic's limit."""
-    return F.concat(F.lit("The value has "), size.cast("string"), F.lit(f" bytes, the limit is {limit}."))
 
 
 def _parse(columns: T.StructType) -> Column:
@@ -167,11 +164,7 @@ def _not_json(text: Column) -> Column:
 def _wrong_type(columns: T.StructType) -> Column:
     # One expression for all columns: one for each would take Spark half a minute to plan for a table of 200.
     kinds = _constant([{"name": f.name, "kind": short(f.dataType)} for f in columns], _NAME_AND_KIND)
-    nested = [f for f in columns if isinstance(f.dataType, T.StructType | T.ArrayType | T.MapType)]
-    # What fits of a nested value may be there without the rest.
-    partly = [F.when(_parse(T.StructType([f])).getField(CORRUPT).isNotNull(), F.lit(f.name)) for f in nested]
-    misfits = F.array_except(F.map_keys(F.map_filter(_RAW, lambda _, raw: raw.isNotNull())), _there())
-    misfits = F.array_union(misfits, F.array(*partly)) if partly else misfits
+    misfits = _misfits(columns)
 
     def said(column: Column) -> Column:
         seen = F.try_element_at(F.col(_SEEN), column["name"])
@@ -183,8 +176,17 @@ def _wrong_type(columns: T.StructType) -> Column:
         )
 
     wrong = F.filter(kinds, lambda column: F.array_contains(misfits, column["name"]))
-    named = F.substring(F.array_join(F.transform(wrong, said), " "), 1, _MESSAGE)
+    named = F.substring(F.array_join(F.transform(wrong, said), " "), 1, MESSAGE)
     return F.when(named != "", named).otherwise(F.lit(f"A field doesn't fit its column: {short(columns, 500)}."))
+
+
+def _misfits(columns: T.StructType) -> Column:
+    """Return the names of the fields of a record whose value doesn't fit what they were parsed as."""
+    nested = [f for f in columns if isinstance(f.dataType, T.StructType | T.ArrayType | T.MapType)]
+    # What fits of a nested value may be there without the rest.
+    partly = [F.when(_parse(T.StructType([f])).getField(CORRUPT).isNotNull(), F.lit(f.name)) for f in nested]
+    misfits = F.array_except(F.map_keys(F.map_filter(_RAW, lambda _, raw: raw.isNotNull())), _there())
+    return F.array_compact(F.array_union(misfits, F.array(*partly))) if partly else misfits
 
 
 def _there() -> Column:
@@ -226,11 +228,13 @@ def schema_from_observation(observed: str | None) -> T.StructType:
     Returns:
         The columns, all nullable, in alphabetical order; none if no object was seen.
     """
-    if not observed or not observed.startswith("OBJECT<"):
-        return T.StructType([])
-    parsed = T._parse_datatype_string(observed.replace("OBJECT<>", "VOID").replace("OBJECT<", "STRUCT<"))
-    column = _column_type(parsed)
+    column = _parsed_type(observed) if observed and observed.startswith("OBJECT<") else None
     return column if isinstance(column, T.StructType) else T.StructType([])
+
+
+def _parsed_type(observed: str) -> T.DataType | None:
+    parsed = T._parse_datatype_string(observed.replace("OBJECT<>", "VOID").replace("OBJECT<", "STRUCT<"))
+    return _column_type(parsed)
 
 
 def _column_type(seen: T.DataType) -> T.DataType | None:
@@ -265,3 +269,176 @@ def nullable_all(kind: T.DataType) -> T.DataType:
 
 def _field(struct: str, name: str) -> Column:
     return F.col(struct).getField(name)
+
+
+@dataclass(frozen=True)
+class Json(Nothing):
+    """Decodes JSON objects, by declared columns or by those of the table and what the records show.
+
+    Args:
+        declared: Columns as the settings declare them; None to infer.
+        infer_timestamps: Whether text that is an ISO 8601 date or time in all records of a batch becomes a column of
+            that type when it is first seen.
+        widen: Whether records that don't fit are looked at for types that the columns could be given.
+        shown: What the records look like, as far as the table doesn't know it.
+        misfits: What those look like that fitted no row.
+    """
+
+    declared: Target | None = None
+    infer_timestamps: bool = False
+    widen: bool = True
+    shown: T.StructType | None = None
+    misfits: T.StructType | None = None
+
+    @property
+    def fixed(self) -> Target | None:
+        """The declared columns."""
+        return self.declared
+
+    def incoming(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return what the records have shown."""
+        shown = [("the records", self.shown), ("the records that don't fit", self.misfits)]
+        return [(label, fields) for label, fields in shown if fields is not None]
+
+    def decode(
+        self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
+    ) -> DataFrame:
+        """Add the three columns of every decoder's result to records."""
+        return decode_json(records, target, max_record_bytes=max_record_bytes, messages=messages)
+
+    def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
+        """Return the schema that the values have together, unless the columns are declared."""
+        if self.declared is not None:
+            return ()
+        return [observed_schema(max_record_bytes=max_record_bytes).alias("observed")]
+
+    def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
+        """Return a decoder that knows the new fields of a pass, and how those differ that didn't fit."""
+        if self.declared is not None:
+            return None
+        seen = _new_only(schema_from_observation(counts["observed"]), target.columns, target, "")
+        if self.infer_timestamps:
+            seen = with_times(records, seen, target)
+        misfits = None
+        if counts["wrong_type"] and (self.widen or _can_widen(target.columns)):
+            misfits = _observed_misfits(records, target)
+        return Learned(replace(self, shown=seen, misfits=misfits), again=False)
+
+    def look(self, records: DataFrame) -> "Json":
+        """Return a decoder that knows what records look like, in a pass of its own."""
+        observed = records.agg(observed_schema().alias("observed")).collect()[0]["observed"]
+        seen = schema_from_observation(observed)
+        if self.infer_timestamps:
+            seen = with_times(records, seen, Target(T.StructType([])))
+        return replace(self, shown=seen)
+
+
+def _new_only(seen: T.StructType, columns: T.StructType, target: Target, prefix: str) -> T.StructType:
+    """Return what was seen, the fields that feed columns with those columns' types: they have all been parsed."""
+    feeds = {name: c for c in reversed(columns) for name in target.feeds(f"{prefix}{c.name}", c.name)}
+    fields = []
+    for field in seen:
+        column = feeds.get(field.name)
+        kind = (
+            field.dataType if column is None else _grown(field.dataType, column.dataType, target, prefix + column.name)
+        )
+        fields.append(T.StructField(field.name, kind))
+    return T.StructType(fields)
+
+
+def _grown(seen: T.DataType, kind: T.DataType, target: Target, path: str) -> T.DataType:
+    if isinstance(seen, T.StructType) and isinstance(kind, T.StructType):
+        return _new_only(seen, kind, target, f"{path}.")
+    if isinstance(seen, T.ArrayType) and isinstance(kind, T.ArrayType):
+        return T.ArrayType(_grown(seen.elementType, kind.elementType, target, f"{path}.element"))
+    return kind
+
+
+def _can_widen(columns: T.DataType) -> bool:
+    if isinstance(columns, T.StructType):
+        return any(_can_widen(f.dataType) for f in columns)
+    if isinstance(columns, T.ArrayType):
+        return _can_widen(columns.elementType)
+    return isinstance(columns, T.IntegerType | T.FloatType | T.DecimalType)
+
+
+def _observed_misfits(records: DataFrame, target: Target) -> T.StructType | None:
+    """Return the fields of records that don't fit their columns, with the types that their values have."""
+    asked = asked_fields(target)
+    if isinstance(asked, T.VariantType):
+        return None
+    text = F.col("value").cast("string")
+    bad = decode_json(records, target, messages=False).filter(F.col("error_class") == WRONG_TYPE)
+    taken = (
+        bad.select("value", _parse(asked).alias(_PARSED), F.from_json(text, "map<string, string>").alias(_RAW))
+        .select(_misfits(asked).alias("names"), F.from_json(text, "map<string, variant>").alias(_SEEN))
+        .select(F.explode("names").alias("name"), _SEEN)
+        .groupBy("name")
+        .agg(F.schema_of_variant_agg(F.try_element_at(F.col(_SEEN), F.col("name"))).alias("observed"))
+    )
+    found = {row["name"]: row["observed"] for row in taken.collect()}
+    kinds = {name: _parsed_type(observed) for name, observed in sorted(found.items())}
+    fields = [T.StructField(name, kind) for name, kind in kinds.items() if kind is not None]
+    return T.StructType(fields) if fields else None
+
+
+def with_times(records: DataFrame, seen: T.StructType, target: Target) -> T.StructType:
+    """Return what was seen, text that is a date or time in every record as that type.
+
+    Dates are ``2026-01-02``; times have a ``T`` or blank between date and time and at most six digits of a second,
+    since columns hold no more; with ``Z`` or an offset they are ``timestamp``, without ``timestamp_ntz``.
+
+    Args:
+        records: The records; read again if there is text in new fields.
+        seen: Fields and types; those within lists and maps are left as they are.
+        target: Fields that feed its columns are left as they are.
+    """
+    paths = list(_texts(seen, (), {name for c in target.columns for name in target.feeds(c.name, c.name)}))
+    if not paths:
+        return seen
+    value = F.try_parse_json(
+        F.when(F.rlike(F.col("value").cast("string"), F.lit(r"^\s*\{")), F.col("value").cast("string"))
+    )
+    aggregates = []
+    for index, path in enumerate(paths):
+        place = "$" + "".join(f"[{json.dumps(name, ensure_ascii=False)}]" for name in path)
+        text = F.try_variant_get(F.col("__kafka_lake_variant"), place, "string")
+        aggregates.append(F.count(text).alias(f"n{index}"))
+        for name, (pattern, kind) in _TIMES.items():
+            good = F.rlike(text, F.lit(pattern)) & text.try_cast(kind).isNotNull()
+            aggregates.append(F.count_if(good).alias(f"{name}{index}"))
+    counted = records.select(value.alias("__kafka_lake_variant")).agg(*aggregates).collect()[0]
+    times: dict[tuple[str, ...], T.DataType] = {}
+    for index, path in enumerate(paths):
+        for name, (_, kind) in _TIMES.items():
+            if counted[f"n{index}"] and counted[f"{name}{index}"] == counted[f"n{index}"]:
+                times[path] = kind
+    return _replaced(seen, (), times)
+
+
+_DAY = r"\d{4}-\d\d-\d\d"
+_CLOCK = r"[T ]\d\d:\d\d:\d\d(\.\d{1,6})?"
+_TIMES: Mapping[str, tuple[str, T.DataType]] = {
+    "date": (f"^{_DAY}$", T.DateType()),
+    "local": (f"^{_DAY}{_CLOCK}$", T.TimestampNTZType()),
+    "time": (f"^{_DAY}{_CLOCK}(Z|[+-]\\d\\d:?\\d\\d)$", T.TimestampType()),
+}
+
+
+def _texts(seen: T.StructType, path: tuple[str, ...], known: Collection[str]) -> Iterator[tuple[str, ...]]:
+    for field in seen:
+        if isinstance(field.dataType, T.StructType):
+            yield from _texts(field.dataType, (*path, field.name), known)
+        elif isinstance(field.dataType, T.StringType) and (path or (field.name,))[0] not in known:
+            yield (*path, field.name)
+
+
+def _replaced(seen: T.StructType, path: tuple[str, ...], kinds: Mapping[tuple[str, ...], T.DataType]) -> T.StructType:
+    fields = []
+    for field in seen:
+        here = (*path, field.name)
+        kind = kinds.get(here, field.dataType)
+        fields.append(
+            T.StructField(field.name, _replaced(kind, here, kinds) if isinstance(kind, T.StructType) else kind)
+        )
+    return T.StructType(fields)

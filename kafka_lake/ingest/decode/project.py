@@ -74,9 +74,11 @@ def _holds(have: T.DataType, want: T.DataType) -> bool:
     if have.simpleString() == want.simpleString() or isinstance(have, T.NullType):
         return True
     if isinstance(have, T.DecimalType) and isinstance(want, T.DecimalType):
-        return have.scale == want.scale and have.precision <= want.precision
+        exact: bool = have.scale == want.scale and have.precision <= want.precision
+        return exact
     if type(have) in _WHOLE and type(want) in _WHOLE:
-        return _WHOLE[type(have)] <= _WHOLE[type(want)]
+        wide: bool = _WHOLE[type(have)] <= _WHOLE[type(want)]
+        return wide
     floats: bool = isinstance(have, T.FloatType) and isinstance(want, T.DoubleType)
     return floats
 

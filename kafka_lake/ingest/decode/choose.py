@@ -1,0 +1,102 @@
+"""Which decoder a topic's settings ask for, knowing what the table remembers of its schemas."""
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.ingest.decode.decoder import Decoder
+from kafka_lake.ingest.decode.json import Json
+from kafka_lake.ingest.decode.key import Keyed
+from kafka_lake.ingest.decode.plain import Plain
+from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.decode.written import MARKS, FromFile, Part, Registered, writer_of
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import Format, TopicTable
+from kafka_lake.kafka.schemas import SchemaType, WriterSchema
+from kafka_lake.lake.positions import TableState, ancestors, summary_of
+
+KINDS: dict[str, SchemaType] = {"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "JSON"}
+
+
+def decoder_of(spec: TopicTable, systems: Systems, state: TableState | None) -> Decoder:
+    """Return the decoder of a topic's records.
+
+    Args:
+        spec: Formats, schemas and files.
+        systems: The registry, if a format needs it.
+        state: The table; its snapshots remember which schema ids have been seen. None if there is none yet.
+
+    Raises:
+        ConfigurationError: If a file can't be read, or there is no registry and one is needed.
+        RegistryError: If the registry doesn't answer.
+        SchemaNotSupportedError: If a file's schema has types that no table can have.
+    """
+    value = _one(spec, systems, state, "value", spec.format, spec.schema_file)
+    if spec.key_format is None:
+        return value
+    return Keyed(value, _one(spec, systems, state, "key", spec.key_format, spec.key_schema_file), spec.key_column)
+
+
+def looked_at(decoder: Decoder, records: DataFrame) -> Decoder:
+    """Return a decoder that has looked at records before there is a table, in a pass of its own."""
+    if isinstance(decoder, Keyed):
+        return Keyed(looked_at(decoder.value, records), looked_at(decoder.key, records), decoder.column)
+    if isinstance(decoder, Registered) or (isinstance(decoder, Json) and decoder.declared is None):
+        return decoder.look(records)
+    return decoder
+
+
+def _one(
+    spec: TopicTable, systems: Systems, state: TableState | None, part: Part, format_: Format, file: str | None
+) -> Decoder:
+    if format_ in ("string", "bytes", "variant"):
+        return Plain(format_)
+    if format_ == "json":
+        ddl = spec.schema if part == "value" else spec.key_schema
+        # Spark parses what it alone understands.
+        systems.spark()
+        declared = None if ddl is None else Target(T._parse_datatype_string(ddl), {}, _renamed(spec))
+        return Json(declared, spec.infer_timestamps, widen=spec.on_incompatible == "new_column")
+    if file is not None:
+        return FromFile(writer_of(_schema_in(spec, format_, Path(file)), message=spec.message))
+    if systems.registry is None:
+        raise ConfigurationError(
+            f"Topic {spec.topic}: format {format_} of its {part}s needs a schema registry, and none is configured.",
+            "Set KAFKA_LAKE_SCHEMA_REGISTRY_URL, or give the schema in a file with schema_file:.",
+        )
+    decoder = Registered(format_, systems.registry.by_id, part=part)
+    return decoder.remembering(_remembered(state, MARKS[part]))
+
+
+def _renamed(spec: TopicTable) -> dict[str, tuple[str, ...]]:
+    also: dict[str, tuple[str, ...]] = {}
+    for old, new in spec.renames.items():
+        parent, dot, name = old.rpartition(".")
+        path = f"{parent}{dot}{new}"
+        also[path] = (*also.get(path, ()), name)
+    return also
+
+
+def _remembered(state: TableState | None, mark: str) -> str:
+    if state is None or state.head is None:
+        return ""
+    summaries = (summary_of(snapshot) for snapshot in ancestors(state.table, state.head))
+    return next((summary[mark] for summary in summaries if mark in summary), "")
+
+
+def _schema_in(spec: TopicTable, format_: Format, file: Path) -> WriterSchema:
+    if format_ not in KINDS:
+        raise ConfigurationError(
+            f"Topic {spec.topic}: schema_file is for formats {', '.join(KINDS)}, not {format_}.", "Leave it out."
+        )
+    try:
+        text = file.read_text(encoding="utf-8")
+        # What a .proto imports stands beside it.
+        others = {p.name: p.read_text(encoding="utf-8") for p in file.parent.glob("*.proto") if p != file}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"Topic {spec.topic}: schema file {file} can't be read: {error}.", "Mend schema_file: in the topic's YAML."
+        ) from error
+    return WriterSchema(KINDS[format_], text, others if format_ == "protobuf" else {})

@@ -1,0 +1,120 @@
+"""The record's key as a column beside those of its value, by a decoder of its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.ingest.decode import BAD_KEY
+from kafka_lake.ingest.decode.decoder import Decoder, Learned
+from kafka_lake.ingest.decode.plain import COLUMN
+from kafka_lake.ingest.decode.target import Target
+
+_VALUE, _KEY = "__kafka_lake_value", "__kafka_lake_key"
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """Decodes value and key; the key is one column: a struct, or the value of a key that is no record.
+
+    Args:
+        value: Decodes values.
+        key: Decodes keys.
+        column: The key's column.
+    """
+
+    value: Decoder
+    key: Decoder
+    column: str
+
+    @property
+    def fixed(self) -> Target | None:
+        """The columns of both, if both are settled."""
+        value, key = self.value.fixed, self.key.fixed
+        if value is None or key is None:
+            return None
+        return replace(value, columns=T.StructType([*value.columns, self._field(key.columns)]))
+
+    def incoming(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return what values look like, then keys, each as the one field of the key's column."""
+        return [*_known(self.value), *self.incoming_keys()]
+
+    def incoming_values(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return what values look like."""
+        return _known(self.value)
+
+    def incoming_keys(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return what keys look like, as the one field of the key's column."""
+        return [(f"{label} of the key", T.StructType([self._field(kind)])) for label, kind in _known(self.key)]
+
+    def decode(
+        self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
+    ) -> DataFrame:
+        """Add the three columns of every decoder's result to records."""
+        known = self.column in target.columns.fieldNames()
+        values = target.without(self.column)
+        frame = self.value.decode(records, values, max_record_bytes=max_record_bytes, messages=messages)
+        outcome = ("decoded", "error_class", "error_message")
+        frame = frame.select(*records.columns, F.struct(*outcome).alias(_VALUE))
+        keys: Target | None = None
+        if known:
+            kind = target.columns[self.column].dataType
+            plain = not isinstance(kind, T.StructType)
+            keys = Target(T.StructType([T.StructField(COLUMN, kind)])) if plain else target.part(self.column)
+            swapped = frame.withColumn(_KEY, F.col("value")).withColumn("value", F.col("key"))
+            frame = self.key.decode(swapped, keys, messages=messages).withColumn("value", F.col(_KEY))
+            key = F.col("decoded").getField(COLUMN) if plain else F.col("decoded")
+        else:
+            frame = frame.select("*", *[F.lit(None).cast("string").alias(name) for name in outcome[1:]])
+        value = F.col(_VALUE)
+        fields = {f.name: value.getField("decoded").getField(f.name) for f in values.columns}
+        if known:
+            fields[self.column] = key
+        row = F.struct(*[fields[f.name].alias(f.name) for f in target.columns])
+        bad_value = value.getField("error_class")
+        # A tombstone stays one, whatever its key is.
+        bad_key = F.when(F.col("value").isNotNull() & F.col("error_class").isNotNull(), F.lit(BAD_KEY))
+        said = F.concat(F.lit("The key: "), F.coalesce("error_message", "error_class"))
+        return frame.select(
+            *records.columns,
+            F.when(value.getField("decoded").isNotNull(), row).alias("decoded"),
+            F.coalesce(bad_value, bad_key).alias("error_class"),
+            F.coalesce(value.getField("error_message"), F.when(bad_key.isNotNull() & bad_value.isNull(), said)).alias(
+                "error_message"
+            ),
+        )
+
+    def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
+        """Return the metrics of both."""
+        return [*self.value.metrics(max_record_bytes), *self.key.metrics()]
+
+    def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
+        """Return what a pass taught about values, keys, or both."""
+        value = self.value.learn(counts, records, target.without(self.column))
+        key = self.key.learn(counts, records, target)
+        if value is None and key is None:
+            return None
+        both = replace(self, value=value.decoder if value else self.value, key=key.decoder if key else self.key)
+        return Learned(both, bool((value and value.again) or (key and key.again)))
+
+    def marks(self) -> Mapping[str, str]:
+        """Return the marks of both."""
+        return {**self.value.marks(), **self.key.marks()}
+
+    def seen(self, counts: Mapping[str, Any]) -> Mapping[str, int]:
+        """Return the schemas of both."""
+        return {
+            **self.value.seen(counts),
+            **{f"{label} of the key": count for label, count in self.key.seen(counts).items()},
+        }
+
+    def _field(self, columns: T.StructType) -> T.StructField:
+        alone = columns.fieldNames() == [COLUMN]
+        return T.StructField(self.column, columns[COLUMN].dataType if alone else columns)
+
+
+def _known(decoder: Decoder) -> Sequence[tuple[str, T.StructType]]:
+    return [("the settings", decoder.fixed.columns)] if decoder.fixed else decoder.incoming()

@@ -1,0 +1,153 @@
+"""What the next run would do to a table's schema, found out from the newest records; nothing is changed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kafka_lake.errors import KafkaLakeError
+from kafka_lake.ingest.audit import ColumnNote, noted
+from kafka_lake.ingest.decode import WRONG_TYPE
+from kafka_lake.ingest.decode.choose import decoder_of, looked_at
+from kafka_lake.ingest.decode.decoder import Decoder
+from kafka_lake.ingest.decode.frame import dead_letters_of, rows_of
+from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.read import read
+from kafka_lake.ingest.stage import LetterClass, arrow_columns, classes_of
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.variant_table import has_variant
+from kafka_lake.ingest.wanted import Wanted, refuse, wanted
+from kafka_lake.kafka.offsets import OffsetRange, Position, Watermarks
+from kafka_lake.lake.positions import TableState, read_state
+from kafka_lake.lake.schema import Change, needed_changes
+from kafka_lake.lake.tables import schema_of
+
+_LOOKS = 4
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What the newest records are, and what they would change.
+
+    Args:
+        records: Records looked at.
+        tombstones: Those without a value among them.
+        classes: Those that would be dead letters, by class.
+        schemas: How many were written with which schema of the registry.
+        notes: What would be done to columns, and what would not be, and why.
+        refused: Why the next run would fail; empty if it wouldn't.
+    """
+
+    records: int
+    tombstones: int
+    classes: tuple[LetterClass, ...]
+    schemas: Mapping[str, int]
+    notes: tuple[ColumnNote, ...]
+    refused: str = ""
+
+
+def newest(now: Watermarks, records: int) -> tuple[OffsetRange, ...]:
+    """Return the newest offsets of a topic, evenly from its partitions.
+
+    Args:
+        now: What the topic holds.
+        records: How many at most, but one of each partition.
+
+    >>> from kafka_lake.kafka.offsets import TopicIdentity
+    >>> now = Watermarks(TopicIdentity("c", "i", "t"), {0: 5, 1: 0}, {0: 100, 1: 3})
+    >>> [(r.partition, r.start, r.end) for r in newest(now, 20)]
+    [(0, 90, 100), (1, 0, 3)]
+    """
+    each = max(1, records // max(1, len(now.partitions)))
+    ranges = (OffsetRange(p, max(now.low[p], now.end[p] - each), now.end[p]) for p in now.partitions)
+    return tuple(r for r in ranges if len(r))
+
+
+def preview(spec: TopicTable, systems: Systems, records: int) -> Preview:
+    """Look at a topic's newest records as the next run would, and change nothing.
+
+    Args:
+        spec: The topic and its table.
+        systems: Cluster, catalog, registry and Spark.
+        records: How many of the newest records to look at.
+
+    Raises:
+        KafkaLakeError: If brokers, registry or catalog don't answer.
+    """
+    now = systems.cluster.watermarks_of(spec.topic)
+    ranges = newest(now, records)
+    if not ranges:
+        return Preview(0, 0, (), {}, ())
+    sample = read(systems.spark(), systems.kafka_options, Plan(ranges, Position(now.identity, now.end), 0), spec.topic)
+    sample = sample.cache()
+    try:
+        return _previewed(spec, systems, sample)
+    finally:
+        sample.unpersist()
+
+
+def _previewed(spec: TopicTable, systems: Systems, sample: DataFrame) -> Preview:
+    table = systems.catalog.table(spec.identifier)
+    state = read_state(table) if table else None
+    decoder = decoder_of(spec, systems, state)
+    decoder = decoder if state else looked_at(decoder, sample)
+    want, counts = wanted(spec, decoder, state), {}
+    for _ in range(_LOOKS):
+        counts = _counted(decoder, sample, want)
+        learned = decoder.learn(counts, sample, want.target)
+        if learned is None:
+            break
+        wiser = wanted(spec, learned.decoder, state)
+        settled = not learned.again and wiser.target == want.target
+        decoder, want = learned.decoder, wiser
+        if settled:
+            break
+    decoded = decoder.decode(sample, want.target, max_record_bytes=spec.max_record_bytes)
+    changes = _changes(spec, state, rows_of(decoded, spec), want)
+    ignored = (*want.ignored, *(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new"))
+    done = [c for c in (*want.renamed, *changes) if c not in ignored]
+    return Preview(
+        counts["records"],
+        counts["tombstones"],
+        classes_of(dead_letters_of(decoded, "")) if counts["failed"] else (),
+        decoder.seen(counts),
+        noted(spec, done, ignored, want.conflicts),
+        _refusal(spec, [*want.refused, *(c for c in done if not c.safe or spec.evolution == "freeze")]),
+    )
+
+
+def _counted(decoder: Decoder, sample: DataFrame, want: Wanted) -> dict[str, Any]:
+    decoded = decoder.decode(sample, want.target, messages=False)
+    counted: dict[str, Any] = (
+        decoded.agg(
+            F.count(F.lit(1)).alias("records"),
+            F.count_if(F.col("value").isNull()).alias("tombstones"),
+            F.count_if(F.col("error_class").isNotNull()).alias("failed"),
+            F.count_if(F.col("error_class") == WRONG_TYPE).alias("wrong_type"),
+            *decoder.metrics(),
+        )
+        .collect()[0]
+        .asDict()
+    )
+    return counted
+
+
+def _changes(spec: TopicTable, state: TableState | None, rows: DataFrame, want: Wanted) -> list[Change]:
+    if has_variant(rows.schema):
+        return []
+    schema = schema_of(arrow_columns(rows, want.target.columns))
+    if state is None:
+        return [Change(f.name, "added", "", str(f.field_type)) for f in schema.fields if f.name != spec.metadata_column]
+    renamed = {c.after for c in want.renamed}
+    return [c for c in needed_changes(state.table.schema(), schema) if c.column.rpartition(".")[2] not in renamed]
+
+
+def _refusal(spec: TopicTable, changes: list[Change]) -> str:
+    try:
+        refuse(spec, changes)
+    except KafkaLakeError as error:
+        return str(error)
+    return ""

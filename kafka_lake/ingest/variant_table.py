@@ -1,0 +1,59 @@
+"""Tables with a variant column: Iceberg's format version 3, which Spark can make and PyIceberg can't yet."""
+
+from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform
+from pyspark.sql import types as T
+
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.tables import _table_properties, parse_partition_field, parse_sort_field
+
+
+def has_variant(columns: T.StructType) -> bool:
+    """Return whether a table of these columns has a variant among them."""
+    return any(isinstance(f.dataType, T.VariantType) for f in columns)
+
+
+def create_variant_table(spec: TopicTable, systems: Systems, columns: T.StructType) -> None:
+    """Create a topic's table with a first snapshot for branches to start from, unless it is there.
+
+    Args:
+        spec: Partition spec, sort order and properties.
+        systems: Catalog and Spark.
+        columns: The table's columns.
+    """
+    systems.catalog.ensure_namespace(spec.namespace)
+    spark, name = systems.spark(), systems.catalog.spark_name(spec.identifier)
+    given = {
+        **_table_properties({"write.distribution-mode": "hash" if spec.partition_by else "none"}, spec.properties),
+        "format-version": "3",
+    }
+    listed = ", ".join(f"'{_escaped(key)}' = '{_escaped(value)}'" for key, value in given.items())
+    fields = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in columns)
+    by = ", ".join(_partition(text) for text in spec.partition_by)
+    partitioned = f" PARTITIONED BY ({by})" if by else ""
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({fields}) USING iceberg{partitioned} TBLPROPERTIES ({listed})")
+    if spec.sort_by:
+        order = ", ".join(f"{column} {direction.value}" for column, direction in map(parse_sort_field, spec.sort_by))
+        spark.sql(f"ALTER TABLE {name} WRITE LOCALLY ORDERED BY {order}")
+    table = systems.catalog.table(spec.identifier)
+    if table is not None and table.current_snapshot() is None:
+        spark.table(name).limit(0).writeTo(name).append()
+
+
+def _partition(text: str) -> str:
+    column, transform = parse_partition_field(text)
+    return _call(column, transform)
+
+
+def _call(column: str, transform: Transform[object, object]) -> str:
+    if isinstance(transform, IdentityTransform):
+        return column
+    if isinstance(transform, BucketTransform):
+        return f"bucket({transform.num_buckets}, {column})"
+    if isinstance(transform, TruncateTransform):
+        return f"truncate({transform.width}, {column})"
+    return f"{transform}s({column})"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,0 +1,118 @@
+"""Which columns a topic's records want, and what that means for its table: the rulebook, applied to one topic."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from pyiceberg.types import StructType
+from pyspark.sql import types as T
+
+from kafka_lake.errors import AuditFailedError
+from kafka_lake.ingest.decode.decoder import Decoder
+from kafka_lake.ingest.decode.key import Keyed
+from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.evolution import Conflict, Evolution, Incoming, evolve
+from kafka_lake.lake.positions import TableState
+from kafka_lake.lake.schema import Change
+from kafka_lake.lake.tables import partition_names, sources_of
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The columns to decode into, and how they differ from the table's.
+
+    Args:
+        target: The columns.
+        renamed: Columns of the table that get another name.
+        ignored: Columns that the policy leaves out.
+        refused: Changes that the policy forbids.
+        conflicts: Values that fit no column of the table, and where they go.
+    """
+
+    target: Target
+    renamed: tuple[Change, ...] = ()
+    ignored: tuple[Change, ...] = ()
+    refused: tuple[Change, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+
+
+def wanted(spec: TopicTable, decoder: Decoder, state: TableState | None) -> Wanted:
+    """Return the columns that a topic's records are to be decoded into.
+
+    Args:
+        spec: Its policy.
+        decoder: Knows what the records look like.
+        state: The table, None if there is none yet.
+    """
+    if decoder.fixed is not None:
+        return Wanted(decoder.fixed)
+    # What a transform makes of the columns is the table's; what it gets has no table to evolve from.
+    known = state is not None and spec.transform is None
+    current = state.table.schema().as_struct() if state is not None and known else None
+    sources = sources_of(state.table) if state is not None and known else {}
+    columns = _without(current, {spec.metadata_column} | ({spec.key_column} if isinstance(decoder, Keyed) else set()))
+    taken = partition_names(state.table) if state is not None and known else frozenset()
+    reserved = [
+        *taken,
+        *(name for name in (spec.metadata_column, spec.key_column if spec.key_format else None) if name),
+    ]
+    if not isinstance(decoder, Keyed):
+        return _wanted([evolve(columns, sources, _incoming(decoder.incoming()), spec.policy, reserved)])
+    # Apart: a field of the value that has the name of the key's column gets another one.
+    values, keys = _incoming(decoder.incoming_values()), _incoming(decoder.incoming_keys())
+    about_key = {path: name for path, name in sources.items() if path.split(".")[0] == spec.key_column}
+    about_value = {path: name for path, name in sources.items() if path not in about_key}
+    return _wanted(
+        [
+            evolve(columns, about_value, values, spec.policy, reserved),
+            evolve(_only(current, spec.key_column), about_key, keys, replace(spec.policy, renames={})),
+        ]
+    )
+
+
+def refuse(spec: TopicTable, changes: Collection[Change]) -> None:
+    """Stop a run whose records want what the policy or Iceberg forbids.
+
+    Raises:
+        AuditFailedError: If there is any such change. Nothing is staged.
+    """
+    if not changes:
+        return
+    listed = "; ".join(f"column {c.column}: {c.kind} ({c.before or 'none'} → {c.after or 'none'})" for c in changes)
+    if all(c.safe for c in changes):
+        remedy = "Set evolution: evolve to allow that, or ignore_new to leave new columns out."
+    else:
+        remedy = "Give the column another name, mend schema: or transform:, or choose another on_incompatible:."
+    raise AuditFailedError(
+        f"Topic {spec.topic}: the records don't fit table {'.'.join(spec.identifier)}: {listed}.",
+        f"Nothing was staged. {remedy}",
+    )
+
+
+def _incoming(schemas: Iterable[tuple[str, T.StructType]]) -> list[Incoming]:
+    return [Incoming(label, iceberg_columns(fields)) for label, fields in schemas]
+
+
+def _wanted(parts: list[Evolution]) -> Wanted:
+    columns = T.StructType([field for part in parts for field in spark_columns(part.columns)])
+    sources: dict[str, str] = {}
+    also: dict[str, tuple[str, ...]] = {}
+    for part in parts:
+        sources |= part.sources
+        also |= part.also
+    changes = [change for part in parts for change in part.changes]
+    return Wanted(
+        Target(columns, sources, also),
+        tuple(c for c in changes if c.kind == "renamed"),
+        tuple(c for part in parts for c in part.ignored),
+        tuple(c for part in parts for c in part.refused),
+        tuple(c for part in parts for c in part.conflicts),
+    )
+
+
+def _without(columns: StructType | None, names: Collection[str | None]) -> StructType | None:
+    return columns and StructType(*[f for f in columns.fields if f.name not in names])
+
+
+def _only(columns: StructType | None, name: str) -> StructType | None:
+    return columns and StructType(*[f for f in columns.fields if f.name == name])

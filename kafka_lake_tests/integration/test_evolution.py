@@ -1,0 +1,291 @@
+"""Changes of JSON records under ingestion, by every policy: what the table becomes, and where each value is."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+from pyiceberg.types import DecimalType, DoubleType, LongType
+
+from kafka_lake.errors import AuditFailedError
+from kafka_lake.ingest.pipeline import GateFailedError, ingest
+from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake_tests.conftest import Topic, View
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewSystems = Callable[..., Systems]
+NewView = Callable[[TopicTable], View]
+
+
+def values(see: View) -> list[dict[str, Any]]:
+    rows = sorted(see.rows(), key=lambda row: row["_kafka"]["offset"])
+    return [{k: v for k, v in row.items() if k != "_kafka"} for row in rows]
+
+
+def notes(report: RunReport) -> list[tuple[str, str, str]]:
+    (finding,) = [f for f in report.findings() if f.check == "schema_evolution"]
+    return [(n.column, n.what, n.why) for n in finding.changes]
+
+
+def letters(see: View) -> list[tuple[int, str]]:
+    return sorted((row["offset"], row["error_class"]) for row in see.dead_letters())
+
+
+def test_new_fields_at_every_depth_are_found_in_the_pass_that_writes(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send({"id": 1, "s": {"a": 1}, "l": [{"a": 1}], "deep": [[{"x": 1}]]})
+    spec = topic.spec(None)
+    ingest(spec, systems(), "run-1")
+    topic.send(
+        {"id": 2, "s": {"a": 2, "b": {"c": "new"}}, "l": [{"a": 2}, {"b": True}], "deep": [[{"y": 0.5}]], "z": 1}
+    )
+    report = ingest(spec, systems(), "run-2")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert values(see) == [
+        {"id": 1, "s": {"a": 1, "b": None}, "l": [{"a": 1, "b": None}], "deep": [[{"x": 1, "y": None}]], "z": None},
+        {
+            "id": 2,
+            "s": {"a": 2, "b": {"c": "new"}},
+            "l": [{"a": 2, "b": None}, {"a": None, "b": True}],
+            "deep": [[{"x": None, "y": 0.5}]],
+            "z": 1,
+        },
+    ]
+    assert {(column, what) for column, what, _ in notes(report)} == {
+        ("s.b", "added"), ("l.element.b", "added"), ("deep.element.element.y", "added"), ("z", "added"),
+    }  # fmt: skip
+
+
+def test_names_that_no_column_can_have(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic, long = new_topic(), "n" * 300
+    topic.send({"id": 1, "a.b": 2, "": 3, "_file": 4, "_kafka": 5, "back`tick": 6, long: 7, "ü ñ": 8})
+    spec = topic.spec(None)
+    ingest(spec, systems(), "run-1")
+    topic.send({"ID": 9, "id": 10, "a.b": 11, "nested": {"x": 1, "X": 2}, "list": [{"y.z": 3}]})
+    ingest(spec, systems(), "run-2")
+    topic.send({"ID": 12, "nested": {"X": 4}, "": 13})
+    ingest(spec, systems(), "run-3")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    names = [f.name for f in see.table.schema().fields]
+    (cut,) = [name for name in names if name.startswith("nnn")]
+    assert len(cut) <= 255
+    found = [{k: v for k, v in row.items() if v is not None} for row in values(see)]
+    assert found == [
+        {"id": 1, "a_b": 2, "_": 3, "_file__2": 4, "_kafka__2": 5, "back_tick": 6, cut: 7, "ü ñ": 8},
+        {"id": 10, "ID__2": 9, "a_b": 11, "nested": {"x": 1, "X__2": 2}, "list": [{"y_z": 3}]},
+        {"ID__2": 12, "nested": {"x": None, "X__2": 4}, "_": 13},
+    ]
+
+
+def test_numbers_keep_their_precision(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    topic.send(b'{"id": 1, "big": 123456789012345678901234567890, "exact": 0.12345678901234567890123, "plain": 0.5}')
+    spec = topic.spec(None)
+    ingest(spec, systems(), "run-1")
+    (row,) = values(view(spec))
+    assert str(row["big"]) == "123456789012345678901234567890"
+    assert row["exact"] == "0.12345678901234567890123"
+    assert row["plain"] == 0.5
+
+
+def test_narrow_columns_widen_when_a_record_needs_it(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    declared = "id int, price decimal(6,2), s struct<n: int>, l array<int>"
+    topic.send({"id": 1, "price": 1.25, "s": {"n": 1}, "l": [1]})
+    ingest(topic.spec(declared), systems(), "run-1")
+    spec = topic.spec(None)
+    topic.send({"id": 7, "price": 2.5, "s": {"n": 2}, "l": [2]})
+    report = ingest(spec, systems(), "run-2")
+    assert notes(report) == []
+    topic.send({"id": 2**40})
+    topic.send({"id": 3, "s": {"n": 2**41}})
+    report = ingest(spec, systems(), "run-3")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert {(column, what) for column, what, _ in notes(report)} == {("id", "widened"), ("s.n", "widened")}
+    assert see.table.schema().find_field("id").field_type == LongType()
+    assert see.table.schema().find_field("price").field_type == DecimalType(6, 2)
+    assert [(r["id"], r["s"] and r["s"]["n"]) for r in values(see)] == [(1, 1), (7, 2), (2**40, None), (3, 2**41)]
+    assert letters(see) == []
+
+
+def test_values_that_do_not_fit_are_dead_letters_by_default(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send({"id": 1, "price": 5})
+    spec = topic.spec(None)
+    ingest(spec, systems(), "run-1")
+    topic.send({"id": 2, "price": 5.5})
+    topic.send({"id": 3, "price": {"amount": 1}})
+    topic.send({"id": 4, "new": "kept"})
+    ingest(spec, systems(), "run-2")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert values(see) == [{"id": 1, "price": 5, "new": None}, {"id": 4, "price": None, "new": "kept"}]
+    assert letters(see) == [(1, "wrong_type"), (2, "wrong_type")]
+
+
+def test_or_get_a_column_beside_it(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    topic.send({"id": 1, "price": 5, "s": {"n": 1}, "tags": [1]})
+    spec = topic.spec(None, on_incompatible="new_column")
+    ingest(spec, systems(), "run-1")
+    topic.send({"id": 2, "price": 5.5, "s": {"n": "one"}, "tags": ["a"]})
+    topic.send({"id": 3, "price": 7, "s": {"n": 2}, "tags": [3]})
+    report = ingest(spec, systems(), "run-2")
+    topic.send({"id": 4, "price": 8.25})
+    ingest(spec, systems(), "run-3")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert letters(see) == []
+    assert [{k: v for k, v in row.items() if v is not None} for row in values(see)] == [
+        {"id": 1, "price": 5, "s": {"n": 1, "n__v2": None}, "tags": [1]},
+        {"id": 2, "price__v2": 5.5, "s": {"n": None, "n__v2": "one"}, "tags__v2": ["a"]},
+        {"id": 3, "price": 7, "s": {"n": 2, "n__v2": None}, "tags": [3]},
+        {"id": 4, "price__v2": 8.25},
+    ]
+    assert see.table.schema().find_field("price__v2").field_type == DoubleType()
+    assert ("price__v2", "added", "") in notes(report)
+    assert any(column == "price" and "price__v2" in why for column, what, why in notes(report) if what == "not changed")
+
+
+def test_or_fail_the_run(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    topic.send({"id": 1, "price": 5})
+    spec = topic.spec(None, on_incompatible="fail")
+    ingest(spec, systems(), "run-1")
+    topic.send({"id": 2, "price": "five"})
+    with pytest.raises(AuditFailedError, match=r"price"):
+        ingest(spec, systems(), "run-2")
+    declared = topic.spec("id bigint, price bigint", on_incompatible="fail")
+    with pytest.raises(GateFailedError, match=r"on_incompatible is fail.*partition 0 at offset 1.*price"):
+        ingest(declared, systems(), "run-3")
+    assert values(view(spec)) == [{"id": 1, "price": 5}]
+    assert list(view(spec).table.metadata.refs) == ["main"]
+
+
+def test_a_frozen_table_refuses_and_one_that_ignores_new_fields_says_so(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send({"id": 1, "s": {"a": 1}})
+    ingest(topic.spec(None), systems(), "run-1")
+    topic.send({"id": 2, "s": {"a": 2, "b": 3}, "more": 1})
+    frozen = topic.spec(None, evolution="freeze")
+    with pytest.raises(AuditFailedError, match=r"column s\.b: added .*column more: added|column more.*column s\.b"):
+        ingest(frozen, systems(), "run-2")
+    spec = topic.spec(None, evolution="ignore_new")
+    report = ingest(spec, systems(), "run-3")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert values(see) == [{"id": 1, "s": {"a": 1}}, {"id": 2, "s": {"a": 2}}]
+    assert sorted(notes(report)) == [
+        ("more", "not added", "evolution is ignore_new"), ("s.b", "not added", "evolution is ignore_new"),
+    ]  # fmt: skip
+
+
+def test_a_declared_schema_obeys_the_policy_too(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    topic.send({"id": 1, "more": 1})
+    ingest(topic.spec("id bigint"), systems(), "run-1")
+    topic.send({"id": 2, "more": 2})
+    with pytest.raises(AuditFailedError, match="column more: added"):
+        ingest(topic.spec("id bigint, more int", evolution="freeze"), systems(), "run-2")
+    report = ingest(topic.spec("id bigint, more int", evolution="ignore_new"), systems(), "run-3")
+    assert notes(report) == [("more", "not added", "evolution is ignore_new")]
+    assert values(view(topic.spec())) == [{"id": 1}, {"id": 2}]
+    topic.send({"id": 3, "more": 3})
+    ingest(topic.spec("id bigint, more int"), systems(), "run-4")
+    assert values(view(topic.spec()))[2] == {"id": 3, "more": 3}
+
+
+@pytest.mark.parametrize("schema", [None, "id bigint, s struct<customer: string>, renamed string"])
+def test_a_rename_keeps_the_field_and_takes_both_names(
+    schema: str | None, new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send({"id": 1, "s": {"cust": "a"}, "old": "x"})
+    before = None if schema is None else "id bigint, s struct<cust: string>, old string"
+    ingest(topic.spec(before), systems(), "run-1")
+    see = view(topic.spec())
+    ids = {name: see.table.schema().find_field(name).field_id for name in ("s.cust", "old")}
+    spec = topic.spec(schema, renames={"s.cust": "customer", "old": "renamed"})
+    topic.send({"id": 2, "s": {"cust": "b"}, "old": "y"})
+    topic.send({"id": 3, "s": {"customer": "c"}, "renamed": "z"})
+    report = ingest(spec, systems(), "run-2")
+    see.assert_exactly_once(topic.ledger)
+    assert [(r["id"], r["s"]["customer"], r["renamed"]) for r in values(see)] == [
+        (1, "a", "x"), (2, "b", "y"), (3, "c", "z"),
+    ]  # fmt: skip
+    after = {name: see.table.schema().find_field(name).field_id for name in ("s.customer", "renamed")}
+    assert list(after.values()) == list(ids.values())
+    assert [what for _, what, _ in notes(report)] == ["renamed", "renamed"]
+    topic.send({"id": 4, "s": {"cust": "d"}, "renamed": "w"})
+    assert notes(ingest(spec, systems(), "run-3")) == []
+    assert values(see)[3] == {"id": 4, "s": {"customer": "d"}, "renamed": "w"}
+
+
+def test_times_are_inferred_where_that_is_asked_for(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    topic.send({"id": 1, "at": "2026-01-02T03:04:05.5+05:30", "day": "2026-01-02", "local": "2026-01-02 03:04:05",
+                "nano": "2026-01-02T03:04:05.123456789Z", "mixed": "2026-01-02", "s": {"at": "2026-01-02T00:00:00Z"}})  # fmt: skip
+    topic.send({"id": 2, "at": "2026-01-02T03:04:05Z", "mixed": "soon"})
+    plain, inferring = topic.spec(None), topic.spec(None, infer_timestamps=True)
+    inferring = type(inferring)(**{**vars(inferring), "table": f"{inferring.table}_inferred"})
+    ingest(plain, systems(), "run-1")
+    ingest(inferring, systems(), "run-2")
+    assert values(view(plain))[0]["at"] == "2026-01-02T03:04:05.5+05:30"
+    assert values(view(inferring)) == [
+        {
+            "id": 1,
+            "at": datetime(2026, 1, 1, 21, 34, 5, 500_000, tzinfo=UTC),
+            "day": date(2026, 1, 2),
+            "local": datetime(2026, 1, 2, 3, 4, 5),
+            "nano": "2026-01-02T03:04:05.123456789Z",
+            "mixed": "2026-01-02",
+            "s": {"at": datetime(2026, 1, 2, tzinfo=UTC)},
+        },
+        {
+            "id": 2,
+            "at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+            "day": None,
+            "local": None,
+            "nano": None,
+            "mixed": "soon",
+            "s": None,
+        },
+    ]
+    topic.send({"id": 3, "later": "2026-05-06"})
+    topic.send({"id": 4, "at": "no time"})
+    ingest(inferring, systems(), "run-3")
+    assert values(view(inferring))[2]["later"] == date(2026, 5, 6)
+    assert letters(view(inferring)) == [(3, "wrong_type")]
+
+
+def test_the_layout_follows_the_settings(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    topic.send({"id": 1, "day": "2026-01-02", "region": "eu"})
+    declared = "id bigint, day date, region string"
+    ingest(topic.spec(declared, partition_by=("month(day)",), sort_by=("id",)), systems(), "run-1")
+    topic.send({"id": 2, "day": "2026-01-03", "region": "us"})
+    spec = topic.spec(declared, partition_by=("day(day)", "region"), sort_by=("id desc",))
+    ingest(spec, systems(), "run-2")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert [str(f.transform) for f in see.table.spec().fields if str(f.transform) != "void"] == ["day", "identity"]
+    assert [(f.direction.value, f.source_id) for f in see.table.sort_order().fields] == [("desc", 1)]
+    # The partition column may be renamed, and the table still takes records.
+    topic.send({"id": 3, "day": "2026-01-04", "area": "apac"})
+    renamed = topic.spec("id bigint, day date, area string", partition_by=("day(day)", "area"), sort_by=("id desc",),
+                         renames={"region": "area"})  # fmt: skip
+    ingest(renamed, systems(), "run-3")
+    assert [(r["id"], r["area"]) for r in values(see)] == [(1, "eu"), (2, "us"), (3, "apac")]

@@ -1,0 +1,391 @@
+"""Every format through a real broker and a real registry: written by the reference encoders, read back from Iceberg."""
+
+import io
+import json
+import struct
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import fastavro
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from kafka_lake.demo.registry import EmbeddedRegistry
+from kafka_lake.errors import ConfigurationError, RegistryError
+from kafka_lake.ingest.pipeline import GateFailedError, ingest
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.registry import SchemaRegistry
+from kafka_lake.lake.positions import summary_of
+from kafka_lake_tests.conftest import Topic, View, data_files
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewSystems = Callable[..., Systems]
+NewView = Callable[[TopicTable], View]
+
+
+@pytest.fixture
+def client(registry: EmbeddedRegistry) -> SchemaRegistryClient:
+    return SchemaRegistryClient({"url": registry.url})
+
+
+@pytest.fixture
+def schemas(registry: EmbeddedRegistry) -> SchemaRegistry:
+    return SchemaRegistry({"url": registry.url}, 5.0)
+
+
+def register(client: SchemaRegistryClient, topic: Topic, text: Any, kind: str = "AVRO", part: str = "value") -> int:
+    text = text if isinstance(text, str) else json.dumps(text)
+    return int(client.register_schema(f"{topic.name}-{part}", Schema(text, kind)))
+
+
+def framed(schema_id: int, payload: bytes) -> bytes:
+    return b"\x00" + struct.pack(">I", schema_id) + payload
+
+
+def avro(schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+def order(*fields: tuple[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "Order", "namespace": "shop", "fields": [
+        {"name": name, "type": kind} for name, kind in fields
+    ]}  # fmt: skip
+
+
+def rows_by_id(see: View) -> dict[Any, dict[str, Any]]:
+    return {row["id"]: {k: v for k, v in row.items() if k != "_kafka"} for row in see.rows()}
+
+
+def letters(see: View) -> list[tuple[str, str]]:
+    return [(r["error_class"], r["error_message"]) for r in sorted(see.dead_letters(), key=lambda r: r["offset"])]
+
+
+def test_five_schema_versions_interleaved_in_one_batch(
+    new_topic: NewTopic,
+    systems: NewSystems,
+    view: NewView,
+    client: SchemaRegistryClient,
+    schemas: SchemaRegistry,
+) -> None:
+    topic = new_topic(3)
+    versions = [
+        order(("id", "long"), ("n", "int")),
+        order(("id", "long"), ("n", "int"), ("note", ["null", "string"])),
+        order(("id", "long"), ("n", "long"), ("note", ["null", "string"])),
+        order(("id", "long"), ("n", "long"), ("line", {"type": "record", "name": "Line", "fields": [
+            {"name": "sku", "type": "string"}]})),
+        order(("line", {"type": "record", "name": "Line", "fields": [
+            {"name": "sku", "type": "string"}, {"name": "count", "type": "int"}]}), ("id", "long")),
+    ]  # fmt: skip
+    ids = [register(client, topic, each) for each in versions]
+    values = [
+        {"n": 1}, {"n": 2, "note": "ü"}, {"n": 2**40, "note": None}, {"n": -(2**40), "line": {"sku": "a"}},
+        {"line": {"sku": "b", "count": 7}},
+    ]  # fmt: skip
+    for number in range(15):
+        value = {"id": number, **values[number % 5]}
+        topic.send(framed(ids[number % 5], avro(versions[number % 5], value)), partition=(number // 5) % 3)
+
+    spec = topic.spec(None, format="avro")
+    report = ingest(spec, systems(schemas), "run-1")
+
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    empty = {"n": None, "note": None, "line": None}
+    expected = {number: {"id": number, **empty, **values[number % 5]} for number in range(15)}
+    for value in expected.values():
+        if value["line"]:
+            value["line"] = {"sku": None, "count": None, **value["line"]}
+    assert rows_by_id(see) == expected
+    (evolution,) = [f for f in report.findings() if f.check == "schema_evolution"]
+    assert {k: v for k, v in evolution.facts.items() if k.startswith("records of")} == {
+        f"records of schema id {each}": 3 for each in ids
+    }
+    head = see.table.current_snapshot()
+    assert head is not None
+    assert summary_of(head)["kafka-lake.schema-ids"] == ",".join(map(str, sorted(ids)))
+
+    # One more version, seen by nobody yet: one column more, in the table's place of all others.
+    newest = order(("id", "long"), ("when", {"type": "long", "logicalType": "timestamp-millis"}))
+    topic.send(
+        framed(register(client, topic, newest), avro(newest, {"id": 99, "when": datetime(2026, 1, 2, tzinfo=UTC)}))
+    )
+    topic.send(framed(ids[0], avro(versions[0], {"id": 100, "n": 3})))
+    report = ingest(spec, systems(schemas), "run-2")
+    see.assert_exactly_once(topic.ledger)
+    found = rows_by_id(see)
+    assert found[99] == {"id": 99, **empty, "when": datetime(2026, 1, 2, tzinfo=UTC)}
+    assert found[100] == {"id": 100, **empty, "n": 3, "when": None}
+    (evolution,) = [f for f in report.findings() if f.check == "schema_evolution"]
+    assert [(c.column, c.what) for c in evolution.changes] == [("when", "added")]
+
+
+def test_what_avro_cannot_be_is_a_dead_letter_with_its_reason(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, client: SchemaRegistryClient, schemas: SchemaRegistry
+) -> None:
+    topic = new_topic()
+    schema = order(("id", "long"), ("name", "string"))
+    known = register(client, topic, schema)
+    other = register(client, topic, {"type": "object", "properties": {"id": {"type": "integer"}}}, "JSON", "other")
+    node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    recursive = register(client, topic, node, part="recursive")
+    good = avro(schema, {"id": 1, "name": "x"})
+    topic.send(framed(known, good))
+    for bad in (b"\x01abc", b"\x00\x00", framed(4_000_000, good), framed(known, good[:-1]), framed(other, b'{"id": 1}'),
+                framed(recursive, b"\x00")):  # fmt: skip
+        topic.send(bad)
+    topic.send(None)
+    spec = topic.spec(None, format="avro")
+    ingest(spec, systems(schemas), "run-1")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert rows_by_id(see) == {1: {"id": 1, "name": "x"}}
+    assert [name for name, _ in letters(see)] == [
+        "no_schema_id", "no_schema_id", "unknown_schema", "malformed", "unknown_schema", "unknown_schema",
+    ]  # fmt: skip
+    messages = [message for _, message in letters(see)]
+    assert messages[0] == "The value begins with 0x01616263."
+    assert messages[2] == "The registry has no schema id 4000000."
+    assert messages[3].startswith(f"The bytes don't decode by schema id {known}.")
+    assert messages[4] == f"Schema id {other} is JSON, the topic's format is avro."
+    assert "next" in messages[5]
+
+
+def test_a_registry_that_is_down_fails_the_run_before_anything_is_staged(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, client: SchemaRegistryClient, schemas: SchemaRegistry
+) -> None:
+    topic = new_topic()
+    schema = order(("id", "long"))
+    topic.send(framed(register(client, topic, schema), avro(schema, {"id": 1})))
+    spec = topic.spec(None, format="avro")
+    ingest(spec, systems(schemas), "run-1")
+    see = view(spec)
+    before, files = see.table.metadata, data_files(see.table)
+    topic.send(framed(register(client, topic, schema), avro(schema, {"id": 2})))
+    steps: list[str] = []
+    down = SchemaRegistry({"url": "http://127.0.0.1:9"}, 1.0)
+    patient = systems(down)
+    impatient = type(patient)(**{**vars(patient), "retry": type(patient.retry)(attempts=1)})
+    with pytest.raises(RegistryError, match=r"127\.0\.0\.1:9"):
+        ingest(spec, impatient, "run-2", on_step=steps.append)
+    assert (see.table.metadata, data_files(see.table)) == (before, files)
+    assert "primary staged" not in steps
+    ingest(spec, systems(schemas), "run-3")
+    see.assert_exactly_once(topic.ledger)
+
+
+def test_without_a_registry_the_error_names_the_setting(new_topic: NewTopic, systems: NewSystems) -> None:
+    topic = new_topic()
+    topic.send(framed(1, b"\x02"))
+    with pytest.raises(ConfigurationError, match="KAFKA_LAKE_SCHEMA_REGISTRY_URL"):
+        ingest(topic.spec(None, format="avro"), systems(), "run-1")
+
+
+def test_types_of_all_formats_may_be_mixed_in_one_topic(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, client: SchemaRegistryClient, schemas: SchemaRegistry
+) -> None:
+    topic = new_topic()
+    schema = order(("id", "long"), ("a", "string"))
+    first = register(client, topic, schema)
+    described = {"type": "object", "properties": {"id": {"type": "integer"}, "j": {"type": "boolean"}}}
+    second = register(client, topic, described, "JSON", "json")
+    proto = 'syntax = "proto3"; message A { int64 id = 1; } message B { int64 id = 1; string p = 2; message C { int64 id = 1; double c = 2; } }'  # noqa: E501
+    third = register(client, topic, proto, "PROTOBUF", "proto")
+    topic.send(framed(first, avro(schema, {"id": 1, "a": "avro"})))
+    topic.send(framed(second, b'{"id": 2, "j": true}'))
+    # Two messages of one schema, one within the other: indexes [1] and [1, 0].
+    topic.send(framed(third, b"\x02\x02" + b"\x08\x03\x12\x05proto"))
+    topic.send(framed(third, b"\x04\x02\x00" + b"\x08\x04\x11" + struct.pack("<d", 0.5)))
+    topic.send(framed(third, b"\x00" + b"\x08\x05"))
+    topic.send(framed(second, b'{"id": "six"}'))
+    spec = topic.spec(None, format="confluent")
+    ingest(spec, systems(schemas), "run-1")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    none = {"a": None, "j": None, "p": None, "c": None}
+    assert rows_by_id(see) == {
+        1: {"id": 1, **none, "a": "avro"},
+        2: {"id": 2, **none, "j": True},
+        3: {"id": 3, **none, "p": "proto"},
+        4: {"id": 4, **none, "c": 0.5},
+        5: {"id": 5, **none},
+    }
+    assert letters(see) == [("wrong_type", 'Column id (bigint) got "six".')]
+
+
+def test_keys_become_a_column(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, client: SchemaRegistryClient, schemas: SchemaRegistry
+) -> None:
+    topic = new_topic()
+    schema, key = order(("id", "long"), ("_key", "string")), order(("tenant", "string"), ("n", "int"))
+    value_id, key_id = register(client, topic, schema), register(client, topic, key, part="key")
+    value = framed(value_id, avro(schema, {"id": 1, "_key": "of the value"}))
+    topic.send(value, key=framed(key_id, avro(key, {"tenant": "t", "n": 7})))
+    topic.send(framed(value_id, avro(schema, {"id": 2, "_key": "x"})))
+    topic.send(value, key=b"no key")
+    topic.send(None, key=b"no key, but a tombstone")
+    spec = topic.spec(None, format="avro", key_format="avro")
+    ingest(spec, systems(schemas), "run-1")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert rows_by_id(see) == {
+        1: {"id": 1, "_key__2": "of the value", "_key": {"tenant": "t", "n": 7}},
+        2: {"id": 2, "_key__2": "x", "_key": None},
+    }
+    assert [name for name, _ in letters(see)] == ["bad_key"]
+    assert letters(see)[0][1].startswith("The key: The value begins with 0x")
+    # The key's schema is remembered beside the value's, and both evolve.
+    wider = order(("tenant", "string"), ("n", "long"), ("region", ["null", "string"]))
+    wide_key = framed(
+        register(client, topic, wider, part="key"), avro(wider, {"tenant": "t", "n": 2**40, "region": "eu"})
+    )
+    topic.send(framed(value_id, avro(schema, {"id": 3, "_key": "y"})), key=wide_key)
+    ingest(spec, systems(schemas), "run-2")
+    see.assert_exactly_once(topic.ledger)
+    assert rows_by_id(see)[3]["_key"] == {"tenant": "t", "n": 2**40, "region": "eu"}
+
+
+@pytest.mark.parametrize(
+    ("key_format", "key", "settings", "expected"),
+    [
+        ("string", "schlüssel".encode(), {}, "schlüssel"),
+        ("bytes", b"\xff\x00", {}, b"\xff\x00"),
+        ("json", b'{"a": 1}', {"key_schema": "a int"}, {"a": 1}),
+    ],
+)
+def test_keys_of_plain_formats(
+    key_format: str,
+    key: bytes,
+    settings: dict[str, str],
+    expected: Any,
+    new_topic: NewTopic,
+    systems: NewSystems,
+    view: NewView,
+) -> None:
+    topic = new_topic()
+    topic.send({"id": 1}, key=key)
+    spec = topic.spec("id bigint", key_format=key_format, key_column="k", **settings)
+    ingest(spec, systems(), "run-1")
+    assert rows_by_id(view(spec)) == {1: {"id": 1, "k": expected}}
+
+
+def test_text_and_bytes_are_one_column(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    text, raw = new_topic(), new_topic()
+    for topic in (text, raw):
+        topic.send("grüß dich".encode())
+        topic.send(b"\xff\xfe")
+        topic.send(b"")
+        topic.send(None)
+    of_text, of_bytes = text.spec(None, format="string"), raw.spec(None, format="bytes")
+    ingest(of_text, systems(), "run-1")
+    ingest(of_bytes, systems(), "run-1")
+    for topic, spec in ((text, of_text), (raw, of_bytes)):
+        view(spec).assert_exactly_once(topic.ledger)
+    assert sorted(r["value"] for r in view(of_text).rows()) == ["", "grüß dich"]
+    assert letters(view(of_text)) == [("not_text", "The value is not UTF-8; it begins with 0xFFFE.")]
+    assert sorted(r["value"] for r in view(of_bytes).rows()) == [b"", "grüß dich".encode(), b"\xff\xfe"]
+    assert letters(view(of_bytes)) == []
+
+
+def test_the_whole_value_as_a_variant(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    for value in ({"id": 1, "a": [1, {"b": None}]}, [1, 2], "text", 7):
+        topic.send(value)
+    topic.send(b"{")
+    spec = topic.spec(None, format="variant", partition_by=("day(_kafka.timestamp)",))
+    ingest(spec, systems(), "run-1")
+    topic.send({"id": 2**70})
+    ingest(spec, systems(), "run-2")
+    see, made = view(spec), systems()
+    assert see.table.format_version == 3
+    assert str(see.table.schema().find_field("value").field_type) == "variant"
+    rows = made.spark().table(made.catalog.spark_name(spec.identifier))
+    found = rows.selectExpr("_kafka.offset as offset", "to_json(value) as value").collect()
+    assert {r["offset"]: json.loads(r["value"]) for r in found} == {
+        0: {"id": 1, "a": [1, {"b": None}]}, 1: [1, 2], 2: "text", 3: 7, 5: {"id": 2**70},
+    }  # fmt: skip
+    assert [name for name, _ in letters(see)] == ["not_json"]
+
+
+def test_a_schema_file_serves_as_well_as_a_registry(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, tmp_path: Path
+) -> None:
+    schema = order(
+        ("id", "long"),
+        ("price", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}),
+        ("day", {"type": "int", "logicalType": "date"}),
+    )
+    file = tmp_path / "order.avsc"
+    file.write_text(json.dumps(schema))
+    topic = new_topic()
+    topic.send(avro(schema, {"id": 1, "price": Decimal("12.34"), "day": date(2026, 2, 3)}))
+    topic.send(b"\xff")
+    spec = topic.spec(None, format="avro", schema_file=str(file))
+    ingest(spec, systems(), "run-1")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert rows_by_id(see) == {1: {"id": 1, "price": Decimal("12.34"), "day": date(2026, 2, 3)}}
+    assert letters(see) == [("malformed", "The bytes don't decode by the schema file.")]
+    # What another engine reads is the same.
+    paths = [task.file.file_path.removeprefix("file://") for task in see.table.scan().plan_files()]
+    assert duckdb.sql(f"select id, price, day from read_parquet({paths})").fetchall() == [
+        (1, Decimal("12.34"), date(2026, 2, 3))
+    ]
+    # The file may change: the table follows.
+    file.write_text(json.dumps(order(("id", "long"), ("note", "string"))))
+    topic.send(avro(order(("id", "long"), ("note", "string")), {"id": 2, "note": "n"}))
+    ingest(spec, systems(), "run-2")
+    assert rows_by_id(see)[2] == {"id": 2, "price": None, "day": None, "note": "n"}
+
+
+def test_a_proto_file_and_what_it_imports(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, tmp_path: Path
+) -> None:
+    (tmp_path / "money.proto").write_text('syntax = "proto3"; package p; message Money { int64 cents = 1; }')
+    file = tmp_path / "order.proto"
+    file.write_text(
+        'syntax = "proto3"; package p; import "money.proto"; message Other { int32 x = 1; } '
+        "message Order { int64 id = 1; Money price = 2; }"
+    )
+    money = descriptor_pb2.FileDescriptorProto(name="money.proto", package="p", syntax="proto3")
+    field = money.message_type.add(name="Money").field.add(name="cents", number=1)
+    field.type, field.label = field.TYPE_INT64, field.LABEL_OPTIONAL
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(money)
+    made = message_factory.GetMessageClass(pool.FindMessageTypeByName("p.Money"))(cents=250).SerializeToString()
+    topic = new_topic()
+    topic.send(b"\x08\x01\x12" + bytes([len(made)]) + made)
+    topic.send(b"\x08\x80")
+    spec = topic.spec(None, format="protobuf", schema_file=str(file), message="Order")
+    ingest(spec, systems(), "run-1")
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert rows_by_id(see) == {1: {"id": 1, "price": {"cents": 250}}}
+    assert [name for name, _ in letters(see)] == ["malformed"]
+
+
+def test_incompatible_versions_are_not_published(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, client: SchemaRegistryClient, schemas: SchemaRegistry
+) -> None:
+    topic = new_topic()
+    first, second = order(("id", "long")), order(("id", "long"), ("must", "string"))
+    topic.send(framed(register(client, topic, first), avro(first, {"id": 1})))
+    spec = topic.spec(None, format="avro", compatibility="backward")
+    ingest(spec, systems(schemas), "run-1")
+    topic.send(framed(register(client, topic, second), avro(second, {"id": 2, "must": "x"})))
+    with pytest.raises(GateFailedError, match=r"not backward compatible with schema id .*must"):
+        ingest(spec, systems(schemas), "run-2")
+    assert rows_by_id(view(spec)) == {1: {"id": 1}}
+    forward = topic.spec(None, format="avro", compatibility="forward")
+    ingest(forward, systems(schemas), "run-3")
+    assert rows_by_id(view(spec)) == {1: {"id": 1, "must": None}, 2: {"id": 2, "must": "x"}}
