@@ -3,11 +3,12 @@
 import re
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka import KafkaError as ClientError
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from kafka_lake.errors import (
     AuthenticationError,
@@ -87,16 +88,19 @@ class KafkaCluster:
 
     def _admin(self) -> AdminClient:
         if self._client is None:
-            # Errors of a lost connection come back with the answers; librdkafka's own stderr log would repeat them.
-            settings = {"log_level": 0, **self.properties, "error_cb": self._reported.note}
-            try:
-                self._client = AdminClient(settings)
-            except KafkaException as error:
-                raise ConfigurationError(
-                    f"The Kafka client for {self.bootstrap_servers} can't be made: {self._text(error.args[0])}.",
-                    "Mend the property among the Kafka resource's properties or KAFKA_LAKE_KAFKA_*.",
-                ) from error
+            self._client = self._made(AdminClient, {})
         return self._client
+
+    def _made(self, client: type[Any], settings: Mapping[str, Any]) -> Any:
+        # Errors of a lost connection come back with the answers; librdkafka's own stderr log would repeat them.
+        quiet = {"log_level": 0, **self.properties, "error_cb": self._reported.note}
+        try:
+            return client({**quiet, **settings})
+        except KafkaException as error:
+            raise ConfigurationError(
+                f"The Kafka client for {self.bootstrap_servers} can't be made: {self._text(error.args[0])}.",
+                "Mend the property among the Kafka resource's properties or KAFKA_LAKE_KAFKA_*.",
+            ) from error
 
     def _ask(self, what: str, future: Any) -> Any:
         asked = time.monotonic()
@@ -104,12 +108,12 @@ class KafkaCluster:
             try:
                 answer = future.result(timeout=min(_GLANCE_SECONDS, self.timeout))
             except KafkaException as error:
-                raise self._explained(what, error) from error
+                raise self.explained(what, error) from error
             except TimeoutError as error:
                 self._admin().poll(0)
                 waited = time.monotonic() - asked
                 if waited >= self.timeout or (self._reported.refusal and waited >= _GRACE_SECONDS):
-                    raise self._explained(what, error) from error
+                    raise self.explained(what, error) from error
             else:
                 self._answered()
                 return answer
@@ -118,7 +122,13 @@ class KafkaCluster:
         self._admin().poll(0)
         self._reported.forget()
 
-    def _explained(self, what: str, error: Exception) -> KafkaLakeError:
+    def explained(self, what: str, error: Exception) -> KafkaLakeError:
+        """Return the error for the user, with what to mend, that an error of a client of this cluster stands for.
+
+        Args:
+            what: What was asked for, as a sentence begins.
+            error: What the client raised; a timeout is explained by what was reported about connections meanwhile.
+        """
         cause = error.args[0] if error.args and isinstance(error.args[0], ClientError) else None
         self._admin().poll(0)
         if cause is None or cause.code() < 0:
@@ -161,8 +171,11 @@ class KafkaCluster:
                 text = text.replace(value, "***")
         return text
 
-    def topics(self) -> list[str]:
+    def topics(self, internal: bool = False) -> list[str]:
         """Return the names of all topics but Kafka's own, sorted.
+
+        Args:
+            internal: Kafka's own as well.
 
         Raises:
             KafkaError: If the brokers don't answer; `AuthenticationError` within seconds if they refuse this client.
@@ -177,13 +190,13 @@ class KafkaCluster:
             if early == self.timeout:
                 raise
             found = self._list_topics(self.timeout - early)
-        return sorted(name for name in found if not name.startswith("__"))
+        return sorted(name for name in found if internal or not name.startswith("__"))
 
     def _list_topics(self, timeout: float) -> Iterable[str]:
         try:
             names: Iterable[str] = self._admin().list_topics(timeout=timeout).topics
         except KafkaException as error:
-            raise self._explained("Listing the topics", error) from error
+            raise self.explained("Listing the topics", error) from error
         self._answered()
         return names
 
@@ -275,6 +288,31 @@ class KafkaCluster:
                 offset = error
             found.setdefault(member.topic, {})[member.partition] = offset
         return found
+
+    def cleanup_policies(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return ``cleanup.policy`` by topic, with one request; topics whose settings aren't told are left out."""
+        asked = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(topics)]
+        futures = self._admin().describe_configs(asked, request_timeout=self.timeout) if asked else {}
+        found: dict[str, str] = {}
+        for resource, future in futures.items():
+            # To describe a topic's settings is a right of its own, which reading it doesn't need.
+            with suppress(KafkaLakeError):
+                settings = self._ask(f"Settings of topic {resource.name}", future)
+                found[resource.name] = settings["cleanup.policy"].value
+        return found
+
+    def consumer(self, settings: Mapping[str, Any]) -> Consumer:
+        """Return a consumer of this cluster's records for a mere look at them: it commits no offsets.
+
+        Args:
+            settings: librdkafka properties beside those of the cluster, ``group.id`` among them. To assign partitions
+                and to read from given offsets takes no right on that group.
+
+        Raises:
+            ConfigurationError: If the properties make no client.
+        """
+        isolation = "read_committed" if self._isolation == IsolationLevel.READ_COMMITTED else "read_uncommitted"
+        return self._made(Consumer, {**settings, "enable.auto.commit": False, "isolation.level": isolation})
 
     def commit_group(self, group: str, position: Position) -> None:
         """Write a position as a consumer group's offsets, so that lag tools see it. Nothing here ever reads it.
