@@ -7,7 +7,7 @@ readers of older files see. `RULES` is the same for users, with what becomes of 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pyiceberg.schema import Schema
@@ -130,7 +130,9 @@ def _type_changes(path: str, before: IcebergType, after: IcebergType) -> Iterato
     elif isinstance(before, ListType) and isinstance(after, ListType):
         yield from _field_changes(f"{path}.element", before.element_field, after.element_field)
     elif isinstance(before, MapType) and isinstance(after, MapType):
-        yield from _field_changes(f"{path}.key", before.key_field, after.key_field)
+        for change in _field_changes(f"{path}.key", before.key_field, after.key_field):
+            # Keys must stay as they are: values of files that are there are found by them.
+            yield replace(change, kind="type changed") if change.safe and change.kind != "renamed" else change
         yield from _field_changes(f"{path}.value", before.value_field, after.value_field)
     elif before != after:
         primitive = isinstance(before, PrimitiveType) and isinstance(after, PrimitiveType)
