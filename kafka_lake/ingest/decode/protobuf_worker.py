@@ -52,6 +52,7 @@ _SECOND_IN_NANOS = 1_000_000_000
 _EXACT_IN_DOUBLE = 2**53
 _DECIMAL_DIGITS = 38
 _DECIMAL_BYTES = 1024
+_DEPTH = 100
 
 # By the class, since a message may have a field of that name.
 _has = empty_pb2.Empty.HasField
@@ -156,8 +157,8 @@ def _decoder(files: bytes, name: str) -> Callable[[pa.Array], pa.Array]:
                     if needs_check and not _initialized(message):
                         error = f"Required, but missing: {', '.join(_missing(message))}."
                         message = None
-                except DecodeError as reason:
-                    error = f"The bytes are no {name}: {reason}."
+                except DecodeError:
+                    error = f"The bytes do not parse as {name}."
             messages.append(message)
             errors.append(error)
         decoded = pa.concat_arrays(list(_convert(struct, messages, errors, 0)))
@@ -223,6 +224,8 @@ def _struct(files: _Files, descriptor: Descriptor, path: str, above: tuple[str, 
     name = descriptor.full_name
     if name in above:
         raise UnsupportedTypeError(f"{path} is a {name} within a {name}: no table has a type that contains itself")
+    if len(above) == _DEPTH:
+        raise UnsupportedTypeError(f"{path} lies {_DEPTH} messages deep, where no parser goes")
     if not descriptor.fields:
         return _each(pa.bool_(), lambda value: True)
     columns = [_columns(files, field, path, (*above, name)) for field in descriptor.fields]
@@ -406,7 +409,7 @@ def _json_value(value: Any) -> Any:
         return _json_value(getattr(value, kind))
     if kind == "number_value":
         number = value.number_value
-        whole = number.is_integer() and 0 < abs(number) < _EXACT_IN_DOUBLE
+        whole = number.is_integer() and abs(number) < _EXACT_IN_DOUBLE and str(number) != "-0.0"
         return int(number) if whole else number
     return None if kind in (None, "null_value") else getattr(value, kind)
 
@@ -444,12 +447,14 @@ def _exact(number: int, scale: int) -> Decimal:
 
 
 def _declared_decimal(files: _Files, field: FieldDescriptor) -> tuple[int, int] | None:
-    options = field.GetOptions().SerializeToString()
-    if not options:
+    try:
+        options = message_factory.GetMessageClass(files.pool.FindMessageTypeByName("google.protobuf.FieldOptions"))
+        meta = files.pool.FindExtensionByName("confluent.field_meta")
+    except KeyError:
         return None
-    kind = message_factory.GetMessageClass(files.pool.FindMessageTypeByName("google.protobuf.FieldOptions"))
-    params = kind.FromString(options).Extensions[files.pool.FindExtensionByName("confluent.field_meta")].params
+    params = options.FromString(field.GetOptions().SerializeToString()).Extensions[meta].params
     precision, scale = (params.get(name, "") for name in ("precision", "scale"))
-    if not (precision.isdecimal() and scale.isdecimal() and int(scale) <= int(precision) <= _DECIMAL_DIGITS):
+    if not (precision.isdecimal() and scale.isdecimal()):
         return None
-    return int(precision), int(scale)
+    possible = int(scale) <= int(precision) and 0 < int(precision) <= _DECIMAL_DIGITS
+    return (int(precision), int(scale)) if possible else None

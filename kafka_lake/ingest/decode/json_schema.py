@@ -1,0 +1,387 @@
+"""JSON Schema to Spark types: which columns the records have. Pure; Spark's own JSON functions decode by them.
+
+What a table's types can't say becomes JSON text in a string column, so that nothing is lost; only schemas that contain
+themselves are refused. Of the drafts 4 to 2020-12, those keywords count that bear on types.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import reduce
+from typing import Any
+from urllib.parse import unquote, urljoin
+
+from pyspark.sql import types as T
+
+from kafka_lake.errors import SchemaNotSupportedError
+from kafka_lake.kafka.schemas import WriterSchema
+
+TYPES: tuple[tuple[str, str, str], ...] = (
+    ('{"type": "string"}', "string", ""),
+    ('{"type": "integer"}', "bigint", "One beyond 64 bits doesn't fit."),
+    ('{"type": "number"}', "double", ""),
+    ('{"type": "boolean"}', "boolean", ""),
+    ('{"type": "string", "format": "date-time"}', "timestamp", ""),
+    ('{"type": "string", "format": "date"}', "date", ""),
+    ('{"type": "string", "format": "time"}', "string", "Any other format too, `uuid` and `byte` among them, as it is."),
+    ('{"type": "string", "contentEncoding": "base64"}', "string", "As it is."),
+    ('{"type": ["integer", "null"]}', "bigint", "Every column may be null, in whatever way the schema says so."),
+    ('{"anyOf": [{"type": "null"}, {"type": "integer"}]}', "bigint", ""),
+    ('{"enum": ["small", "large", null]}', "string", "`enum` and `const` have the type of their values."),
+    ('{"const": 3}', "bigint", ""),
+    (
+        '{"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}',
+        "struct<a:bigint,b:string>",
+        "`description` becomes the column's comment.",
+    ),
+    ('{"type": "object", "additionalProperties": {"type": "number"}}', "map<string,double>", "Without `properties`."),
+    ('{"type": "object", "patternProperties": {"^x": {"type": "number"}}}', "map<string,double>", "Likewise."),
+    ('{"type": "array", "items": {"type": "date"}}', "array<string>", "An unknown type is JSON text."),
+    ('{"type": "array", "prefixItems": [{"type": "integer"}, {"type": "number"}]}', "array<double>", "See `anyOf`."),
+    (
+        '{"allOf": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"b": {"type": "string"}}}]}',
+        "struct<a:bigint,b:string>",
+        "Fields of all; of two types for one field the narrower. `$ref` beside other keywords likewise.",
+    ),
+    (
+        '{"oneOf": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"a": {"type": "number"}, '
+        '"b": {"type": "string"}}}]}',
+        "struct<a:double,b:string>",
+        "Fields of any; of two numeric types for one field the wider. `anyOf`, `then` and `else` likewise.",
+    ),
+    ('{"oneOf": [{"type": "integer"}, {"type": "string"}]}', "string", "Types that have no type in common: JSON text."),
+    ('{"type": "object"}', "string", "An object of which no fields are known: JSON text."),
+    ('{"type": "array"}', "array<string>", "Elements of which nothing is known: JSON text."),
+    ("true", "string", "JSON text."),
+    ('{"type": "null"}', "string", "Always null."),
+    (
+        '{"type": "integer", "connect.type": "int32"}',
+        "int",
+        "As Kafka Connect writes it; int8 and int16 too.",
+    ),
+    ('{"type": "number", "connect.type": "float32"}', "float", "Likewise."),
+    (
+        '{"type": "number", "connect.type": "bytes", "connect.parameters": {"scale": "2", '
+        '"connect.decimal.precision": "9"}}',
+        "decimal(9,2)",
+        "Likewise; without a precision it is 38.",
+    ),
+)
+"""Schemas, the types that they become, and what else is to be known."""
+
+_DATA = {"const", "default", "enum", "example", "examples"}
+_REFERENCES = ("$ref", "$recursiveRef", "$dynamicRef")
+_ANCHORS = ("$anchor", "$dynamicAnchor", "$recursiveAnchor")
+_DEPTH = 64
+_DECIMAL_DIGITS = 38
+_OBJECT = {"properties", "patternProperties", "additionalProperties"}
+_ARRAY = {"items", "prefixItems"}
+_FORMATS = {"date-time": T.TimestampType(), "date": T.DateType()}
+
+# Within this module: whatever JSON can say, and nothing but null. Both are strings in the end.
+_ANY, _NULL = T.VariantType(), T.NullType()
+# Each from the narrowest to the widest.
+_WHOLE, _BINARY = (T.IntegerType, T.LongType), (T.FloatType, T.DoubleType)
+_NUMBERS = (*_WHOLE, T.DecimalType, *_BINARY)
+_STRINGS = (T.TimestampType, T.DateType, T.StringType)
+
+_Part = Callable[..., T.DataType]
+
+
+def json_schema_type(schema: WriterSchema) -> T.DataType:
+    """Return the type of a schema's values; `TYPES` says which. All fields are nullable.
+
+    Args:
+        schema: Its references are found by the names that it uses for them, also relative to its ``$id``.
+
+    Raises:
+        SchemaNotSupportedError: If it contains itself, refers to what isn't there, or is no JSON Schema.
+    """
+    try:
+        root = _parse(schema.text)
+        documents = _Documents(_identified(root, ""))
+        for name, text in schema.references.items():
+            documents.add(_parse(text), name)
+        documents.add(root, documents.base)
+        return _settled(_type(documents, root, documents.base, "", ()))
+    except _SchemaError as error:
+        label = f"{schema.label[0].upper()}{schema.label[1:]}"
+        raise SchemaNotSupportedError(f"{label} can't be read: {error}.") from error
+
+
+class _SchemaError(ValueError):
+    """What is wrong with a schema, without its name and a full stop."""
+
+
+def _parse(text: str) -> Any:
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _SchemaError(f"it is no JSON that can be parsed ({error})") from error
+    if not isinstance(schema, dict | bool):
+        raise _SchemaError("it is no JSON Schema, which is an object or a boolean")
+    return schema
+
+
+class _Documents:
+    """Schemas and parts of them by their URIs.
+
+    Args:
+        base: The URI of the schema whose type is asked for, empty if it has none.
+    """
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+        self._by_uri: dict[str, tuple[Any, str]] = {}
+
+    def add(self, document: Any, name: str) -> None:
+        """Make a document known by its name, by its name relative to the base, and by the ids and anchors in it."""
+        base = _join(self.base, name)
+        self._by_uri.setdefault(name.rstrip("#"), (document, base))
+        self._by_uri.setdefault(base, (document, base))
+        rest = [(document, base)]
+        while rest:
+            part, base = rest.pop()
+            if isinstance(part, dict):
+                base = _identified(part, base)
+                self._by_uri.setdefault(base, (part, base))
+                names = [part[key] for key in _ANCHORS if isinstance(part.get(key), str)]
+                names += [part[key][1:] for key in ("$id", "id") if str(part.get(key)).startswith("#")]
+                self._by_uri.update((f"{base}#{each}", (part, base)) for each in names)
+                rest += [(value, base) for key, value in part.items() if key not in _DATA]
+            elif isinstance(part, list):
+                rest += [(value, base) for value in part]
+
+    def find(self, reference: str, base: str) -> tuple[Any, str]:
+        """Return what a reference means in a place with that base URI, and the base URI there.
+
+        Raises:
+            _SchemaError: If there is nothing.
+        """
+        uri = _join(base, reference)
+        document, _, fragment = uri.partition("#")
+        for known in (uri, reference, document, reference.partition("#")[0]):
+            if known not in self._by_uri:
+                continue
+            found, base = self._by_uri[known]
+            if known in (uri, reference) or not fragment:
+                return found, base
+            if fragment.startswith("/"):
+                return self._point(found, base, fragment, reference)
+        raise _SchemaError(f"it refers to {reference}, which is not there")
+
+    def _point(self, found: Any, base: str, pointer: str, reference: str) -> tuple[Any, str]:
+        for escaped in unquote(pointer).split("/")[1:]:
+            key = escaped.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, dict) and key in found:
+                found = found[key]
+            elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+                found = found[int(key)]
+            else:
+                raise _SchemaError(f"it refers to {reference}, which is not there")
+            base = _identified(found, base)
+        return found, base
+
+
+def _identified(schema: Any, base: str) -> str:
+    for key in ("$id", "id"):
+        if isinstance(schema, dict) and isinstance(schema.get(key), str) and not schema[key].startswith("#"):
+            return _join(base, schema[key])
+    return base
+
+
+def _join(base: str, reference: str) -> str:
+    try:
+        return urljoin(base, reference).rstrip("#")
+    except ValueError as error:
+        raise _SchemaError(f"it has the URI {reference!r} ({error})") from error
+
+
+def _type(documents: _Documents, schema: Any, base: str, path: str, above: tuple[int, ...]) -> T.DataType:
+    if not isinstance(schema, dict):
+        return _ANY
+    if id(schema) in above:
+        raise _SchemaError(f"{path or 'a value'} contains itself, and no table has such a type")
+    if len(above) == _DEPTH:
+        raise _SchemaError(f"{path} lies more than {_DEPTH} schemas deep")
+    base, above = _identified(schema, base), (*above, id(schema))
+
+    def part(each: Any, step: str = "") -> T.DataType:
+        return _type(documents, each, base, f"{path}.{step}" if path and step else path or step, above)
+
+    kind = _own(schema, part)
+    for key in _REFERENCES:
+        if isinstance(schema.get(key), str):
+            found, there = documents.find(schema[key], base)
+            kind = _both(kind, _type(documents, found, there, path, above))
+    for each in _list(schema, "allOf"):
+        kind = _both(kind, part(each))
+    for branches in _alternatives(schema):
+        kind = reduce(_either, [_both(kind, part(each)) for each in branches])
+    return kind
+
+
+def _list(schema: dict[str, Any], key: str) -> list[Any]:
+    found = schema.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _dict(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    found = schema.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _alternatives(schema: dict[str, Any]) -> Iterator[list[Any]]:
+    """Yield groups of schemas of which a value has at least one each."""
+    for key in ("oneOf", "anyOf"):
+        if branches := _list(schema, key):
+            yield branches
+    if "if" in schema:
+        yield [schema.get("then"), schema.get("else")]
+    for key in ("dependentSchemas", "dependencies"):
+        yield from ([None, each] for each in _dict(schema, key).values())
+
+
+def _own(schema: dict[str, Any], part: _Part) -> T.DataType:
+    """Return what the schema says by itself, without the schemas that it combines."""
+    declared = schema.get("type")
+    if isinstance(declared, list) and declared:
+        return reduce(_either, [_named(schema, each, part) for each in declared])
+    if declared is not None:
+        return _named(schema, declared, part)
+    if _OBJECT & schema.keys():
+        return _object(schema, part)
+    if _ARRAY & schema.keys():
+        return _array(schema, part)
+    values = [schema["const"]] if "const" in schema else _list(schema, "enum")
+    return reduce(_either, [_of_value(each) for each in values]) if values else _ANY
+
+
+def _named(schema: dict[str, Any], name: Any, part: _Part) -> T.DataType:
+    connect = schema.get("connect.type")
+    match name:
+        case "object":
+            return _object(schema, part)
+        case "array":
+            return _array(schema, part)
+        case "string":
+            return next((kind for form, kind in _FORMATS.items() if schema.get("format") == form), T.StringType())
+        case "integer":
+            return T.IntegerType() if connect in ("int8", "int16", "int32") else T.LongType()
+        case "number" if connect == "bytes":
+            return _decimal(_dict(schema, "connect.parameters"))
+        case "number":
+            return T.FloatType() if connect == "float32" else T.DoubleType()
+        case "boolean":
+            return T.BooleanType()
+        case "null":
+            return _NULL
+        case _:
+            return _ANY
+
+
+def _decimal(parameters: dict[str, Any]) -> T.DataType:
+    scale, precision = parameters.get("scale", "0"), parameters.get("connect.decimal.precision", str(_DECIMAL_DIGITS))
+    if not (re.fullmatch("[0-9]{1,2}", str(scale)) and re.fullmatch("[0-9]{1,2}", str(precision))):
+        return _ANY
+    possible = int(scale) <= int(precision) and 0 < int(precision) <= _DECIMAL_DIGITS
+    return T.DecimalType(int(precision), int(scale)) if possible else _ANY
+
+
+def _object(schema: dict[str, Any], part: _Part) -> T.DataType:
+    if properties := _dict(schema, "properties"):
+        return T.StructType([_field(name, each, part) for name, each in sorted(properties.items(), key=_connect_index)])
+    values, rest = list(_dict(schema, "patternProperties").values()), schema.get("additionalProperties")
+    if (rest is True or isinstance(rest, dict)) and (values or rest not in (True, {})):
+        values.append(rest)
+    kinds = [part(each, "value") for each in values]
+    return T.MapType(T.StringType(), reduce(_either, kinds)) if kinds else _ANY
+
+
+def _connect_index(named: tuple[str, Any]) -> int:
+    index = named[1].get("connect.index") if isinstance(named[1], dict) else None
+    return index if isinstance(index, int) else 0
+
+
+def _field(name: str, schema: Any, part: _Part) -> T.StructField:
+    description = schema.get("description") if isinstance(schema, dict) else None
+    return T.StructField(
+        name, part(schema, name), metadata={"comment": description} if isinstance(description, str) else None
+    )
+
+
+def _array(schema: dict[str, Any], part: _Part) -> T.DataType:
+    elements = [*_list(schema, "prefixItems"), *_list(schema, "items")]
+    rest = schema.get("additionalItems" if isinstance(schema.get("items"), list) else "items")
+    # A tuple that says nothing of further elements is taken to have none.
+    if rest is True or isinstance(rest, dict):
+        elements.append(rest)
+    kinds = [part(each, "element") for each in elements]
+    return T.ArrayType(reduce(_either, kinds) if kinds else _ANY)
+
+
+def _of_value(value: Any) -> T.DataType:
+    match value:
+        case None:
+            return _NULL
+        case bool():
+            return T.BooleanType()
+        case int() if -(2**63) <= value < 2**63:
+            return T.LongType()
+        case float():
+            return T.DoubleType()
+        case str():
+            return T.StringType()
+        case _:
+            return _ANY
+
+
+def _both(one: T.DataType, other: T.DataType) -> T.DataType:
+    """Return the type of values that have both types; of two that exclude each other, any."""
+    if one == other or _ANY in (one, other):
+        return one if other == _ANY else other
+    if _NULL in (one, other):
+        return _NULL
+    for family in (_NUMBERS, _STRINGS):
+        if isinstance(one, family) and isinstance(other, family):
+            return min(one, other, key=lambda kind: family.index(type(kind)))
+    return _inside(one, other, _both)
+
+
+def _either(one: T.DataType, other: T.DataType) -> T.DataType:
+    """Return a type for values that have one or the other."""
+    if one == other or _NULL in (one, other):
+        return one if other == _NULL else other
+    if isinstance(one, _WHOLE) and isinstance(other, _WHOLE):
+        return T.LongType()
+    if isinstance(one, (*_WHOLE, *_BINARY)) and isinstance(other, (*_WHOLE, *_BINARY)):
+        return T.DoubleType()
+    if isinstance(one, _STRINGS) and isinstance(other, _STRINGS):
+        return T.StringType()
+    return _inside(one, other, _either)
+
+
+def _inside(one: T.DataType, other: T.DataType, combine: Callable[[T.DataType, T.DataType], T.DataType]) -> T.DataType:
+    if isinstance(one, T.ArrayType) and isinstance(other, T.ArrayType):
+        return T.ArrayType(combine(one.elementType, other.elementType))
+    if isinstance(one, T.MapType) and isinstance(other, T.MapType):
+        return T.MapType(T.StringType(), combine(one.valueType, other.valueType))
+    if not (isinstance(one, T.StructType) and isinstance(other, T.StructType)):
+        return _ANY
+    fields = {field.name: field for field in one}
+    for field in other:
+        if twin := fields.get(field.name):
+            kind = combine(twin.dataType, field.dataType)
+            field = T.StructField(field.name, kind, metadata=twin.metadata or field.metadata)
+        fields[field.name] = field
+    return T.StructType(list(fields.values()))
+
+
+def _settled(kind: T.DataType) -> T.DataType:
+    if isinstance(kind, T.StructType):
+        return T.StructType([T.StructField(f.name, _settled(f.dataType), metadata=f.metadata) for f in kind])
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_settled(kind.elementType))
+    if isinstance(kind, T.MapType):
+        return T.MapType(T.StringType(), _settled(kind.valueType))
+    return T.StringType() if kind in (_ANY, _NULL) else kind
