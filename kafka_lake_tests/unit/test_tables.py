@@ -1,6 +1,8 @@
 """Tables are created as the settings ask, once, or not at all."""
 
 import json
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -299,6 +301,19 @@ def test_a_schema_that_others_changed_meanwhile_is_left_alone(catalog):
         apply_changes(mine, wanted, needed_changes(mine.schema(), wanted), {"mine": "m.ine"})
     assert [f.name for f in catalog.table(NAME).schema().fields] == ["id", "where", "items", "by_key", "other"]
     assert sources_of(catalog.table(NAME)) == {}
+
+
+def test_a_table_whose_metadata_pyiceberg_cannot_write_is_refused(catalog):
+    table = ensure_table(catalog, NAME, DEEP)
+    path = Path(urlsplit(table.metadata_location).path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 3, "next-row-id": 0}))
+    table = catalog.table(NAME)
+    message = r"pizza\.orders has format version 3.*Spark SQL"
+    with pytest.raises(TableError, match=message):
+        apply_changes(table, Schema(optional(1, "new", StringType())), [Change("new", "added", "", "string")])
+    with pytest.raises(TableError, match=message):
+        evolve_layout(table, ("id",), ())
+    assert catalog.table(NAME).metadata_location == table.metadata_location
 
 
 # Partitions and sort order
