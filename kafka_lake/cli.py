@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -242,6 +243,29 @@ def clean(
             with _err.status(f"Cleaning {'.'.join(spec.identifier)}"):
                 cleaned = clean_table(spec, systems, seconds)
             _out.print(*cleaned_lines(spec, cleaned), sep="\n", soft_wrap=True, highlight=False, markup=False)
+
+
+@app.command()
+def discover(
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Kafka topics; all by default.")] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Write a defs.yaml for each topic named, or ask which.")
+    ] = False,
+    into: Annotated[Path | None, typer.Option(help="Folder to write to; the project's defs by default.")] = None,
+    sample: Annotated[int, typer.Option(min=1, max=1000, help="Newest records of each topic to look at.")] = 20,
+    internal: Annotated[bool, typer.Option("--all", help="Internal topics as well, those that begin with _.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the cluster's topics with what their records seem to be, and write the YAML of those chosen.
+
+    Offsets count from the start of the log to its end; compaction and transactions leave gaps between the records. The
+    size is estimated by the records looked at: before compression, of one replica. No consumer group is involved, and
+    no file is ever overwritten.
+    """
+    from kafka_lake.cli_discover import Request, run
+
+    if not run(Request(topics or (), sample, internal, write, into, as_json), _out, _err):
+        raise typer.Exit(1)
 
 
 def _agree(question: str) -> None:
