@@ -12,6 +12,7 @@ from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.stage import Staged, added_rows
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.wanted import SchemaRefusedError
 from kafka_lake.kafka.offsets import Loss, OffsetRange, Position
 from kafka_lake.lake.evolution import Conflict
 from kafka_lake.lake.positions import POSITION, ancestors, summary_of
@@ -235,12 +236,16 @@ def schema_evolution(
             for c in staged.classes
             if c.name == WRONG_TYPE
         ]
-    problems += staged.incompatible
     counted = {"ignored": len(staged.ignored), "incompatible": len(staged.conflicts)}
     facts |= {name: count for name, count in counted.items() if count}
     facts |= {f"records of {label}": count for label, count in staged.schemas.items()}
     notes = noted(spec, evolution, staged.ignored, staged.conflicts)
     return Finding("schema_evolution", tuple(problems), facts, notes)
+
+
+def schema_refused(error: SchemaRefusedError) -> Finding:
+    """Return the finding of a commit that was refused before it was staged."""
+    return Finding("schema_evolution", error.reasons, {}, _done(error.changes))
 
 
 def noted(

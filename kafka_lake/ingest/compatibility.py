@@ -16,6 +16,7 @@ from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.written import Registered
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import Compatibility, TopicTable
+from kafka_lake.ingest.wanted import SchemaRefusedError
 from kafka_lake.kafka.schemas import WriterSchema
 
 _DIRECTIONS: Mapping[str, frozenset[str]] = {
@@ -26,8 +27,8 @@ _DIRECTIONS: Mapping[str, frozenset[str]] = {
 }
 
 
-def incompatible(spec: TopicTable, systems: Systems, before: Decoder, after: Decoder) -> tuple[str, ...]:
-    """Return what is wrong with the schema versions that a pass has shown for the first time.
+def refuse_incompatible(spec: TopicTable, systems: Systems, before: Decoder, after: Decoder) -> None:
+    """Stop a run whose records show a schema version for the first time that isn't what the topic asks for.
 
     Args:
         spec: What it asks for.
@@ -35,23 +36,27 @@ def incompatible(spec: TopicTable, systems: Systems, before: Decoder, after: Dec
         before: Knew the versions seen in earlier commits.
         after: Knows those of this one too.
 
-    Returns:
-        A sentence for each version that isn't what the topic asks for; none if all is well.
-
     Raises:
+        SchemaRefusedError: If a version isn't what the topic asks for; says which, and why.
         RegistryError: If the registry doesn't answer.
     """
+    if problems := _problems(spec, systems, before, after):
+        remedy = "Let the writer go back to the version before, or set another compatibility: in the topic's YAML."
+        raise SchemaRefusedError(spec, problems, remedy)
+
+
+def _problems(spec: TopicTable, systems: Systems, before: Decoder, after: Decoder) -> list[str]:
     old, new = _values(before), _values(after)
     if spec.compatibility == "none" or old is None or new is None or systems.registry is None:
-        return ()
+        return []
     known = [writer.schema for _, writer in sorted(old.writers.items(), key=lambda each: each[0])]
     fresh = [w.schema for key, w in sorted(new.writers.items(), key=lambda each: each[0]) if key not in old.writers]
     if not known or not fresh:
-        return ()
+        return []
     enforced = systems.registry.compatibility(spec.value_subject)
     if promises(enforced, spec.compatibility):
-        return ()
-    problems = []
+        return []
+    problems: list[str] = []
     for schema in fresh:
         if schema.kind == "AVRO" and known[-1].kind == "AVRO":
             problems += avro_problems(known[-1], schema, spec.compatibility)
@@ -61,7 +66,7 @@ def incompatible(spec: TopicTable, systems: Systems, before: Decoder, after: Dec
                 f"{enforced}, which doesn't promise {spec.compatibility}"
             )
         known.append(schema)
-    return tuple(problems)
+    return problems
 
 
 def promises(enforced: str, asked: Compatibility) -> bool:

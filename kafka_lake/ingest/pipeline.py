@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kafka_lake.errors import AuditFailedError, KafkaError, KafkaLakeError, PublishRefusedError, TableError
-from kafka_lake.ingest.audit import Finding, audit
+from kafka_lake.ingest.audit import Finding, audit, schema_refused
 from kafka_lake.ingest.clean import sweep
 from kafka_lake.ingest.plan import Plan, opening, plan, standstill, start_offsets
 from kafka_lake.ingest.publish import publish
@@ -23,6 +23,7 @@ from kafka_lake.ingest.settle import settle
 from kafka_lake.ingest.stage import Staged, create_table, stage
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.wanted import SchemaRefusedError
 from kafka_lake.kafka.offsets import Position, Watermarks
 from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
 
@@ -32,10 +33,11 @@ _ATTEMPTS = 5
 
 
 class GateFailedError(AuditFailedError):
-    """A gate refused a staged commit; `findings` says why."""
+    """A gate refused a commit; `findings` says why."""
 
-    def __init__(self, message: str, findings: list[Finding]) -> None:
-        super().__init__(message, "main is as it was and the staged snapshot is gone; mend the cause and run again.")
+    def __init__(self, message: str, findings: list[Finding], remedy: str = "") -> None:
+        said = remedy or "main is as it was and the staged snapshot is gone; mend the cause and run again."
+        super().__init__(message, said)
         self.findings = findings
 
 
@@ -193,7 +195,10 @@ class Run:
 
     def _publish(self, state: TableState, todo: Plan, records: Any) -> tuple[Staged, list[Finding], dict[int, int]]:
         spec, systems = self.spec, self.systems
-        staged = stage(spec, systems, state, todo, records, self.run_id, self.on_step)
+        try:
+            staged = stage(spec, systems, state, todo, records, self.run_id, self.on_step)
+        except SchemaRefusedError as error:
+            raise GateFailedError(error.message, [schema_refused(error)], error.remedy) from error
         try:
             earlier = sum(c.dead_letters for c in self.commits), sum(c.records for c in self.commits)
             findings, by_partition = audit(spec, systems, todo, staged, earlier)

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.errors import ConfigurationError, TableError
-from kafka_lake.ingest.compatibility import incompatible
+from kafka_lake.ingest.compatibility import refuse_incompatible
 from kafka_lake.ingest.decode import WRONG_TYPE
 from kafka_lake.ingest.decode.choose import decoder_of, looked_at
 from kafka_lake.ingest.decode.frame import (
@@ -116,7 +116,6 @@ class Staged:
         ignored: Columns that the records would have needed, and the topic's policy leaves out.
         conflicts: Types that the records brought and the columns don't take, and where such values go.
         schemas: How many records were written with which schema of the registry.
-        incompatible: New schema versions that are not what the topic's ``compatibility`` asks for.
     """
 
     primary: StagedTable
@@ -131,7 +130,6 @@ class Staged:
     ignored: tuple[Change, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     schemas: Mapping[str, int] = field(default_factory=dict)
-    incompatible: tuple[str, ...] = ()
 
     def tables(self) -> list[StagedTable]:
         """Return the tables in the order of publication: side tables first, the primary last."""
@@ -208,7 +206,9 @@ def stage(
         What was staged. ``main`` of every table is as it was.
 
     Raises:
-        AuditFailedError: If the rows' schema doesn't fit the table's and the change is not safe. Nothing is staged.
+        SchemaRefusedError: If the rows' schema doesn't fit the table's and the change is not safe, or not allowed by
+            the topic's policy. Nothing is staged any more.
+        RegistryError: If a schema registry is needed and doesn't answer. Nothing is staged any more.
         PublishRefusedError: If others changed the table so much that the branch is not what was begun.
     """
     topic_id = plan.after.identity.topic_id
@@ -258,6 +258,7 @@ def stage(
             learned = decoder.learn(counts, records, want.target)
             if learned is None:
                 break
+            refuse_incompatible(spec, systems, known_before, learned.decoder)
             wiser = wanted(spec, learned.decoder, state)
             refuse(spec, wiser.refused)
             decoder = learned.decoder
@@ -300,7 +301,6 @@ def stage(
         (*want.ignored, *left_out),
         want.conflicts,
         decoder.seen(counts),
-        incompatible(spec, systems, known_before, decoder),
     )
 
 

@@ -1,6 +1,6 @@
 """Which columns a topic's records want, and what that means for its table: the rulebook, applied to one topic."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pyiceberg.types import StructType
@@ -44,12 +44,13 @@ def wanted(spec: TopicTable, decoder: Decoder, state: TableState | None) -> Want
         decoder: Knows what the records look like.
         state: The table, None if there is none yet.
     """
-    if decoder.fixed is not None:
-        return Wanted(decoder.fixed)
     # What a transform makes of the columns is the table's; what it gets has no table to evolve from.
     known = state is not None and spec.transform is None
     current = state.table.schema().as_struct() if state is not None and known else None
     sources = sources_of(state.table) if state is not None and known else {}
+    if decoder.fixed is not None:
+        still = _wanted([evolve(current, sources, (), spec.policy)])
+        return Wanted(decoder.fixed, still.renamed)
     columns = _without(current, {spec.metadata_column} | ({spec.key_column} if isinstance(decoder, Keyed) else set()))
     taken = partition_names(state.table) if state is not None and known else frozenset()
     reserved = [
@@ -70,23 +71,39 @@ def wanted(spec: TopicTable, decoder: Decoder, state: TableState | None) -> Want
     )
 
 
-def refuse(spec: TopicTable, changes: Collection[Change]) -> None:
+class SchemaRefusedError(AuditFailedError):
+    """Records want changes of their table that Iceberg or the topic's policy forbids. Nothing is staged any more.
+
+    Args:
+        spec: The topic.
+        reasons: What is wrong, a clause each.
+        remedy: What to do next.
+        changes: The changes that are refused.
+    """
+
+    def __init__(self, spec: TopicTable, reasons: Sequence[str], remedy: str, changes: Sequence[Change] = ()) -> None:
+        super().__init__(
+            f"Topic {spec.topic}: the records don't fit table {'.'.join(spec.identifier)}: {'; '.join(reasons)}.",
+            f"main is as it was. {remedy}",
+        )
+        self.reasons = tuple(reasons)
+        self.changes = tuple(changes)
+
+
+def refuse(spec: TopicTable, changes: Sequence[Change]) -> None:
     """Stop a run whose records want what the policy or Iceberg forbids.
 
     Raises:
-        AuditFailedError: If there is any such change. Nothing is staged.
+        SchemaRefusedError: If there is any such change.
     """
     if not changes:
         return
-    listed = "; ".join(f"column {c.column}: {c.kind} ({c.before or 'none'} → {c.after or 'none'})" for c in changes)
+    reasons = [f"column {c.column}: {c.kind} ({c.before or 'none'} → {c.after or 'none'})" for c in changes]
     if all(c.safe for c in changes):
         remedy = "Set evolution: evolve to allow that, or ignore_new to leave new columns out."
     else:
         remedy = "Give the column another name, mend schema: or transform:, or choose another on_incompatible:."
-    raise AuditFailedError(
-        f"Topic {spec.topic}: the records don't fit table {'.'.join(spec.identifier)}: {listed}.",
-        f"Nothing was staged. {remedy}",
-    )
+    raise SchemaRefusedError(spec, reasons, remedy, changes)
 
 
 def _incoming(schemas: Iterable[tuple[str, T.StructType]]) -> list[Incoming]:

@@ -1,5 +1,6 @@
 """Which decoder a topic's settings ask for, knowing what the table remembers of its schemas."""
 
+import json
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -7,7 +8,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode.decoder import Decoder
-from kafka_lake.ingest.decode.json import Json
+from kafka_lake.ingest.decode.json import EXACT_TEXT, Json
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.plain import Plain
 from kafka_lake.ingest.decode.target import Target
@@ -58,7 +59,8 @@ def _one(
         # Spark parses what it alone understands.
         systems.spark()
         declared = None if ddl is None else Target(T._parse_datatype_string(ddl), {}, _renamed(spec))
-        return Json(declared, spec.infer_timestamps, widen=spec.on_incompatible == "new_column")
+        exact = frozenset(json.loads(_remembered(state, EXACT_TEXT) or "[]"))
+        return Json(declared, spec.infer_timestamps, spec.on_incompatible == "new_column", exact=exact)
     if file is not None:
         return FromFile(writer_of(_schema_in(spec, format_, Path(file)), message=spec.message))
     if systems.registry is None:

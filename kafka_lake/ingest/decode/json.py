@@ -16,6 +16,7 @@ from kafka_lake.ingest.decode.project import cut, null_required, project, reason
 from kafka_lake.ingest.decode.target import Target
 
 CORRUPT = "__kafka_lake_corrupt"
+EXACT_TEXT = "kafka-lake.exact-text"
 _PARSED, _RAW, _SEEN = "__kafka_lake_parsed", "__kafka_lake_raw", "__kafka_lake_seen"
 _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 _NAME_AND_KIND = "array<struct<name: string, kind: string>>"
@@ -120,7 +121,8 @@ def _asked_type(kind: T.DataType, target: Target, path: str) -> T.DataType:
         return T.ArrayType(_asked_type(kind.elementType, target, f"{path}.element"))
     if isinstance(kind, T.MapType):
         return T.MapType(kind.keyType, _asked_type(kind.valueType, target, f"{path}.value"))
-    return kind
+    # A number that is parsed as text goes through a double; in a variant it keeps its digits.
+    return T.VariantType() if path in target.exact else kind
 
 
 def _parse(columns: T.StructType) -> Column:
@@ -233,8 +235,28 @@ def schema_from_observation(observed: str | None) -> T.StructType:
 
 
 def _parsed_type(observed: str) -> T.DataType | None:
-    parsed = T._parse_datatype_string(observed.replace("OBJECT<>", "VOID").replace("OBJECT<", "STRUCT<"))
-    return _column_type(parsed)
+    return _column_type(_observed_type(observed))
+
+
+def _observed_type(observed: str | None) -> T.DataType:
+    text = (observed or "VOID").replace("OBJECT<>", "VOID").replace("OBJECT<", "STRUCT<")
+    parsed: T.DataType = T._parse_datatype_string(text)
+    return parsed
+
+
+def _long_numbers(seen: T.DataType, kind: T.DataType, target: Target, path: str) -> Iterator[str]:
+    """Give the paths of text columns whose values are numbers of more digits than a double holds."""
+    if isinstance(seen, T.StructType) and isinstance(kind, T.StructType):
+        prefix = f"{path}." if path else ""
+        for column in kind:
+            below = f"{prefix}{column.name}"
+            for name in target.feeds(below, column.name):
+                if name in seen.fieldNames():
+                    yield from _long_numbers(seen[name].dataType, column.dataType, target, below)
+    elif isinstance(seen, T.ArrayType) and isinstance(kind, T.ArrayType):
+        yield from _long_numbers(seen.elementType, kind.elementType, target, f"{path}.element")
+    elif isinstance(kind, T.StringType) and isinstance(seen, T.DecimalType) and seen.precision > _DOUBLE_DIGITS:
+        yield path
 
 
 def _column_type(seen: T.DataType) -> T.DataType | None:
@@ -281,14 +303,16 @@ class Json(Nothing):
             that type when it is first seen.
         widen: Whether records that don't fit are looked at for types that the columns could be given.
         shown: What the records look like, as far as the table doesn't know it.
-        misfits: What those look like that fitted no row.
+        misfits: What those look like that fitted no row, by each pass.
+        exact: Paths of text columns that have got numbers of more digits than a double holds.
     """
 
     declared: Target | None = None
     infer_timestamps: bool = False
     widen: bool = True
     shown: T.StructType | None = None
-    misfits: T.StructType | None = None
+    misfits: tuple[T.StructType, ...] = ()
+    exact: frozenset[str] = frozenset()
 
     @property
     def fixed(self) -> Target | None:
@@ -297,13 +321,14 @@ class Json(Nothing):
 
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
         """Return what the records have shown."""
-        shown = [("the records", self.shown), ("the records that don't fit", self.misfits)]
-        return [(label, fields) for label, fields in shown if fields is not None]
+        shown = [] if self.shown is None else [("the records", self.shown)]
+        return [*shown, *(("the records that don't fit", fields) for fields in self.misfits)]
 
     def decode(
         self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
     ) -> DataFrame:
         """Add the three columns of every decoder's result to records."""
+        target = replace(target, exact=self.exact)
         return decode_json(records, target, max_record_bytes=max_record_bytes, messages=messages)
 
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
@@ -319,10 +344,16 @@ class Json(Nothing):
         seen = _new_only(schema_from_observation(counts["observed"]), target.columns, target, "")
         if self.infer_timestamps:
             seen = with_times(records, seen, target)
-        misfits = None
+        exact = self.exact | set(_long_numbers(_observed_type(counts["observed"]), target.columns, target, ""))
+        misfits = self.misfits
         if counts["wrong_type"] and (self.widen or _can_widen(target.columns)):
-            misfits = _observed_misfits(records, target)
-        return Learned(replace(self, shown=seen, misfits=misfits), again=False)
+            found = _observed_misfits(records, target)
+            misfits += (found,) if found is not None and found not in misfits else ()
+        return Learned(replace(self, shown=seen, misfits=misfits, exact=exact), again=exact != self.exact)
+
+    def marks(self) -> Mapping[str, str]:
+        """Return which text columns get long numbers."""
+        return {EXACT_TEXT: json.dumps(sorted(self.exact))} if self.exact else {}
 
     def look(self, records: DataFrame) -> "Json":
         """Return a decoder that knows what records look like, in a pass of its own."""

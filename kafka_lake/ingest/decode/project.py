@@ -152,9 +152,9 @@ def _shared_variant(
     is_there = value.isNotNull() & ~F.is_variant_null(value)
     free: Column = is_there
     for column in columns:
-        mine = free & _variant_fits(value, column.dataType)
         part, wrong = _value(value, T.VariantType(), column.dataType, target, f"{prefix}{column.name}")
-        yield column.name, F.when(mine, part), [Misfit(mine & w.there, w.message) for w in wrong]
+        mine = free & _variant_fits(value, column.dataType) & ~reasons(wrong)[0]
+        yield column.name, F.when(mine, part), []
         free = free & ~mine
     kinds = " or ".join(f"{prefix}{c.name} ({short(c.dataType)})" for c in columns)
     said = F.concat(F.lit(f"Column {kinds} got "), cut(F.to_json(value)), F.lit("."))
@@ -207,13 +207,12 @@ def _each(
         return _value(element, have, want, target, path)
 
     made = over(items, lambda element: one(element)[0])
-    wrong = [
-        Misfit(
-            F.exists(values(items), lambda element, i=index: F.coalesce(one(element)[1][i].there, F.lit(False))),
-            F.lit(f"Column {path} has an element that doesn't fit {short(want)}."),
-        )
-        for index in range(len(one(F.lit(None).cast(have))[1]))
-    ]
+
+    def any_has(index: int) -> Column:
+        return F.exists(values(items), lambda element: F.coalesce(one(element)[1][index].there, F.lit(False)))
+
+    said = F.lit(f"Column {path} has an element that doesn't fit {short(want)}.")
+    wrong = [Misfit(any_has(index), said) for index in range(len(one(F.lit(None).cast(have))[1]))]
     return made, wrong
 
 

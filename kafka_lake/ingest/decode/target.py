@@ -1,7 +1,7 @@
 """What decoding shall give: a table's value columns, and which field of a record feeds which of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -25,11 +25,13 @@ class Target:
         sources: Path of a column → name of the field that feeds it, where the two differ. ``element`` and ``value``
             step into lists and maps, as in Iceberg.
         also: Path of a column → further names of fields that feed it: what it was called before a rename.
+        exact: Paths of text columns that get JSON numbers of more digits than a double holds.
     """
 
     columns: T.StructType
     sources: Mapping[str, str] = field(default_factory=lambda: _NONE)
     also: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _NONE)
+    exact: frozenset[str] = frozenset()
 
     def feeds(self, path: str, column: str) -> Sequence[str]:
         """Return the names of the fields that feed a column, the first that is there counts.
@@ -49,7 +51,7 @@ class Target:
     def without(self, column: str) -> "Target":
         """Return this target without one of its columns."""
         kept = [f for f in self.columns if f.name != column]
-        return Target(T.StructType(kept), self.sources, self.also)
+        return replace(self, columns=T.StructType(kept))
 
 
 def _under(paths: Mapping[str, Any], column: str) -> Mapping[str, Any]:
@@ -64,5 +66,6 @@ def iceberg_columns(columns: T.StructType) -> StructType:
 
 def spark_columns(columns: StructType) -> T.StructType:
     """Return Iceberg columns as Spark's."""
-    found: T.StructType = from_arrow_schema(schema_to_pyarrow(Schema(*columns.fields), include_field_ids=False))
+    arrow = schema_to_pyarrow(Schema(*columns.fields), include_field_ids=False)
+    found: T.StructType = from_arrow_schema(arrow, prefer_timestamp_ntz=True)
     return found
