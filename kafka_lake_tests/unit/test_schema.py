@@ -1,5 +1,7 @@
 """Which schema changes are seen, and which of them are safe."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +29,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from kafka_lake.lake.schema import Change, changes, needed_changes, promotes, type_name
+from kafka_lake.lake.evolution import Incoming, Policy, evolve
+from kafka_lake.lake.schema import RULES, SAFE, Change, changes, needed_changes, promotes, rules_table, type_name
 
 
 def field(number, name, kind, required=False):
@@ -207,3 +210,63 @@ def test_promotions_are_those_of_iceberg(before, after):
         # PyIceberg's `promote` looks at the precision alone; the specification keeps the scale.
         iceberg = False
     assert promotes(before, after) is iceberg
+
+
+def test_keys_of_a_map_must_stay():
+    def table(key):
+        return Schema(field(1, "m", MapType(2, key, 3, StringType(), value_required=False)))
+
+    assert listed(needed_changes(table(IntegerType()), table(LongType()))) == [("m.key", "type changed", False)]
+    assert needed_changes(table(LongType()), table(IntegerType())) == []
+
+
+def answer(rule, **policy):
+    incoming = [Incoming("the records", rule.records)]
+    return evolve(rule.table, {}, incoming, Policy(renames=rule.renames or {}, **policy))
+
+
+def kinds(changes):
+    return [c.kind for c in changes]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.change)
+class TestRulebook:
+    def test_what_happens(self, rule):
+        done = answer(rule)
+        if rule.verdict == "unsafe":
+            assert [c.action for c in done.conflicts] == ["dead_letter"]
+            assert (done.changes, done.columns) == ((), rule.table)
+        else:
+            assert kinds(done.changes) == ([rule.kind] if rule.kind else [])
+            assert done.conflicts == ()
+        assert (done.refused, done.ignored) == ((), ())
+
+    def test_what_is_frozen(self, rule):
+        done, usual = answer(rule, evolution="freeze"), answer(rule)
+        refused = () if rule.kind == "renamed" else usual.changes
+        assert done.refused == refused
+        assert bool(done.refused) is ("`freeze` refuses" in rule.otherwise)
+
+    def test_what_is_ignored(self, rule):
+        done, usual = answer(rule, evolution="ignore_new"), answer(rule)
+        left_out = rule.kind == "added"
+        assert (done.ignored, done.changes) == ((usual.changes, ()) if left_out else ((), usual.changes))
+        assert left_out is ("`ignore_new` leaves it out" in rule.otherwise)
+
+    def test_what_does_not_fit(self, rule):
+        unsafe = rule.verdict == "unsafe"
+        assert kinds(answer(rule, on_incompatible="fail").refused) == (["type changed"] if unsafe else [])
+        assert unsafe is ("`fail` refuses the run" in rule.otherwise)
+        added = [c.column for c in answer(rule, on_incompatible="new_column").changes if c.column.endswith("__v2")]
+        assert added == (["a__v2"] if unsafe else [])
+        assert unsafe is ("`new_column` adds `a__v2`" in rule.otherwise)
+
+
+def test_the_rulebook_in_the_docs_is_this_one():
+    page = (Path(__file__).parents[2] / "docs" / "schema-evolution.md").read_text()
+    shown = page.partition("<!-- rules -->\n")[2].partition("<!-- /rules -->")[0]
+    assert shown == rules_table(), "write what rules_table() returns between the marks"
+
+
+def test_every_safe_kind_has_a_rule():
+    assert {rule.kind for rule in RULES if rule.kind} == {*SAFE, "type changed"}

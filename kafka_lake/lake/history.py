@@ -1,0 +1,90 @@
+"""How a table's schema came to be what it is: each change, with the snapshot and the offsets at which it came."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from kafka_lake.kafka.offsets import Position
+from kafka_lake.lake.positions import POSITION, ancestors, head_of, summary_of
+from kafka_lake.lake.schema import Change, changes
+
+_CUT_OFF = "Older snapshots have expired: what the schema was before is not known, nor when it became this."
+_NOT_YET = "No snapshot has this schema yet: the next commit will."
+_UNREADABLE = "The snapshot's position can't be read."
+
+
+@dataclass(frozen=True)
+class SchemaVersion:
+    """A schema that a table has, or had, from some snapshot on.
+
+    Args:
+        schema_id: Iceberg's id of the schema.
+        snapshot_id: The first snapshot with it that is still known; None if no snapshot has it yet.
+        committed_at: When that snapshot was committed, or else when the table's metadata were last written.
+        changes: What differs from the version before; of the first one, all its columns as added.
+        position: How far the topic had been consumed with that snapshot; None if the snapshot doesn't say.
+        note: What one should know about this entry, empty for most.
+    """
+
+    schema_id: int
+    snapshot_id: int | None
+    committed_at: datetime
+    changes: tuple[Change, ...]
+    position: Position | None
+    note: str = ""
+
+
+def schema_history(table: Table) -> list[SchemaVersion]:
+    """Return the versions of a table's schema along ``main``, oldest first.
+
+    Args:
+        table: The table, freshly loaded.
+
+    Returns:
+        The first known schema and every change of it since, in so far as `changes` tells them apart. What was never
+        on ``main`` is left out; what no snapshot has yet is the last entry.
+    """
+    schemas, before = table.schemas(), Schema()
+    found: list[SchemaVersion] = []
+    for snapshot in reversed([*ancestors(table, head_of(table))]):
+        if snapshot.schema_id not in schemas:
+            continue
+        schema = schemas[snapshot.schema_id]
+        notes = [_CUT_OFF] if not found and _had_others_before(snapshot) else []
+        if found and not changes(before, schema):
+            continue
+        position, unread = _position(snapshot)
+        committed, note = _time(snapshot.timestamp_ms), " ".join([*notes, *unread])
+        differences = _differences(before, schema)
+        found.append(SchemaVersion(schema.schema_id, snapshot.snapshot_id, committed, differences, position, note))
+        before = schema
+    if pending := _differences(before, table.schema()):
+        written = _time(table.metadata.last_updated_ms)
+        found.append(SchemaVersion(table.schema().schema_id, None, written, pending, None, _NOT_YET))
+    return found
+
+
+def _differences(before: Schema, after: Schema) -> tuple[Change, ...]:
+    found = changes(before, after)
+    # The columns of a table that is just being made are no danger to anyone, required or not.
+    return tuple(found if before.fields else (replace(change, kind="added") for change in found))
+
+
+def _had_others_before(snapshot: Snapshot) -> bool:
+    # Some engines take a parent that expires out of its child, so the sequence number has to tell.
+    return snapshot.parent_snapshot_id is not None or (snapshot.sequence_number or 0) > 1
+
+
+def _time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _position(snapshot: Snapshot) -> tuple[Position | None, list[str]]:
+    text = summary_of(snapshot).get(POSITION)
+    try:
+        return (Position.from_json(text) if text else None), []
+    except ValueError:
+        return None, [_UNREADABLE]
