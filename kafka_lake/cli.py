@@ -47,18 +47,21 @@ def _load_environment() -> None:
 @app.command()
 def demo(
     records: Annotated[int, typer.Option(min=1, help="Orders to produce.")] = 50_000,
+    avro: Annotated[
+        bool, typer.Option("--avro", help="With a second topic, in Avro by a schema registry, whose schema changes.")
+    ] = False,
 ) -> None:
     """Run the whole path once, from an embedded broker to filled tables, show what came of it and stop."""
     from kafka_lake.demo.demo import run_demo
     from kafka_lake.demo.ports import Ports
 
-    run_demo(records, Ports.from_env(), _out)
+    run_demo(records, avro, Ports.from_env(), _out)
 
 
 @app.command()
 def up(
-    demo: Annotated[bool, typer.Option("--demo", help="With an embedded broker and a trickle of orders.")] = False,
-    rate: Annotated[float, typer.Option(min=0.01, help="Orders per second of that trickle.")] = 5.0,
+    demo: Annotated[bool, typer.Option("--demo", help="With embedded broker and registry, and live records.")] = False,
+    rate: Annotated[float, typer.Option(min=0.01, help="Orders per second among them.")] = 5.0,
 ) -> None:
     """Keep Dagster and a warm Spark Connect server up until Ctrl-C."""
     from kafka_lake.demo.ports import Ports
@@ -243,6 +246,44 @@ def clean(
             with _err.status(f"Cleaning {'.'.join(spec.identifier)}"):
                 cleaned = clean_table(spec, systems, seconds)
             _out.print(*cleaned_lines(spec, cleaned), sep="\n", soft_wrap=True, highlight=False, markup=False)
+
+
+@app.command()
+def schema(
+    topic: Topic,
+    sample: Annotated[
+        int, typer.Option(min=0, help="Newest records to look at, to say what the next run would change; 0 for none.")
+    ] = 1000,
+    history: Annotated[bool, typer.Option("--history", help="How the table came to its columns instead.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a table's columns, and what the next run would do to them; changes nothing.
+
+    Exit code 1 if the next run would fail.
+    """
+    from kafka_lake import cli_schema
+    from kafka_lake.cli_topics import systems_at_hand, topic_tables
+
+    specs = topic_tables(topic)
+    refused, told = False, []
+    with systems_at_hand(_err.print, with_broker=not history and sample > 0) as systems:
+        for spec in specs:
+            if history:
+                versions = cli_schema.history_of(spec, systems)
+                told.append(cli_schema.history_as_json(versions))
+                shown = [cli_schema.history_table(spec, versions)]
+            else:
+                with _err.status(f"Looking at the newest records of {topic}"):
+                    found = cli_schema.topic_schema(spec, systems, sample)
+                refused |= bool(found.preview and found.preview.refused)
+                told.append(asdict(found))
+                shown = cli_schema.schema_tables(found)
+            if not as_json:
+                _out.print(*shown, sep="\n", highlight=False)
+    if as_json:
+        typer.echo(json.dumps(told, indent=2))
+    if refused:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -12,12 +12,11 @@ from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan import start_timestamp_ms
-from kafka_lake.ingest.topic_table import Compatibility, Format, TopicTable, dead_letter_limit
+from kafka_lake.ingest.topic_table import BY_SCHEMA, REGISTERED, Compatibility, Format, TopicTable, dead_letter_limit
 from kafka_lake.lake.evolution import EvolutionMode, OnIncompatible
 from kafka_lake.lake.tables import parse_partition_field, parse_sort_field
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-_BY_FILE = ("avro", "protobuf", "json_schema")
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
 
 
@@ -161,16 +160,16 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
         """Give what is set and can't be, given the formats."""
         if self.columns is not None and self.format != "json":
             yield f"schema: is for format json; {self.format} brings its own. Leave it out, or use schema_file:."
-        if self.schema_file is not None and self.format not in _BY_FILE:
-            yield f"schema_file: is for formats {', '.join(_BY_FILE)}, not {self.format}."
+        if self.schema_file is not None and self.format not in BY_SCHEMA:
+            yield f"schema_file: is for formats {', '.join(BY_SCHEMA)}, not {self.format}."
         if self.message is not None and (self.format != "protobuf" or self.schema_file is None):
             yield "message: chooses one of a .proto file's messages. Set format: protobuf and schema_file: with it."
         if self.key_format == "json" and self.key_schema is None:
             yield "key_format: json needs key_schema:, the Spark DDL of the key's fields."
         if self.key_schema is not None and self.key_format != "json":
             yield "key_schema: is for key_format: json."
-        if self.key_schema_file is not None and self.key_format not in _BY_FILE:
-            yield f"key_schema_file: is for key formats {', '.join(_BY_FILE)}."
+        if self.key_schema_file is not None and self.key_format not in BY_SCHEMA:
+            yield f"key_schema_file: is for key formats {', '.join(BY_SCHEMA)}."
         if self.key_format == "variant":
             yield "key_format: a key can't be a variant. Use json with key_schema:, string or bytes."
         if self.key_format is not None and self.key_column == self.metadata_column:
@@ -179,7 +178,7 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
             yield "infer_timestamps: is for format json without schema:; declared types count otherwise."
         if self.on_incompatible == "new_column" and self.columns is not None:
             yield "on_incompatible: new_column needs inferred columns, and schema: declares them. Leave one out."
-        if self.compatibility != "none" and (self.format not in (*_BY_FILE, "confluent") or self.schema_file):
+        if self.compatibility != "none" and (self.format not in REGISTERED or self.schema_file):
             yield "compatibility: is for formats whose schemas come from a registry."
 
     def topic_table(self, folder: Path = Path()) -> TopicTable:

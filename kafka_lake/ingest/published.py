@@ -10,8 +10,8 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Position, lag, losses_from_json
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.history import schema_history
 from kafka_lake.lake.positions import LOSSES, POSITION, RESET, ancestors, head_of, read_state, row_count, summary_of
-from kafka_lake.lake.schema import Change, changes
 
 
 def examine(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> list[Finding]:
@@ -34,7 +34,7 @@ def examine(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> li
     return [
         _row_count(table),
         _offset_continuity(spec, table, cluster),
-        schema_evolution(_history(table)),
+        schema_evolution([change for version in schema_history(table)[1:] for change in version.changes]),
         _dead_letters(spec, catalog),
         _data_loss(table),
     ]
@@ -115,13 +115,3 @@ def _duplicates(column: str, table: Table, position: Position | None) -> list[st
         if current and found["offset_max"] >= end:
             problems.append(f"partition {found['partition']} has offset {found['offset_max']}, its position is {end}")
     return problems
-
-
-def _history(table: Table) -> list[Change]:
-    schemas = {s.schema_id: s for s in table.metadata.schemas}
-    ids = [s.schema_id for s in ancestors(table, head_of(table)) if s.schema_id is not None]
-    found: list[Change] = []
-    for newer, older in pairwise(ids):
-        if newer != older and newer in schemas and older in schemas:
-            found += changes(schemas[older], schemas[newer])
-    return found

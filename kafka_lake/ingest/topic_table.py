@@ -10,6 +10,10 @@ from kafka_lake.lake.evolution import EvolutionMode, OnIncompatible, Policy
 
 Format = Literal["json", "avro", "protobuf", "json_schema", "string", "bytes", "variant", "confluent"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+BY_SCHEMA: tuple[Format, ...] = ("avro", "protobuf", "json_schema")
+"""Formats whose schema may stand in a file."""
+REGISTERED: tuple[Format, ...] = (*BY_SCHEMA, "confluent")
+"""Formats whose schema a registry has."""
 Compatibility = Literal["none", "backward", "forward", "full"]
 
 

@@ -1,0 +1,124 @@
+"""What `kafka-lake schema` says beforehand is what the next run does; and it changes nothing."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+import kafka_lake.cli
+import kafka_lake.cli_topics
+from kafka_lake.cli import app
+from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.preview import preview
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake_tests.conftest import Topic, View
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewSystems = Callable[..., Systems]
+NewView = Callable[[TopicTable], View]
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, systems: NewSystems) -> Cli:
+    """Return the command over one topic's settings, with the test session's systems."""
+
+    @contextmanager
+    def at_hand(*_: object, **__: object) -> Iterator[Systems]:
+        yield systems()
+
+    monkeypatch.setattr(kafka_lake.cli_topics, "systems_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.cli, "_out", Console(width=110))
+
+    def run(spec: TopicTable, *arguments: str) -> Result:
+        monkeypatch.setattr(kafka_lake.cli_topics, "topic_tables", lambda topic=None: [spec])
+        result = CliRunner().invoke(app, ["schema", spec.topic, *arguments])
+        print(result.output)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return run
+
+
+def test_what_it_says_is_what_the_next_run_does(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, cli: Cli
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec(None, on_incompatible="new_column", renames={"old": "renamed"})
+    topic.send({"id": 1, "price": 5, "old": "x", "s": {"a": 1}})
+    before_all = cli(spec, "--json")
+    (told,) = json.loads(before_all.stdout)
+    assert told["columns"] == []
+    assert [(n["column"], n["what"]) for n in told["preview"]["notes"]] == [
+        ("id", "added"), ("renamed", "added"), ("price", "added"), ("s", "added"),
+    ]  # fmt: skip
+    ingest(topic.spec(None), systems(), "run-1")
+    topic.send({"id": 2, "price": 5.5, "renamed": "y", "s": {"a": 2, "b": True}}, partition=1)
+    topic.send(b"junk")
+    see = view(spec)
+    before = see.fingerprint()
+    metadata = see.table.metadata
+    (told,) = json.loads(cli(spec, "--json").stdout)
+    assert (see.fingerprint(), see.table.metadata) == (before, metadata)
+    foretold = {(n["column"], n["what"], n["after"]) for n in told["preview"]["notes"]}
+    assert told["preview"]["records"] == 3
+    assert [(c["name"], c["count"]) for c in told["preview"]["classes"]] == [("not_json", 1)]
+
+    report = ingest(spec, systems(), "run-2")
+    (finding,) = [f for f in report.findings() if f.check == "schema_evolution"]
+    assert {(n.column, n.what, n.after) for n in finding.changes} == foretold
+    assert {("renamed", "renamed"), ("s.b", "added"), ("price__v2", "added"), ("price", "not changed")} == {
+        (column if what != "renamed" else after, what) for column, what, after in foretold
+    }
+    assert preview(spec, systems(), 100).notes == tuple(n for n in finding.changes if n.what == "not changed")
+
+
+def test_it_says_that_the_next_run_would_fail(new_topic: NewTopic, systems: NewSystems, cli: Cli) -> None:
+    topic = new_topic()
+    topic.send({"id": 1})
+    ingest(topic.spec(None), systems(), "run-1")
+    topic.send({"id": 2, "more": 1})
+    result = cli(topic.spec(None, evolution="freeze"))
+    assert result.exit_code == 1
+    assert "The next run would fail" in result.output
+    assert "column more: added" in result.output
+    assert cli(topic.spec(None)).exit_code == 0
+
+
+def test_a_topic_without_records_or_changes(new_topic: NewTopic, systems: NewSystems, cli: Cli) -> None:
+    topic = new_topic()
+    assert "no records" in cli(topic.spec(None)).output
+    topic.send({"id": 1})
+    ingest(topic.spec(None), systems(), "run-1")
+    result = cli(topic.spec(None))
+    assert "The next run would change no column." in result.output
+    assert "bigint" not in result.output
+    assert "long" in result.output
+
+
+def test_the_history_names_snapshot_and_offsets(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, cli: Cli
+) -> None:
+    topic = new_topic()
+    spec = topic.spec(None)
+    topic.send({"id": 1})
+    ingest(spec, systems(), "run-1")
+    topic.send({"id": 2})
+    ingest(spec, systems(), "run-2")
+    topic.send({"id": 3, "more": "x"})
+    ingest(spec, systems(), "run-3")
+    head = view(spec).table.current_snapshot()
+    assert head is not None
+    (history,) = json.loads(cli(spec, "--history", "--json").stdout)
+    assert [[c["column"] for c in version["changes"]] for version in history] == [["id", "_kafka"], ["more"]]
+    assert history[1]["snapshot_id"] == head.snapshot_id
+    assert history[1]["position"]["offsets"] == {"0": 3}
+    shown = cli(spec, "--history").output
+    assert str(head.snapshot_id) in shown
+    assert "more" in shown
