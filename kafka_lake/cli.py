@@ -265,7 +265,8 @@ def schema(
     from kafka_lake.cli_topics import systems_at_hand, topic_tables
 
     specs = topic_tables(topic)
-    refused, told = False, []
+    refused = False
+    told: list[Any] = []
     with systems_at_hand(_err.print, with_broker=not history and sample > 0) as systems:
         for spec in specs:
             if history:

@@ -80,11 +80,7 @@ def _columns(table: IcebergTable) -> tuple[ColumnState, ...]:
 
 
 def _registered(spec: TopicTable, systems: Systems) -> str:
-    if (
-        systems.registry is None
-        or spec.schema_file
-        or spec.format not in ("avro", "protobuf", "json_schema", "confluent")
-    ):
+    if systems.registry is None or spec.schema_file or spec.format not in REGISTERED:
         return ""
     latest = systems.registry.latest(spec.value_subject)
     if latest is None:
