@@ -77,7 +77,7 @@ TYPES: tuple[tuple[str, str, str], ...] = (
         "f: decimal(9,2)",
         "As Confluent's serializers write it. A number that doesn't fit is an error.",
     ),
-    ("confluent.type.Decimal f", "f: string", "Without declared precision and scale: the number's digits."),
+    ("confluent.type.Decimal f", "f: string", "Without precision and scale: text as of Java's BigDecimal."),
     ("google.type.LatLng f", "f: struct<latitude:double,longitude:double>", "Other known messages are like any other."),
 )
 """Fields of a message; the columns that they become; what else is to be known."""
@@ -111,8 +111,10 @@ def decode_protobuf(payload: Column, message: ProtobufMessage) -> Column:
         payload: Bare messages, without a registry's prefix; null where a record is not of this schema.
         message: What they are.
     """
-    kind = T.StructType([T.StructField("decoded", protobuf_type(message)), T.StructField("error", T.StringType())])
-    decode = F.arrow_udf(protobuf_worker.decoder(message.files, message.name), kind, F.ArrowUDFType.SCALAR)
+    columns = protobuf_worker.arrow_type(message.files, message.name)
+    # Without the columns' comments: Spark would compare them with what comes back.
+    kind = from_arrow_type(pa.struct([pa.field("decoded", columns), pa.field("error", pa.string())]))
+    decode = F.arrow_udf(protobuf_worker.decoder(message.files, message.name), kind)
     return decode.asNondeterministic()(payload)
 
 

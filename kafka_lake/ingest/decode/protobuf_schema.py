@@ -186,10 +186,8 @@ def _protoc(sources: Mapping[str, str], known: Iterable[FileDescriptorProto]) ->
         command = [sys.executable, "-P", "-m", "grpc_tools.protoc", *options, "--include_imports", *sources]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode:
-            said = [
-                line for line in run.stderr.replace(f"{folder}/source/", "").splitlines() if "warning: " not in line
-            ]
-            raise _SchemaError(f"protoc refuses it: {said[0].rstrip('.') if said else f'code {run.returncode}'}")
+            said = [line for line in run.stderr.splitlines() if "warning: " not in line] or [f"code {run.returncode}"]
+            raise _SchemaError(f"protoc says {said[0].replace(f'{folder}/source/', '').rstrip('.')}")
         compiled: Sequence[FileDescriptorProto] = FileDescriptorSet.FromString(result.read_bytes()).file
         return compiled
 

@@ -259,7 +259,7 @@ def _columns(files: _Files, field: FieldDescriptor, path: str, above: tuple[str,
         keys = _values(files, entry.fields_by_name["key"], f"{here}.key", above)
         values = _values(files, entry.fields_by_name["value"], f"{here}.value", above)
         types = {suffix: pa.map_(keys.types[""], kind) for suffix, kind in values.types.items()}
-        return _Columns(_fields(field.name, types), _maps(get, keys, values))
+        return _Columns(_fields(field.name, types), _maps(get, here, keys, values))
     values = _values(files, field, here, above)
     if not field.is_repeated:
         return _Columns(_fields(field.name, values.types), _singles(get, field, values))
@@ -297,10 +297,15 @@ def _lists(
     return read
 
 
-def _maps(get: Callable[[Any], Any], keys: _Values, values: _Values) -> Callable[[list[Any]], list[pa.Array]]:
+def _maps(
+    get: Callable[[Any], Any], path: str, keys: _Values, values: _Values
+) -> Callable[[list[Any]], list[pa.Array]]:
     def read(messages: list[Any]) -> list[pa.Array]:
         maps = list(map(get, messages))
-        items = [item for each in maps for item in each.items()]
+        try:
+            items = [item for each in maps for item in each.items()]
+        except UnicodeDecodeError:
+            raise ValueError(f"Field {path}.key is not UTF-8") from None
         offsets, (key,) = _offsets(maps), keys.arrays([key for key, _ in items])
         return [pa.MapArray.from_arrays(offsets, key, each) for each in values.arrays([value for _, value in items])]
 

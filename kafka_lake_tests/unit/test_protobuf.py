@@ -1,0 +1,738 @@
+"""Protobuf without an engine: schemas in every form, the documented types, values at their limits, hostile bytes."""
+
+import base64
+import doctest
+import io
+import json
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark import cloudpickle
+
+from kafka_lake.errors import ConfigurationError, SchemaNotSupportedError
+from kafka_lake.ingest.decode import protobuf, protobuf_worker
+from kafka_lake.ingest.decode.protobuf import (
+    RULES,
+    TYPES,
+    ProtobufMessage,
+    message_indexes,
+    message_of,
+    protobuf_type,
+)
+from kafka_lake.kafka.schemas import WriterSchema
+
+IMPORTS = "".join(
+    f'import "{name}.proto";\n'
+    for name in [
+        *(f"google/protobuf/{each}" for each in ("any", "duration", "empty", "field_mask", "struct", "timestamp")),
+        "google/protobuf/wrappers",
+        "google/type/latlng",
+        "confluent/meta",
+        "confluent/type/decimal",
+    ]
+)  # fmt: skip
+OTHERS = """
+enum Color { RED = 0; BLUE = 1; }
+message Line { string sku = 1; int32 count = 2; }
+message Nothing {}
+"""
+
+
+def proto3(body: str) -> str:
+    return f'syntax = "proto3";\npackage shop;\n{IMPORTS}{body}'
+
+
+def message(text: str, references: Mapping[str, str] | None = None, **which: Any) -> ProtobufMessage:
+    return message_of(WriterSchema("PROTOBUF", text, references or {}, id=7), **which)
+
+
+def writer(described: ProtobufMessage) -> Any:
+    """Return the message's class, as the protobuf package makes it from the same descriptors."""
+    pool = DescriptorPool()
+    for file in FileDescriptorSet.FromString(described.files).file:
+        pool.AddSerializedFile(file.SerializeToString())
+    return GetMessageClass(pool.FindMessageTypeByName(described.name))
+
+
+def outcomes(described: ProtobufMessage, *payloads: Any) -> list[dict[str, Any]]:
+    raw = [p if p is None or isinstance(p, bytes) else p.SerializePartialToString() for p in payloads]
+    array = protobuf_worker.decoder(described.files, described.name)(pa.array(raw, pa.binary()))
+    array.validate(full=True)
+    assert array.type.field("decoded").type == protobuf_worker.arrow_type(described.files, described.name)
+    found: list[dict[str, Any]] = array.to_pylist()
+    return found
+
+
+def decoded(described: ProtobufMessage, *payloads: Any) -> list[Any]:
+    found = outcomes(described, *payloads)
+    assert [each["error"] for each in found] == [None] * len(payloads)
+    return [each["decoded"] for each in found]
+
+
+def columns(described: ProtobufMessage) -> str:
+    return protobuf_type(described).simpleString().removeprefix("struct<").removesuffix(">")
+
+
+def test_types_are_as_documented() -> None:
+    fields = [
+        (field, column.replace(" ", ""))
+        for declarations, column, _ in TYPES
+        for field in re.findall(r"(?:map<.*?>|[\w. ])+ f(?: \[.*\])?", declarations)
+    ]
+    assert len(fields) > len(TYPES)
+    numbered = [re.sub(r" f\b", " f = 1", field) for field, _ in fields]
+    schema = proto3(OTHERS + "".join(f"message M{n} {{ {field}; }}\n" for n, field in enumerate(numbered)))
+    found = {field: columns(message(schema, name=f"M{n}")) for n, (field, _) in enumerate(fields)}
+    assert found == dict(fields)
+    assert all(remark == "" or remark.endswith(".") for _, _, remark in TYPES)
+    assert all(rule.endswith(".") for _, rule in RULES)
+
+
+def test_the_nanoseconds_say_what_they_are() -> None:
+    kind = protobuf_type(message(proto3("message M { google.protobuf.Timestamp at = 1; int32 n = 2; }")))
+    assert [field.metadata for field in kind] == [
+        {},
+        {"comment": "Nanoseconds beyond the microseconds of at, 0 to 999."},
+        {},
+    ]
+    assert all(field.nullable for field in kind)
+
+
+SCALARS = proto3(
+    OTHERS
+    + """message M {
+  int32 i32 = 1; int64 i64 = 2; uint32 u32 = 3; uint64 u64 = 4; sint32 s32 = 5; sint64 s64 = 6; fixed32 f32 = 7;
+  fixed64 f64 = 8; sfixed32 sf32 = 9; sfixed64 sf64 = 10; bool b = 11; float f = 12; double d = 13; string s = 14;
+  bytes y = 15; Color color = 16; repeated int32 list = 17; map<string, int32> map = 18; optional int32 maybe = 19;
+  oneof one { int32 left = 20; Line right = 21; Nothing none = 22; } Line line = 23; repeated Line lines = 24;
+}"""
+)
+
+
+def test_scalars_at_their_limits() -> None:
+    described = message(SCALARS, name="M")
+    low = {"i32": -(2**31), "i64": -(2**63), "s32": -(2**31), "s64": -(2**63), "sf32": -(2**31), "sf64": -(2**63)}
+    high = {
+        "i32": 2**31 - 1,
+        "i64": 2**63 - 1,
+        "s32": 2**31 - 1,
+        "s64": 2**63 - 1,
+        "sf32": 2**31 - 1,
+        "sf64": 2**63 - 1,
+    }
+    high |= {
+        "u32": 2**32 - 1,
+        "u64": 2**64 - 1,
+        "f32": 2**32 - 1,
+        "f64": 2**64 - 1,
+        "b": True,
+        "d": 1.7976931348623157e308,
+    }
+    high |= {"f": 3.4028234663852886e38, "s": "\0ü𝄞" * 3, "y": b"\0\xff"}
+    make = writer(described)
+    for expected, found in zip([low, high], decoded(described, make(**low), make(**high)), strict=True):
+        assert {name: found[name] for name in expected} == expected
+    odd = make(d=float("nan"), f=-0.0)
+    (found,) = decoded(described, odd)
+    assert str(found["d"]) == "nan"
+    assert str(found["f"]) == "-0.0"
+
+
+def test_unset_fields_of_proto3() -> None:
+    described = message(SCALARS, name="M")
+    (found,) = decoded(described, b"")
+    numbers = dict.fromkeys(["i32", "i64", "u32", "s32", "s64", "f32", "sf32", "sf64", "u64", "f64", "f", "d"], 0)
+    assert found == numbers | {
+        "b": False,
+        "s": "",
+        "y": b"",
+        "color": "RED",
+        "list": [],
+        "map": [],
+        "maybe": None,
+        "left": None,
+        "right": None,
+        "none": None,
+        "line": None,
+        "lines": [],
+    }
+
+
+def test_presence_is_kept() -> None:
+    described = message(SCALARS, name="M")
+    make = writer(described)
+    messages = [make(maybe=0, left=0), make(right={}), make(none={}), make(line={"sku": "x"}, lines=[{}, {"count": 2}])]
+    names = ["maybe", "left", "right", "none", "line", "lines"]
+    assert [[found[name] for name in names] for found in decoded(described, *messages)] == [
+        [0, 0, None, None, None, []],
+        [None, None, {"sku": "", "count": 0}, None, None, []],
+        [None, None, None, True, None, []],
+        [None, None, None, None, {"sku": "x", "count": 0}, [{"sku": "", "count": 0}, {"sku": "", "count": 2}]],
+    ]
+
+
+PROTO2 = """
+syntax = "proto2";
+package old;
+enum Size { option allow_alias = true; SMALL = 1; LITTLE = 1; LARGE = -2; }
+enum Kind { NONE = 0; SOME = 1; }
+message Inner { required int32 must = 1; optional string text = 2; }
+message M {
+  required int64 id = 1;
+  optional int32 number = 2 [default = 5];
+  optional Size size = 3 [default = LARGE];
+  repeated Size sizes = 4;
+  repeated Size packed = 5 [packed = true];
+  map<int32, Kind> by_kind = 6;
+  optional group Part = 7 { optional string name = 1; }
+  repeated group Piece = 8 { optional Size size = 1; }
+  optional Inner inner = 9;
+  repeated string texts = 10;
+  map<string, string> by_text = 11;
+  extensions 100 to 200;
+}
+extend M { optional string more = 100; optional Size more_size = 101; }
+message Free { optional Inner inner = 1; optional Free2 other = 2; }
+message Free2 { optional int32 x = 1; }
+"""
+
+
+def test_proto2() -> None:
+    described = message(PROTO2, name="M")
+    assert columns(described) == (
+        "id:bigint,number:int,size:string,sizes:array<string>,packed:array<string>,by_kind:map<int,string>,"
+        "part:struct<name:string>,piece:array<struct<size:string>>,inner:struct<must:int,text:string>,"
+        "texts:array<string>,by_text:map<string,string>"
+    )
+    full = writer(described)(id=1, size=1, sizes=[1, -2], packed=[-2], by_kind={3: 1}, part={"name": "a"}, piece=[{}])
+    empty = {
+        "number": None,
+        "size": None,
+        "sizes": [],
+        "packed": [],
+        "by_kind": [],
+        "part": None,
+        "piece": [],
+        "inner": None,
+        "texts": [],
+        "by_text": [],
+    }
+    found = decoded(described, writer(described)(id=0), full)
+    assert found[0] == {"id": 0, **empty}
+    assert found[1] == {
+        "id": 1,
+        **empty,
+        "size": "SMALL",
+        "sizes": ["SMALL", "LARGE"],
+        "packed": ["LARGE"],
+        "by_kind": [(3, "SOME")],
+        "part": {"name": "a"},
+        "piece": [{"size": None}],
+    }
+
+
+def test_numbers_that_a_closed_enum_does_not_name_are_kept() -> None:
+    described = message(PROTO2, name="M")
+    unknown = b"\x18\x09" + b"\x20\x07\x20\x01" + b"\x2a\x02\x08\x01" + b"\x32\x04\x08\x03\x10\x63"
+    negative = b"\x18" + b"\xff" * 9 + b"\x01"
+    found = decoded(described, b"\x08\x01" + unknown, b"\x08\x01" + negative)
+    assert [found[0][name] for name in ("size", "sizes", "packed", "by_kind")] == [
+        "9",
+        ["7", "SMALL"],
+        ["8", "SMALL"],
+        [(3, "99")],
+    ]
+    assert found[1]["size"] == "-1"
+
+
+def test_what_is_required_is_named_if_it_is_missing() -> None:
+    described = message(PROTO2, name="M")
+    make = writer(described)
+    found = outcomes(
+        described, make(number=1), make(id=1, inner={"text": "x"}), make(id=1), make(id=2, inner={"must": 1})
+    )
+    assert [each["error"] for each in found] == [
+        "Required, but missing: id.",
+        "Required, but missing: inner.must.",
+        None,
+        None,
+    ]
+    assert [each["decoded"] and each["decoded"]["id"] for each in found] == [None, None, 1, 2]
+    # Deeper down alone, and where nothing is required at all.
+    free = message(PROTO2, name="Free")
+    assert outcomes(free, writer(free)(inner={}))[0]["error"] == "Required, but missing: inner.must."
+    assert decoded(message(PROTO2, name="Free2"), b"") == [{"x": None}]
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        (b"\x4a\x05\x08\x01\x12\x01\xff", "inner.text"),
+        (b"\x52\x01\xc3", "texts"),
+        (b"\x5a\x06\x0a\x01\xff\x12\x01a", "by_text.key"),
+        (b"\x5a\x06\x0a\x01a\x12\x01\xff", "by_text.value"),
+    ],
+)
+def test_proto2_text_that_is_no_text(payload: bytes, field: str) -> None:
+    good = b"\x08\x01"
+    found = outcomes(message(PROTO2, name="M"), good, good + payload, good)
+    assert [each["error"] for each in found] == [None, f"Field {field} is not UTF-8.", None]
+    assert found[1]["decoded"] is None
+
+
+def test_proto3_text_that_is_no_text() -> None:
+    found = outcomes(message(SCALARS, name="M"), b"\x72\x01\xff")
+    assert found == [{"decoded": None, "error": "The bytes do not parse as shop.M."}]
+
+
+TIMES = proto3("""message M {
+  google.protobuf.Timestamp at = 1; repeated google.protobuf.Timestamp ats = 2;
+  map<string, google.protobuf.Timestamp> by = 3; google.protobuf.Duration took = 4; In in = 5;
+  message In { google.protobuf.Timestamp at = 1; } map<int32, In> ins = 6;
+}""")
+
+
+def test_times_to_the_nanosecond() -> None:
+    described = message(TIMES)
+    assert columns(described) == (
+        "at:timestamp,at__nanos:int,ats:array<timestamp>,ats__nanos:array<int>,by:map<string,timestamp>,"
+        "by__nanos:map<string,int>,took:decimal(21,9),in:struct<at:timestamp,at__nanos:int>,"
+        "ins:map<int,struct<at:timestamp,at__nanos:int>>"
+    )
+    make = writer(described)
+    first, last = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    before = datetime(1969, 12, 31, 23, 59, 59, 123_456, tzinfo=UTC)
+    times = [
+        ({"seconds": -62_135_596_800}, first, 0),
+        ({"seconds": 253_402_300_799, "nanos": 999_999_999}, last, 999),
+        ({"seconds": -1, "nanos": 123_456_789}, before, 789),
+        ({"nanos": 1}, datetime(1970, 1, 1, tzinfo=UTC), 1),
+    ]
+    found = decoded(described, *[make(at=given) for given, _, _ in times], make(ats=[t[0] for t in times]), make())
+    assert [(row["at"], row["at__nanos"]) for row in found] == [*[t[1:] for t in times], (None, None), (None, None)]
+    assert found[-2]["ats"] == [t[1] for t in times]
+    assert found[-2]["ats__nanos"] == [t[2] for t in times]
+    inside = dict(by={"k": {"nanos": 2_001}}, ins={3: {"at": {"seconds": 1}}, 4: {}}, **{"in": {}})
+    (row,) = decoded(described, make(**inside))
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    assert (row["by"], row["by__nanos"]) == ([("k", epoch + timedelta(microseconds=2))], [("k", 1)])
+    assert row["in"] == {"at": None, "at__nanos": None}
+    assert dict(row["ins"]) == {
+        3: {"at": epoch + timedelta(seconds=1), "at__nanos": 0},
+        4: {"at": None, "at__nanos": None},
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"at": {"seconds": 2**40}}, "Field at is no time of the years 1 to 9999, its seconds are 1099511627776."),
+        ({"at": {"seconds": -(2**63)}}, f"Field at is no time of the years 1 to 9999, its seconds are {-(2**63)}."),
+        ({"ats": [{}, {"nanos": -1}]}, "Field ats is no time, its nanoseconds are -1."),
+        ({"ins": {1: {"at": {"nanos": 10**9}}}}, "Field ins.value.at is no time, its nanoseconds are 1000000000."),
+        ({"took": {"seconds": 315_576_000_001}}, "Field took is no duration: 315576000001 seconds and 0 nanoseconds."),
+        ({"took": {"nanos": -(10**9)}}, "Field took is no duration: 0 seconds and -1000000000 nanoseconds."),
+        ({"took": {"seconds": 1, "nanos": -1}}, "Field took is no duration: 1 seconds and -1 nanoseconds."),
+    ],
+)  # fmt: skip
+def test_times_that_are_none(values: dict[str, Any], error: str) -> None:
+    described = message(TIMES)
+    make = writer(described)
+    found = outcomes(described, make(at={}), make(**values), make())
+    assert [each["error"] for each in found] == [None, error, None]
+    assert found[1]["decoded"] is None
+    assert found[0]["decoded"]["at"] == datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def test_durations_are_exact_seconds() -> None:
+    described = message(TIMES)
+    given = [(315_576_000_000, 999_999_999), (-315_576_000_000, -999_999_999), (0, -1), (0, 0)]
+    found = decoded(described, *[writer(described)(took={"seconds": s, "nanos": n}) for s, n in given])
+    assert [str(row["took"]) for row in found] == [
+        "315576000000.999999999",
+        "-315576000000.999999999",
+        "-1E-9",
+        "0E-9",
+    ]
+
+
+def test_bad_records_leave_the_others_alone() -> None:
+    described = message(TIMES)
+    make = writer(described)
+    bad, broken, missing = make(at={"nanos": -1}).SerializeToString(), b"\x0a\xff", None
+    good = [make(at={"seconds": n}).SerializeToString() for n in range(100)]
+    strange = {3: bad, 4: bad, 5: broken, 50: missing, 98: broken, 99: bad}
+    found = outcomes(described, *[strange.get(n, each) for n, each in enumerate(good)])
+    for n, each in enumerate(found):
+        if n in strange:
+            assert each["decoded"] is None
+            assert (each["error"] is None) == (strange[n] is None)
+        else:
+            assert each["error"] is None
+            assert each["decoded"]["at"] == datetime.fromtimestamp(n, UTC)
+    assert outcomes(described) == []
+
+
+KNOWN = proto3("""message M {
+  google.protobuf.Struct struct = 1; google.protobuf.Value value = 2; google.protobuf.ListValue list = 3;
+  google.protobuf.FieldMask mask = 4; google.protobuf.Any any = 5; google.protobuf.Empty empty = 6;
+  google.protobuf.StringValue text = 7; google.protobuf.UInt64Value big = 8;
+  repeated google.protobuf.Int32Value ints = 9;
+  repeated google.protobuf.Value values = 10; map<string, google.protobuf.BoolValue> flags = 11;
+  google.protobuf.NullValue null = 12;
+}""")  # fmt: skip
+
+
+def test_well_known_messages() -> None:
+    described = message(KNOWN)
+    make = writer(described)
+    full = make(
+        struct={"b": 1, "a": [True, None, "ü", 0.5, {}], "n": 2.0**60, "z": -0.0, "o": 0},
+        list=[1, "x"],
+        mask={"paths": ["a", "b.c"]},
+        any={"type_url": "t/x", "value": b"\xff"},
+        empty={},
+        text={"value": ""},
+        big={"value": 2**64 - 1},
+        ints=[{"value": 3}, {}],
+        flags={"x": {"value": True}, "y": {}},
+    )
+    full.values.add(null_value=0)
+    full.values.add()
+    full.value.list_value.values.add(string_value="<")
+    unset, found = decoded(described, make(), full)
+    assert unset == dict.fromkeys(["struct", "value", "list", "mask", "any", "empty", "text", "big"]) | {
+        "ints": [],
+        "values": [],
+        "flags": [],
+        "null": "NULL_VALUE",
+    }
+    assert found["struct"] == '{"a":[true,null,"ü",0.5,{}],"b":1,"n":1.152921504606847e+18,"o":0,"z":-0.0}'
+    assert (found["value"], found["list"], found["values"]) == ('["<"]', '[1,"x"]', ["null", "null"])
+    assert (found["mask"], found["any"]) == (["a", "b.c"], {"type_url": "t/x", "value": b"\xff"})
+    assert (found["empty"], found["text"], found["big"]) == (True, "", 2**64 - 1)
+    assert (found["ints"], dict(found["flags"])) == ([3, 0], {"x": True, "y": False})
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_any_json_survives(value: Any) -> None:
+    described = message(KNOWN)
+    (found,) = decoded(described, writer(described)(list=[value]))
+    assert json.loads(found["list"]) == [value]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_json_has_no_such_numbers(number: float) -> None:
+    described = message(KNOWN)
+    (found,) = outcomes(described, writer(described)(struct={"a": [number]}))
+    assert found == {
+        "decoded": None,
+        "error": "Field struct holds a number that isn't finite, which JSON can't write.",
+    }
+
+
+def test_a_well_known_message_may_be_the_record() -> None:
+    described = message(KNOWN, name="google.protobuf.Struct")
+    assert columns(described) == "fields:map<string,string>"
+    assert decoded(described, writer(described)(fields={"a": {"number_value": 1}})) == [{"fields": [("a", "1")]}]
+
+
+PARAM = "(confluent.field_meta).params = {key: '%s', value: '%s'}"
+PARAMS = f"[{PARAM % ('precision', '%s')}, {PARAM % ('scale', '%s')}]"
+DECIMALS = proto3(
+    f"""message M {{
+  confluent.type.Decimal price = 1 {PARAMS % (9, 2)}; confluent.type.Decimal wide = 2 {PARAMS % (38, 10)};
+  confluent.type.Decimal free = 3 [(confluent.field_meta).doc = "any"];
+  repeated confluent.type.Decimal many = 4 {PARAMS % (5, 0)};
+  confluent.type.Decimal odd = 5 {PARAMS % (39, 2)}; confluent.type.Decimal odder = 6 {PARAMS % (2, 3)};
+  confluent.type.Decimal oddest = 7 {PARAMS % ("x", "")};
+}}"""
+)
+
+
+def decimal(unscaled: int, scale: int) -> dict[str, Any]:
+    return {"value": unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True), "scale": scale}
+
+
+def test_decimals_of_confluent() -> None:
+    described = message(DECIMALS)
+    assert columns(described) == (
+        "price:decimal(9,2),wide:decimal(38,10),free:string,many:array<decimal(5,0)>,odd:string,odder:string,oddest:string"
+    )
+    make = writer(described)
+    largest = 10**38 - 1
+    messages = [
+        make(price=decimal(-999_999_999, 2), wide=decimal(largest, 10), free=decimal(largest * 1000, 50)),
+        make(
+            price=decimal(1, 0),
+            wide=decimal(-largest, 10),
+            free=decimal(-1, -3),
+            many=[decimal(12, -3), decimal(700, 2)],
+        ),
+        make(price={}, wide=decimal(0, 2**31 - 1), free=decimal(0, 2)),
+    ]
+    found = decoded(described, *messages)
+    assert [(row["price"], row["wide"]) for row in found] == [
+        (Decimal("-9999999.99"), Decimal("9999999999999999999999999999.9999999999")),
+        (Decimal("1.00"), Decimal("-9999999999999999999999999999.9999999999")),
+        (0, 0),
+    ]
+    assert [row["free"] for row in found] == ["9." + "9" * 37 + "000E-10", "-1E+3", "0.00"]
+    assert found[1]["many"] == [12_000, 7]
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"price": decimal(10**9, 2)}, "Field price doesn't fit decimal(9,2)."),
+        ({"price": decimal(-1, 3)}, "Field price doesn't fit decimal(9,2)."),
+        ({"price": decimal(1, -(2**31))}, "Field price doesn't fit decimal(9,2)."),
+        ({"price": decimal(-7, 2**31 - 1)}, "Field price doesn't fit decimal(9,2)."),
+        ({"many": [decimal(1, 0), decimal(100_000, 0)]}, "Field many doesn't fit decimal(5,0)."),
+        ({"free": {"value": b"\x01" * 1025}}, "Field free is a decimal of 1025 bytes."),
+    ],
+)
+def test_decimals_that_do_not_fit(values: dict[str, Any], error: str) -> None:
+    described = message(DECIMALS)
+    assert outcomes(described, writer(described)(**values)) == [{"decoded": None, "error": error}]
+
+
+def test_options_of_others_are_no_trouble() -> None:
+    imports = 'syntax = "proto3"; import "confluent/type/decimal.proto";'
+    text = f"{imports} message M {{ confluent.type.Decimal f = 1 [deprecated = true]; }}"
+    assert columns(message(text)) == "f:string"
+
+
+def test_field_names_that_mean_something_to_python() -> None:
+    names = ["HasField", "DESCRIPTOR", "FromString", "IsInitialized", "from", "class", "None", "self", "__class__"]
+    fields = " ".join(f"optional string {name} = {n};" for n, name in enumerate(names, 1))
+    described = message(f'syntax = "proto2"; message M {{ {fields} required int32 r = 99; message ByteSize {{}} }}')
+    assert [field.name for field in protobuf_type(described)] == [*names, "r"]
+    half = writer(described)(r=1, **{name: name for name in names[::2]})
+    (found,) = decoded(described, half)
+    assert found == {name: name if name in names[::2] else None for name in names} | {"r": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "message_"),
+    [
+        ("message M { M next = 1; }", "next is a shop.M within a shop.M"),
+        ("message M { A a = 1; } message A { map<string, B> b = 1; } message B { repeated A a = 1; }",
+         "a.b.value.a is a shop.A within a shop.A"),
+        ("message M {}", "message shop.M has no fields"),
+        (
+            "message M { In in = 1; message In { google.protobuf.Timestamp at = 1; int32 at__nanos = 2; } }",
+            "in.at__nanos is a field, and also the column for the nanoseconds of the timestamp beside it",
+        ),
+        ("message M { int32 a = 1 }", 'protoc says schema.proto:13:25: Expected ";"'),
+        ("message M { Missing a = 1; }", 'protoc says schema.proto:13:13: "Missing" is not defined'),
+        ('import "absent.proto"; message M { int32 a = 1; }', "protoc says absent.proto: File not found"),
+        ("", r"there is no message at index \[0\]"),
+    ],
+)  # fmt: skip
+def test_schemas_that_no_table_can_have(body: str, message_: str) -> None:
+    with pytest.raises(SchemaNotSupportedError, match=f"^Schema id 7 can't be read: {message_}.*\\.$"):
+        message(proto3(body))
+
+
+def test_nesting_has_an_end() -> None:
+    def nested(depth: int) -> str:
+        outer = "".join(f"message M{n} {{ M{n + 1} m = 1; }}\n" for n in range(depth - 1))
+        return f'syntax = "proto3"; {outer} message M{depth - 1} {{ int32 x = 1; }}'
+
+    assert columns(message(nested(100))).count("struct") == 99
+    with pytest.raises(SchemaNotSupportedError, match="lies 100 messages deep"):
+        message(nested(101))
+
+
+def test_the_same_message_in_two_places_is_no_recursion() -> None:
+    described = message(proto3(OTHERS + "message M { Line a = 1; Line b = 2; }"), name="M")
+    assert columns(described) == "a:struct<sku:string,count:int>,b:struct<sku:string,count:int>"
+
+
+LINE = """syntax = "proto3"; package parts; import "google/type/latlng.proto";
+message Line { google.type.LatLng at = 1; Unit unit = 2; }
+enum Unit { KG = 0; }
+"""
+BOX = 'syntax = "proto3"; package parts; import public "parts/line.proto"; message Box { repeated Line lines = 1; }'
+ORDER = 'syntax = "proto3"; package shop; import "box.proto"; message Order { parts.Box box = 1; parts.Line line = 2; }'
+
+
+def as_base64(text: str, name: str, references: Mapping[str, str]) -> str:
+    """Return a schema as registries give it that were fed by confluent-kafka: its descriptor, in base64."""
+    described = FileDescriptorSet.FromString(message(text, references).files).file[-1]
+    described.name = f"other/{name}"
+    return base64.standard_b64encode(described.SerializeToString()).decode()
+
+
+@pytest.mark.parametrize("forms", ["TTT", "TTB", "TBT", "BTT", "TBB", "BBB"])
+def test_references_in_every_form(forms: str) -> None:
+    line = LINE if forms[0] == "T" else as_base64(LINE, "line.proto", {})
+    box = BOX if forms[1] == "T" else as_base64(BOX, "box.proto", {"parts/line.proto": LINE})
+    references = {"parts/line.proto": LINE, "box.proto": BOX}
+    order = ORDER if forms[2] == "T" else as_base64(ORDER, "order.proto", references)
+    described = message(order, {"parts/line.proto": line, "box.proto": box})
+    kind = "struct<at:struct<latitude:double,longitude:double>,unit:string>"
+    assert described.name == "shop.Order"
+    assert columns(described) == f"box:struct<lines:array<{kind}>>,line:{kind}"
+    made = writer(described)(line={"at": {"latitude": 1}})
+    assert decoded(described, made)[0]["line"] == {"at": {"latitude": 1.0, "longitude": 0.0}, "unit": "KG"}
+
+
+def test_a_reference_may_be_called_as_we_call_the_schema() -> None:
+    line = LINE.replace("message Line", "message X {} message Line")
+    text = ORDER.replace("box.proto", "schema.proto").replace("parts.Box box = 1;", "")
+    assert message(text, {"schema.proto": line}).name == "shop.Order"
+
+
+def test_references_that_are_missing_or_wrong() -> None:
+    box = as_base64(BOX, "box.proto", {"parts/line.proto": LINE})
+    for references, said in [
+        ({"box.proto": BOX}, "protoc says parts/line.proto: File not found"),
+        ({"../box.proto": BOX}, "a reference has the name '../box.proto', which is no file name to import"),
+        ({"/tmp/box.proto": BOX}, "a reference has the name '/tmp/box.proto'"),
+        ({"--version": BOX}, "a reference has the name '--version'"),
+        ({"a//b.proto": BOX}, "a reference has the name 'a//b.proto'"),
+    ]:
+        with pytest.raises(SchemaNotSupportedError, match=said):
+            message(ORDER, references)
+    with pytest.raises(
+        SchemaNotSupportedError, match=r"it imports parts/line\.proto, which is not among its references"
+    ):
+        message(box)
+    with pytest.raises(SchemaNotSupportedError, match=r"it imports itself by way of parts/line\.proto"):
+        message(
+            box,
+            {"parts/line.proto": as_base64(ORDER, "x", {"parts/line.proto": LINE, "box.proto": BOX}), "box.proto": box},
+        )
+    with pytest.raises(SchemaNotSupportedError, match="its descriptors are not valid: "):
+        message(box, {"parts/line.proto": as_base64(PROTO2, "x", {})})
+
+
+def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = proto3("message M { int32 compiled_once = 1; } message N { int32 n = 1; }")
+    first = message(text)
+    monkeypatch.setattr(subprocess, "run", None)
+    assert message(text) == first
+    assert message(text, indexes=[1]).name == "shop.N"
+    assert hash(pickle.loads(pickle.dumps(first))) == hash(first)
+
+
+NESTED = """
+syntax = "proto3";
+package shop;
+message A { message B { int32 b = 1; message C { int32 c = 1; } } message D { int32 d = 1; } int32 a = 1; }
+message E { message F { int32 f = 1; } map<string, int32> m = 1; message G { int32 g = 1; } message H { int32 h = 1; } }
+"""
+
+
+@pytest.mark.parametrize(
+    ("indexes", "name"),
+    [
+        ([0], "A"), ([1], "E"), ([0, 0], "A.B"), ([0, 0, 0], "A.B.C"), ([0, 1], "A.D"), ([1, 0], "E.F"),
+        # Only Java's serializers count so, only the others count so.
+        ([1, 3], "E.H"),
+    ],
+)  # fmt: skip
+def test_messages_by_index(indexes: list[int], name: str) -> None:
+    assert message(NESTED, indexes=indexes).name == f"shop.{name}"
+
+
+def test_messages_by_an_index_that_tells_nothing() -> None:
+    for indexes in ([2], [0, 2], [0, 0, 0, 0], [1, 4]):
+        with pytest.raises(SchemaNotSupportedError, match=re.escape(f"there is no message at index {indexes}")):
+            message(NESTED, indexes=indexes)
+    with pytest.raises(
+        SchemaNotSupportedError, match=r"index \[1, 2\] is H as Java's serializers count and G as others do"
+    ):
+        message(NESTED, indexes=[1, 2])
+    # What the others count as a map's entry can only be Java's.
+    assert message(NESTED, indexes=[1, 1]).name == "shop.E.G"
+
+
+def test_messages_by_name() -> None:
+    for name in ("A.B", "shop.A.B"):
+        assert message(NESTED, name=name).name == "shop.A.B"
+    references = {"parts/line.proto": LINE, "box.proto": BOX}
+    assert message(ORDER, references, name="parts.Line").name == "parts.Line"
+    with pytest.raises(ConfigurationError, match=r"^Schema id 7 has no message 'X'\. It has shop\.A, .*shop\.E\.H\.$"):
+        message(NESTED, name="X")
+    with pytest.raises(ConfigurationError, match="MEntry"):
+        message(NESTED, name="E.MEntry")
+
+
+@given(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=5), st.binary(max_size=3))
+def test_indexes_are_read_as_serializers_write_them(indexes: list[int], rest: bytes) -> None:
+    buffer = io.BytesIO()
+    ProtobufSerializer._encode_varints(buffer, indexes)
+    assert message_indexes(buffer.getvalue() + rest) == (tuple(indexes), len(buffer.getvalue()))
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\x02", b"\x01", b"\x02\x01", b"\x80", b"\x80\x80\x80\x80\x80\x80", b"\xfe\xff\xff\xff\x0f\x00"]
+)
+def test_bytes_without_indexes(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="No message indexes"):
+        message_indexes(raw)
+
+
+def test_docstrings() -> None:
+    assert doctest.testmod(protobuf).attempted > 0
+    assert doctest.testmod(protobuf).failed == 0
+
+
+@given(st.lists(st.binary(max_size=40), max_size=5))
+def test_random_bytes_are_rows_or_errors(payloads: list[bytes]) -> None:
+    for described in (
+        message(SCALARS, name="M"),
+        message(PROTO2, name="M"),
+        message(TIMES),
+        message(KNOWN),
+        message(DECIMALS),
+    ):
+        found = outcomes(described, *payloads)
+        assert len(found) == len(payloads)
+        assert all((each["decoded"] is None) != (each["error"] is None) for each in found)
+
+
+def test_truncated_messages_are_rows_or_errors() -> None:
+    described = message(KNOWN)
+    whole = writer(described)(struct={"a": [1, {"b": "c"}]}, any={"type_url": "t", "value": b"v"}, ints=[{"value": 1}])
+    raw = whole.SerializeToString()
+    found = outcomes(described, *[raw[:end] for end in range(len(raw))])
+    assert all((each["decoded"] is None) != (each["error"] is None) for each in found)
+    assert sum(each["error"] is not None for each in found) > len(raw) / 2
+
+
+def test_the_decoder_travels_to_machines_without_this_package() -> None:
+    described = message(TIMES)
+    payload = writer(described)(at={"seconds": 5}).SerializeToString()
+    decode = protobuf_worker.decoder(described.files, described.name)
+    program = (
+        "import pickle, sys; sys.modules['kafka_lake'] = None; import pyarrow as pa\n"
+        "decode, payload = pickle.load(sys.stdin.buffer)\n"
+        "print(decode(pa.array([payload])).to_pylist()[0]['decoded']['at'].isoformat())"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], input=cloudpickle.dumps((decode, payload)), capture_output=True, check=True
+    )
+    assert run.stdout.decode().strip() == "1970-01-01T00:00:05+00:00"
