@@ -37,11 +37,11 @@ $(STAMP): requirements.lock pyproject.toml kafka_lake/spark/ivy.xml
 	@touch $@
 
 .PHONY: demo
-demo: $(STAMP) ## Kafka to Iceberg on this machine: broker, orders, a run, the tables
-	@$(BIN)/kafka-lake demo
+demo: $(STAMP) ## Kafka to Iceberg on this machine: broker, orders, a run, the tables (AVRO=1: a topic in Avro too)
+	@$(BIN)/kafka-lake demo $(if $(AVRO),--avro)
 
 .PHONY: dev
-dev: $(STAMP) ## The local stack with live orders and Dagster's UI, until Ctrl-C
+dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-C
 	@$(BIN)/kafka-lake up --demo
 
 .PHONY: test

@@ -1,43 +1,39 @@
-"""The demo: orders into Kafka, and the sensor's own run brings them into the lake. Shows what came of it."""
+"""The demo: records into Kafka, and the sensor's own runs bring them into the lake. Shows what came of it."""
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kafka_lake.demo import orders
+from kafka_lake.demo import deliveries, orders, topics
+from kafka_lake.demo.deliveries import DeliveryProducer
 from kafka_lake.demo.ports import Ports, check_free
 from kafka_lake.demo.runs import DagsterRuns, Run, RunReport
-from kafka_lake.demo.stack import Stack, interruptible
-from kafka_lake.demo.summary import print_summary
+from kafka_lake.demo.stack import Stack, interruptible, use_registry
+from kafka_lake.demo.summary import print_deliveries, print_how_to_go_on, print_orders
+from kafka_lake.demo.watch import Watch, made
 from kafka_lake.errors import KafkaLakeError
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.status import collect
 
-TABLE = ("pizza", "completed_pizzas")
+ORDERS = TopicTable(orders.TOPIC, "pizza", "completed_pizzas")
 TOP_STORES = ("pizza", "top_stores")
+DELIVERIES = TopicTable(deliveries.TOPIC, "pizza", "deliveries")
 SEED = 42
-TIMEOUT_S = 300.0
+
+_ORDERS_PER_DELIVERY = 10
+_DAY = timedelta(days=1)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What the demo's runs did.
-
-    Args:
-        loads: Reports of the sensor's runs that filled the topic's table, oldest first.
-        seconds: From the start of Dagster until ``top_stores`` had followed.
-    """
-
-    loads: tuple[RunReport, ...]
-    seconds: float
-
-
-def run_demo(records: int, ports: Ports, console: Console) -> None:
-    """Run the demo from an empty machine to a filled table, and stop everything again.
+def run_demo(records: int, avro: bool, ports: Ports, console: Console) -> None:
+    """Run the demo from an empty machine to filled tables, and stop everything again.
 
     Args:
         records: How many orders to produce.
+        avro: Produce a tenth as many deliveries too, in Avro by a schema registry: half of them by version 1 of their
+            schema and, once those are in the lake, the others by version 2.
         ports: Where the servers listen.
         console: Gets the progress and the tables.
 
@@ -45,23 +41,37 @@ def run_demo(records: int, ports: Ports, console: Console) -> None:
         KafkaLakeError: If anything fails; names the cause and where the logs are. Nothing keeps running.
         SystemExit: At a signal, with the shell's code for it.
     """
-    check_free(ports.broker, ports.ui)
+    check_free(ports.broker, ports.ui, *([ports.registry] if avro else []))
     with interruptible(), Stack(ports, console.print) as stack:
         try:
             bootstrap = stack.start_broker()
-            _produce(bootstrap, records, console)
-            url = stack.start_dagster()
+            producer = _delivery_producer(bootstrap, stack.start_registry(), console) if avro else None
+            if producer is None:
+                use_registry("")
+            _produce_orders(bootstrap, records, console)
+            half, now = max(records // _ORDERS_PER_DELIVERY // 2, 1), datetime.now(UTC)
+            if producer:
+                _deliver(producer, bootstrap, half, now - _DAY, now - _DAY / 2, console)
+            runs = DagsterRuns(stack.start_dagster())
             with console.status("Waiting for the sensor") as status:
-                outcome = follow(DagsterRuns(url), stack.dagster_began, stack.check, status.update)
-            print_summary(TABLE, TOP_STORES, outcome.loads, outcome.seconds, ports, console)
+                watch = Watch(runs, stack.dagster_began, stack.check, status.update)
+                if producer and producer.version == 1:
+                    watch.until(lambda seen: bool(_loads(seen, DELIVERIES, watch.began)), "the sensor")
+                    producer.use(2)
+                    _deliver(producer, bootstrap, half, now - _DAY / 2, now, console)
+                seen = watch.until(lambda seen: _all_done(seen, watch.began, avro), "the tables to follow")
+            seconds = max(run.ended for run in seen) - watch.began
+            print_orders(ORDERS, TOP_STORES, _reports(runs, _loads(seen, ORDERS, watch.began)), seconds, console)
+            if producer:
+                print_deliveries(DELIVERIES, _reports(runs, _loads(seen, DELIVERIES, watch.began)), console)
+            print_how_to_go_on(ports, DELIVERIES if avro else None, console)
             console.print("Stopping what was started")
         except KafkaLakeError as error:
             raise KafkaLakeError(str(error), f"\nLogs: {stack.log_dir}") from error
 
 
-def _produce(bootstrap: str, records: int, console: Console) -> None:
-    created = orders.ensure_topic(bootstrap, orders.TOPIC, orders.PARTITIONS)
-    console.print(f"Topic {orders.TOPIC} {'created' if created else 'is there already'}")
+def _produce_orders(bootstrap: str, records: int, console: Console) -> None:
+    _ensure_topic(bootstrap, orders.TOPIC, orders.PARTITIONS, console)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("Producing orders", total=records)
@@ -70,54 +80,37 @@ def _produce(bootstrap: str, records: int, console: Console) -> None:
         )
 
 
-def follow(
-    runs: DagsterRuns,
-    began: float,
-    check: Callable[[], None],
-    say: Callable[[str], None],
-    timeout: float = TIMEOUT_S,
-) -> Outcome:
-    """Wait until a run that the sensor asked for has filled the table and ``top_stores`` has followed.
-
-    Args:
-        runs: Where to ask.
-        began: Runs that ended before count not; seconds since the epoch.
-        check: Raises if a server has ended.
-        say: Called with what is being waited for.
-        timeout: Seconds to wait.
-
-    Raises:
-        KafkaLakeError: If a run fails, with its cause; if a server ends; if time is up.
-    """
-    while True:
-        check()
-        recent = runs.since(began)
-        for run in recent:
-            if run.status in ("FAILURE", "CANCELED"):
-                raise KafkaLakeError(f"Run {run.run_id} of {', '.join(run.assets)}: {_cause(runs, run)}")
-        loads = _done(recent, TABLE, began, by_sensor=True)
-        followed = _done(recent, TOP_STORES, max((run.ended for run in loads), default=0.0))
-        if loads and followed and all(run.status == "SUCCESS" for run in recent):
-            reports = tuple(runs.report(run.run_id) for run in loads)
-            return Outcome(reports, followed[-1].ended - began)
-        waiting = _waiting(recent, bool(loads))
-        if time.time() - began > timeout:
-            raise KafkaLakeError(f"The demo wasn't done after {timeout:.0f} s. It was at this: {waiting}.")
-        say(waiting)
-        time.sleep(1)
+def _delivery_producer(bootstrap: str, registry_url: str, console: Console) -> DeliveryProducer:
+    _ensure_topic(bootstrap, deliveries.TOPIC, deliveries.PARTITIONS, console)
+    version = deliveries.registered_version(registry_url, deliveries.TOPIC)
+    return DeliveryProducer(bootstrap, deliveries.TOPIC, registry_url, version)
 
 
-def _done(runs: list[Run], asset: tuple[str, str], after: float, by_sensor: bool = False) -> list[Run]:
-    found = [run for run in runs if run.status == "SUCCESS" and "/".join(asset) in run.assets and run.ended > after]
-    return sorted((run for run in found if run.sensor or not by_sensor), key=lambda run: run.ended)
+def _deliver(
+    producer: DeliveryProducer, bootstrap: str, number: int, begin: datetime, end: datetime, console: Console
+) -> None:
+    first_id = deliveries.next_order_id(bootstrap, deliveries.TOPIC)
+    for delivery in deliveries.generate_deliveries(number, SEED, first_id, begin, end):
+        producer.send_delivery(delivery)
+    producer.flush()
+    console.print(f"Produced {number:,} deliveries by version {producer.version} of {producer.subject}")
 
 
-def _waiting(runs: list[Run], loaded: bool) -> str:
-    active = [f"run {run.run_id[:8]} of {', '.join(run.assets)}: {run.status}" for run in runs if not run.ended]
-    return (
-        "; ".join(active) or f"Waiting for {TOP_STORES[1]} to follow" if loaded or active else "Waiting for the sensor"
-    )
+def _ensure_topic(bootstrap: str, topic: str, partitions: int, console: Console) -> None:
+    created = topics.ensure_topic(bootstrap, topic, partitions)
+    console.print(f"Topic {topic} {'created' if created else 'is there already'}")
 
 
-def _cause(runs: DagsterRuns, run: Run) -> str:
-    return runs.report(run.run_id).failure or f"it ended as {run.status}, and its events name no cause"
+def _loads(seen: list[Run], spec: TopicTable, began: float) -> list[Run]:
+    return made(seen, spec.identifier, began, by_sensor=True)
+
+
+def _all_done(seen: list[Run], began: float, avro: bool) -> bool:
+    loads = _loads(seen, ORDERS, began)
+    if not (loads and made(seen, TOP_STORES, loads[-1].ended) and all(run.status == "SUCCESS" for run in seen)):
+        return False
+    return not avro or collect([DELIVERIES], KafkaResource().cluster(), CatalogResource().open())[0].lag == 0
+
+
+def _reports(runs: DagsterRuns, loads: list[Run]) -> dict[str, RunReport]:
+    return {run.run_id: runs.report(run.run_id) for run in loads}

@@ -5,6 +5,7 @@ import socket
 from dataclasses import dataclass
 from typing import Self
 
+from kafka_lake.demo.registry import DEFAULT_PORT as REGISTRY_PORT
 from kafka_lake.errors import KafkaLakeError
 
 HOST = "127.0.0.1"
@@ -54,10 +55,11 @@ class Ports:
     broker: Port
     ui: Port
     connect: Port
+    registry: Port
 
     @classmethod
     def from_env(cls) -> Self:
-        """Return the ports of ``KAFKA_LAKE_BROKER_PORT``, ``_UI_PORT`` and ``_CONNECT_PORT``.
+        """Return the ports of ``KAFKA_LAKE_BROKER_PORT``, ``_UI_PORT``, ``_CONNECT_PORT`` and ``_REGISTRY_PORT``.
 
         Raises:
             KafkaLakeError: A variable isn't a port number.
@@ -66,6 +68,7 @@ class Ports:
             broker=Port.from_env("the embedded Kafka broker", "KAFKA_LAKE_BROKER_PORT", 19092),
             ui=Port.from_env("Dagster's UI", "KAFKA_LAKE_UI_PORT", 3000),
             connect=Port.from_env("the Spark Connect server", "KAFKA_LAKE_CONNECT_PORT", 15002),
+            registry=Port.from_env("the schema registry", "KAFKA_LAKE_REGISTRY_PORT", REGISTRY_PORT),
         )
 
 

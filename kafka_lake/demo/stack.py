@@ -1,4 +1,7 @@
-"""The processes of the local stack: broker, Spark Connect server, Dagster. Started in order, stopped completely."""
+"""The local stack's processes: broker, schema registry, Spark Connect server, Dagster.
+
+Started in order, stopped completely.
+"""
 
 import os
 import shutil
@@ -17,11 +20,13 @@ import psutil
 
 from kafka_lake.demo.broker import EmbeddedBroker
 from kafka_lake.demo.ports import Ports
+from kafka_lake.demo.registry import EmbeddedRegistry
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.home import home
 from kafka_lake.kafka.security import properties_from_env
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.connect import ConnectServer
+from kafka_lake.spark.jars import ensure_jars
 from kafka_lake.spark.process import ServerProcess, port_open
 
 _MARK = "KAFKA_LAKE_STACK"
@@ -71,6 +76,7 @@ class Stack:
         self._earlier: set[int] = set()
         self._dagster: ServerProcess | None = None
         self._connect: ConnectServer | None = None
+        self._registry: EmbeddedRegistry | None = None
         self._broker: EmbeddedBroker | None = None
 
     def __enter__(self) -> Self:
@@ -94,6 +100,23 @@ class Stack:
         use_embedded_broker(self.ports)
         self._broker = embedded_broker(self.ports)
         return self._broker.start().bootstrap_servers
+
+    def start_registry(self) -> str:
+        """Start the embedded schema registry and make it this process's and its children's.
+
+        Returns:
+            Its address for clients.
+
+        Raises:
+            JarsError: If it can't be retrieved; nothing is started and the environment is as it was.
+            RegistryStartError: If it doesn't come up.
+        """
+        ensure_jars("registry", self._say)
+        self._say(f"Starting the schema registry on {self.ports.registry.address}")
+        self._registry = EmbeddedRegistry(home() / "registry", self.ports.registry.number)
+        url = self._registry.start().url
+        use_registry(url)
+        return url
 
     def start_connect(self) -> None:
         """Start a Spark Connect server and make it the engine of this process and of its children."""
@@ -123,6 +146,7 @@ class Stack:
         """Raise a KafkaLakeError that names the log if a server has ended by itself."""
         for name, server in (
             ("Kafka", self._broker),
+            ("The schema registry", self._registry),
             ("Spark Connect", self._connect),
             ("Dagster", self._dagster),
         ):
@@ -133,7 +157,7 @@ class Stack:
         """Stop what was started, last one first, then kill what is left; further signals don't cut this short."""
         before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
         try:
-            for server in (self._dagster, self._connect, self._broker):
+            for server in (self._dagster, self._connect, self._registry, self._broker):
                 if server is not None:
                     with suppress(OSError):
                         server.stop()
@@ -171,6 +195,18 @@ def use_embedded_broker(ports: Ports) -> None:
     for name in [name for name in os.environ if name.startswith("KAFKA_LAKE_KAFKA_")]:
         del os.environ[name]
     os.environ["KAFKA_LAKE_BOOTSTRAP_SERVERS"] = ports.broker.address
+
+
+def use_registry(url: str) -> None:
+    """Make a schema registry this process's and its children's, whatever was configured.
+
+    Args:
+        url: Its address, without credentials; empty for none.
+    """
+    for name in [name for name in os.environ if name.startswith("KAFKA_LAKE_REGISTRY_")]:
+        if name != "KAFKA_LAKE_REGISTRY_PORT":
+            del os.environ[name]
+    os.environ["KAFKA_LAKE_SCHEMA_REGISTRY_URL"] = url
 
 
 @contextmanager

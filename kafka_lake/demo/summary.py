@@ -1,64 +1,118 @@
 """What the demo did, as tables on the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from pyiceberg.table import Table as IcebergTable
 from rich.console import Console
 from rich.table import Table
 
-from kafka_lake.demo.orders import TOPIC
+from kafka_lake.components.metadata import readable
 from kafka_lake.demo.ports import Ports
-from kafka_lake.demo.runs import Materialization, RunReport
+from kafka_lake.demo.runs import CheckResult, Materialization, RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.history import schema_history
+from kafka_lake.lake.positions import RUN_ID, summary_of
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.status import collect
 
 _BEST = 10
 
 
-def print_summary(
-    table: tuple[str, str],
-    top_stores: tuple[str, str],
-    loads: Sequence[RunReport],
-    seconds: float,
-    ports: Ports,
-    console: Console,
+def print_orders(
+    spec: TopicTable, top_stores: tuple[str, str], loads: Mapping[str, RunReport], seconds: float, console: Console
 ) -> None:
-    """Print what was loaded and checked, what the tables hold now, and how to go on.
+    """Print what was loaded and checked of the orders, and what their tables hold now.
 
     Args:
-        table: Namespace and name of the topic's table.
+        spec: The topic and its table.
         top_stores: Namespace and name of the table below it.
-        loads: Reports of the runs that filled the topic's table, oldest first.
-        seconds: How long that took.
-        ports: The local stack's ports.
+        loads: Reports of the runs that filled the topic's table, by run id, oldest first.
+        seconds: How long all of it took.
         console: Gets the tables.
 
     Raises:
         KafkaLakeError: If brokers or catalog can't be asked.
     """
     catalog = CatalogResource().open()
-    spec = TopicTable(TOPIC, *table)
     status = collect([spec], KafkaResource().cluster(), catalog)[0]
-    asset = "/".join(table)
-    events = [each for load in loads for each in load.materializations if each.asset == asset and each.partition]
-    console.print(_loaded(TOPIC, events))
-    console.print(_checks(loads))
+    events = [event for load in loads.values() for event in _partitions(load, spec)]
+    console.print(_loaded(spec.topic, events))
+    console.print(_checks([check for load in loads.values() for check in load.checks]))
     console.print(_best_stores(catalog, top_stores))
     new = sum(_number(each, "rows_added") for each in events)
     console.print(
         f"[bold green]{new:,} new rows[/], {status.rows:,} rows in {status.table} now, snapshot {status.snapshot_id}, "
-        f"lag {status.lag}; {seconds:.0f} s from the start of Dagster to the top stores.",
+        f"lag {status.lag}; {seconds:.0f} s from the start of Dagster to the last table.",
         soft_wrap=True,
     )
+
+
+def print_deliveries(spec: TopicTable, loads: Mapping[str, RunReport], console: Console) -> None:
+    """Print what was loaded of the deliveries, and how their table came to its columns.
+
+    Args:
+        spec: The topic and its table.
+        loads: Reports of the runs that filled the topic's table, by run id, oldest first.
+        console: Gets the tables.
+
+    Raises:
+        KafkaLakeError: If brokers or catalog can't be asked.
+    """
+    catalog = CatalogResource().open()
+    status = collect([spec], KafkaResource().cluster(), catalog)[0]
+    table = catalog.table(spec.identifier)
+    columns = _columns(table) if table else []
+    runs = Table("run", title=f"What the sensor's runs took from {spec.topic}")
+    runs.add_column("rows", justify="right")
+    for heading in ("checks", "new columns"):
+        runs.add_column(heading)
+    for run_id, load in loads.items():
+        rows = sum(_number(event, "rows_added") for event in _partitions(load, spec))
+        new = ", ".join(each.name for each in columns if each.run_id == run_id)
+        runs.add_row(run_id[:8], f"{rows:,}", _verdict(load.checks), new)
+    console.print(runs)
+    shown = Table("column", "type", "came with", title=f"The columns of {status.table}")
+    for each in columns:
+        if each.name != spec.metadata_column:
+            came_with = f"snapshot {each.snapshot_id}, run {each.run_id[:8]}" if each.run_id else "the table"
+            shown.add_row(each.name, each.type, came_with, style="bold green" if each.run_id else "")
+    console.print(shown)
     console.print(
-        f"\nGo on:\n"
-        f"  make dev            everything stays up, with live orders; the UI is http://{ports.ui.address}\n"
-        f"  kafka-lake status   how far each table is, per Kafka partition\n"
-        f"  make demo           once more: only what is new is ingested\n",
-        soft_wrap=True,
+        f"{status.rows:,} rows in {status.table} now, snapshot {status.snapshot_id}, lag {status.lag}.", soft_wrap=True
     )
+
+
+def print_how_to_go_on(ports: Ports, avro: TopicTable | None, console: Console) -> None:
+    """Print what to do next.
+
+    Args:
+        ports: The local stack's ports.
+        avro: The table of the topic in Avro, if the demo had one.
+        console: Gets the text.
+    """
+    lines = [
+        ("make dev", f"everything stays up, with live records; the UI is http://{ports.ui.address}"),
+        ("kafka-lake status", "how far each table is, per Kafka partition"),
+        ("make demo", "once more: only what is new is ingested"),
+    ]
+    console.print("\nGo on:")
+    for command, what in lines:
+        console.print(f"  {command:19} {what}", soft_wrap=True)
+    if avro:
+        page = f"http://{ports.ui.address}/assets/{'/'.join(avro.identifier)}"
+        console.print(
+            f"\nWith make dev running, the table of the topic in Avro is at {page}: its columns, and under Checks, in "
+            "the history of schema_evolution, the run that added one.",
+            soft_wrap=True,
+        )
+
+
+def _partitions(load: RunReport, spec: TopicTable) -> list[Materialization]:
+    key = "/".join(spec.identifier)
+    return [event for event in load.materializations if event.asset == key and event.partition]
 
 
 def _loaded(topic: str, events: Sequence[Materialization]) -> Table:
@@ -75,12 +129,38 @@ def _number(event: Materialization, label: str) -> int:
     return int(event.metadata.get(label) or 0)
 
 
-def _checks(loads: Sequence[RunReport]) -> Table:
+def _checks(checks: Sequence[CheckResult]) -> Table:
     shown = Table("check", "asset", "result", title="Checks before publication")
-    for check in (check for load in loads for check in load.checks):
+    for check in checks:
         result = "[green]passed[/]" if check.passed else f"[red]failed[/] {check.description}"
         shown.add_row(check.check, check.asset, result)
     return shown
+
+
+def _verdict(checks: Sequence[CheckResult]) -> str:
+    failed = [check.check for check in checks if not check.passed]
+    return f"[red]failed: {', '.join(failed)}[/]" if failed else f"[green]{len(checks)} passed[/]"
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column, and the snapshot and the run that it came with; no run if it is as old as the table."""
+
+    name: str
+    type: str
+    snapshot_id: int
+    run_id: str
+
+
+def _columns(table: IcebergTable) -> list[_Column]:
+    found = []
+    for version in schema_history(table):
+        snapshot = table.metadata.snapshot_by_id(version.snapshot_id) if version.snapshot_id is not None else None
+        if snapshot is not None:
+            run_id = summary_of(snapshot).get(RUN_ID, "")
+            added = (change for change in version.changes if change.kind == "added")
+            found += [_Column(c.column, readable(c.after), snapshot.snapshot_id, run_id) for c in added]
+    return found
 
 
 def _best_stores(catalog: LakeCatalog, identifier: tuple[str, str]) -> Table:

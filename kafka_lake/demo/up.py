@@ -1,15 +1,22 @@
-"""The local stack that stays up: a warm Spark Connect server, Dagster, and for the demo a broker with live orders."""
+"""The local stack that stays up: a warm Spark Connect server, Dagster, and for the demo live records to follow."""
 
 import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from threading import Event
 
-from kafka_lake.demo import orders
+from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.ports import Ports, check_free
-from kafka_lake.demo.stack import Stack, interruptible
+from kafka_lake.demo.stack import Stack, interruptible, use_registry
+from kafka_lake.spark.jars import JarsError
+
+VERSION_2_AFTER_S = 60.0
+
+_ORDERS_PER_DELIVERY = 5
+
+Trickle = Callable[[Event], None]
 
 
 def stay_up(ports: Ports, demo: bool, rate: float, say: Callable[[str], None]) -> None:
@@ -19,8 +26,9 @@ def stay_up(ports: Ports, demo: bool, rate: float, say: Callable[[str], None]) -
 
     Args:
         ports: Where the servers listen.
-        demo: Start the embedded broker too, and let orders trickle in.
-        rate: Orders per second of that trickle.
+        demo: Start the embedded broker and the schema registry too, and let orders and deliveries trickle in. Where
+            the registry can't be retrieved, the deliveries are left out, and ``say`` tells so.
+        rate: Orders per second of that trickle; a fifth as many deliveries.
         say: Called with lines for the user.
 
     Raises:
@@ -28,27 +36,52 @@ def stay_up(ports: Ports, demo: bool, rate: float, say: Callable[[str], None]) -
         SystemExit: At a signal, with the shell's code for it.
     """
     connect = "SPARK_REMOTE" not in os.environ
-    check_free(*([ports.broker] if demo else []), ports.ui, *([ports.connect] if connect else []))
+    check_free(*([ports.broker, ports.registry] if demo else []), ports.ui, *([ports.connect] if connect else []))
     with interruptible(), Stack(ports, say) as stack:
-        if demo:
-            orders.ensure_topic(stack.start_broker(), orders.TOPIC, orders.PARTITIONS)
+        trickles = _demo_trickles(stack, rate, say) if demo else []
         if connect:
             stack.start_connect()
         url = stack.start_dagster()
-        with _live_orders(ports.broker.address, rate) if demo else nullcontext() as trickle:
+        with _live(trickles) as running:
             say(f"All is up: {url} (Ctrl-C ends it; logs are in {stack.log_dir})")
             while True:
                 stack.check()
-                if trickle is not None and trickle.done():
-                    trickle.result()
+                for each in running:
+                    if each.done():
+                        each.result()
                 time.sleep(1)
 
 
+def _demo_trickles(stack: Stack, rate: float, say: Callable[[str], None]) -> list[Trickle]:
+    """Start broker and registry, make the topics, and return what fills them."""
+    bootstrap = stack.start_broker()
+    topics.ensure_topic(bootstrap, orders.TOPIC, orders.PARTITIONS)
+    trickles: list[Trickle] = [lambda stop: orders.trickle(bootstrap, orders.TOPIC, rate, stop)]
+    try:
+        registry_url = stack.start_registry()
+    except JarsError as error:
+        use_registry("")
+        say(f"Going on without the schema registry and the topic that needs it, {deliveries.TOPIC}. {error}")
+        return trickles
+    topics.ensure_topic(bootstrap, deliveries.TOPIC, deliveries.PARTITIONS)
+    return [*trickles, lambda stop: _deliver(bootstrap, registry_url, rate / _ORDERS_PER_DELIVERY, stop, say)]
+
+
+def _deliver(bootstrap: str, registry_url: str, rate: float, stop: Event, say: Callable[[str], None]) -> None:
+    version = deliveries.registered_version(registry_url, deliveries.TOPIC)
+    producer = deliveries.DeliveryProducer(bootstrap, deliveries.TOPIC, registry_url, version)
+    if version == 1:
+        say(f"Deliveries are written by version 1 of their schema; version 2 comes in {VERSION_2_AFTER_S:.0f} s")
+    deliveries.trickle(
+        producer, deliveries.next_order_id(bootstrap, deliveries.TOPIC), rate, VERSION_2_AFTER_S, stop, say
+    )
+
+
 @contextmanager
-def _live_orders(bootstrap: str, rate: float) -> Iterator[Future[None]]:
+def _live(trickles: list[Trickle]) -> Iterator[list[Future[None]]]:
     stop = Event()
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(max(len(trickles), 1)) as pool:
         try:
-            yield pool.submit(orders.trickle, bootstrap, orders.TOPIC, rate, stop)
+            yield [pool.submit(trickle, stop) for trickle in trickles]
         finally:
             stop.set()

@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from kafka_lake.demo import orders
+from kafka_lake.demo import orders, topics
 from kafka_lake.demo.ports import Ports
 from kafka_lake.demo.runs import DagsterRuns, RunReport
 from kafka_lake.demo.stack import Stack
@@ -106,7 +106,7 @@ def test_one_partition_and_the_checks_alone_from_the_launchpad(tmp_path, monkeyp
         monkeypatch.delenv(name)
     with Stack(use_free_ports(monkeypatch), lambda line: None) as stack:
         bootstrap = stack.start_broker()
-        orders.ensure_topic(bootstrap, orders.TOPIC, orders.PARTITIONS)
+        topics.ensure_topic(bootstrap, orders.TOPIC, orders.PARTITIONS)
         url = stack.start_dagster()
         key = {"path": list(TABLE)}
         until(

@@ -9,7 +9,7 @@ from threading import Event, Timer
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from kafka_lake.demo import orders
+from kafka_lake.demo import orders, topics
 from kafka_lake.errors import KafkaLakeError
 
 NOON = datetime(2026, 11, 21, 12, 34, 56, 123_999, UTC)
@@ -94,7 +94,7 @@ def test_ids_go_on_after_the_highest_even_if_records_are_missing(bootstrap: str)
     topic = new_topic(bootstrap, "holes")
     producer = orders.OrderProducer(bootstrap, topic)
     rng = orders.random.Random(1)
-    producer.send(orders.generate_order(rng, 900, NOON))
+    producer.send_order(orders.generate_order(rng, 900, NOON))
     producer.flush()
     assert orders.next_order_id(bootstrap, topic) == 901
 
@@ -110,21 +110,21 @@ def test_trickle_ends_when_asked_and_has_delivered_all(bootstrap: str) -> None:
 
 
 def test_failed_delivery_names_topic_and_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(topics, "TIMEOUT_S", 1.0)
     mock = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(mock.list_topics("lost", timeout=10).brokers.values()))
     producer = orders.OrderProducer(f"{broker.host}:{broker.port}", "lost")
-    producer.send(orders.generate_order(orders.random.Random(1), 1, NOON))
+    producer.send_order(orders.generate_order(orders.random.Random(1), 1, NOON))
     producer.flush()
     del mock
-    producer.send(orders.generate_order(orders.random.Random(1), 2, NOON))
+    producer.send_order(orders.generate_order(orders.random.Random(1), 2, NOON))
     with pytest.raises(KafkaLakeError, match=r"topic lost"):
         producer.flush()
 
 
 def test_no_broker_is_an_error_that_names_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(topics, "TIMEOUT_S", 1.0)
     with pytest.raises(KafkaLakeError, match=orders.TOPIC):
         orders.produce_orders("127.0.0.1:1", orders.TOPIC, 1, 1)
     with pytest.raises(KafkaLakeError, match=orders.TOPIC):
-        orders.ensure_topic("127.0.0.1:1", orders.TOPIC, 6)
+        topics.ensure_topic("127.0.0.1:1", orders.TOPIC, 6)

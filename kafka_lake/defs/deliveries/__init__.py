@@ -1,0 +1,1 @@
+"""The demo's topic in Avro."""

@@ -1,0 +1,14 @@
+"""What makes the deliveries an option: without a schema registry nobody could read them."""
+
+import dagster as dg
+
+from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.kafka.registry import properties_from_env
+
+
+class RegistryTopicTable(KafkaTopicTable):
+    """A KafkaTopicTable that is left out as long as the environment names no schema registry."""
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the topic's assets and checks, or nothing."""
+        return super().build_defs(context) if "url" in properties_from_env() else dg.Definitions()

@@ -1,0 +1,242 @@
+"""The pizza shop's deliveries, in Avro by a schema registry: their schema in two versions, a generator, producers.
+
+Version 2 has one field more. That is all a producer has to do: the table gets the column by itself.
+"""
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import count
+from threading import Event
+from typing import Any, Literal
+
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.common._httpx_compat import httpx
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from kafka_lake.demo.topics import TopicProducer, next_id
+from kafka_lake.errors import KafkaLakeError
+from kafka_lake.kafka.registry import SchemaRegistry
+
+TOPIC = "pizza-deliveries"
+PARTITIONS = 3
+NEW_FIELD = "tip"
+
+Version = Literal[1, 2]
+
+COURIERS = {"Ada": "bike", "Blaise": "scooter", "Grace": "bike", "Edsger": "car", "Barbara": "scooter", "Alan": "foot"}
+NOTES = ("Ring twice", "Beware of the cat", "Leave it at the door", "Third floor, no lift")
+
+_MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}
+_MOMENT = {"type": "long", "logicalType": "timestamp-millis"}
+_COURIER = {
+    "type": "record",
+    "name": "Courier",
+    "fields": [
+        {"name": "name", "type": "string"},
+        {
+            "name": "vehicle",
+            "type": {"type": "enum", "name": "Vehicle", "symbols": ["foot", "bike", "scooter", "car"]},
+        },
+    ],
+}
+_FIELDS: list[dict[str, Any]] = [
+    {"name": "courier", "type": _COURIER, "doc": "Who brought it."},
+    {"name": "price", "type": _MONEY, "doc": "What the order cost."},
+    {"name": "left_at", "type": _MOMENT, "doc": "When it left the shop."},
+    {"name": "delivered_at", "type": _MOMENT, "doc": "When it was handed over."},
+    {"name": "note", "type": ["null", "string"], "default": None, "doc": "What the customer asked for."},
+]
+_TIP = {"name": NEW_FIELD, "type": ["null", _MONEY], "default": None, "doc": "What the courier got; null for none."}
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One delivery of an order; times are in UTC, money is in the shop's currency."""
+
+    order_id: int
+    courier: str
+    vehicle: str
+    price: Decimal
+    left_at: datetime
+    delivered_at: datetime
+    note: str | None
+    tip: Decimal | None
+
+
+def schema(version: Version) -> str:
+    """Return a version of the deliveries' Avro schema; the order's id is the record's key, and not in it."""
+    fields = [*_FIELDS, _TIP] if version == 2 else _FIELDS
+    return json.dumps({"type": "record", "name": "Delivery", "namespace": "pizza", "fields": fields})
+
+
+def generate_delivery(rng: random.Random, order_id: int, delivered: datetime) -> Delivery:
+    """Return one delivery; the same generator state, id and time give the same delivery.
+
+    Args:
+        rng: Source of every choice.
+        order_id: The order's unique number.
+        delivered: When it was handed over, in UTC; cut to milliseconds, which is what the schema holds.
+    """
+    courier = rng.choice(list(COURIERS))
+    delivered = delivered.replace(microsecond=delivered.microsecond // 1000 * 1000)
+    price = Decimal(rng.randrange(800, 6_000)).scaleb(-2)
+    return Delivery(
+        order_id=order_id,
+        courier=courier,
+        vehicle=COURIERS[courier],
+        price=price,
+        left_at=delivered - timedelta(seconds=rng.randrange(300, 2_400)),
+        delivered_at=delivered,
+        note=rng.choice(NOTES) if rng.random() < 0.2 else None,
+        tip=(price / rng.randrange(5, 20)).quantize(Decimal("0.01")) if rng.random() < 0.6 else None,
+    )
+
+
+def generate_deliveries(number: int, seed: int, first_id: int, begin: datetime, end: datetime) -> Iterator[Delivery]:
+    """Yield ``number`` deliveries after ``begin`` up to ``end``, oldest first, numbered from ``first_id``.
+
+    The same arguments give the same deliveries; another ``first_id`` gives other ones.
+    """
+    rng = random.Random(f"{seed}/{first_id}")
+    step = (end - begin) / max(number, 1)
+    for position in range(number):
+        yield generate_delivery(rng, first_id + position, end - step * (number - 1 - position))
+
+
+def subject_of(topic: str) -> str:
+    """Return the registry's subject of a topic's values."""
+    return f"{topic}-value"
+
+
+def registered_version(registry_url: str, topic: str) -> Version:
+    """Return which version producers of the topic are at: 2 as soon as the registry has it.
+
+    Raises:
+        RegistryError: If the registry doesn't answer.
+    """
+    latest = SchemaRegistry({"url": registry_url}).latest(subject_of(topic))
+    known = [field["name"] for field in json.loads(latest.text)["fields"]] if latest else []
+    return 2 if NEW_FIELD in known else 1
+
+
+class DeliveryProducer(TopicProducer):
+    """A producer of deliveries in Confluent's Avro format, keyed by order id as text.
+
+    Args:
+        bootstrap: The brokers, ``host:port``.
+        topic: An existing topic.
+        registry_url: The schema registry, which gets the schemas under ``<topic>-value``.
+        version: The version to begin with; registered at once.
+
+    Attributes:
+        subject: The registry's name for the values' schemas.
+        version: The version in use.
+
+    Raises:
+        KafkaLakeError: The registry doesn't take the schema.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, registry_url: str, version: Version) -> None:
+        super().__init__(bootstrap, topic)
+        self.subject = subject_of(topic)
+        self._context = SerializationContext(topic, MessageField.VALUE)
+        self._registry_url = registry_url
+        self._registry = SchemaRegistryClient({"url": registry_url})
+        self.use(version)
+
+    def use(self, version: Version) -> None:
+        """Register a version of the schema, and go on with it.
+
+        Raises:
+            KafkaLakeError: The registry doesn't take it; the version before is still in use.
+        """
+        try:
+            self._registry.register_schema(self.subject, Schema(schema(version), "AVRO"))
+        except (SchemaRegistryError, httpx.HTTPError) as error:
+            raise KafkaLakeError(
+                f"version {version} of {self.subject} could not be registered at {self._registry_url}: {error}"
+            ) from error
+        self._serializer = AvroSerializer(self._registry, schema(version), conf={"subject.name.strategy.type": "TOPIC"})
+        self.version = version
+
+    def send_delivery(self, delivery: Delivery) -> None:
+        """Queue one delivery, with the fields that the version in use has; raises what ``send`` raises."""
+        self.send(str(delivery.order_id), self._serializer(_datum(delivery), self._context))
+
+
+def _datum(delivery: Delivery) -> dict[str, Any]:
+    datum = asdict(delivery)
+    # The encoder leaves out what the schema doesn't have: the key, and the tip in version 1.
+    return {**datum, "courier": {"name": datum["courier"], "vehicle": datum["vehicle"]}}
+
+
+def next_order_id(bootstrap: str, topic: str) -> int:
+    """Return an id greater than every delivered order's in the topic; raises what ``next_id`` raises."""
+    return next_id(bootstrap, topic, lambda message: int(message.key()))
+
+
+def produce_deliveries(
+    producer: DeliveryProducer,
+    deliveries: Iterable[Delivery],
+    progress: Callable[[int], Any] | None = None,
+) -> None:
+    """Produce deliveries and wait until all are in the topic.
+
+    Args:
+        producer: Of the version that they shall be written with.
+        deliveries: What to produce.
+        progress: Called with the number of deliveries queued so far.
+
+    Raises:
+        KafkaLakeError: A delivery failed; part of them may be in the topic.
+    """
+    number = 0
+    for number, delivery in enumerate(deliveries, start=1):
+        producer.send_delivery(delivery)
+        if progress and number % 1000 == 0:
+            progress(number)
+    producer.flush()
+    if progress:
+        progress(number)
+
+
+def trickle(
+    producer: DeliveryProducer,
+    first_id: int,
+    rate: float,
+    upgrade_after: float,
+    stop: Event,
+    say: Callable[[str], None],
+    seed: int | None = None,
+) -> None:
+    """Produce live deliveries until ``stop`` is set; those after a while by version 2.
+
+    Args:
+        producer: Of version 1, or of version 2 if the topic has come that far.
+        first_id: The first order's number.
+        rate: Deliveries per second.
+        upgrade_after: Seconds after which version 1 gives way to version 2.
+        stop: Ends the trickle; what is queued is delivered first.
+        say: Called with a line for the user when version 2 comes.
+        seed: Makes the deliveries repeatable.
+
+    Raises:
+        KafkaLakeError: A delivery failed, or the registry doesn't take version 2.
+    """
+    rng = random.Random(seed)
+    upgrade_at = time.monotonic() + upgrade_after
+    for order_id in count(first_id):
+        if stop.wait(1 / rate):
+            break
+        if producer.version == 1 and time.monotonic() >= upgrade_at:
+            producer.use(2)
+            say(f"From now on deliveries have a {NEW_FIELD}: version 2 of {producer.subject} is registered")
+        producer.send_delivery(generate_delivery(rng, order_id, datetime.now(UTC)))
+    producer.flush()

@@ -1,0 +1,73 @@
+"""Waits until Dagster's runs have done what the demo asks of them, or tells why they haven't."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kafka_lake.demo.runs import DagsterRuns, Run
+from kafka_lake.errors import KafkaLakeError
+
+TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Watch:
+    """The runs of one stack.
+
+    Args:
+        runs: Where to ask.
+        began: Runs that ended before count not; seconds since the epoch.
+        check: Raises if a server has ended.
+        say: Called with what is being waited for.
+        timeout: Seconds that one wait may take.
+    """
+
+    runs: DagsterRuns
+    began: float
+    check: Callable[[], None]
+    say: Callable[[str], None]
+    timeout: float = TIMEOUT_S
+
+    def until(self, done: Callable[[list[Run]], bool], what: str) -> list[Run]:
+        """Wait until the runs are as they should be, and return them, newest first.
+
+        Args:
+            done: Whether they are.
+            what: What is waited for while no run is under way.
+
+        Raises:
+            KafkaLakeError: If a run fails, with its cause; if a server ends; if time is up.
+        """
+        deadline = time.monotonic() + self.timeout
+        while True:
+            self.check()
+            recent = self.runs.since(self.began)
+            for run in recent:
+                if run.status in ("FAILURE", "CANCELED"):
+                    raise KafkaLakeError(f"Run {run.run_id} of {', '.join(run.assets)}: {self._cause(run)}")
+            if done(recent):
+                return recent
+            active = [
+                f"run {run.run_id[:8]} of {', '.join(run.assets)}: {run.status}" for run in recent if not run.ended
+            ]
+            waiting = "; ".join(active) or f"Waiting for {what}"
+            if time.monotonic() > deadline:
+                raise KafkaLakeError(f"The demo wasn't done after {self.timeout:.0f} s. It was at this: {waiting}.")
+            self.say(waiting)
+            time.sleep(1)
+
+    def _cause(self, run: Run) -> str:
+        return self.runs.report(run.run_id).failure or f"it ended as {run.status}, and its events name no cause"
+
+
+def made(runs: list[Run], asset: tuple[str, str], after: float, by_sensor: bool = False) -> list[Run]:
+    """Return the runs that have made an asset after a moment, the first to end first.
+
+    Args:
+        runs: The runs to choose from.
+        asset: Namespace and name of its table.
+        after: Seconds since the epoch.
+        by_sensor: Count those only that a sensor asked for.
+    """
+    found = [run for run in runs if run.status == "SUCCESS" and "/".join(asset) in run.assets and run.ended > after]
+    return sorted((run for run in found if run.sensor or not by_sensor), key=lambda run: run.ended)
