@@ -168,13 +168,13 @@ class DeliveryProducer(TopicProducer):
 
     def send_delivery(self, delivery: Delivery) -> None:
         """Queue one delivery, with the fields that the version in use has; raises what ``send`` raises."""
-        self.send(str(delivery.order_id), self._serializer(_datum(delivery), self._context))
+        self.send(str(delivery.order_id), self._serializer(datum(delivery), self._context))
 
 
-def _datum(delivery: Delivery) -> dict[str, Any]:
-    datum = asdict(delivery)
-    # The encoder leaves out what the schema doesn't have: the key, and the tip in version 1.
-    return {**datum, "courier": {"name": datum["courier"], "vehicle": datum["vehicle"]}}
+def datum(delivery: Delivery) -> dict[str, Any]:
+    """Return a delivery as Avro's encoder takes it, which leaves out what its schema doesn't have."""
+    fields = asdict(delivery)
+    return {**fields, "courier": {"name": fields["courier"], "vehicle": fields["vehicle"]}}
 
 
 def next_order_id(bootstrap: str, topic: str) -> int:

@@ -38,7 +38,7 @@ def stay_up(ports: Ports, demo: bool, rate: float, say: Callable[[str], None]) -
     connect = "SPARK_REMOTE" not in os.environ
     check_free(*([ports.broker, ports.registry] if demo else []), ports.ui, *([ports.connect] if connect else []))
     with interruptible(), Stack(ports, say) as stack:
-        trickles = _demo_trickles(stack, rate, say) if demo else []
+        trickles = demo_trickles(stack, rate, say) if demo else []
         if connect:
             stack.start_connect()
         url = stack.start_dagster()
@@ -52,8 +52,18 @@ def stay_up(ports: Ports, demo: bool, rate: float, say: Callable[[str], None]) -
                 time.sleep(1)
 
 
-def _demo_trickles(stack: Stack, rate: float, say: Callable[[str], None]) -> list[Trickle]:
-    """Start broker and registry, make the topics, and return what fills them."""
+def demo_trickles(stack: Stack, rate: float, say: Callable[[str], None]) -> list[Trickle]:
+    """Start broker and registry, make the topics, and return what fills them until told to stop.
+
+    Args:
+        stack: Starts the servers.
+        rate: Orders per second; a fifth as many deliveries.
+        say: Called with lines for the user; with the reason, if the registry can't be retrieved and the deliveries
+            are left out.
+
+    Raises:
+        KafkaLakeError: If a server can't start or a topic can't be made.
+    """
     bootstrap = stack.start_broker()
     topics.ensure_topic(bootstrap, orders.TOPIC, orders.PARTITIONS)
     trickles: list[Trickle] = [lambda stop: orders.trickle(bootstrap, orders.TOPIC, rate, stop)]

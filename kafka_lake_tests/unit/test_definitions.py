@@ -42,8 +42,17 @@ def described():
     }
 
 
-def test_definitions_are_as_reviewed():
+def test_definitions_are_as_reviewed(monkeypatch):
+    monkeypatch.delenv("KAFKA_LAKE_SCHEMA_REGISTRY_URL", raising=False)
     text = json.dumps(described(), indent=2) + "\n"
     if os.environ.get("UPDATE_SNAPSHOTS"):
         SNAPSHOT.write_text(text)
     assert text == SNAPSHOT.read_text(), "if this is what you want: UPDATE_SNAPSHOTS=1 pytest " + __file__
+
+
+def test_a_registry_adds_the_topic_that_needs_one_and_nothing_else(monkeypatch):
+    monkeypatch.setenv("KAFKA_LAKE_SCHEMA_REGISTRY_URL", "http://127.0.0.1:9")
+    found, without = described(), json.loads(SNAPSHOT.read_text())
+    added = {"kafka/pizza-deliveries", "pizza/deliveries", "pizza/deliveries__dead_letters"}
+    assert found["assets"].keys() - without["assets"].keys() == added
+    assert {**found, "assets": {key: found["assets"][key] for key in without["assets"]}} == without

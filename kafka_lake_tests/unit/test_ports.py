@@ -63,16 +63,18 @@ def test_the_same_port_twice_is_refused() -> None:
 
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("BROKER", "UI", "CONNECT"):
+    for name in ("BROKER", "UI", "CONNECT", "REGISTRY"):
         monkeypatch.delenv(f"KAFKA_LAKE_{name}_PORT", raising=False)
     ports = Ports.from_env()
-    assert (ports.broker.number, ports.ui.number, ports.connect.number) == (19092, 3000, 15002)
+    numbers = (ports.broker.number, ports.ui.number, ports.connect.number, ports.registry.number)
+    assert numbers == (19092, 3000, 15002, 19095)
     assert ports.broker.address == "127.0.0.1:19092"
 
 
 def test_environment_sets_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_LAKE_UI_PORT", "3456")
-    assert Ports.from_env().ui.number == 3456
+    monkeypatch.setenv("KAFKA_LAKE_REGISTRY_PORT", "3457")
+    assert (Ports.from_env().ui.number, Ports.from_env().registry.number) == (3456, 3457)
 
 
 @pytest.mark.parametrize("value", ["http", "0", "65536", "-1", "³"])
