@@ -217,7 +217,7 @@ class _Place:
     aliases: frozenset[str]
 
     def step(self, name: str, was: str | None = None, aliases: Iterable[str] = ()) -> "_Place":
-        names = {name, was or name, *aliases}
+        names = {name, *aliases}
         reached = frozenset(_joined_path(alias, each) for alias in self.aliases for each in names)
         return _Place(_joined_path(self.path, name), _joined_path(self.was, was or name), reached)
 
@@ -389,8 +389,13 @@ class _Evolving:
         for column in columns:
             for source, rest in _by_source(column.take(mine[column.name])).items():
                 versions += self._divert(column, source, rest, owners[source][1:], taken, place, ledger.quiet)
-        made = (self._made(c, len(shapes), not place.path, ledger) for c in (*columns, *versions))
-        return [each for each in made if each is not None]
+        fields = []
+        # A loop: comprehensions are calls, and types may be as deep as the interpreter's stack.
+        for column in (*columns, *versions):
+            made = self._made(column, len(shapes), not place.path, ledger)
+            if made is not None:
+                fields.append(made)
+        return fields
 
     def _renames_at(self, place: _Place) -> dict[str, str]:
         """Return the renames of one level: old name → the name that it comes to, through others in between."""

@@ -54,11 +54,11 @@ def schema_history(table: Table) -> list[SchemaVersion]:
             continue
         schema = schemas[snapshot.schema_id]
         notes = [_CUT_OFF] if not found and _had_others_before(snapshot) else []
-        if found and not changes(before, schema):
+        differences = _differences(before, schema)
+        if not differences:
             continue
         position, unread = _position(snapshot)
         committed, note = _time(snapshot.timestamp_ms), " ".join([*notes, *unread])
-        differences = _differences(before, schema)
         found.append(SchemaVersion(schema.schema_id, snapshot.snapshot_id, committed, differences, position, note))
         before = schema
     if pending := _differences(before, table.schema()):

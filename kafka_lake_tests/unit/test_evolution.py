@@ -166,7 +166,8 @@ def test_ids_docs_and_defaults_of_columns_stay():
 
 
 def test_ids_of_new_columns_are_no_others():
-    columns = run(rec(a=rec(b=INT)), rec(c=many(rec(d=by_key(INT))))).columns
+    table = StructType(NestedField(2, "a", StructType(NestedField(3, "b", INT, required=False)), required=False))
+    columns = run(table, rec(c=many(rec(d=by_key(INT))))).columns
     assert len(Schema(*columns.fields)._lazy_id_to_name) == 7
 
 
@@ -308,6 +309,11 @@ def test_a_second_column_that_is_there_takes_its_values_whatever_the_policy(poli
     assert done.refused == ()
 
 
+def test_a_second_column_is_second_wherever_it_stands():
+    done = settled(rec(a__v2=TEXT, a=INT), rec(a=LONG), sources={"a__v2": "a"})
+    assert (kinds(done.changes), done.conflicts) == ([("a", "widened")], ())
+
+
 def test_a_column_of_that_name_that_is_another_fields_is_left_alone():
     done = settled(rec(a=INT, a__v2=TEXT), rec(a=TEXT, a__v2=TEXT), on_incompatible="new_column")
     assert done.sources == {"a__v3": "a"}
@@ -392,6 +398,11 @@ def test_a_recorded_source_is_never_exchanged():
     assert done.sources == {"id": "ID", "id__2": "id"}
 
 
+def test_a_field_that_has_a_column_feeds_no_other_in_another_case():
+    done = settled(rec(id=INT, ID__2=TEXT), rec(ID=TEXT), sources={"ID__2": "ID"})
+    assert (done.sources, done.conflicts) == ({"ID__2": "ID"}, ())
+
+
 def test_sources_stay_while_their_column_does():
     assert run(rec(a=INT), sources={"a": "A!", "b": "B!"}).sources == {"a": "A!"}
     assert run(rec(a=INT), rec(c=INT), sources={"a": "A!"}).sources == {"a": "A!"}
@@ -466,6 +477,11 @@ def test_a_nested_rename_speaks_of_either_name_of_the_parent(path):
         Change("items.element.y", "widened", "int", "long"),
     )
     assert done.also == {"place": ("where",), "place.code": ("zip",), "items.element.y": ("x",)}
+
+
+def test_a_rename_means_the_name_in_its_own_case():
+    done = settled(rec(old=INT), rec(Old=TEXT), renames={"Old": "new"})
+    assert shown(done.columns) == {"old": "int", "new": "string"}
 
 
 def test_a_rename_of_a_rename():
@@ -710,10 +726,11 @@ def test_whatever_comes(before, shapes, policy):
 def test_the_order_of_schemas_changes_no_type_of_the_table(before, shapes):
     made = run(None, before)
 
+    paths = set(Schema(*made.columns.fields).column_names)
+
     def of_the_table(order):
         done = run(made.columns, *order, sources=made.sources)
-        safe = {c for c in done.changes if c.kind != "added"}
-        return safe, {(c.column, c.got) for c in done.conflicts if c.column in names}
+        changed = {c for c in done.changes if c.kind != "added"}
+        return changed, {(c.column, c.got) for c in done.conflicts if c.column in paths}
 
-    names = {f.name for f in made.columns.fields}
-    assert of_the_table(shapes)[0] == of_the_table(shapes[::-1])[0]
+    assert of_the_table(shapes) == of_the_table(shapes[::-1])

@@ -292,6 +292,13 @@ def test_columns_of_others_may_have_dots(catalog):
     assert type_name(catalog.table(NAME).schema().as_struct()) == "struct<a.b: struct<c: long, d.e: long>>"
 
 
+def test_a_dot_is_no_path_where_a_column_has_it(catalog):
+    table = ensure_table(catalog, NAME, Schema(optional(1, "a", StructType(optional(2, "c", IntegerType())))))
+    wanted = Schema(*table.schema().fields, optional(3, "a.b", LongType()))
+    apply_changes(table, wanted, needed_changes(table.schema(), wanted))
+    assert type_name(catalog.table(NAME).schema().as_struct()) == "struct<a: struct<c: int>, a.b: long>"
+
+
 def test_a_schema_that_others_changed_meanwhile_is_left_alone(catalog):
     mine, other = ensure_table(catalog, NAME, DEEP), catalog.table(NAME)
     with other.update_schema() as update:
