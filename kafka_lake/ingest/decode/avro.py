@@ -42,7 +42,7 @@ TYPES: tuple[tuple[str, str, str, str, str], ...] = (
     ("string", "uuid", "string", "string", "In lower case; text that is no UUID stays as it is."),
     ("bytes", "", "binary", "binary", ""),
     ("bytes, fixed", "decimal", "decimal(p, s)", "decimal(p, s)", "Up to 38 digits."),
-    ("bytes, fixed", "decimal", "string", "string", "Beyond 38 digits: all digits as text, `-12.50`. At most 1 KiB."),
+    ("bytes, fixed", "decimal", "string", "string", "Beyond 38 digits: all as text, `-12.50`; of at most 128 bytes."),
     ("bytes", "big-decimal", "string", "string", "All digits as text; `12E3` where the scale isn't 0 to 1024."),
     ("fixed", "", "binary", "binary", ""),
     ("fixed", "uuid", "string", "string", "Of 16 bytes; `8-4-4-4-12` in lower case."),
@@ -92,13 +92,14 @@ _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 _END = bytes.fromhex("f4a3db95f4f4e4f05c")
 # The same as an Avro long. No end of a payload and beginning of this number make up this number.
 _END_NUMBER = 3346396433918683386
+_MANY_TYPES = 50
 _MAX_TYPES = 20_000
 _MAX_DEPTH = 100
 _MAX_DIGITS = 38
-_MAX_UNSCALED_BYTES = 1024
+_MAX_UNSCALED_BYTES = 128
 _MAX_SCALE = 1024
 _LIMB = 10**9
-_UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+_UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\z"
 _REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or let the writer change its schema."
 
 
@@ -114,7 +115,7 @@ def avro_type(schema: WriterSchema) -> T.DataType:
     Raises:
         SchemaNotSupportedError: If the schema is invalid, contains itself, or has nothing that could be a column.
     """
-    return _value_of(schema).type
+    return _value_of(schema)[0].type
 
 
 def decode_avro(payload: Column, schema: WriterSchema, *, field: str | None = None) -> Column:
@@ -138,22 +139,26 @@ def decode_avro(payload: Column, schema: WriterSchema, *, field: str | None = No
     Raises:
         SchemaNotSupportedError: As `avro_type`.
     """
-    value = _value_of(schema)
+    value, size = _value_of(schema)
     framed = {"type": "record", "name": "framed", "fields": [_field("value", value.avro), _field("end", "long")]}
     decoded = from_avro(F.concat(payload, F.lit(bytearray(_END))), json.dumps(framed), _OPTIONS)
 
     def whole(frame: Column) -> Column:
         # Spark sees that what is named twice, and not in a branch alone, is the same, and decodes once.
-        ends = [frame.isNotNull(), frame.getField("end") == F.lit(_END_NUMBER)]
+        ends = [frame.isNotNull(), frame.getField("end").eqNullSafe(F.lit(_END_NUMBER))]
         return F.least(*ends, *value.conditions(frame.getField("value")))
 
     def built(frame: Column) -> Column:
         made = value.built(frame.getField("value"))
         return made if field is None else F.struct(made.alias(field))
 
-    if value.loops:
-        # The arguments of each function with a lambda are evaluated apart: bound to a variable, this decodes once.
-        return F.get(F.transform(F.filter(F.array(decoded), whole), built), F.lit(0))
+    if value.loops or size > _MANY_TYPES:
+        # Each mention of `decoded` has a decoder of its own until Spark finds out that they are the same; and the
+        # arguments of each function with a lambda are evaluated apart. Bound to a variable, there is one.
+        good = F.filter(F.array(decoded), whole)
+        if value.build is None and field is None:
+            return F.get(good, F.lit(0)).getField("value")
+        return F.get(F.transform(good, built), F.lit(0))
     return F.when(whole(decoded), built(decoded))
 
 
@@ -210,9 +215,11 @@ class _Value:
 _NULL = _Value("null", T.NullType(), takes_bytes=False)
 
 
-def _value_of(schema: WriterSchema) -> _Value:
+def _value_of(schema: WriterSchema) -> tuple[_Value, int]:
+    """Return how a schema's values are read, and how many types it has."""
     try:
-        return _Reader(schema).root()
+        reader = _Reader(schema)
+        return reader.root(), reader.count
     except RecursionError:
         raise SchemaNotSupportedError(f"Avro: {schema.label} is nested too deeply.", _REMEDY) from None
 
@@ -636,47 +643,69 @@ def _varint_size(number: Column) -> Column:
     return size
 
 
+def _let(value: Column, use: Expression) -> Column:
+    """Return what `use` makes of a value that it names more than once, evaluated once."""
+    return F.get(F.transform(F.array(value), use), F.lit(0))
+
+
 def _digits(unscaled: Column) -> Column:
     """Return a number of two's complement as decimal text.
 
-    Limbs of nine digits, the lowest first, take up 32 bits of the number after the other.
+    Limbs of nine digits, the lowest first, take up 32 bits of the number after the other. What is negative counts as
+    its complement, which is one less than its magnitude.
     """
-    text = F.hex(unscaled)
-    negative = F.substring(text, 1, 1) >= "8"
-    magnitude = F.when(negative, F.translate(text, "0123456789ABCDEF", "FEDCBA9876543210")).otherwise(text)
-    words = F.ceil(F.octet_length(unscaled) / 4).cast("int")
-    padded = F.lpad(magnitude, words * 8, F.lit("0"))
+
+    def text_of(limbs: Column) -> Column:
+        nines = F.reverse(F.transform(limbs, lambda limb: F.lpad(limb.cast("string"), 9, "0")))
+        stripped = F.ltrim(F.concat_ws("", nines), F.lit("0"))
+        return _let(stripped, lambda digits: F.when(digits == "", "0").otherwise(digits))
+
+    def of_hex(text: Column) -> Column:
+        negative = F.substring(text, 1, 1) >= "8"
+        of_64_bits = F.conv(F.lpad(text, 16, F.when(negative, "F").otherwise("0")), 16, -10)
+        complement = F.translate(text, "0123456789ABCDEF", "FEDCBA9876543210")
+        words = F.ceil(F.length(text) / 8).cast("int")
+        padded = F.lpad(F.when(negative, complement).otherwise(text), words * 8, F.lit("0"))
+        limbs = _let(padded, lambda whole: _limbs(whole, words))
+        exact = _shifted(limbs, 1, F.when(negative, 1).otherwise(0).cast("bigint"))
+        of_more = F.concat(F.when(negative, "-").otherwise(""), text_of(exact))
+        return F.when(F.length(text) <= 16, of_64_bits).otherwise(of_more)
+
+    return F.when(unscaled.isNotNull(), _let(F.hex(unscaled), of_hex))
+
+
+def _limbs(text: Column, words: Column) -> Column:
+    """Return the limbs of a number of so many words of eight hexadecimal digits."""
     zeros = F.array_repeat(F.lit(0).cast("bigint"), words + F.ceil(words / 8).cast("int"))
 
-    def shifted(limbs: Column, factor: int, addend: Column) -> Column:
-        start = F.struct(F.array().cast("array<bigint>").alias("limbs"), addend.alias("carry"))
-
-        def step(state: Column, limb: Column) -> Column:
-            total = limb * F.lit(factor) + state.getField("carry")
-            done = F.concat(state.getField("limbs"), F.array(total % _LIMB))
-            return F.struct(done.alias("limbs"), F.call_function("div", total, F.lit(_LIMB)).alias("carry"))
-
-        return F.aggregate(limbs, start, step, lambda state: state.getField("limbs"))
-
     def taken(limbs: Column, word: Column) -> Column:
-        return shifted(limbs, 2**32, F.conv(F.substr(padded, word * 8 + 1, F.lit(8)), 16, 10).cast("bigint"))
+        return _shifted(limbs, 2**32, F.conv(F.substr(text, word * 8 + 1, F.lit(8)), 16, 10).cast("bigint"))
 
-    limbs = F.aggregate(F.sequence(F.lit(0), words - 1), zeros, taken)
-    # A negative number's complement is one less than its magnitude.
-    exact = shifted(limbs, 1, F.when(negative, 1).otherwise(0).cast("bigint"))
-    nines = F.reverse(F.transform(exact, lambda limb: F.lpad(limb.cast("string"), 9, "0")))
-    stripped = F.ltrim(F.concat_ws("", nines), F.lit("0"))
-    digits = F.when(stripped == "", "0").otherwise(stripped)
-    return F.when(unscaled.isNotNull(), F.concat(F.when(negative, "-").otherwise(""), digits))
+    return F.aggregate(F.sequence(F.lit(0), words - 1), zeros, taken)
 
 
-def _with_point(digits: Column, scale: Column) -> Column:
-    sign, magnitude = F.regexp_extract(digits, "^-?", 0), F.ltrim(digits, F.lit("-"))
-    padded = F.lpad(magnitude, F.greatest(F.length(magnitude), scale + 1), F.lit("0"))
-    whole = F.substr(padded, F.lit(1), F.length(padded) - scale)
-    plain = F.concat(sign, whole, F.lit("."), F.right(padded, scale))
-    scientific = F.concat(digits, F.lit("E"), (-scale.cast("bigint")).cast("string"))
-    return F.when(scale == 0, digits).when(scale.between(1, _MAX_SCALE), plain).otherwise(scientific)
+def _shifted(limbs: Column, factor: int, addend: Column) -> Column:
+    start = F.struct(F.array().cast("array<bigint>").alias("limbs"), addend.alias("carry"))
+
+    def step(state: Column, limb: Column) -> Column:
+        total = limb * F.lit(factor) + state.getField("carry")
+        done = F.concat(state.getField("limbs"), F.array(total % _LIMB))
+        return F.struct(done.alias("limbs"), F.call_function("div", total, F.lit(_LIMB)).alias("carry"))
+
+    return F.aggregate(limbs, start, step, lambda state: state.getField("limbs"))
+
+
+def _with_point(number: Column, scale: Column) -> Column:
+    def pointed(digits: Column) -> Column:
+        magnitude = F.ltrim(digits, F.lit("-"))
+        whole = F.greatest(F.length(magnitude) - scale, F.lit(1))
+        padded = F.lpad(magnitude, whole + scale, F.lit("0"))
+        sign = F.when(digits.startswith("-"), "-").otherwise("")
+        plain = F.concat(sign, F.substr(padded, F.lit(1), whole), F.lit("."), F.right(padded, scale))
+        scientific = F.concat(digits, F.lit("E"), (-scale.cast("bigint")).cast("string"))
+        return F.when(scale == 0, digits).when(scale.between(1, _MAX_SCALE), plain).otherwise(scientific)
+
+    return _let(number, pointed)
 
 
 def _or_null(condition: Column) -> Column:

@@ -1,0 +1,633 @@
+"""Avro by the real Spark: the reference encoder's bytes become the documented columns, and no bytes break the JVM."""
+
+import io
+import json
+import random
+import string
+import struct
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as clock
+from decimal import Decimal, localcontext
+from typing import Any
+
+import fastavro
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafka_lake.ingest.decode.avro import TYPES, avro_type, decode_avro
+from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake.spark.resource import SparkResource
+
+pytestmark = pytest.mark.integration
+
+END = bytes.fromhex("f4a3db95f4f4e4f05c")
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def spark(spark_resource: SparkResource) -> Any:
+    return spark_resource.spark_session
+
+
+def writer(schema: Any, **references: str) -> WriterSchema:
+    return WriterSchema("AVRO", json.dumps(schema), references)
+
+
+def encode(schema: Any, *values: Any) -> list[bytes]:
+    parsed, payloads = fastavro.parse_schema(schema), []
+    for value in values:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, value)
+        payloads.append(out.getvalue())
+    return payloads
+
+
+def record(**fields: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields.items()]}
+
+
+def typed(base: str, logical: str, **more: Any) -> dict[str, Any]:
+    return {"type": base, "logicalType": logical, **more}
+
+
+def listed(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def mapped(values: Any) -> dict[str, Any]:
+    return {"type": "map", "values": values}
+
+
+def frame(spark: SparkSession, schema: WriterSchema, payloads: Sequence[bytes | None], **settings: Any) -> DataFrame:
+    rows = spark.createDataFrame([(number, p) for number, p in enumerate(payloads)], "number int, payload binary")
+    # One task, so that a decoder meets good and bad records in turn.
+    ordered = rows.coalesce(1).sortWithinPartitions("number")
+    return ordered.select("number", decode_avro(F.col("payload"), schema, **settings).alias("value"))
+
+
+def decode(spark: SparkSession, schema: Any, payloads: Sequence[bytes | None], **settings: Any) -> list[Any]:
+    """Return what Spark makes of the payloads, as Python values; the type is as promised."""
+    schema = schema if isinstance(schema, WriterSchema) else writer(schema)
+    decoded = frame(spark, schema, payloads, **settings)
+    if not settings:
+        assert decoded.schema["value"].dataType.jsonValue() == without_comments(avro_type(schema).jsonValue())
+    rows = decoded.toArrow().to_pylist(maps_as_pydicts="strict")
+    return [row["value"] for row in sorted(rows, key=lambda row: row["number"])]
+
+
+def without_comments(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: {} if key == "metadata" else without_comments(value) for key, value in node.items()}
+    return [without_comments(each) for each in node] if isinstance(node, list) else node
+
+
+def varint(number: int) -> bytes:
+    return encode("long", number)[0]
+
+
+def unscaled(number: int) -> bytes:
+    return number.to_bytes((number.bit_length() + 8) // 8, "big", signed=True)
+
+
+def big_decimal(number: int, scale: int) -> bytes:
+    return encode("bytes", unscaled(number))[0] + varint(scale)
+
+
+# The types, one by one.
+
+ID = "123e4567-e89b-12d3-a456-426614174000"
+LOGICAL: list[tuple[str, Any, list[tuple[Any, Any]]]] = [
+    ("boolean", "boolean", [(True, True), (False, False)]),
+    ("int", "int", [(-(2**31), -(2**31)), (2**31 - 1, 2**31 - 1)]),
+    ("int date", typed("int", "date"), [
+        (day, day) for day in (date.min, date(1582, 10, 10), date.max)
+    ]),
+    ("int time-millis", typed("int", "time-millis"), [
+        (clock(0), "00:00:00.000000"), (clock(9, 5), "09:05:00.000000"), (clock(23, 59, 59, 999000), "23:59:59.999000")
+    ]),
+    ("long", "long", [(-(2**63), -(2**63)), (2**63 - 1, 2**63 - 1)]),
+    ("long time-micros", typed("long", "time-micros"), [
+        (clock(0, 0, 0, 1), "00:00:00.000001"), (clock(12), "12:00:00.000000"), (clock.max, "23:59:59.999999")
+    ]),
+    ("long timestamp-millis", typed("long", "timestamp-millis"), [
+        (-1, datetime(1969, 12, 31, 23, 59, 59, 999000, UTC)),
+        (1577836800123, datetime(2020, 1, 1, 0, 0, 0, 123000, UTC)),
+    ]),
+    ("long timestamp-micros", typed("long", "timestamp-micros"), [
+        (-1, datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)),
+        (datetime(1, 1, 1, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)),
+        (datetime(9999, 12, 31, 23, 59, 59, 999999, UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)),
+    ]),
+    ("long timestamp-nanos", typed("long", "timestamp-nanos"), [(2**63 - 1, 2**63 - 1), (-1, -1)]),
+    ("long local-timestamp-millis", typed("long", "local-timestamp-millis"), [
+        (-1, datetime(1969, 12, 31, 23, 59, 59, 999000)), (1577836800123, datetime(2020, 1, 1, 0, 0, 0, 123000))
+    ]),
+    ("long local-timestamp-micros", typed("long", "local-timestamp-micros"), [
+        (-1, datetime(1969, 12, 31, 23, 59, 59, 999999)), (datetime(2026, 3, 29, 2, 30), datetime(2026, 3, 29, 2, 30))
+    ]),
+    ("long local-timestamp-nanos", typed("long", "local-timestamp-nanos"), [(7, 7)]),
+    ("float", "float", [(1.5, 1.5), (-0.0, -0.0), (float("inf"), float("inf"))]),
+    ("double", "double", [(1e308, 1e308), (5e-324, 5e-324), (float("-inf"), float("-inf"))]),
+    ("string", "string", [("", ""), ("Zoë 🍕 \x00,", "Zoë 🍕 \x00,")]),
+    ("string uuid", typed("string", "uuid"), [
+        (uuid.UUID(ID), ID), (ID.upper(), ID), ("Not a UUID", "Not a UUID"), (ID.upper() + "\n", ID.upper() + "\n")
+    ]),
+    ("bytes", "bytes", [(b"", b""), (b"\x00\xff,", b"\x00\xff,")]),
+    ("bytes decimal", typed("bytes", "decimal", precision=38, scale=10), [
+        (Decimal("-0.0000000001"), Decimal("-0.0000000001")), (unscaled(10**38 - 1), Decimal("9" * 28 + "." + "9" * 10))
+    ]),
+    ("bytes decimal 39", typed("bytes", "decimal", precision=300, scale=2), [
+        (unscaled(number), text) for number, text in (
+            (0, "0.00"), (1, "0.01"), (-1, "-0.01"), (-128, "-1.28"), (255, "2.55"), (-256, "-2.56"),
+            (10**9, "10000000.00"), (2**32, "42949672.96"), (-(2**32), "-42949672.96"),
+            (2**63, "92233720368547758.08"), (-(10**38), "-1" + "0" * 36 + ".00"), (10**300, "1" + "0" * 298 + ".00"),
+        )
+    ] + [(b"\xff" * 9 + b"\x85", "-1.23"), (b"\x00" * 9 + b"\x05", "0.05")]),
+    ("fixed decimal", typed("fixed", "decimal", name="FD", size=9, precision=20, scale=2), [
+        (Decimal("-123456789012345678.90"), Decimal("-123456789012345678.90")), (b"\x00" * 8 + b"\x05", Decimal("0.05"))
+    ]),
+    ("fixed decimal 39", {"type": "fixed", "name": "FW", "size": 20, "logicalType": "decimal", "precision": 40}, [
+        ((-7).to_bytes(20, "big", signed=True), "-7"), ((10**40 - 1).to_bytes(20, "big"), "9" * 40)
+    ]),
+    ("bytes big-decimal", typed("bytes", "big-decimal"), [
+        (big_decimal(1250, 2), "12.50"), (big_decimal(-5, 0), "-5"), (big_decimal(-5, 3), "-0.005"),
+        (big_decimal(12, -3), "12E3"), (big_decimal(12, 1025), "12E-1025"), (big_decimal(0, 70), "0." + "0" * 70),
+        (big_decimal(1, 2**31 - 1), "1E-2147483647"), (big_decimal(1, -(2**31)), "1E2147483648"),
+        (big_decimal(10**300, 300), "1." + "0" * 300),
+    ]),
+    ("fixed", {"type": "fixed", "name": "FX", "size": 3}, [(b"\x00\xff,", b"\x00\xff,")]),
+    ("fixed uuid", {"type": "fixed", "name": "FU", "size": 16, "logicalType": "uuid"}, [(uuid.UUID(ID).bytes, ID)]),
+    ("fixed duration", {"type": "fixed", "name": "FT", "size": 12, "logicalType": "duration"}, [
+        (struct.pack("<III", 1, 2, 3), {"months": 1, "days": 2, "millis": 3}),
+        (b"\xff" * 12, {"months": 2**32 - 1, "days": 2**32 - 1, "millis": 2**32 - 1}),
+    ]),
+    ("enum", {"type": "enum", "name": "EN", "symbols": ["A", "b"]}, [("A", "A"), ("b", "b")]),
+    ("record", {"type": "record", "name": "RE", "fields": [
+        {"name": "id", "type": typed("string", "uuid")}, {"name": "none", "type": "null"},
+        {"name": "one_null", "type": ["null"]}, {"name": "n", "type": ["null", "int"]}, {"name": "N", "type": "int"},
+    ]}, [({"id": ID.upper(), "n": None, "N": 4}, {"id": ID, "n": None, "N": 4})]),
+    ("record without fields", {**record(none="null"), "name": "RN"}, [({}, True)]),
+    ("array", listed(["null", listed(typed("int", "time-millis"))]),
+     [([], []), ([None, [], [clock(1)]], [None, [], ["01:00:00.000000"]])]),
+    ("array of nulls", listed(["null"]), [([None, None], [None, None])]),
+    ("map", mapped(typed("string", "uuid")), [({}, {}), ({"ü": ID.upper()}, {"ü": ID})]),
+    ("map of nulls", mapped("null"), [({"k": None}, {"k": None})]),
+    ("union of null and T", ["null", typed("long", "time-micros")],
+     [(None, None), (clock(1), "01:00:00.000000")]),
+    ("union of one", [{"type": "enum", "name": "UE", "symbols": ["A"]}], [("A", "A")]),
+    ("union of int and long", ["long", "null", "int"], [(2**40, 2**40), (5, 5), (None, None)]),
+    ("union of float and double", ["float", "double"], [(1.5, 1.5), (0.1, 0.1)]),
+    ("union of several", [
+        "null", "int", typed("long", "time-micros"), "string", "bytes",
+        {"type": "fixed", "name": "a.X", "size": 1}, {"type": "enum", "name": "b.X", "symbols": ["A"]},
+        {"type": "record", "name": "Ping", "fields": []},
+        listed(["int", "string"]), mapped("int"),
+    ], [
+        (given, None if name is None else
+         dict.fromkeys(("int", "long", "string", "bytes", "a_X", "b_X", "Ping", "array", "map")) | {name: expected})
+        for given, name, expected in (
+            (None, None, None), (("int", 1), "int", 1), (("long", 2), "long", "00:00:00.000002"),
+            ("s", "string", "s"), (b"s", "bytes", b"s"), (("a.X", b"A"), "a_X", b"A"), (("b.X", "A"), "b_X", "A"),
+            (("Ping", {}), "Ping", True), ({"k": 1}, "map", {"k": 1}),
+            ([1, "x"], "array", [{"int": 1, "string": None}, {"int": None, "string": "x"}]),
+        )
+    ]),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def decoded_types(spark: SparkSession) -> dict[str, Any]:
+    """Return what became of all values of `LOGICAL`, alone in a field and in a map, by one job."""
+    fields, row = {}, {}
+    for number, (_, kind, values) in enumerate(LOGICAL):
+        fields[f"v{number}"], row[f"v{number}"] = kind, values[0][0]
+        again = [name_of(each) for each in kind] if isinstance(kind, list) else name_of(kind)
+        fields[f"m{number}"], row[f"m{number}"] = mapped(again), {str(at): each for at, (each, _) in enumerate(values)}
+    schema = record(**fields)
+    (found,) = decode(spark, schema, encode(schema, row))
+    return {name: (found[f"v{number}"], found[f"m{number}"]) for number, (name, _, _) in enumerate(LOGICAL)}
+
+
+def name_of(kind: Any) -> Any:
+    """Return the name of a type that has one, which is how it is mentioned a second time."""
+    return kind["name"] if isinstance(kind, dict) and "name" in kind else kind
+
+
+@pytest.mark.parametrize("name", [name for name, _, _ in LOGICAL])
+def test_each_type_becomes_what_is_documented(name: str, decoded_types: dict[str, Any]) -> None:
+    wanted = [expected for each, _, values in LOGICAL for _, expected in values if each == name]
+    assert decoded_types[name] == (wanted[0], {str(at): each for at, each in enumerate(wanted)})
+
+
+def test_every_documented_type_is_tried() -> None:
+    tried = {name for name, _, _ in LOGICAL}
+    for avro, logical, *_ in TYPES:
+        for kind in avro.split(", "):
+            if kind not in ("null", "a type that contains itself"):
+                assert f"{kind} {logical}".strip() in tried
+
+
+def test_roots_other_than_records(spark: SparkSession) -> None:
+    assert decode(spark, "long", [*encode("long", 7, -1), b"\x80", b""]) == [7, -1, None, None]
+    times = mapped(typed("int", "time-millis"))
+    assert decode(spark, times, encode(times, {"k": clock(1)}, {})) == [{"k": "01:00:00.000000"}, {}]
+    events = [record(a="int"), {**record(b="string"), "name": "S"}]
+    payloads = encode(events, ("R", {"a": 1}), ("S", {"b": "x"}))
+    assert decode(spark, events, payloads) == [{"R": {"a": 1}, "S": None}, {"R": None, "S": {"b": "x"}}]
+
+
+def test_nulls_are_told_from_malformed_bytes(spark: SparkSession) -> None:
+    empty = record(a=["null", "int"], b=["null", "string"])
+    assert decode(spark, empty, [b"\x00\x00", b"\x00", None]) == [{"a": None, "b": None}, None, None]
+    root = ["null", "string"]
+    assert decode(spark, root, [b"\x00", b"\x02", None], field="value") == [{"value": None}, None, None]
+    assert decode(spark, record(), [b"", b"\x00", None]) == [{}, None, None]
+
+
+def test_types_of_references_and_their_namespaces(spark: SparkSession) -> None:
+    street = {"type": "record", "name": "Street", "namespace": "geo", "fields": [{"name": "name", "type": "string"}]}
+    address = {
+        "type": "record", "name": "geo.Address",
+        "fields": [{"name": "street", "type": "Street"}, {"name": "other", "type": ["null", "geo.Street"]}],
+    }  # fmt: skip
+    order = {"type": "record", "name": "shop.Order", "fields": [
+        {"name": "to", "type": "geo.Address"}, {"name": "from", "type": {"type": "geo.Address"}}
+    ]}  # fmt: skip
+    schema = writer(order, **{"street.avsc": json.dumps(street), "address.avsc": json.dumps(address)})
+    found = decode(spark, schema, [b"\x02a\x00\x02b\x02\x02c"])
+    assert found == [
+        {"to": {"street": {"name": "a"}, "other": None}, "from": {"street": {"name": "b"}, "other": {"name": "c"}}}
+    ]
+
+
+# Schemas and records at random.
+
+TEXT = string.ascii_letters + "äß€🍕\x00\n\"\\'"
+LONG = (-(2**63), 2**63 - 1)
+
+
+class Maker:
+    """Makes schemas at random, and values of them."""
+
+    def __init__(self, seed: int) -> None:
+        self.rnd = random.Random(seed)
+        self.named: dict[str, Any] = {}
+
+    def kind(self, depth: int, union: bool = True) -> Any:
+        if self.named and self.rnd.random() < 0.1:
+            return self.rnd.choice(list(self.named))
+        makers: list[Callable[[], Any]] = [self.simple] * 5
+        if depth > 0:
+            makers += [
+                lambda: self.record(depth - 1),
+                lambda: listed(self.kind(depth - 1)),
+                lambda: mapped(self.kind(depth - 1)),
+            ]
+        if depth > 0 and union:
+            makers += [lambda: self.nullable(depth - 1)] * 2 + [lambda: self.several(depth - 1)]
+        return self.rnd.choice(makers)()
+
+    def simple(self) -> Any:
+        if self.rnd.random() < 0.3:
+            return self.fixed_or_enum()
+        precision = self.rnd.randint(1, 45)
+        scale = self.rnd.randint(0, precision)
+        return self.rnd.choice([
+            "boolean", "int", "long", "float", "double", "bytes", "string", "string", "string",
+            *(typed("int", each) for each in ("date", "time-millis", "unheard-of")),
+            *(typed("long", each) for each in (
+                "time-micros", "timestamp-millis", "timestamp-micros", "timestamp-nanos",
+                "local-timestamp-millis", "local-timestamp-micros",
+            )),
+            typed("string", "uuid"),
+            typed("bytes", "decimal", precision=precision, scale=scale),
+            typed("bytes", "big-decimal"),
+        ])  # fmt: skip
+
+    def fixed_or_enum(self) -> Any:
+        precision = self.rnd.randint(1, 45)
+        return self.known(self.rnd.choice([
+            {"type": "fixed", "size": 19, "logicalType": "decimal", "precision": precision, "scale": precision // 2},
+            {"type": "fixed", "size": 16, "logicalType": "uuid"},
+            {"type": "fixed", "size": 12, "logicalType": "duration"},
+            {"type": "fixed", "size": self.rnd.randint(1, 5)},
+            {"type": "enum", "symbols": ["RED", "green", "Blue_2"]},
+        ]))  # fmt: skip
+
+    def known(self, shell: Any) -> Any:
+        name, space = f"{shell['type'].capitalize()}{self.rnd.getrandbits(40)}", self.rnd.choice(["a", "a.b"])
+        self.named[f"{space}.{name}"] = kind = {**shell, "name": name, "namespace": space}
+        return kind
+
+    def record(self, depth: int) -> Any:
+        names = self.rnd.sample(["a", "b", "A", "value", "end", "member0", "_x", "v"], self.rnd.randint(1, 6))
+        return self.known({"type": "record", "fields": [{"name": each, "type": self.kind(depth)} for each in names]})
+
+    def nullable(self, depth: int) -> Any:
+        kind = self.kind(depth, union=False)
+        return ["null", kind] if self.rnd.random() < 0.8 else [kind, "null"]
+
+    def several(self, depth: int) -> Any:
+        whole = self.rnd.choice(["int", typed("long", "time-micros"), "long"])
+        makers: list[Callable[[], Any]] = [
+            *((lambda kind=kind: kind) for kind in (whole, "boolean", "double", "string", "bytes", "null")),
+            *([lambda: self.record(depth)] * 2),
+            self.fixed_or_enum,
+            lambda: listed(self.kind(depth)),
+        ]
+        return [make() for make in self.rnd.sample(makers, self.rnd.randint(2, 6))]
+
+    def value(self, kind: Any) -> Any:
+        """Return a value of the type, as fastavro's writer wants it."""
+        kind = self.named.get(kind, kind) if isinstance(kind, str) else kind
+        kind = kind if isinstance(kind, dict | list) else {"type": kind}
+        if isinstance(kind, list):
+            branch = self.rnd.choice(kind)
+            return None if branch == "null" else (branch_name(branch), self.value(branch))
+        rnd, base, logical = self.rnd, kind["type"], kind.get("logicalType")
+        if logical == "decimal":
+            digits = rnd.randint(1, kind["precision"])
+            return Decimal(rnd.randrange(-(10**digits) + 1, 10**digits)).scaleb(-kind["scale"])
+        if logical == "big-decimal":
+            return big_decimal(rnd.randrange(-(10**45), 10**45), rnd.randint(-40, 60))
+        if logical in ("time-millis", "time-micros"):
+            micros = rnd.randrange(86_400_000) * 1000 if logical == "time-millis" else rnd.randrange(86_400_000_000)
+            return (datetime.min + timedelta(microseconds=micros)).time()
+        if logical == "date":
+            return date.min + timedelta(days=rnd.randrange((date.max - date.min).days))
+        if logical in TICKS:
+            return rnd.randint(-30_000_000_000, 200_000_000_000) * TICKS[logical] + rnd.randrange(TICKS[logical])
+        if logical == "uuid" and base == "string":
+            return str(uuid.UUID(int=rnd.getrandbits(128)))
+        if base == "record":
+            return {each["name"]: self.value(each["type"]) for each in kind["fields"]}
+        if base == "array":
+            return [self.value(kind["items"]) for _ in range(rnd.choice([0, 1, 3]))]
+        if base == "map":
+            return {self.text(): self.value(kind["values"]) for _ in range(rnd.choice([0, 1, 3]))}
+        simple: dict[str, Callable[[], Any]] = {
+            "boolean": lambda: rnd.random() < 0.5,
+            "int": lambda: rnd.choice([0, -(2**31), 2**31 - 1, rnd.randint(-(2**31), 2**31 - 1)]),
+            "long": lambda: rnd.choice([0, *LONG, rnd.randint(*LONG)]),
+            "float": lambda: rnd.choice([0.0, float("nan"), float("-inf"), rnd.gauss(0, 1e9)]),
+            "double": lambda: rnd.choice([0.0, float("nan"), float("inf"), rnd.gauss(0, 1e200)]),
+            "bytes": lambda: rnd.randbytes(rnd.randrange(9)),
+            "string": self.text,
+            "fixed": lambda: rnd.randbytes(kind["size"]),
+            "enum": lambda: rnd.choice(kind["symbols"]),
+        }
+        return simple[base]()
+
+    def text(self) -> str:
+        return "".join(self.rnd.choices(TEXT, k=self.rnd.randrange(9)))
+
+    def wanted(self, kind: Any, value: Any) -> Any:
+        """Return what Spark shall make of a value that fastavro's reader gave."""
+        kind = self.named.get(kind, kind) if isinstance(kind, str) else kind
+        kind = kind if isinstance(kind, dict | list) else {"type": kind}
+        if isinstance(kind, list):
+            return self.wanted_of_union(kind, value)
+        base, logical = kind["type"], kind.get("logicalType")
+        if logical == "decimal":
+            return value if kind["precision"] <= 38 else f"{value:f}"
+        if logical == "big-decimal":
+            return wanted_big_decimal(value)
+        if logical in ("time-millis", "time-micros"):
+            return value.strftime("%H:%M:%S.%f")
+        if logical == "uuid":
+            return str(value if base == "string" else uuid.UUID(bytes=value))
+        if logical == "duration":
+            return dict(zip(("months", "days", "millis"), struct.unpack("<III", value), strict=True))
+        if base == "record":
+            return {each["name"]: self.wanted(each["type"], value[each["name"]]) for each in kind["fields"]}
+        if base == "array":
+            return [self.wanted(kind["items"], each) for each in value]
+        if base == "map":
+            return {key: self.wanted(kind["values"], each) for key, each in value.items()}
+        return value
+
+    def wanted_of_union(self, kinds: list[Any], value: Any) -> Any:
+        solid = [each for each in kinds if each != "null"]
+        if value is None:
+            return None
+        if isinstance(value, tuple):
+            name, value = value
+        else:
+            bases = {bool: "boolean", float: "double", str: "string", bytes: "bytes", list: "array", clock: "long"}
+            name = bases.get(type(value), "int" if "int" in kinds else "long")
+        if len(solid) == 1:
+            return self.wanted(solid[0], value)
+        (branch,) = [each for each in solid if branch_name(each) == name]
+        none = dict.fromkeys(branch_name(each).rpartition(".")[2] for each in solid)
+        return {**none, name.rpartition(".")[2]: self.wanted(branch, value)}
+
+
+TICKS = {
+    "timestamp-millis": 1_000, "timestamp-micros": 1_000_000, "timestamp-nanos": 10,
+    "local-timestamp-millis": 1_000, "local-timestamp-micros": 1_000_000,
+}  # fmt: skip
+
+
+def branch_name(kind: Any) -> str:
+    if isinstance(kind, str):
+        return kind
+    return f"{kind['namespace']}.{kind['name']}" if "name" in kind else str(kind["type"])
+
+
+def wanted_big_decimal(value: bytes) -> str:
+    reader = io.BytesIO(value)
+    number = int.from_bytes(fastavro.schemaless_reader(reader, "bytes"), "big", signed=True)
+    scale = fastavro.schemaless_reader(reader, "int")
+    with localcontext(prec=2000):
+        return f"{Decimal(number).scaleb(-scale):f}" if scale >= 0 else f"{number}E{-scale}"
+
+
+def neat(value: Any) -> Any:
+    """Return the value with what isn't equal to itself as text."""
+    if isinstance(value, dict):
+        return {key: neat(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [neat(each) for each in value]
+    return "not a number" if isinstance(value, float) and value != value else value
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_records_of_random_schemas(seed: int, spark: SparkSession) -> None:
+    maker = Maker(seed)
+    schema = maker.record(3) if seed % 5 else maker.kind(3)
+    parsed = fastavro.parse_schema(schema)
+    payloads = encode(schema, *(maker.value(schema) for _ in range(20)))
+    read = [
+        fastavro.schemaless_reader(io.BytesIO(each), parsed, None, return_record_name=True, return_named_type=True)
+        for each in payloads
+    ]
+    cut = [payload[: maker.rnd.randrange(len(payload))] for payload in payloads if payload]
+    longer = [payload + END[: maker.rnd.randrange(1, 9)] for payload in payloads]
+    longer += [payload + maker.rnd.randbytes(1) for payload in payloads]
+    found = decode(spark, schema, [*payloads, *cut, *longer], field="it")
+    assert neat(found[: len(payloads)]) == [{"it": neat(maker.wanted(schema, each))} for each in read]
+    assert found[len(payloads) :] == [None] * (len(cut) + len(longer))
+
+
+# Bytes that are none of the schema's.
+
+EVERYTHING = {
+    "type": "record", "name": "R", "fields": [
+        {"name": "l", "type": "long"}, {"name": "s", "type": "string"}, {"name": "n", "type": ["null", "string"]},
+        {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A", "B"]}}, {"name": "d", "type": "double"},
+        {"name": "b", "type": "bytes"}, {"name": "a", "type": listed("string")},
+        {"name": "m", "type": mapped(listed("int"))},
+        {"name": "t", "type": typed("long", "time-micros")},
+        {"name": "u", "type": ["null", "string", {**record(x="int"), "name": "S"}]},
+    ]
+}  # fmt: skip
+FULL = {
+    "l": 2**40, "s": "some text", "n": "more", "e": "B", "d": 1.5, "b": b"\x00\x01", "a": ["x", "yz"],
+    "m": {"k": [1, 2], "": []}, "t": clock(1, 2, 3, 4), "u": ("S", {"x": -5}),
+}  # fmt: skip
+
+
+def test_a_record_cut_anywhere_is_malformed(spark: SparkSession) -> None:
+    (whole,) = encode(EVERYTHING, FULL)
+    found = decode(spark, EVERYTHING, [whole[:length] for length in range(len(whole) + 1)])
+    assert found[:-1] == [None] * len(whole)
+    assert found[-1]["u"] == {"string": None, "S": {"x": -5}}
+
+
+def test_what_goes_on_after_the_record_is_malformed(spark: SparkSession) -> None:
+    (whole,) = encode(EVERYTHING, FULL)
+    tails = [b"\x00", b"\x80", b"\x00" * 9, whole, *(END[:size] for size in range(1, 9)), b"\x80" + END[:8]]
+    assert decode(spark, EVERYTHING, [whole + tail for tail in tails]) == [None] * len(tails)
+
+
+MALFORMED: list[tuple[str, Any, bytes]] = [
+    ("text that is no UTF-8", "string", b"\x02\xff"),
+    ("text that is half a character", listed("string"), b"\x04\x02\xc3\x02\xa9\x00"),
+    ("a key that is no UTF-8", mapped("int"), b"\x02\x02\xff\x00\x00"),
+    ("a value that is no UTF-8", mapped("string"), b"\x02\x02k\x02\xff\x00"),
+    ("text within", listed(["null", listed("string")]),
+     b"\x04\x00\x02\x02\x02\xff\x00\x00"),
+    ("a key within", listed(mapped("int")), b"\x02\x02\x02\xff\x00\x00\x00"),
+    ("text of a branch", ["int", record(s="string")], b"\x02\x02\xff"),
+    ("no symbol", {"type": "enum", "name": "E", "symbols": ["A", "B"]}, b"\x04"),
+    ("no symbol before the first", {"type": "enum", "name": "E", "symbols": ["A", "B"]}, b"\x01"),
+    ("no branch", ["null", "int"], b"\x04\x00"),
+    ("no branch before the first", ["null", "int"], b"\x01"),
+    ("a time after midnight", typed("int", "time-millis"), varint(86_400_000)),
+    ("a time before midnight", typed("long", "time-micros"), varint(-1)),
+    ("a time within", mapped(listed(typed("int", "time-millis"))),
+     b"\x02\x02k\x02" + varint(-1) + b"\x00\x00"),
+    ("a timestamp that microseconds can't count", typed("long", "timestamp-millis"), varint(2**62)),
+    ("an int that is a long", "int", varint(2**40)),
+    ("a number that doesn't end", "long", b"\xff" * 12),
+    ("a decimal of no bytes", typed("bytes", "decimal", precision=9), b"\x00"),
+    ("a long decimal of no bytes", typed("bytes", "decimal", precision=50), b"\x00"),
+    ("a decimal with too many digits", typed("bytes", "decimal", precision=2), b"\x02\x64"),
+    ("a decimal beyond all measure", typed("bytes", "decimal", precision=5000),
+     encode("bytes", b"\x01" * 129)[0]),
+    ("a big-decimal longer than it says", typed("bytes", "big-decimal"), b"\x04\x02\x01\x02\x00"),
+    ("a big-decimal shorter than it says", typed("bytes", "big-decimal"), b"\x08\x02\x01\x02"),
+    ("a string of negative length", "string", varint(-5) + b"abcde"),
+    ("bytes of negative length", "bytes", varint(-(2**63))),
+    ("an array of negative size", listed("int"), varint(-3) + varint(6) + varint(1)),
+]  # fmt: skip
+
+
+def test_bytes_that_no_writer_writes_are_malformed(spark: SparkSession) -> None:
+    columns = [f"c{number}" for number in range(len(MALFORMED))]
+    payloads = spark.createDataFrame(
+        [tuple(payload for _, _, payload in MALFORMED)], ", ".join(f"{each} binary" for each in columns)
+    )
+    refused = [
+        decode_avro(F.col(column), writer(kind)).isNull()
+        for column, (_, kind, _) in zip(columns, MALFORMED, strict=True)
+    ]
+    (row,) = payloads.select(*refused).collect()
+    assert [name for (name, _, _), is_refused in zip(MALFORMED, row, strict=True) if not is_refused] == []
+
+
+def test_lengths_without_bytes_leave_the_jvm_alive(spark: SparkSession) -> None:
+    """Each of the claims alone fits a heap of a gigabyte; what is kept of them from record to record would not."""
+    fields = {f"s{number}": "string" for number in range(20)}
+    schema = record(**fields, b="bytes", a=listed("string"), m=mapped("int"))
+    (good,) = encode(schema, {**dict.fromkeys(fields, "x"), "b": b"", "a": ["y"], "m": {}})
+    payloads = [good]
+    for claim in (63 * MIB, 8 * MIB, 2**31 - 9, 2**31, 2**62, -(2**31), -(2**63)):
+        payloads += [good[: 2 * number] + varint(claim) for number in (0, 10, 20)]
+        payloads += [good[:41] + varint(claim), good[:41] + varint(claim) + varint(100), good[:45] + varint(claim)]
+    payloads += [good[: 2 * number] + varint(63 * MIB) for number in range(20)] + [good]
+    began = time.monotonic()
+    found = decode(spark, schema, payloads)
+    assert [number for number, value in enumerate(found) if value is not None] == [0, len(payloads) - 1]
+    assert time.monotonic() - began < 30
+
+
+def test_random_bytes_are_values_or_malformed(spark: SparkSession) -> None:
+    rnd = random.Random(5)
+    (whole,) = encode(EVERYTHING, FULL)
+    payloads = [rnd.randbytes(rnd.randrange(40)) for _ in range(1500)]
+    for _ in range(1500):
+        changed = bytearray(whole)
+        for _ in range(rnd.choice([1, 1, 3])):
+            changed[rnd.randrange(len(changed))] = rnd.randrange(256)
+        payloads.append(bytes(changed))
+    found = decode(spark, EVERYTHING, [*payloads, whole])
+    assert found[-1]["s"] == "some text"
+    parsed = fastavro.parse_schema(EVERYTHING)
+    values = [(payload, value) for payload, value in zip(payloads, found[:-1], strict=True) if value is not None]
+    assert 100 < len(values) < 1500
+    for payload, value in values:
+        source = io.BytesIO(payload)
+        read = fastavro.schemaless_reader(source, parsed, None)
+        assert source.read() == b""
+        assert neat(value["m"]) == read["m"]
+        assert neat(value["d"]) == neat(read["d"])
+        assert {key: value[key] for key in "lsneba"} == {key: read[key] for key in "lsneba"}
+        assert value["t"] == read["t"].strftime("%H:%M:%S.%f")
+
+
+# How it is done.
+
+
+def test_the_limits_are_those_of_the_jvm_whatever_its_other_options(spark: SparkSession) -> None:
+    name = "java_method('java.lang.System', 'getProperty', 'org.apache.avro.limits.{}.maxLength')"
+    query = f"SELECT {', '.join(name.format(each) for each in ('bytes', 'string', 'collectionItems'))}"
+    assert tuple(spark.sql(query).collect()[0]) == (str(64 * MIB), str(64 * MIB), str(8 * MIB))
+
+
+SMALL = record(id="long", at=["null", typed("long", "timestamp-millis")])
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        SMALL,
+        record(id="long", text="string", list=listed("string")),
+        record(id=typed("string", "uuid"), at=typed("long", "time-micros")),
+        record(list=listed(typed("int", "time-millis")), text="string"),
+        record(**{f"c{number}": "string" for number in range(60)}),
+    ],
+    ids=["as it is", "checked", "rebuilt", "with lambdas", "wide"],
+)
+def test_a_record_is_decoded_once(schema: Any, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    decoded = frame(spark, writer(schema), [b"", b"\x00"]).select("number", "value")
+    decoded.explain(mode="codegen")
+    code = capsys.readouterr().out
+    decoders = code.count("AvroDataToCatalyst) references")
+    lambdas = code.count("ArrayFilter) references")
+    assert (decoders, lambdas) in ((1, 0), (0, 0))
+    decoded.explain(mode="extended")
+    plan = capsys.readouterr().out.partition("== Physical Plan ==")[2]
+    assert plan.count("from_avro(") == 1 or decoders == 1
+
+
+def test_a_thousand_columns_decode(spark: SparkSession) -> None:
+    names = [f"c{number}" for number in range(1000)]
+    schema = record(**{name: "string" if number % 2 else "long" for number, name in enumerate(names)})
+    row = {name: "x" if number % 2 else number for number, name in enumerate(names)}
+    (payload,) = encode(schema, row)
+    assert decode(spark, schema, [payload, payload[:-1]]) == [row, None]
