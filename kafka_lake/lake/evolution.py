@@ -12,44 +12,17 @@ from typing import Literal
 
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
-    BinaryType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
     IcebergType,
     ListType,
-    LongType,
     MapType,
     NestedField,
-    StringType,
     StructType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
     UnknownType,
-    UUIDType,
 )
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.names import RESERVED, Names, column_name, is_versioned, versioned_name
 from kafka_lake.lake.schema import Change, promotes, type_name
-from kafka_lake.lake.variant import VariantType
-
-_WRITTEN_AS_TEXT = (
-    BinaryType,
-    DateType,
-    FixedType,
-    TimeType,
-    TimestampType,
-    TimestamptzType,
-    TimestampNanoType,
-    TimestamptzNanoType,
-    UUIDType,
-)
 
 EvolutionMode = Literal["evolve", "freeze", "ignore_new"]
 OnIncompatible = Literal["dead_letter", "fail", "new_column"]
@@ -79,14 +52,10 @@ class Incoming:
         label: What messages call it: ``schema id 7``, ``the records``.
         columns: The fields with their names in the records, which may be anything; field ids don't count. Those of
             type ``unknown`` were always null and count as not there.
-        guessed: Whether the types were guessed from JSON values: a table's column may hold such values though its
-            type is another one (a whole number in a double, a date that is text, anything in a string), which is
-            found out record by record, by decoding. Fields that no column can hold are conflicts all the same.
     """
 
     label: str
     columns: StructType
-    guessed: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,7 +132,7 @@ def evolve(
     """
     evolving = _Evolving(current, sources, policy, reserved)
     ledger = _Ledger(policy, quiet=current is None)
-    shapes = [_Shape(each.label, each.columns, each.guessed) for each in incoming]
+    shapes = [_Shape(each.label, each.columns) for each in incoming]
     columns = evolving.level(current.fields if current else (), shapes, _Place("", "", frozenset({""})), ledger)
     evolving.check_renames()
     return Evolution(
@@ -183,10 +152,6 @@ class _Shape:
 
     label: str
     kind: IcebergType
-    guessed: bool
-
-    def of(self, kind: IcebergType) -> "_Shape":
-        return _Shape(self.label, kind, self.guessed)
 
 
 @dataclass(frozen=True)
@@ -199,7 +164,7 @@ class _Part:
 
     @property
     def shape_of_field(self) -> _Shape:
-        return self.of.of(self.field.field_type)
+        return _Shape(self.of.label, self.field.field_type)
 
 
 @dataclass(frozen=True)
@@ -277,11 +242,11 @@ class _Column:
 
     def take(self, parts: Sequence[_Part]) -> list[_Part]:
         """Take the parts that fit, at most widened; return those that don't, however they are ordered."""
-        shapes, keys_stay = [part.shape_of_field for part in parts], self.had is not None
-        for shape in shapes:
-            joined = shape.kind if self.kind is None else _joined(self.kind, shape, keys_stay)
+        kinds, keys_stay = [part.field.field_type for part in parts], self.had is not None
+        for kind in kinds:
+            joined = kind if self.kind is None else _joined(self.kind, kind, keys_stay)
             self.kind = self.kind if joined is None else joined
-        fit = [_joined(self.widest, shape, keys_stay) is not None for shape in shapes]
+        fit = [_joined(self.widest, kind, keys_stay) is not None for kind in kinds]
         self.parts += [part for part, fits in zip(parts, fit, strict=True) if fits]
         return [part for part, fits in zip(parts, fit, strict=True) if not fits]
 
@@ -604,53 +569,31 @@ def _by_source(parts: Iterable[_Part]) -> dict[str, list[_Part]]:
     return found
 
 
-def _joined(have: IcebergType, got: _Shape, keys_stay: bool) -> IcebergType | None:
+def _joined(have: IcebergType, got: IcebergType, keys_stay: bool) -> IcebergType | None:
     """Return the type, at most widened, that takes values of both; None if there is none.
 
     Structs always go together, field by field; what their fields come to is for another call.
     """
-    other = got.kind
-    if isinstance(have, StructType) and isinstance(other, StructType):
+    if isinstance(have, StructType) and isinstance(got, StructType):
         return have
-    if isinstance(have, ListType) and isinstance(other, ListType):
-        element = _joined(have.element_type, got.of(other.element_type), keys_stay)
+    if isinstance(have, ListType) and isinstance(got, ListType):
+        element = _joined(have.element_type, got.element_type, keys_stay)
         return None if element is None else ListType(have.element_id, element, have.element_required)
-    if isinstance(have, MapType) and isinstance(other, MapType):
-        key = _joined_key(have.key_type, other.key_type)
-        value = _joined(have.value_type, got.of(other.value_type), keys_stay)
+    if isinstance(have, MapType) and isinstance(got, MapType):
+        key = _joined_key(have.key_type, got.key_type)
+        value = _joined(have.value_type, got.value_type, keys_stay)
         if key is None or value is None or (keys_stay and key != have.key_type):
             return None
         return MapType(have.key_id, key, have.value_id, value, have.value_required)
-    if isinstance(have, MapType) and isinstance(other, StructType) and got.guessed:
-        value = have.value_type
-        for each, _ in _values(got):
-            joined = _joined(value, each, keys_stay)
-            if joined is None:
-                return None
-            value = joined
-        return MapType(have.key_id, have.key_type, have.value_id, value, have.value_required)
-    if have == other or promotes(other, have):
+    if have == got or promotes(got, have):
         return have
-    if promotes(have, other):
-        return other
-    return have if got.guessed and _may_hold(have, other) else None
+    return got if promotes(have, got) else None
 
 
-def _joined_key(have: IcebergType, other: IcebergType) -> IcebergType | None:
-    if type_name(have) == type_name(other) or promotes(other, have):
+def _joined_key(have: IcebergType, got: IcebergType) -> IcebergType | None:
+    if type_name(have) == type_name(got) or promotes(got, have):
         return have
-    return other if promotes(have, other) else None
-
-
-def _may_hold(have: IcebergType, guessed: IcebergType) -> bool:
-    """Return whether JSON values of a guessed type may be values of another."""
-    if isinstance(have, StringType | VariantType):
-        return True
-    if isinstance(guessed, StringType):
-        return isinstance(have, _WRITTEN_AS_TEXT)
-    if isinstance(guessed, LongType) or (isinstance(guessed, DecimalType) and guessed.scale == 0):
-        return isinstance(have, FloatType | DoubleType | DecimalType)
-    return isinstance(guessed, DoubleType | DecimalType) and isinstance(have, FloatType | DoubleType | DecimalType)
+    return got if promotes(have, got) else None
 
 
 def _widest(base: IcebergType, others: Iterable[IcebergType]) -> IcebergType:
@@ -676,15 +619,12 @@ def _fields(kind: IcebergType) -> Sequence[NestedField]:
 
 def _elements(shape: _Shape) -> list[tuple[_Shape, bool]]:
     kind = shape.kind
-    return [(shape.of(kind.element_type), kind.element_required)] if isinstance(kind, ListType) else []
+    return [(_Shape(shape.label, kind.element_type), kind.element_required)] if isinstance(kind, ListType) else []
 
 
 def _values(shape: _Shape) -> list[tuple[_Shape, bool]]:
     kind = shape.kind
-    if isinstance(kind, MapType):
-        return [(shape.of(kind.value_type), kind.value_required)]
-    # A JSON object whose column is a map.
-    return [(shape.of(f.field_type), False) for f in _fields(kind) if not _is_nothing(f.field_type)]
+    return [(_Shape(shape.label, kind.value_type), kind.value_required)] if isinstance(kind, MapType) else []
 
 
 def _parent(path: str) -> str:

@@ -72,12 +72,12 @@ def shown(columns):
     return {f.name + ("!" if f.required else ""): type_name(f.field_type) for f in columns.fields}
 
 
-def records(*columns, **options):
-    return [Incoming(f"schema id {i}", each, **options) for i, each in enumerate(columns, 1)]
+def records(*columns):
+    return [Incoming(f"schema id {i}", each) for i, each in enumerate(columns, 1)]
 
 
-def run(current, *columns, sources=(), reserved=("_kafka",), guessed=False, **policy):
-    return evolve(current, dict(sources), records(*columns, guessed=guessed), Policy(**policy), reserved)
+def run(current, *columns, sources=(), reserved=("_kafka",), **policy):
+    return evolve(current, dict(sources), records(*columns), Policy(**policy), reserved)
 
 
 def settled(before, *columns, **options):
@@ -536,48 +536,6 @@ def test_a_renamed_field_that_only_records_have_makes_its_column():
 
 def test_a_new_table_bears_renames_of_what_it_lacks():
     assert run(None, rec(a=INT), renames={"old": "new"}).also == {}
-
-
-# Types guessed from JSON
-
-
-@pytest.mark.parametrize(
-    ("have", "guess"),
-    [
-        (DOUBLE, LONG),
-        (FLOAT, LONG),
-        (DecimalType(9, 2), LONG),
-        (DecimalType(9, 2), DOUBLE),
-        (DOUBLE, DecimalType(38, 0)),
-        (DATE, TEXT),
-        (TIMESTAMPTZ, TEXT),
-        (BinaryType(), TEXT),
-        (TEXT, LONG),
-        (TEXT, rec(a=INT)),
-        (VARIANT, many(INT)),
-        (by_key(DOUBLE), rec(a=LONG, b=DOUBLE, c=UNKNOWN)),
-    ],
-    ids=lambda kind: type_name(kind),
-)
-def test_guessed_types_may_fit_value_by_value(have, guess):
-    for wrap in (lambda kind: kind, many, by_key):
-        done = settled(rec(a=wrap(have)), rec(a=wrap(guess)), guessed=True, on_incompatible="new_column")
-        assert (done.changes, done.conflicts) == ((), ())
-        assert len(run(rec(a=wrap(have)), rec(a=wrap(guess))).conflicts) == 1, "not if a writer's schema says so"
-
-
-@pytest.mark.parametrize(
-    ("have", "guess"),
-    [(LONG, TEXT), (LONG, DOUBLE), (FLAG, LONG), (rec(a=INT), TEXT), (INT, many(INT)), (by_key(LONG), rec(a=TEXT))],
-    ids=lambda kind: type_name(kind),
-)
-def test_guessed_types_that_fit_in_no_case(have, guess):
-    assert len(settled(rec(a=have), rec(a=guess), guessed=True).conflicts) == 1
-
-
-def test_guessed_objects_evolve_the_values_of_a_map():
-    done = settled(rec(a=by_key(rec(x=INT))), rec(a=rec(k=rec(x=LONG), l=rec(y=TEXT))), guessed=True)
-    assert kinds(done.changes) == [("a.value.x", "widened"), ("a.value.y", "added")]
 
 
 # Any schema
