@@ -249,8 +249,6 @@ class _Reader:
         try:
             return json.loads(text)
         except ValueError as error:
-            if _NAME.fullmatch(text.strip()):
-                return text.strip()
             raise SchemaNotSupportedError(f"Avro: {self.label}{what} is no JSON: {error}.", _REMEDY) from None
 
     def _error(self, path: Sequence[str], what: str) -> SchemaNotSupportedError:
