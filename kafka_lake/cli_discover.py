@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import typer
-from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from kafka_lake import cli_topics
 from kafka_lake.cli_render import printable
@@ -22,6 +23,7 @@ from kafka_lake.json_columns import Column
 
 _COLUMNS = 12
 _TYPE_LENGTH = 40
+_INDENT = 8
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -77,7 +79,7 @@ def run(request: Request, out: Console, err: Console) -> bool:
 
         found = discover(topics, specs, systems, request.sample, say)
     if not request.as_json:
-        out.print(discovered_table(found, whole=bool(request.topics)))
+        out.print(*discovered_blocks(found, whole=bool(request.topics)))
         if left_out:
             out.print(
                 f"{left_out} internal {'topic is' if left_out == 1 else 'topics are'} left out; --all shows them."
@@ -93,63 +95,76 @@ def run(request: Request, out: Console, err: Console) -> bool:
     return not any(each.error for each in found)
 
 
-def discovered_table(found: Sequence[Discovered], whole: bool = False) -> Table:
-    """Return topics as a table, and in its last column what their records seem to be.
+def discovered_blocks(found: Sequence[Discovered], whole: bool = False) -> list[RenderableType]:
+    """Return topics as blocks: a line with what they hold, and below it what their records seem to be.
 
     Args:
         found: The topics.
         whole: All columns of each topic instead of the first ones.
     """
-    table = Table(box=box.SIMPLE_HEAD, expand=True)
-    table.add_column("topic", overflow="fold", max_width=28)
-    table.add_column("partitions", justify="right", no_wrap=True)
-    table.add_column("offsets", justify="right", no_wrap=True)
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("records", ratio=1)
+    blocks: list[RenderableType] = []
     for each in found:
-        name = f"[bold]{escape(each.topic)}[/]"
-        for line in each.tables:
-            name += f"\n[dim]→ {escape(line)}[/]"
+        blocks.append(Padding(_heading(each), (1, 0, 0, 0)))
+        grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        grid.add_column(width=_INDENT, no_wrap=True, justify="right")
+        grid.add_column(ratio=1)
         if each.error:
-            table.add_row(name, "", "", "", f"[red]{escape(printable(each.error))}[/]", end_section=True)
-            continue
-        size = "" if each.estimated_bytes is None else f"≈ {size_of(each.estimated_bytes)}"
-        records = "\n".join(_records(each, None if whole else _COLUMNS))
-        table.add_row(name, str(each.partitions), f"{each.offsets:,}", size, records, end_section=True)
-    return table
+            grid.add_row("", f"[red]{escape(printable(each.error))}[/]")
+        else:
+            _add_guess(grid, "values", each.value, whole)
+            if each.key.format:
+                _add_guess(grid, "keys", each.key, whole)
+            for remark in _notes(each):
+                grid.add_row("", remark)
+        blocks.append(grid)
+    return blocks
 
 
-def _records(found: Discovered, limit: int | None) -> list[str]:
-    lines = [_guess("values", found.value)]
-    if found.tombstones and found.value.format:
-        lines[0] += f"; tombstones between them: {found.tombstones}"
-    if found.value.columns:
-        lines.append(f"[dim]{_columns(found.value.columns, limit)}[/]")
-    lines += [f"[yellow]{escape(printable(remark))}[/]" for remark in found.value.remarks]
-    if found.key.evidence:
-        lines.append(_guess("keys", found.key))
-    if found.key.columns:
-        lines.append(f"[dim]{_columns(found.key.columns, limit)}[/]")
-    lines += [f"[yellow]{escape(printable(remark))}[/]" for remark in found.key.remarks]
+def _heading(found: Discovered) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    grid.add_column(ratio=1, overflow="fold")
+    tables = "".join(f" [green]→ {escape(table)}[/]" for table in found.tables)
+    cells = [f"[bold]{escape(found.topic)}[/]{tables}"]
+    if not found.error:
+        size = "" if found.estimated_bytes is None else f"≈ {size_of(found.estimated_bytes)}"
+        cells += [f"{found.partitions:,} partition{'' if found.partitions == 1 else 's'}"]
+        cells += [f"{found.offsets:,} offset{'' if found.offsets == 1 else 's'}", size]
+        for width in (14, 22, 9):
+            grid.add_column(min_width=width, justify="right", no_wrap=True)
+    grid.add_row(*cells)
+    return grid
+
+
+def _add_guess(grid: Table, part: str, guess: Guess, whole: bool) -> None:
+    format_ = f"[bold cyan]{guess.format}[/]: " if guess.format else ""
+    grid.add_row(f"[dim]{part}[/]", f"{format_}{escape(guess.evidence)}")
+    if guess.columns:
+        grid.add_row("", _columns(guess.columns, None if whole else _COLUMNS))
+    for remark in guess.remarks:
+        grid.add_row("", f"[yellow]{escape(printable(remark))}[/]")
+
+
+def _notes(found: Discovered) -> list[str]:
+    notes = []
+    if found.tombstones:
+        notes.append(f"{found.tombstones:,} of {found.sampled:,} sampled records are tombstones")
     if found.cleanup_policy and "compact" in found.cleanup_policy:
-        lines.append("[yellow]compacted: Kafka keeps the newest record of each key[/]")
-    return lines
+        notes.append("compacted: Kafka keeps the newest record of each key, the table all that it reads")
+    return notes
 
 
-def _guess(what: str, guess: Guess) -> str:
-    format_ = f"[bold]{guess.format}[/]: " if guess.format else ""
-    return f"{what} {format_}{escape(guess.evidence)}"
-
-
-def _columns(columns: Sequence[Column], limit: int | None) -> str:
-    told = [_short(column.ddl) for column in columns[:limit]]
+def _columns(columns: Sequence[Column], limit: int | None) -> Text:
+    told = [
+        Text.assemble(printable(column.name), (f" {column.type if limit is None else _short(column.type)}", "dim"))
+        for column in columns[:limit]
+    ]
     if limit is not None and len(columns) > limit:
-        told.append(f"… {len(columns) - limit:,} more")
-    return escape(printable(", ".join(told)))
+        told.append(Text(f"… {len(columns) - limit:,} more"))
+    return Text(", ").join(told)
 
 
-def _short(ddl: str) -> str:
-    return ddl if len(ddl) <= _TYPE_LENGTH else f"{ddl[:_TYPE_LENGTH]}…"
+def _short(kind: str) -> str:
+    return kind if len(kind) <= _TYPE_LENGTH else f"{kind[: _TYPE_LENGTH - 1]}…"
 
 
 def size_of(size: int) -> str:
@@ -167,13 +182,15 @@ def size_of(size: int) -> str:
 def written_lines(planned: Sequence[Document]) -> list[str]:
     """Return what was written, and what to do next."""
     if not planned:
-        return ["Nothing was written."]
+        return ["Nothing was written: every topic that could be looked at has its table."]
     lines = [f"{_shown(each.path)}: topic {each.topic} becomes table {each.table}" for each in planned]
-    return [
-        *lines,
-        f"Next: edit {'it' if len(planned) == 1 else 'them'} as you like; `dg check defs` tells what is wrong with it,",
-        f"`kafka-lake schema {planned[0].topic}` what the first run would make of the records.",
-    ]
+    commands = {
+        f"kafka-lake schema {planned[0].topic}": "shows what the first run would make of its records",
+        "dg check defs": "finds what is wrong with documents",
+        "kafka-lake up": "shows them in Dagster's UI, where a sensor runs them",
+    }
+    width = max(map(len, commands))
+    return [*lines, "Change them as you like; then", *(f"  {c:{width}}  {what}" for c, what in commands.items())]
 
 
 def _shown(path: Path) -> Path:

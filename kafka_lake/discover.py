@@ -237,10 +237,9 @@ def document(found: Discovered) -> str:
 
 def _explanation(found: Discovered) -> list[str]:
     value, key = found.value, found.key
+    lines = [f"By `kafka-lake discover`: {value.evidence}."]
     if value.format is None:
-        lines = [f"By `kafka-lake discover`, which found no format, so that it is json: {value.evidence}."]
-    else:
-        lines = [f"By `kafka-lake discover`: {value.evidence}."]
+        lines.append("So the format is not known. Without format: it is json.")
     lines += value.remarks
     if key.evidence:
         lines.append(f"Keys: {key.evidence}.")

@@ -17,8 +17,8 @@ from kafka_lake.json_columns import Column, columns_of, ddl, json_value
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema
 
-# A few strays become dead letters; with more of them another format is more likely.
-_MOST = 0.9
+# One in so many may be a stray, which becomes a dead letter; with more of them another format is more likely.
+_STRAY_IN = 10
 
 _HEADER = 5
 # Registries count from 1, Confluent's cloud from 100,001. What is far beyond begins something else, as do eight bytes,
@@ -117,7 +117,7 @@ def schema_id(content: bytes) -> int | None:
 
 
 def _few(strays: int, contents: Sequence[bytes]) -> bool:
-    return strays <= len(contents) * (1 - _MOST)
+    return strays * _STRAY_IN <= len(contents)
 
 
 def _likely(contents: Sequence[bytes], ids: Sequence[int]) -> bool:
@@ -138,7 +138,7 @@ def _written(
         nouns[f"is {told}", f"are {told}"] = count
     kinds = [kind for kind in counted if kind]
     columns: dict[str, Column] = {}
-    remarks = _strays(counted[None], part)
+    remarks = [*_strays(counted[None], part)]
     for each, schema in known.items():
         try:
             fields = writer_of(schema, _message_prefix(contents[_last(ids, each)], schema)).fields.fields
@@ -182,17 +182,16 @@ def _unwritten(contents: Sequence[bytes], part: Part) -> Guess:
     values = [json_value(content) for content in contents]
     nouns = Counter(_noun(content, value) for content, value in zip(contents, values, strict=True))
     evidence = _told(dict(nouns.most_common()), part)
-    strays = len(contents) - nouns[_OBJECTS]
-    if _few(strays, contents):
+    if _few(others := len(contents) - nouns[_OBJECTS], contents):
         columns = columns_of(value for value in values if isinstance(value, dict))
-        return Guess("json", evidence, columns, tuple(_strays(strays, part)))
-    if nouns[_BINARY]:
-        sizes = {len(content) for content in contents}
-        alike = len(nouns) == 1 and len(contents) > 1 and len(sizes) == 1
-        return Guess("bytes", f"{evidence}, {sizes.pop()} bytes each" if alike else evidence)
+        return Guess("json", evidence, columns, _strays(others, part))
     if nouns[_ARRAYS] == len(contents) and part == "value":
         return Guess("string", evidence, remarks=("format: variant would keep them as what they are.",))
-    return Guess("string", evidence)
+    if _few(nouns[_BINARY], contents):
+        return Guess("string", evidence, remarks=_strays(nouns[_BINARY], part))
+    sizes = {len(content) for content in contents}
+    alike = len(nouns) == 1 and len(contents) > 1 and len(sizes) == 1
+    return Guess("bytes", f"{evidence}, {sizes.pop()} bytes each" if alike else evidence)
 
 
 def _noun(content: bytes, value: Any) -> _Noun:
@@ -205,11 +204,11 @@ def _noun(content: bytes, value: Any) -> _Noun:
     return _BINARY if _CONTROL.search(text) else _TEXT
 
 
-def _strays(count: int, part: Part) -> list[str]:
-    """Return the remark on values of another format than most."""
+def _strays(count: int, part: Part) -> tuple[str, ...]:
+    """Return the remark on values that aren't of the format."""
     if not count or part == "key":
-        return []
-    return ["The other would become a dead letter." if count == 1 else f"The other {count} would become dead letters."]
+        return ()
+    return ("One of them would be a dead letter." if count == 1 else f"{count} of them would be dead letters.",)
 
 
 def _told(nouns: Mapping[_Noun, int], part: Part) -> str:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -124,6 +125,8 @@ class Sampler:
         windows = {p: (max(now.low[p], now.end[p] - share), now.end[p]) for p, share in wanted.items()}
         found: dict[int, list[Record]] = {p: [] for p in wanted}
         budget = _Budget(self._seconds, self._max_bytes)
+        if windows:
+            self._locate(now.identity.topic, budget.seconds())
         offsets, complete = 0, True
         while windows and complete:
             offsets += sum(stop - start for start, stop in windows.values())
@@ -138,6 +141,12 @@ class Sampler:
             windows = {p: (start, stop) for p, (start, stop) in windows.items() if start < stop}
         by_time = sorted((r for each in found.values() for r in each), key=lambda r: (r.timestamp_ms, r.offset))
         return Sample(tuple(by_time), offsets, complete)
+
+    def _locate(self, topic: str, seconds: float) -> None:
+        # By itself the client finds out but once a second who leads the partitions that it has been given. If this
+        # fails, to read them tells why.
+        with suppress(KafkaException):
+            self._consumer.list_topics(topic, timeout=seconds)
 
     def _read(self, topic: str, windows: Mapping[int, tuple[int, int]], budget: _Budget) -> tuple[list[Record], bool]:
         """Return the records of a window of offsets in each partition, and whether these are all of them."""
@@ -192,7 +201,7 @@ def _before(window: tuple[int, int], low: int, end: int) -> tuple[int, int]:
 def _newest(records: Sequence[Record], count: int) -> list[Record]:
     """Return what begins with the oldest of the newest values."""
     values = [index for index, record in enumerate(records) if record.value is not None]
-    return list(records[values[-count] :] if len(values) > count else records)
+    return list(records[values[-count] :] if len(values) >= count else records)
 
 
 def _record(message: Any) -> Record:

@@ -1,0 +1,378 @@
+"""What `kafka-lake discover` tells of topics on a real broker, and a real registry; it leaves no trace on either."""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import wrappers_pb2
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+import kafka_lake.cli
+import kafka_lake.cli_discover
+import kafka_lake.cli_topics
+from kafka_lake.cli import app
+from kafka_lake.demo.broker import EmbeddedBroker
+from kafka_lake.demo.registry import EmbeddedRegistry
+from kafka_lake.discover import Discovered, discover, topics_of
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.json_columns import Column
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.registry import SchemaRegistry
+from kafka_lake.kafka.sample import Sample, Sampler
+from kafka_lake_tests.conftest import Topic
+from kafka_lake_tests.integration.test_kafka_errors import ADMIN, GUEST, port, secured  # noqa: F401
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewSystems = Callable[[], Systems]
+Sampled = Callable[..., Sample]
+QUICK = 3.0
+
+
+@pytest.fixture
+def sampled(systems: NewSystems) -> Callable[..., Sample]:
+    """Return a function that takes a topic's sample, and none of it too slowly."""
+
+    def take(topic: Topic, count: int, **limits: float) -> Sample:
+        cluster = systems().cluster
+        now = cluster.watermarks_of(topic.name)
+        began = time.monotonic()
+        with Sampler(cluster, **limits) as sampler:  # type: ignore[arg-type]
+            sample = sampler.newest(now, count)
+        assert time.monotonic() - began < QUICK
+        return sample
+
+    return take
+
+
+def places(sample: Sample) -> list[tuple[int, int]]:
+    return sorted((record.partition, record.offset) for record in sample.records)
+
+
+@contextmanager
+def transaction(broker: EmbeddedBroker, commit: bool) -> Iterator[Producer]:
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": uuid.uuid4().hex, "log_level": 0}
+    )
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    yield producer
+    assert producer.flush(20) == 0
+    (producer.commit_transaction if commit else producer.abort_transaction)(20)
+
+
+def test_the_newest_records_are_read_alike_from_all_partitions(new_topic: NewTopic, sampled: Sampled) -> None:
+    topic = new_topic(4)
+    sent = [topic.send({"id": i}, i % 2, key=b"k", headers=[("h", b"1")]) for i in range(12)]
+    topic.send({"id": 12}, 2)
+    sample = sampled(topic, 5)
+    assert places(sample) == [(0, 4), (0, 5), (1, 4), (1, 5), (2, 0)]
+    assert (sample.offsets, sample.complete) == (5, True)
+    record = next(r for r in sample.records if r.partition == 1)
+    assert (record.key, record.value, record.timestamp_ms) == (b"k", sent[9].value, sent[9].timestamp_ms)
+    assert record.size == len(b"k") + len(record.value or b"") + len("h1")
+    assert places(sampled(topic, 100)) == [*((p, o) for p in (0, 1) for o in range(6)), (2, 0)]
+    assert len(sampled(topic, 1).records) == 1
+
+
+def test_a_transaction_aborted_last_is_stepped_over(
+    new_topic: NewTopic, sampled: Sampled, broker: EmbeddedBroker
+) -> None:
+    topic = new_topic(2)
+    topic.send_ids(range(3))
+    with transaction(broker, commit=True) as producer:
+        producer.produce(topic.name, b'{"id": 3}', partition=0)
+    with transaction(broker, commit=False) as producer:
+        for _ in range(500):
+            producer.produce(topic.name, b"aborted", partition=0)
+            producer.produce(topic.name, b"aborted", partition=1)
+    sample = sampled(topic, 8)
+    assert [record.value for record in sample.records] == [b'{"id": %d}' % i for i in range(4)]
+    assert sample.complete
+    assert places(sampled(topic, 2)) == [(0, 3)]
+
+
+def test_an_open_transaction_is_not_waited_for(new_topic: NewTopic, sampled: Sampled, broker: EmbeddedBroker) -> None:
+    topic = new_topic()
+    topic.send_ids(range(3))
+    with transaction(broker, commit=False) as producer:
+        producer.produce(topic.name, b"open", partition=0)
+        producer.flush(20)
+        assert places(sampled(topic, 5)) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_tombstones_at_the_end_are_stepped_over(new_topic: NewTopic, sampled: Sampled) -> None:
+    topic = new_topic(**{"cleanup.policy": "compact"})
+    for i in range(30):
+        topic.send({"id": i} if i in (3, 5) else None, key=b"%d" % i)
+    sample = sampled(topic, 2)
+    assert places(sample) == [(0, offset) for offset in range(3, 30)]
+    assert sample.offsets == 2 + 16 + 12
+
+
+def test_large_records_end_the_sample_early(new_topic: NewTopic, sampled: Sampled) -> None:
+    topic = new_topic()
+    for _ in range(6):
+        topic.send(100_000 * b"x")
+    assert len(sampled(topic, 5, max_bytes=250_000).records) == 3
+    sample = sampled(topic, 5, seconds=0.0)
+    assert (sample.records, sample.complete) == ((), False)
+
+
+def test_the_right_to_read_is_enough_and_its_lack_is_told(port: int) -> None:  # noqa: F811
+    admin = AdminClient({**secured(port, *ADMIN), "log_level": 0})
+    producer = Producer({**secured(port, *ADMIN), "log_level": 0})
+    producer.produce("orders", b"{}")
+    assert producer.flush(20) == 0
+
+    def allow(operation: AclOperation) -> None:
+        right = (ResourceType.TOPIC, "orders", ResourcePatternType.LITERAL, f"User:{GUEST[0]}", "*", operation)
+        for done in admin.create_acls([AclBinding(*right, AclPermissionType.ALLOW)]).values():
+            done.result(20)
+
+    systems = Systems(KafkaCluster(secured(port, *GUEST)), {}, None, None)  # type: ignore[arg-type]
+
+    def told(error: str) -> bool:
+        (found,) = discover(["orders"], [], systems, 5)
+        assert found.cleanup_policy is None
+        return found.error.startswith(error) if error else found.value.format == "json"
+
+    allow(AclOperation.DESCRIBE)
+    Topic.wait_for(lambda: told("Reading topic orders: "))
+    allow(AclOperation.READ)
+    Topic.wait_for(lambda: told(""))
+    # Long enough for the refusal of the group, which isn't needed, to come as well.
+    with Sampler(systems.cluster) as sampler:
+        now = systems.cluster.watermarks_of("orders")
+        for _ in range(20):
+            assert len(sampler.newest(now, 5).records) == 1
+
+
+def found_of(systems: Systems, *topics: Topic, specs: tuple[TopicTable, ...] = ()) -> list[Discovered]:
+    return discover([topic.name for topic in topics], specs, systems, 20)
+
+
+def test_formats_are_told_with_the_evidence(new_topic: NewTopic, systems: NewSystems) -> None:
+    orders, texts, numbers, framed, empty = (new_topic(2) for _ in range(5))
+    for i in range(30):
+        orders.send({"id": i, "tags": ["a"], "at": "2026-01-01T10:00:00Z"}, i % 2, key=b"%d" % i)
+    for i in range(3):
+        texts.send(f"line {i}".encode())
+        numbers.send((2**40 + i).to_bytes(8, "big"), key=b"\x00\xff")
+        framed.send(b"\x00\x00\x00\x00\x07\x02\x06abc")
+    found = found_of(systems(), orders, texts, numbers, framed, empty, specs=(orders.spec(),))
+    assert [(each.value.format, each.value.evidence) for each in found] == [
+        ("json", "20 of 20 sampled values are JSON objects"),
+        ("string", "3 of 3 sampled values are text"),
+        ("bytes", "3 of 3 sampled values are binary, 8 bytes each"),
+        ("confluent", "3 of 3 sampled values look like a registry's wire format, schema id 7"),
+        (None, "the topic is empty"),
+    ]
+    assert [(each.key.format, each.key.evidence) for each in found] == [
+        ("string", "20 of 20 sampled keys are text"),
+        (None, "no record sampled has a key"),
+        ("bytes", "3 of 3 sampled keys are binary, 2 bytes each"),
+        (None, "no record sampled has a key"),
+        (None, ""),
+    ]
+    assert found[0].value.columns == (
+        Column("id", "bigint"),
+        Column("tags", "array<string>"),
+        Column("at", "string", "timestamp"),
+    )
+    assert "KAFKA_LAKE_SCHEMA_REGISTRY_URL" in found[3].value.remarks[0]
+    assert [(each.partitions, each.offsets, each.sampled) for each in found] == [
+        (2, 30, 20),
+        (2, 3, 3),
+        (2, 3, 3),
+        (2, 3, 3),
+        (2, 0, 0),
+    ]
+    sizes = [len(sent.value or b"") + len(sent.key or b"") for sent in orders.ledger]
+    assert found[0].estimated_bytes == pytest.approx(sum(sizes), rel=0.1)
+    assert found[4].estimated_bytes is None
+    assert [each.tables for each in found] == [(f"it.{orders.table}",), (), (), (), ()]
+    assert {each.cleanup_policy for each in found} == {"delete"}
+
+
+def test_no_topic_waits_for_the_client_to_look_around(new_topic: NewTopic, systems: NewSystems) -> None:
+    """Which it does once a second by itself."""
+    topics = [new_topic() for _ in range(6)]
+    for topic in topics:
+        topic.send({})
+    began = time.monotonic()
+    assert all(each.sampled for each in found_of(systems(), *topics))
+    assert time.monotonic() - began < len(topics) - 2
+
+
+def test_what_has_no_value_is_told(new_topic: NewTopic, systems: NewSystems, broker: EmbeddedBroker) -> None:
+    compacted, deleted, aborted = new_topic(**{"cleanup.policy": "compact"}), new_topic(), new_topic()
+    for i in range(5):
+        compacted.send({"id": i}, key=b"k")
+        compacted.send(None, key=b"k")
+        deleted.send(None, key=b"k")
+    with transaction(broker, commit=False) as producer:
+        producer.produce(aborted.name, b"never")
+    found = found_of(systems(), compacted, deleted, aborted)
+    assert [(each.value.format, each.value.evidence, each.tombstones) for each in found] == [
+        ("json", "5 of 5 sampled values are JSON objects", 5),
+        (None, "no value at its 5 offsets: tombstones, aborted or compacted away", 5),
+        (None, "no value at its 2 offsets: tombstones, aborted or compacted away", 0),
+    ]
+    assert [each.cleanup_policy for each in found] == ["compact", "delete", "delete"]
+    assert found[1].key.evidence == "5 of 5 sampled keys are text"
+
+
+def test_a_topic_that_is_not_there_stops_no_other(new_topic: NewTopic, systems: NewSystems) -> None:
+    before, after = new_topic(), new_topic()
+    after.send({"id": 1})
+    gone = new_topic()
+    gone.delete()
+    found = found_of(systems(), before, gone, after)
+    assert [each.topic for each in found] == [before.name, gone.name, after.name]
+    assert [each.error.partition(":")[0] for each in found] == ["", f"Topic {gone.name}", ""]
+    assert found[2].value.format == "json"
+
+
+def test_a_look_leaves_no_consumer_group(new_topic: NewTopic, systems: NewSystems) -> None:
+    topic = new_topic()
+    topic.send({"id": 1})
+    found_of(systems(), topic)
+    groups = topic.admin.list_consumer_groups().result(20).valid
+    assert not [group.group_id for group in groups if "sample" in group.group_id]
+
+
+def test_internal_topics_are_left_out_unless_asked_for(new_topic: NewTopic, systems: NewSystems) -> None:
+    topic = new_topic()
+    hidden = replace(topic, name=f"_{topic.name}")
+    hidden.create()
+    cluster = systems().cluster
+    shown, left_out = topics_of(cluster, internal=False)
+    assert topic.name in shown
+    assert hidden.name not in shown
+    everything, none = topics_of(cluster, internal=True)
+    assert hidden.name in everything
+    assert (len(everything) - len(shown), none) == (left_out, 0)
+
+
+def test_what_a_registry_knows_is_told_by_its_schemas(
+    new_topic: NewTopic, systems: NewSystems, registry: EmbeddedRegistry
+) -> None:
+    client = SchemaRegistryClient({"url": registry.url})
+    schema = {"type": "record", "name": f"R{uuid.uuid4().hex}", "fields": [{"name": "id", "type": "long"}]}
+    newer = {**schema, "fields": [*schema["fields"], {"name": "at", "type": {"type": "int", "logicalType": "date"}}]}  # type: ignore[misc]
+    number = ProtobufSerializer(wrappers_pb2.Int64Value, client, {"use.deprecated.format": False})
+    avro, mixed, stranger = new_topic(), new_topic(), new_topic()
+    for topic in (avro, mixed):
+        context = SerializationContext(topic.name, MessageField.VALUE)
+        for each in (schema, newer):
+            topic.send(AvroSerializer(client, json.dumps(each))({"id": 1, "at": 0}, context), key=b"1")
+    # Under a subject of its own: in Apicurio all versions of a subject are of one type.
+    mixed.send(number(wrappers_pb2.Int64Value(value=7), SerializationContext("numbers", MessageField.VALUE)))
+    stranger.send(b"\x00\x00\x0f\x00\x00anything")
+    asking = replace(systems(), registry=SchemaRegistry({"url": registry.url}))
+    found = found_of(asking, avro, mixed, stranger)
+    older, latest = sorted(int.from_bytes((sent.value or b"")[1:5], "big") for sent in avro.ledger)
+    assert [each.value.format for each in found] == ["avro", "confluent", "bytes"]
+    assert found[0].value.evidence == f"2 of 2 sampled values are Avro with schema ids {older}, {latest}"
+    assert found[0].value.columns == (Column("id", "bigint"), Column("at", "date"))
+    assert ", 1 is Protobuf with schema id " in found[1].value.evidence
+    assert {column.name for column in found[1].value.columns} == {"id", "at", "value"}
+    assert found[2].value.remarks == ("The registry doesn't have them.",)
+
+    unreachable = replace(systems(), registry=SchemaRegistry({"url": "http://127.0.0.1:1"}))
+    found = found_of(unreachable, avro, mixed)
+    assert [each.value.format for each in found] == ["confluent", "confluent"]
+    assert all("can't be reached" in each.value.remarks[0] for each in found)
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, systems: NewSystems) -> Callable[..., Result]:
+    """Return the command, with the test session's systems and no table."""
+
+    @contextmanager
+    def at_hand(*_: object, **__: object) -> Iterator[Systems]:
+        yield systems()
+
+    monkeypatch.setattr(kafka_lake.cli_topics, "systems_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.cli_topics, "topic_tables", lambda topic=None: [])
+    # A console looks at the terminal once, when the module is imported.
+    monkeypatch.setattr(kafka_lake.cli, "_out", Console(width=100))
+
+    def run(*arguments: str, answers: str | None = None) -> Result:
+        monkeypatch.setattr(kafka_lake.cli_discover, "_interactive", lambda: answers is not None)
+        result = CliRunner().invoke(app, ["discover", *arguments], input=answers)
+        print(result.output)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return run
+
+
+def test_topics_are_listed_and_the_chosen_written(
+    new_topic: NewTopic, cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    orders, lines = new_topic(2), new_topic()
+    orders.send({"id": 1, "\x1b[2J[red]": {"": None, "a": 1}}, key=b'{"id": 1}')
+    lines.send(b"a line")
+    shown = cli()
+    assert shown.exit_code == 0
+    for text in (
+        orders.name[:20],
+        "json: 1 of 1 sampled values is a JSON object",
+        "string: 1 of 1 sampled values is text",
+    ):
+        assert text in " ".join(shown.output.split())
+    assert "\x1b[2J" not in shown.output
+    assert max(map(len, shown.output.splitlines())) <= 100
+
+    into = ("--into", str(tmp_path))
+    parsed = json.loads(cli(orders.name, lines.name, "--json").stdout)
+    assert [(each["topic"], each["value"]["format"], each["written"]) for each in parsed] == [
+        (orders.name, "json", None),
+        (lines.name, "string", None),
+    ]
+    asked = cli("--write", *into, answers=f"nothing-like-it\n{lines.name}\n")
+    assert asked.exit_code == 0
+    assert "nothing-like-it: no topic without a table has that name" in asked.output
+    assert [file.parent.name for file in tmp_path.rglob("defs.yaml")] == [lines.table]
+    assert f"kafka-lake schema {lines.name}" in asked.output
+
+    for arguments in (("--write",), ("--write", "--json")):
+        refused = cli(*arguments, *into)
+        assert refused.exit_code == 1
+        assert "Name them, as in" in refused.output
+    before = (tmp_path / lines.table / "defs.yaml").read_text()
+    refused = cli(orders.name, lines.name, "--write", *into)
+    assert refused.exit_code == 1
+    assert f"{lines.table}/defs.yaml is there already" in "".join(refused.output.split("\n"))
+    assert [file.parent.name for file in tmp_path.rglob("defs.yaml")] == [lines.table]
+    assert (tmp_path / lines.table / "defs.yaml").read_text() == before
+
+    written = json.loads(cli(orders.name, "--write", "--json", *into).stdout)
+    assert written[0]["written"] == str(tmp_path / orders.table / "defs.yaml")
+    gone = cli(f"{orders.name}-gone", "--write", *into)
+    assert gone.exit_code == 1
+    assert "no such topic" in " ".join(gone.output.split())
+    assert cli(f"{orders.name}-gone").exit_code == 1
