@@ -19,7 +19,7 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
@@ -428,6 +428,7 @@ def test_well_known_messages() -> None:
     assert (found["ints"], dict(found["flags"])) == ([3, 0], {"x": True, "y": False})
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -464,7 +465,7 @@ DECIMALS = proto3(
   confluent.type.Decimal free = 3 [(confluent.field_meta).doc = "any"];
   repeated confluent.type.Decimal many = 4 {PARAMS % (5, 0)};
   confluent.type.Decimal odd = 5 {PARAMS % (39, 2)}; confluent.type.Decimal odder = 6 {PARAMS % (2, 3)};
-  confluent.type.Decimal oddest = 7 {PARAMS % ("x", "")};
+  confluent.type.Decimal oddest = 7 {PARAMS % ("x", "")}; confluent.type.Decimal none = 8 {PARAMS % (0, 0)};
 }}"""
 )
 
@@ -476,7 +477,7 @@ def decimal(unscaled: int, scale: int) -> dict[str, Any]:
 def test_decimals_of_confluent() -> None:
     described = message(DECIMALS)
     assert columns(described) == (
-        "price:decimal(9,2),wide:decimal(38,10),free:string,many:array<decimal(5,0)>,odd:string,odder:string,oddest:string"
+        "price:decimal(9,2),wide:decimal(38,10),free:string,many:array<decimal(5,0)>,odd:string,odder:string,oddest:string,none:string"
     )
     make = writer(described)
     largest = 10**38 - 1
@@ -598,6 +599,13 @@ def test_references_in_every_form(forms: str) -> None:
     assert decoded(described, made)[0]["line"] == {"at": {"latitude": 1.0, "longitude": 0.0}, "unit": "KG"}
 
 
+def test_what_known_schemas_import_is_known_too() -> None:
+    text = as_base64(DECIMALS, "decimals.proto", {})
+    assert columns(message(text)) == columns(message(DECIMALS))
+    own = 'syntax = "proto3"; package google.type; message LatLng { int32 own = 1; }'
+    assert columns(message(LINE, {"google/type/latlng.proto": own})) == "at:struct<own:int>,unit:string"
+
+
 def test_a_reference_may_be_called_as_we_call_the_schema() -> None:
     line = LINE.replace("message Line", "message X {} message Line")
     text = ORDER.replace("box.proto", "schema.proto").replace("parts.Box box = 1;", "")
@@ -669,6 +677,16 @@ def test_messages_by_an_index_that_tells_nothing() -> None:
     assert message(NESTED, indexes=[1, 1]).name == "shop.E.G"
 
 
+def test_groups_count_as_maps_do() -> None:
+    group, nested = "optional group G = 1 { optional int32 g = 1; }", "message N { optional int32 n = 1; }"
+    text = f'syntax = "proto2"; message M {{ {group} {nested} }}'
+    assert message(text, indexes=[0, 1]).name == "M.N"
+    with pytest.raises(
+        SchemaNotSupportedError, match=r"index \[0, 0\] is N as Java's serializers count and G as others do"
+    ):
+        message(text, indexes=[0, 0])
+
+
 def test_messages_by_name() -> None:
     for name in ("A.B", "shop.A.B"):
         assert message(NESTED, name=name).name == "shop.A.B"
@@ -680,6 +698,7 @@ def test_messages_by_name() -> None:
         message(NESTED, name="E.MEntry")
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=5), st.binary(max_size=3))
 def test_indexes_are_read_as_serializers_write_them(indexes: list[int], rest: bytes) -> None:
     buffer = io.BytesIO()
@@ -700,6 +719,7 @@ def test_docstrings() -> None:
     assert doctest.testmod(protobuf).failed == 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=5))
 def test_random_bytes_are_rows_or_errors(payloads: list[bytes]) -> None:
     for described in (

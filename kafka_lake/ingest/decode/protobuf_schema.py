@@ -135,7 +135,7 @@ def _compile(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
     sources = {name: each for name, each in texts.items() if name not in files}
     imports = {name for each in sources.values() for name in _IMPORT.findall(each)}
     imports.update(name for file in files.values() for name in file.dependency)
-    _add_well_known(imports - texts.keys(), files)
+    _add_well_known(imports, files)
     if sources:
         files.update((file.name, file) for file in _protoc(sources, files.values()))
     ordered: dict[str, FileDescriptorProto] = {}
