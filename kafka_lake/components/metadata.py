@@ -5,12 +5,15 @@ from dataclasses import asdict
 from typing import Any
 
 import dagster as dg
+from pyiceberg.table import Table
 
+from kafka_lake.components.keys import topic_key
 from kafka_lake.ingest.audit import Finding
 from kafka_lake.ingest.report import PartitionReport, RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import row_count
+from kafka_lake.lake.tables import sources_of
 
 
 def check_result(finding: Finding, asset_key: dg.AssetKey) -> dg.AssetCheckResult:
@@ -88,7 +91,23 @@ def run_metadata(report: RunReport, catalog: LakeCatalog, spec: TopicTable) -> d
                 ]
             ),
         }
+        if spec.transform is None:
+            metadata["dagster/column_lineage"] = column_lineage(spec, table)
     return metadata
+
+
+def column_lineage(spec: TopicTable, table: Table) -> dg.TableColumnLineage:
+    """Return which field of the topic's records feeds which column of its table.
+
+    Args:
+        spec: A topic without a transform: what a transform does to columns, nobody can tell.
+        table: Its table, which remembers the fields whose names are no column's.
+    """
+    sources, topic = sources_of(table), topic_key(spec)
+    fields = [f.name for f in table.schema().fields if f.name != spec.metadata_column]
+    return dg.TableColumnLineage(
+        {name: [dg.TableColumnDep(asset_key=topic, column_name=sources.get(name, name))] for name in fields}
+    )
 
 
 def readable(iceberg_type: str) -> str:

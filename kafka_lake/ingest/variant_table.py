@@ -5,7 +5,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.tables import _table_properties, parse_partition_field, parse_sort_field
+from kafka_lake.lake.tables import parse_partition_field, parse_sort_field, table_properties
 
 
 def has_variant(columns: T.StructType) -> bool:
@@ -23,10 +23,8 @@ def create_variant_table(spec: TopicTable, systems: Systems, columns: T.StructTy
     """
     systems.catalog.ensure_namespace(spec.namespace)
     spark, name = systems.spark(), systems.catalog.spark_name(spec.identifier)
-    given = {
-        **_table_properties({"write.distribution-mode": "hash" if spec.partition_by else "none"}, spec.properties),
-        "format-version": "3",
-    }
+    ours = {"write.distribution-mode": "hash" if spec.partition_by else "none"}
+    given = {**table_properties(ours, spec.properties), "format-version": "3"}
     listed = ", ".join(f"'{_escaped(key)}' = '{_escaped(value)}'" for key, value in given.items())
     fields = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in columns)
     by = ", ".join(_partition(text) for text in spec.partition_by)

@@ -49,8 +49,8 @@ def wanted(spec: TopicTable, decoder: Decoder, state: TableState | None) -> Want
     current = state.table.schema().as_struct() if state is not None and known else None
     sources = sources_of(state.table) if state is not None and known else {}
     if decoder.fixed is not None:
-        still = _wanted([evolve(current, sources, (), spec.policy)])
-        return Wanted(decoder.fixed, still.renamed)
+        changes = evolve(current, sources, (), spec.policy).changes
+        return Wanted(decoder.fixed, tuple(c for c in changes if c.kind == "renamed"))
     columns = _without(current, {spec.metadata_column} | ({spec.key_column} if isinstance(decoder, Keyed) else set()))
     taken = partition_names(state.table) if state is not None and known else frozenset()
     reserved = [

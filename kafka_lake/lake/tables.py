@@ -133,7 +133,7 @@ def ensure_table(
                 schema,
                 partition_spec=_partition_spec(schema, layout),
                 sort_order=SortOrder(*layout.sort_fields()),
-                properties=_table_properties(ours, given),
+                properties=table_properties(ours, given),
             )
         except TableAlreadyExistsError:
             table = catalog.pyiceberg.load_table(identifier)
@@ -144,7 +144,8 @@ def ensure_table(
     return table
 
 
-def _table_properties(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+def table_properties(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a new table: the defaults, over them ours for this table, and over all those given."""
     properties = {**DEFAULTS, **ours, **given}
     level = "write.parquet.compression-level"
     if given.get("write.parquet.compression-codec", "zstd") != "zstd" and level not in given:

@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from kafka_lake.components.assets import build_topic_assets, partitions_of
-from kafka_lake.components.keys import dead_letter_key, table_key
+from kafka_lake.components.keys import dead_letter_key, table_key, topic_key
 from kafka_lake.components.replay_job import replay_dead_letters
 from kafka_lake.ingest.audit import CHECKS
 from kafka_lake.ingest.pipeline import ingest
@@ -89,7 +89,8 @@ def runner(
     kafka_resource: KafkaResource, catalog_resource: CatalogResource, spark_resource: SparkResource
 ) -> Iterator[Runner]:
     with dg.DagsterInstance.ephemeral() as instance:
-        yield Runner(instance, {"kafka": kafka_resource, "catalog": catalog_resource, "registry": RegistryResource()}, spark_resource)
+        resources = {"kafka": kafka_resource, "catalog": catalog_resource, "registry": RegistryResource()}
+        yield Runner(instance, resources, spark_resource)
 
 
 def know_partitions(runner: Runner, topic: Topic) -> None:
@@ -142,6 +143,36 @@ def test_one_run_and_one_commit_for_all_partitions(new_topic: NewTopic, runner: 
         "1": (2, 2),
         "2": (3, 3),
     }
+
+
+def test_columns_their_fields_and_their_changes_show(new_topic: NewTopic, runner: Runner) -> None:
+    topic = new_topic()
+    topic.send({"id": 1, "order.total": 2})
+    know_partitions(runner, topic)
+    spec = topic.spec(None)
+    assert runner.run(spec, (0, 0)).success
+    topic.send({"id": 2, "later": True})
+    result = runner.run(spec, (0, 0))
+    (metadata,) = materializations(result).values()
+    columns = {c.name: c.type for c in metadata["dagster/column_schema"].columns}
+    assert {k: v for k, v in columns.items() if k != "_kafka"} == {
+        "id": "long", "order_total": "long", "later": "boolean",
+    }  # fmt: skip
+    fields = metadata["dagster/column_lineage"].deps_by_column
+    assert {name: [(d.asset_key, d.column_name) for d in deps] for name, deps in fields.items()} == {
+        "id": [(topic_key(spec), "id")],
+        "order_total": [(topic_key(spec), "order.total")],
+        "later": [(topic_key(spec), "later")],
+    }
+    (changes,) = [e.metadata["changes"].records for e in checks(result).values() if "changes" in e.metadata]
+    assert [(r.data["column"], r.data["what"], r.data["after"]) for r in changes] == [("later", "added", "boolean")]
+
+    topic.send({"id": 3, "not": "wanted"})
+    refused = runner.run(topic.spec(None, evolution="freeze"), (0, 0))
+    assert not refused.success
+    (evaluated,) = checks(refused).values()
+    assert (evaluated.check_name, evaluated.passed) == ("schema_evolution", False)
+    assert "column not: added" in (evaluated.description or "")
 
 
 def test_one_partition_alone(new_topic: NewTopic, runner: Runner, view: NewView) -> None:

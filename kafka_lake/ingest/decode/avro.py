@@ -80,8 +80,10 @@ _AS_SPARK_READS_IT: Mapping[tuple[str, str], T.DataType] = {
     ("int", "date"): T.DateType(),
     ("long", "timestamp-millis"): T.TimestampType(),
     ("long", "timestamp-micros"): T.TimestampType(),
+    ("long", "timestamp-nanos"): T.LongType(),
     ("long", "local-timestamp-millis"): T.TimestampNTZType(),
     ("long", "local-timestamp-micros"): T.TimestampNTZType(),
+    ("long", "local-timestamp-nanos"): T.LongType(),
 }
 _TIMES = {("int", "time-millis"): "local-timestamp-millis", ("long", "time-micros"): "local-timestamp-micros"}
 _WIDENED = {frozenset({"int", "long"}): T.LongType(), frozenset({"float", "double"}): T.DoubleType()}

@@ -10,13 +10,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.ingest.decode import NOT_JSON, NULL_IN_REQUIRED_COLUMN, TOO_LARGE, WRONG_TYPE
+from kafka_lake.ingest.decode import NOT_JSON, NULL_IN_REQUIRED_COLUMN, TOO_DEEP, TOO_LARGE, WRONG_TYPE
 from kafka_lake.ingest.decode.decoder import MESSAGE, Learned, Nothing, too_large
 from kafka_lake.ingest.decode.project import cut, null_required, project, reasons, short
 from kafka_lake.ingest.decode.target import Target
 
 CORRUPT = "__kafka_lake_corrupt"
 EXACT_TEXT = "kafka-lake.exact-text"
+MAX_DEPTH = 64
+"""Levels of objects and arrays that columns are inferred from."""
 _PARSED, _RAW, _SEEN = "__kafka_lake_parsed", "__kafka_lake_raw", "__kafka_lake_seen"
 _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 _NAME_AND_KIND = "array<struct<name: string, kind: string>>"
@@ -31,6 +33,7 @@ def decode_json(
     columns: T.StructType | Target,
     *,
     max_record_bytes: int | None = None,
+    max_depth: int | None = None,
     messages: bool = True,
 ) -> DataFrame:
     """Add ``decoded``, ``error_class`` and ``error_message`` to records whose value is JSON.
@@ -39,6 +42,7 @@ def decode_json(
         records: What `read` gave; null values (tombstones) get all three as null.
         columns: Columns to look for. Fields that feed none are left aside; not-null columns must be there.
         max_record_bytes: Longer values are not parsed, they are ``too_large``; None for no limit.
+        max_depth: Values of more levels of objects and arrays are ``too_deep``; None for no limit.
         messages: Whether ``error_message`` says anything; for who doesn't select it, building it is time lost.
 
     Returns:
@@ -61,6 +65,8 @@ def decode_json(
     if max_record_bytes is not None:
         error_class = error_class.when(size > max_record_bytes, F.lit(TOO_LARGE))
     error_class = error_class.when(~_one_object(text), F.lit(NOT_JSON))
+    if max_depth is not None:
+        error_class = error_class.when(~_shallow(text, max_depth), F.lit(TOO_DEEP))
     # What a variant refuses is no strict JSON: a field that is there twice, single quotes.
     error_class = error_class.when(corrupt & F.try_parse_json(text).isNull(), F.lit(NOT_JSON))
     error_class = error_class.when(corrupt, F.lit(WRONG_TYPE))
@@ -85,11 +91,28 @@ def decode_json(
         message = message.when(found == NULL_IN_REQUIRED_COLUMN, F.substring(said, 1, MESSAGE))
     if max_record_bytes is not None:
         message = message.when(found == TOO_LARGE, too_large(size, max_record_bytes))
+    if max_depth is not None:
+        said = F.lit(f"The value has more than {max_depth} levels of objects and arrays.")
+        message = message.when(found == TOO_DEEP, said)
     return (
         decoded.withColumn(_RAW, F.when(found == WRONG_TYPE, F.from_json(text, "map<string, string>")))
         .withColumn(_SEEN, F.when(found == WRONG_TYPE, F.from_json(text, "map<string, variant>")))
         .select(*records.columns, "decoded", "error_class", message.alias("error_message"))
     )
+
+
+def _shallow(text: Column, levels: int) -> Column:
+    """Return whether a JSON text has at most so many levels; quick for one with few brackets, exact for others."""
+    size = F.octet_length(text)
+    opened = [size - F.octet_length(F.replace(text, F.lit(bracket))) for bracket in "{["]
+    # Without escapes, strings and all that is no bracket; each step then takes the innermost level away. No pattern
+    # has a repeated group, whose matching would be as deep a recursion as the value is long.
+    brackets = F.regexp_replace(F.regexp_replace(text, r"\\.", ""), '"[^"]*+"', "")
+    brackets = F.regexp_replace(brackets, r"[^\[\]{}]++", "")
+    left = F.aggregate(
+        F.sequence(F.lit(1), F.lit(levels)), brackets, lambda rest, _: F.regexp_replace(rest, r"\[\]|\{\}", "")
+    )
+    return (size <= 2 * levels) | (opened[0] + opened[1] <= levels) | (left == "")
 
 
 def asked_fields(target: Target) -> T.StructType | T.VariantType:
@@ -201,15 +224,20 @@ def _constant(values: list[Any], kind: str) -> Column:
     return F.from_json(F.lit(json.dumps(values)), kind)
 
 
-def observed_schema(*, max_record_bytes: int | None = None) -> Column:
+def observed_schema(*, max_record_bytes: int | None = None, max_depth: int | None = None) -> Column:
     """Return an aggregate over records that tells, as text, the schema that their JSON values have together.
 
     Args:
         max_record_bytes: Longer values are not parsed and add nothing; None for no limit.
+        max_depth: Values of more levels add nothing either; None for no limit.
     """
     text = F.col("value").cast("string")
     # A single array or scalar among objects would make the whole anything.
-    parsed = F.when(F.rlike(text, F.lit(r"^\s*\{")), F.try_parse_json(text))
+    fit = F.rlike(text, F.lit(r"^\s*\{"))
+    if max_depth is not None:
+        # The schema of a value of a thousand levels is deeper than Spark's stack: it would end the JVM.
+        fit = fit & _shallow(text, max_depth)
+    parsed = F.when(fit, F.try_parse_json(text))
     if max_record_bytes is not None:
         parsed = F.when(F.octet_length(F.col("value")) <= max_record_bytes, parsed)
     return F.schema_of_variant_agg(parsed)
@@ -329,13 +357,14 @@ class Json(Nothing):
     ) -> DataFrame:
         """Add the three columns of every decoder's result to records."""
         target = replace(target, exact=self.exact)
-        return decode_json(records, target, max_record_bytes=max_record_bytes, messages=messages)
+        depth = MAX_DEPTH if self.declared is None else None
+        return decode_json(records, target, max_record_bytes=max_record_bytes, max_depth=depth, messages=messages)
 
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
         """Return the schema that the values have together, unless the columns are declared."""
         if self.declared is not None:
             return ()
-        return [observed_schema(max_record_bytes=max_record_bytes).alias("observed")]
+        return [observed_schema(max_record_bytes=max_record_bytes, max_depth=MAX_DEPTH).alias("observed")]
 
     def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
         """Return a decoder that knows the new fields of a pass, and how those differ that didn't fit."""
@@ -357,7 +386,7 @@ class Json(Nothing):
 
     def look(self, records: DataFrame) -> "Json":
         """Return a decoder that knows what records look like, in a pass of its own."""
-        observed = records.agg(observed_schema().alias("observed")).collect()[0]["observed"]
+        observed = records.agg(observed_schema(max_depth=MAX_DEPTH).alias("observed")).collect()[0]["observed"]
         seen = schema_from_observation(observed)
         if self.infer_timestamps:
             seen = with_times(records, seen, Target(T.StructType([])))

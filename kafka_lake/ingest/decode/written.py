@@ -220,7 +220,8 @@ class Registered:
         if not protobuf:
             return wiser
         prefixes = records.filter(schema_id(value).isin(protobuf)).select(ids, index_prefix(value).alias("prefix"))
-        named = [(row["id"], bytes(row["prefix"])) for row in prefixes.distinct().limit(_LOOKED_UP).collect()]
+        distinct = prefixes.filter(F.col("prefix").isNotNull()).distinct().limit(_LOOKED_UP)
+        named = [(row["id"], bytes(row["prefix"])) for row in distinct.collect()]
         return wiser.known([], [each for each in named if each not in wiser.writers])
 
     def known(self, ids: Sequence[int], messages: Sequence[tuple[int, bytes]] = ()) -> "Registered":
@@ -289,7 +290,7 @@ class Registered:
     def _why(self) -> Column:
         why = F.concat(F.lit("Schema id "), F.col(_ID).cast("string"), F.lit(" names no message that is known."))
         for id_, reason in self.refused.items():
-            why = F.when(F.col(_ID) == id_, F.lit(f"{reason[0].upper()}{reason[1:]}.")).otherwise(why)
+            why = F.when(F.col(_ID) == id_, F.lit(f"{reason[0].upper()}{reason[1:].rstrip('.')}.")).otherwise(why)
         return why
 
 
