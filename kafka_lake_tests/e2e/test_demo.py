@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,8 +26,9 @@ COMMAND = [sys.executable, "-c", "from kafka_lake.cli import main; main()"]
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A deployment of its own: state, ports."""
-    ports = {f"KAFKA_LAKE_{name}_PORT": str(free_port()) for name in ("BROKER", "UI", "CONNECT")}
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("KAFKA_LAKE_") or k == "KAFKA_LAKE_CACHE"}
+    ports = {f"KAFKA_LAKE_{name}_PORT": str(free_port()) for name in ("BROKER", "UI", "CONNECT", "REGISTRY")}
+    ours = ("KAFKA_LAKE_", "SPARK_REMOTE")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(ours) or k == "KAFKA_LAKE_CACHE"}
     home = str(tmp_path_factory.mktemp("demo"))
     return {**inherited, **ports, "KAFKA_LAKE_HOME": home, "COLUMNS": "200"}
 
@@ -58,19 +60,20 @@ def run_is_under_way(environment: Mapping[str, str]) -> bool:
     return any("org.apache.spark.deploy.SparkSubmit" in command for command in processes_of(environment))
 
 
-def broker_is_up(environment: Mapping[str, str]) -> bool:
-    return any("kafka.Kafka" in command for command in processes_of(environment))
+def registry_is_up(environment: Mapping[str, str]) -> bool:
+    return any("apicurio-registry-app" in command for command in processes_of(environment))
 
 
 def dagster_is_up(environment: Mapping[str, str]) -> bool:
     return any("dagster._daemon" in command for command in processes_of(environment))
 
 
-def test_demo_fills_the_table_and_stops_everything(environment: dict[str, str]) -> None:
-    done = kafka_lake(environment, "demo", "--records", "2000")
+def test_demo_fills_both_tables_and_stops_everything(environment: dict[str, str]) -> None:
+    done = kafka_lake(environment, "demo", "--avro", "--records", "2000")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2,000 new rows, 2,000 rows in pizza.completed_pizzas" in done.stdout
-    assert done.stdout.count("passed") == len(CHECKS)
+    assert "200 rows in pizza.deliveries" in done.stdout
+    assert len(re.findall(r" passed", done.stdout)) == len(CHECKS) + 2, done.stdout
     assert processes_of(environment) == []
     topic = status(environment)
     assert [each["lag"] for each in topic["partitions"]] == [0] * 6
@@ -78,15 +81,35 @@ def test_demo_fills_the_table_and_stops_everything(environment: dict[str, str]) 
     assert processes_of(environment) == []
 
 
+def test_the_demos_topic_in_avro_gained_a_column_while_it_ran(environment: dict[str, str]) -> None:
+    registry = f"http://127.0.0.1:{environment['KAFKA_LAKE_REGISTRY_PORT']}/apis/ccompat/v7"
+    asked = kafka_lake(
+        {**environment, "KAFKA_LAKE_SCHEMA_REGISTRY_URL": registry}, "schema", "pizza-deliveries", "--history", "--json"
+    )
+    assert asked.returncode == 0, asked.stderr
+    [[first, second]] = json.loads(asked.stdout)
+    columns = ["courier", "price", "left_at", "delivered_at", "note", "order_id", "_kafka"]
+    assert [change["column"] for change in first["changes"]] == columns
+    assert second["changes"] == [{"column": "tip", "kind": "added", "before": "", "after": "decimal(8, 2)"}]
+    assert sum(second["position"]["offsets"].values()) == 200
+
+
 @pytest.mark.parametrize(
-    ("moment", "number"),
-    [(broker_is_up, signal.SIGTERM), (dagster_is_up, signal.SIGINT), (run_is_under_way, signal.SIGINT)],
+    ("options", "moment", "number"),
+    [
+        (["--avro"], registry_is_up, signal.SIGTERM),
+        ([], dagster_is_up, signal.SIGINT),
+        ([], run_is_under_way, signal.SIGINT),
+    ],
 )
 def test_signal_leaves_no_process(
-    environment: dict[str, str], moment: Callable[[Mapping[str, str]], bool], number: signal.Signals
+    environment: dict[str, str],
+    options: list[str],
+    moment: Callable[[Mapping[str, str]], bool],
+    number: signal.Signals,
 ) -> None:
     with subprocess.Popen(
-        [*COMMAND, "demo", "--records", "100"], cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL
+        [*COMMAND, "demo", *options, "--records", "100"], cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL
     ) as demo:
         try:
             deadline = time.monotonic() + 120

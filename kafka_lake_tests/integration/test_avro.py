@@ -140,6 +140,9 @@ LOGICAL: list[tuple[str, Any, list[tuple[Any, Any]]]] = [
     ("bytes decimal", typed("bytes", "decimal", precision=38, scale=10), [
         (Decimal("-0.0000000001"), Decimal("-0.0000000001")), (unscaled(10**38 - 1), Decimal("9" * 28 + "." + "9" * 10))
     ]),
+    ("bytes decimal 18", typed("bytes", "decimal", precision=18, scale=18), [
+        (unscaled(10**18 - 1), Decimal("0." + "9" * 18)), (b"\xff" * 20, Decimal("-1e-18"))
+    ]),
     ("bytes decimal 39", typed("bytes", "decimal", precision=300, scale=2), [
         (unscaled(number), text) for number, text in (
             (0, "0.00"), (1, "0.01"), (-1, "-0.01"), (-128, "-1.28"), (255, "2.55"), (-256, "-2.56"),
@@ -538,6 +541,8 @@ MALFORMED: list[tuple[str, Any, bytes]] = [
     ("a decimal of no bytes", typed("bytes", "decimal", precision=9), b"\x00"),
     ("a long decimal of no bytes", typed("bytes", "decimal", precision=50), b"\x00"),
     ("a decimal with too many digits", typed("bytes", "decimal", precision=2), b"\x02\x64"),
+    ("a decimal of more than 64 bits", typed("bytes", "decimal", precision=9), b"\x12\x01" + b"\x00" * 8),
+    ("a fixed decimal of more than 64 bits", typed("fixed", "decimal", name="F", size=9, precision=9), b"\x01" * 9),
     ("a decimal beyond all measure", typed("bytes", "decimal", precision=5000),
      encode("bytes", b"\x01" * 129)[0]),
     ("a big-decimal longer than it says", typed("bytes", "big-decimal"), b"\x04\x02\x01\x02\x00"),

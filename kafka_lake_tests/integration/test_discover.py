@@ -1,4 +1,4 @@
-"""What `kafka-lake discover` tells of topics on a real broker, and a real registry; it leaves no trace on either."""
+"""What `kafka-lake discover` tells of topics on a real broker, and a real registry; no group, no commit."""
 
 import json
 import time

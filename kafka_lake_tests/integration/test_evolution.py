@@ -237,8 +237,17 @@ def test_a_rename_keeps_the_field_and_takes_both_names(
 
 def test_times_are_inferred_where_that_is_asked_for(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
     topic = new_topic()
-    topic.send({"id": 1, "at": "2026-01-02T03:04:05.5+05:30", "day": "2026-01-02", "local": "2026-01-02 03:04:05",
-                "nano": "2026-01-02T03:04:05.123456789Z", "mixed": "2026-01-02", "s": {"at": "2026-01-02T00:00:00Z"}})  # fmt: skip
+    topic.send(
+        {
+            "id": 1,
+            "at": "2026-01-02T03:04:05.5+05:30",
+            "day": "2026-01-02",
+            "local": "2026-01-02 03:04:05",
+            "nano": "2026-01-02T03:04:05.123456789Z",
+            "mixed": "2026-01-02",
+            "s": {"at": "2026-01-02T00:00:00Z"},
+        }
+    )
     topic.send({"id": 2, "at": "2026-01-02T03:04:05Z", "mixed": "soon"})
     plain, inferring = topic.spec(None), topic.spec(None, infer_timestamps=True)
     inferring = type(inferring)(**{**vars(inferring), "table": f"{inferring.table}_inferred"})

@@ -8,7 +8,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 
 from kafka_lake.components import KafkaTopicTable
 from kafka_lake.components.assets import build_topic_assets, settings_of
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.topic_table import FORMATS, TopicTable
 from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
@@ -34,6 +34,20 @@ on_data_loss: continue
 dead_letters: table
 max_dead_letters: 5%
 max_record_bytes: 1000000
+"""
+
+
+EVOLVING = """
+topic: orders
+format: confluent
+subject: shop.Order
+key_format: json
+key_column: who
+key_schema: tenant string
+evolution: ignore_new
+on_incompatible: new_column
+renames: {cust: customer, lines.element.sku: article}
+compatibility: full
 """
 
 
@@ -122,11 +136,43 @@ def test_all_attributes():
     assert settings_of(dict(node.metadata)) == spec
 
 
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_format_is_accepted(format_):
+    component, defs = load(f"topic: orders\nformat: {format_}")
+    assert component.topic_table().format == format_
+    assert resolved(defs).has(dg.AssetKey(["lake", "orders"]))
+
+
+def test_settings_of_formats_and_evolution_arrive():
+    component, _ = load(EVOLVING)
+    assert component.topic_table() == TopicTable(
+        "orders",
+        "lake",
+        "orders",
+        format="confluent",
+        subject="shop.Order",
+        key_format="json",
+        key_column="who",
+        key_schema="tenant string",
+        evolution="ignore_new",
+        on_incompatible="new_column",
+        renames={"cust": "customer", "lines.element.sku": "article"},
+        compatibility="full",
+    )
+
+
+def test_a_schema_file_is_found_beside_the_document(tmp_path):
+    (tmp_path / "order.avsc").write_text("{}")
+    component = KafkaTopicTable(topic="orders", format="avro", schema_file="order.avsc")
+    assert component.topic_table(tmp_path).schema_file == str(tmp_path / "order.avsc")
+
+
 @pytest.mark.parametrize(
     "spec",
     [
         TopicTable("t", "n", "o"),
         TopicTable("t", "n", "o", "a int", ("a",), ("a desc",), {"x": "y"}, None, "latest", 5, "m:f", "g"),
+        TopicTable("t", "n", "o", format="avro", key_format="string", renames={"a": "b"}, evolution="freeze"),
     ],
 )
 def test_settings_survive_the_assets_metadata(spec):
@@ -157,6 +203,24 @@ def test_settings_survive_the_assets_metadata(spec):
         ("dead_letters: drop", "dead_letters"),
         ("max_record_bytes: 0", "max_record_bytes"),
         ("table_properties: {write.distribution-mode: range}", "range"),
+        ("format: xml", "format"),
+        ("format: avro\nschema: id int", "schema: is for format json"),
+        ("format: confluent\nschema_file: x.avsc", "schema_file: is for formats avro"),
+        ("format: avro\nschema_file: nowhere.avsc", "nowhere.avsc"),
+        ("format: protobuf\nmessage: Order", "message: chooses one"),
+        ("key_format: json", "needs key_schema"),
+        ("key_format: string\nkey_schema: id int", "key_schema: is for key_format: json"),
+        ("key_format: json\nkey_schema: id intt", "intt"),
+        ("key_format: confluent\nkey_schema_file: x.avsc", "key_schema_file: is for key formats"),
+        ("key_format: variant", "can't be a variant"),
+        ("key_format: string\nkey_column: _kafka", "key_column"),
+        ("format: avro\ninfer_timestamps: true", "infer_timestamps"),
+        ("schema: id int\ninfer_timestamps: true", "infer_timestamps"),
+        ("schema: id int\non_incompatible: new_column", "new_column"),
+        ("on_incompatible: guess", "on_incompatible"),
+        ("evolution: never", "evolution"),
+        ("compatibility: backward", "compatibility: is for"),
+        ("format: avro\ncompatibility: upward", "compatibility"),
     ],
 )
 def test_a_mistake_is_refused_with_its_file(line, says):

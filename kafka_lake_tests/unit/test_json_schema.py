@@ -185,6 +185,12 @@ def test_a_reference_by_name_from_a_schema_that_lives_elsewhere() -> None:
     assert kind.simpleString() == "struct<line:struct<p:struct<sku:string>>>"
 
 
+def test_a_schema_with_the_id_of_one_that_it_refers_to() -> None:
+    other = {"$id": "https://a.example/copied", **record(a=INTEGER)}
+    schema = {"$id": "https://a.example/copied", **record(f={"$ref": "#/$defs/x"}), "$defs": {"x": INTEGER}}
+    assert type_of(schema, other=other) == "struct<f:bigint>"
+
+
 def test_what_looks_like_an_id_in_data_is_none() -> None:
     schema = {
         **record(f={"$ref": "#/definitions/a"}),

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
@@ -428,7 +428,7 @@ def test_well_known_messages() -> None:
     assert (found["ints"], dict(found["flags"])) == ([3, 0], {"x": True, "y": False})
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -551,7 +551,7 @@ def test_field_names_that_mean_something_to_python() -> None:
     ],
 )  # fmt: skip
 def test_schemas_that_no_table_can_have(body: str, message_: str) -> None:
-    with pytest.raises(SchemaNotSupportedError, match=f"^Schema id 7 can't be read: {message_}.*\\.$"):
+    with pytest.raises(SchemaNotSupportedError, match=f"^Schema id 7 can't be read: {message_}.*\\. Take the topic"):
         message(proto3(body))
 
 
@@ -604,6 +604,31 @@ def test_what_known_schemas_import_is_known_too() -> None:
     assert columns(message(text)) == columns(message(DECIMALS))
     own = 'syntax = "proto3"; package google.type; message LatLng { int32 own = 1; }'
     assert columns(message(LINE, {"google/type/latlng.proto": own})) == "at:struct<own:int>,unit:string"
+
+
+def test_a_descriptor_may_leave_names_to_be_found() -> None:
+    file = FileDescriptorProto.FromString(base64.b64decode(as_base64(PROTO2, "x", {})))
+    size = next(field for field in file.message_type[1].field if field.name == "size")
+    size.type_name = "Size"
+    size.ClearField("type")
+    described = message(base64.b64encode(file.SerializeToString()).decode(), name="M")
+    assert decoded(described, b"\x08\x01\x18\x01")[0]["size"] == "SMALL"
+    size.type_name = "Missing"
+    with pytest.raises(SchemaNotSupportedError, match="its descriptors are not valid: "):
+        message(base64.b64encode(file.SerializeToString()).decode(), name="M")
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_a_damaged_descriptor_is_a_schema_or_refused(data: st.DataObject) -> None:
+    raw = bytearray(base64.b64decode(as_base64(PROTO2, "x", {})))
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        described = message(base64.b64encode(raw).decode(), indexes=[1])
+    except SchemaNotSupportedError:
+        return
+    assert len(outcomes(described, b"\x08\x01", b"\x18\x01")) == 2
 
 
 def test_a_reference_may_be_called_as_we_call_the_schema() -> None:
@@ -698,7 +723,7 @@ def test_messages_by_name() -> None:
         message(NESTED, name="E.MEntry")
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=5), st.binary(max_size=3))
 def test_indexes_are_read_as_serializers_write_them(indexes: list[int], rest: bytes) -> None:
     buffer = io.BytesIO()
@@ -719,7 +744,7 @@ def test_docstrings() -> None:
     assert doctest.testmod(protobuf).failed == 0
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.binary(max_size=40), max_size=5))
 def test_random_bytes_are_rows_or_errors(payloads: list[bytes]) -> None:
     for described in (
