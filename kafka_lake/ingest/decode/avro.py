@@ -98,6 +98,8 @@ _MANY_TYPES = 50
 _MAX_TYPES = 20_000
 _MAX_DEPTH = 100
 _MAX_DIGITS = 38
+_LONG_DIGITS = 18
+_LONG_BYTES = 8
 _MAX_UNSCALED_BYTES = 128
 _MAX_SCALE = 1024
 _LIMB = 10**9
@@ -551,7 +553,7 @@ def _all(value: _Value, raws: Column) -> Column:
         checks = value.checks(raw)
         return checks[0] if len(checks) == 1 else F.least(*checks)
 
-    return _or_null(F.forall(raws, holds))
+    return _unless_null(F.forall(raws, holds))
 
 
 def _primitive(kind: str, node: Mapping[str, Any], name: str) -> _Value:
@@ -577,7 +579,7 @@ def _time(raw: Column) -> Column:
 
 
 def _is_time(raw: Column) -> list[Column]:
-    return [_or_null(raw.cast("date") == F.lit("1970-01-01").cast("date"))]
+    return [_unless_null(raw.cast("date") == F.lit("1970-01-01").cast("date"))]
 
 
 def _uuid_of_text(raw: Column) -> Column:
@@ -611,12 +613,21 @@ def _decimal(avro: Any, node: Mapping[str, Any], most: float) -> _Value | None:
             avro,
             T.StringType(),
             lambda raw: _with_point(_digits(raw), F.lit(scale)),
-            lambda raw: [_or_null(F.octet_length(raw).between(1, _MAX_UNSCALED_BYTES))],
+            lambda raw: [_unless_null(F.octet_length(raw).between(1, _MAX_UNSCALED_BYTES))],
             loops=True,
         )
+    kind = T.DecimalType(precision, scale)
     body = avro if isinstance(avro, dict) else {"type": avro}
     logical = {"logicalType": "decimal", "precision": precision, "scale": scale}
-    return _Value({**body, **logical}, T.DecimalType(precision, scale))
+    if precision > _LONG_DIGITS or body.get("size", _LONG_BYTES + 1) <= _LONG_BYTES:
+        return _Value({**body, **logical}, kind)
+    # Spark takes the lowest 64 bits alone, whatever there is above them, of what it knows to fit them.
+    return _Value(
+        {**body, **logical, "precision": _LONG_DIGITS + 1},
+        kind,
+        lambda raw: raw.try_cast(kind),
+        lambda raw: [raw.isNull() | raw.try_cast(kind).isNotNull()],
+    )
 
 
 def _big_decimal_record(name: str) -> Any:
@@ -633,7 +644,7 @@ def _is_big_decimal(raw: Column) -> list[Column]:
     length, scale = F.octet_length(raw.getField("unscaled")), raw.getField("scale").cast("bigint")
     zigzag = F.when(scale < 0, -2 * scale - 1).otherwise(2 * scale)
     framed = raw.getField("length") == _varint_size(2 * length) + length + _varint_size(zigzag)
-    return [_or_null(framed & length.between(1, _MAX_UNSCALED_BYTES))]
+    return [_unless_null(framed & length.between(1, _MAX_UNSCALED_BYTES))]
 
 
 def _varint_size(number: Column) -> Column:
@@ -708,7 +719,7 @@ def _with_point(number: Column, scale: Column) -> Column:
     return _let(number, pointed)
 
 
-def _or_null(condition: Column) -> Column:
+def _unless_null(condition: Column) -> Column:
     return F.coalesce(condition, F.lit(True))
 
 
