@@ -1,5 +1,6 @@
 """The demo: records into Kafka, and the sensor's own runs bring them into the lake. Shows what came of it."""
 
+import os
 from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
@@ -41,7 +42,9 @@ def run_demo(records: int, avro: bool, ports: Ports, console: Console) -> None:
         KafkaLakeError: If anything fails; names the cause and where the logs are. Nothing keeps running.
         SystemExit: At a signal, with the shell's code for it.
     """
-    check_free(ports.broker, ports.ui, *([ports.registry] if avro else []))
+    # Twice as many runs: a Spark that is warm pays.
+    connect = avro and "SPARK_REMOTE" not in os.environ
+    check_free(ports.broker, *([ports.registry] if avro else []), ports.ui, *([ports.connect] if connect else []))
     with interruptible(), Stack(ports, console.print) as stack:
         try:
             bootstrap = stack.start_broker()
@@ -52,6 +55,8 @@ def run_demo(records: int, avro: bool, ports: Ports, console: Console) -> None:
             half, now = max(records // _ORDERS_PER_DELIVERY // 2, 1), datetime.now(UTC)
             if producer:
                 _deliver(producer, bootstrap, half, now - _DAY, now - _DAY / 2, console)
+            if connect:
+                stack.start_connect()
             runs = DagsterRuns(stack.start_dagster())
             with console.status("Waiting for the sensor") as status:
                 watch = Watch(runs, stack.dagster_began, stack.check, status.update)
@@ -93,7 +98,8 @@ def _deliver(
     for delivery in deliveries.generate_deliveries(number, SEED, first_id, begin, end):
         producer.send_delivery(delivery)
     producer.flush()
-    console.print(f"Produced {number:,} deliveries by version {producer.version} of {producer.subject}")
+    new = f", which adds {deliveries.NEW_FIELD}" if producer.version == 2 else ""
+    console.print(f"Produced {number:,} deliveries by version {producer.version} of their schema{new}")
 
 
 def _ensure_topic(bootstrap: str, topic: str, partitions: int, console: Console) -> None:

@@ -1,5 +1,6 @@
 """What the demo did, as tables on the terminal."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -65,7 +66,7 @@ def print_deliveries(spec: TopicTable, loads: Mapping[str, RunReport], console: 
     status = collect([spec], KafkaResource().cluster(), catalog)[0]
     table = catalog.table(spec.identifier)
     columns = _columns(table) if table else []
-    runs = Table("run", title=f"What the sensor's runs took from {spec.topic}")
+    runs = Table("run", title=f"What the runs took from {spec.topic}")
     runs.add_column("rows", justify="right")
     for heading in ("checks", "new columns"):
         runs.add_column(heading)
@@ -90,24 +91,30 @@ def print_how_to_go_on(ports: Ports, avro: TopicTable | None, console: Console) 
 
     Args:
         ports: The local stack's ports.
-        avro: The table of the topic in Avro, if the demo had one.
+        avro: The topic in Avro and its table, if the demo had one.
         console: Gets the text.
     """
     lines = [
         ("make dev", f"everything stays up, with live records; the UI is http://{ports.ui.address}"),
         ("kafka-lake status", "how far each table is, per Kafka partition"),
-        ("make demo", "once more: only what is new is ingested"),
+        (f"make demo{' AVRO=1' if avro else ''}", "once more: only what is new is ingested"),
     ]
+    if avro:
+        lines.insert(2, (f"kafka-lake schema {avro.topic} --history", "how a table came to its columns"))
+    width = max(len(command) for command, _ in lines)
     console.print("\nGo on:")
     for command, what in lines:
-        console.print(f"  {command:19} {what}", soft_wrap=True)
+        console.print(f"  {command:{width}}  {what}", soft_wrap=True)
     if avro:
+        url = os.environ["KAFKA_LAKE_SCHEMA_REGISTRY_URL"]
         page = f"http://{ports.ui.address}/assets/{'/'.join(avro.identifier)}"
         console.print(
-            f"\nWith make dev running, the table of the topic in Avro is at {page}: its columns, and under Checks, in "
-            "the history of schema_evolution, the run that added one.",
+            f"\nkafka-lake leaves {avro.topic} out unless it knows of a registry:\n"
+            f"  export KAFKA_LAKE_SCHEMA_REGISTRY_URL={url}\n"
+            f"\nWith make dev, its table is at {page}. The check schema_evolution there tells what a run changed.",
             soft_wrap=True,
         )
+    console.print()
 
 
 def _partitions(load: RunReport, spec: TopicTable) -> list[Materialization]:
