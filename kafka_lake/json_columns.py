@@ -1,4 +1,4 @@
-"""Columns of a few JSON objects, found in plain Python: what inference in Spark would make of these alone."""
+"""Columns of a few JSON objects, found in plain Python. A guess for people; what a run infers is up to the run."""
 
 import json
 import re
@@ -9,8 +9,9 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-# What holds a number without losing digits, as for inferred columns.
-_BIGINT_DIGITS, _DECIMAL_DIGITS, _DOUBLE_DIGITS = 18, 38, 15
+# What holds a number without losing digits.
+_BIGINT = range(-(2**63), 2**63)
+_DECIMAL_DIGITS, _DOUBLE_DIGITS = 38, 15
 _DEEPEST = 20
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(?P<clock>[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(?P<zone>Z|[+-]\d\d:?\d\d)?)?", re.ASCII)
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
@@ -88,10 +89,9 @@ def _quoted(name: str) -> str:
 
 
 def _whole(text: str) -> T.DataType:
-    digits = len(text.lstrip("-"))
-    if digits > _DECIMAL_DIGITS:
+    if len(text.lstrip("-")) > _DECIMAL_DIGITS:
         return T.DoubleType()
-    return T.LongType() if digits <= _BIGINT_DIGITS else T.DecimalType(38, 0)
+    return T.LongType() if int(text) in _BIGINT else T.DecimalType(_DECIMAL_DIGITS, 0)
 
 
 def _fraction(text: str) -> T.DataType:

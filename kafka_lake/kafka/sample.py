@@ -28,7 +28,6 @@ _SETTINGS: Mapping[str, Any] = {
 # Who names the offsets to read needs no right on the group.
 _NO_REFUSAL = {ClientError._PARTITION_EOF, ClientError.GROUP_AUTHORIZATION_FAILED}
 _STEP = 8
-_FARTHEST = 100_000
 _GLANCE_SECONDS = 0.2
 
 
@@ -92,12 +91,20 @@ class Sampler:
         cluster: Where the topics are.
         seconds: Most that one topic may take.
         max_bytes: After so many bytes of a topic's records no more are read.
+        farthest: Offsets before a partition's end beyond which no value is looked for.
     """
 
-    def __init__(self, cluster: KafkaCluster, seconds: float = 5.0, max_bytes: int = 16 * 1024 * 1024) -> None:
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        seconds: float = 5.0,
+        max_bytes: int = 16 * 1024 * 1024,
+        farthest: int = 100_000,
+    ) -> None:
         self._cluster = cluster
         self._seconds = seconds
         self._max_bytes = max_bytes
+        self._farthest = farthest
         self._consumer = cluster.consumer(_SETTINGS)
 
     def __enter__(self) -> Self:
@@ -112,7 +119,7 @@ class Sampler:
         """Return the newest records of a topic that have a value, and the tombstones between them.
 
         Each partition gives its share, see `shares`. Where its last offsets hold too few values, those before are
-        looked at, in steps that grow, up to 100,000 offsets.
+        looked at, in steps that grow.
 
         Args:
             now: The topic and what it holds.
@@ -122,7 +129,8 @@ class Sampler:
             KafkaLakeError: If the brokers refuse to give records of this topic. The next topic may be asked for.
         """
         wanted = shares({p: now.end[p] - now.low[p] for p in now.partitions}, count)
-        windows = {p: (max(now.low[p], now.end[p] - share), now.end[p]) for p, share in wanted.items()}
+        first = {p: max(now.low[p], now.end[p] - self._farthest) for p in wanted}
+        windows = {p: (max(first[p], now.end[p] - share), now.end[p]) for p, share in wanted.items()}
         found: dict[int, list[Record]] = {p: [] for p in wanted}
         budget = _Budget(self._seconds, self._max_bytes)
         if windows:
@@ -134,7 +142,7 @@ class Sampler:
             for p in windows:
                 found[p] = _newest([r for r in records if r.partition == p] + found[p], wanted[p])
             windows = {
-                p: _before(window, now.low[p], now.end[p])
+                p: _before(window, first[p])
                 for p, window in windows.items()
                 if sum(r.value is not None for r in found[p]) < wanted[p]
             }
@@ -192,10 +200,10 @@ def shares(available: Mapping[int, int], count: int) -> dict[int, int]:
     return given
 
 
-def _before(window: tuple[int, int], low: int, end: int) -> tuple[int, int]:
+def _before(window: tuple[int, int], first: int) -> tuple[int, int]:
     """Return the offsets to look at next, where a window held too few values: those before it, and more of them."""
     start, stop = window
-    return max(low, end - _FARTHEST, start - _STEP * (stop - start)), start
+    return max(first, start - _STEP * (stop - start)), start
 
 
 def _newest(records: Sequence[Record], count: int) -> list[Record]:

@@ -111,6 +111,8 @@ def test_a_transaction_aborted_last_is_stepped_over(
     assert [record.value for record in sample.records] == [b'{"id": %d}' % i for i in range(4)]
     assert sample.complete
     assert places(sampled(topic, 2)) == [(0, 3)]
+    sample = sampled(topic, 2, farthest=100)
+    assert (sample.records, sample.offsets, sample.complete) == ((), 200, True)
 
 
 def test_an_open_transaction_is_not_waited_for(new_topic: NewTopic, sampled: Sampled, broker: EmbeddedBroker) -> None:

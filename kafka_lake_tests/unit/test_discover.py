@@ -16,7 +16,7 @@ import pytest
 import yaml
 from dagster import BetaWarning
 from dagster.components.testing import create_defs_folder_sandbox
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
@@ -156,8 +156,10 @@ def test_a_wire_format_that_nobody_knows_is_only_likely() -> None:
     assert "KAFKA_LAKE_SCHEMA_REGISTRY_URL" in found.remarks[0]
     found = guess([framed(5, b'{"id": 1}')], "value", ALONE)
     assert (found.format, found.columns) == ("json_schema", (Column("id", "bigint"),))
-    assert guess(likely, "value", known()).format == "bytes"
-    assert guess(likely, "value", known()).remarks == ("The registry doesn't have them.",)
+    schemas = known()
+    for part in ("value", "key"):
+        found = guess(likely, part, schemas)
+        assert (found.format, found.remarks) == ("bytes", ("The registry doesn't have them.",))
     for not_likely in (framed(2**31, b"abcdef"), framed(0, b"abcdef"), framed(1234, b"abc"), framed(1234, b"")):
         assert guess([not_likely], "value", ALONE).format == "bytes"
 
@@ -177,6 +179,7 @@ def test_a_registry_that_gives_no_answer_is_asked_but_once(monkeypatch: pytest.M
     assert "asked again" not in schemas.trouble
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.binary(), st.binary().map(lambda b: b"\x00\x00\x00\x00" + b), st.text().map(str.encode))))
 def test_no_bytes_are_beyond_guessing(contents: list[bytes]) -> None:
     for schemas in (ALONE, Schemas(SimpleNamespace(by_id=lambda n: KNOWN[7 + n % 5]))):  # type: ignore[arg-type]
@@ -197,6 +200,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(st.dictionaries(TEXTS, JSON, max_size=4), min_size=1, max_size=4))
 def test_columns_of_any_objects(objects: list[dict[str, Any]]) -> None:
     contents = [json.dumps(each).encode() for each in objects]
@@ -262,6 +266,7 @@ def test_text_that_is_a_time_throughout(texts: list[str], time: str) -> None:
     assert (column.type, column.time) == ("string", time)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 200), st.integers(0, 1000), max_size=50), st.integers(1, 1000))
 def test_shares_are_as_even_as_can_be(available: dict[int, int], count: int) -> None:
     given_ = shares(available, count)
@@ -354,6 +359,7 @@ def test_a_topic_s_name_stays_a_name(topic: str) -> None:
     assert yaml.safe_load(document(Discovered(topic)))["attributes"]["topic"] == topic
 
 
+@settings(deadline=None)
 @given(TEXTS.filter(bool), st.sampled_from(["json", "avro"]))
 def test_no_name_of_a_field_breaks_a_document(name: str, format_: Any) -> None:
     columns = (Column(name, ddl(json_kind(name))), Column("id", "bigint", "date"))
