@@ -14,6 +14,8 @@ def shaped(rows: DataFrame, target: T.StructType) -> DataFrame:
         rows: Columns that the table lacks are left out.
         target: The table's columns; those that the rows lack become null.
     """
+    if rows.schema.simpleString() == target.simpleString():
+        return rows
     return rows.select(*[_field(rows.schema, lambda name: F.col(f"`{name}`"), wanted) for wanted in target])
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.ingest.decode import NOT_JSON, NULL_IN_REQUIRED_COLUMN, TOO_DEEP, TOO_LARGE, WRONG_TYPE
 from kafka_lake.ingest.decode.decoder import MESSAGE, Learned, Nothing, too_large
-from kafka_lake.ingest.decode.project import cut, null_required, project, reasons, short
+from kafka_lake.ingest.decode.project import Misfit, cut, null_required, project, reasons, short
 from kafka_lake.ingest.decode.target import Target
 
 CORRUPT = "__kafka_lake_corrupt"
@@ -58,7 +58,11 @@ def decode_json(
     if max_record_bytes is not None:
         parsed = F.when(size <= max_record_bytes, parsed)
     corrupt = F.col(_PARSED).isNull() if whole else F.col(_PARSED).isNull() | _field(_PARSED, CORRUPT).isNotNull()
-    row, misfits = project(F.col(_PARSED), asked, target)
+    if asked.simpleString() == target.columns.simpleString():
+        # One expression, however many columns there are.
+        row, misfits = F.col(_PARSED).dropFields(CORRUPT), list[Misfit]()
+    else:
+        row, misfits = project(F.col(_PARSED), asked, target)
     misfit, misfit_message = reasons(misfits)
 
     error_class: Column = F.when(F.col("value").isNull(), F.lit(None).cast("string"))

@@ -73,6 +73,7 @@ _DATA = {"const", "default", "enum", "example", "examples"}
 _REFERENCES = ("$ref", "$recursiveRef", "$dynamicRef")
 _ANCHORS = ("$anchor", "$dynamicAnchor", "$recursiveAnchor")
 _DEPTH = 64
+_REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or let the writer change its schema."
 _DECIMAL_DIGITS = 38
 _OBJECT = {"properties", "patternProperties", "additionalProperties"}
 _ARRAY = {"items", "prefixItems"}
@@ -100,13 +101,13 @@ def json_schema_type(schema: WriterSchema) -> T.DataType:
     try:
         root = _parse(schema.text)
         documents = _Documents(_identified(root, ""))
+        documents.add(root, documents.base)
         for name, text in schema.references.items():
             documents.add(_parse(text), name)
-        documents.add(root, documents.base)
         return _settled(_type(documents, root, documents.base, "", ()))
     except _SchemaError as error:
         label = f"{schema.label[0].upper()}{schema.label[1:]}"
-        raise SchemaNotSupportedError(f"{label} can't be read: {error}.") from error
+        raise SchemaNotSupportedError(f"{label} can't be read: {error}.", _REMEDY) from error
 
 
 class _SchemaError(ValueError):
@@ -175,7 +176,7 @@ class _Documents:
             key = escaped.replace("~1", "/").replace("~0", "~")
             if isinstance(found, dict) and key in found:
                 found = found[key]
-            elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            elif isinstance(found, list) and key in map(str, range(len(found))):
                 found = found[int(key)]
             else:
                 raise _SchemaError(f"it refers to {reference}, which is not there")

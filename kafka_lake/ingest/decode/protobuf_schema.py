@@ -25,6 +25,7 @@ from kafka_lake.ingest.decode import protobuf_worker
 from kafka_lake.kafka.schemas import WriterSchema
 
 _MAIN = "schema.proto"
+_REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or let the writer change its schema."
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 _IMPORT = re.compile(r"""\bimport\s+(?:public\s+|weak\s+|option\s+)?["']([^"']+)["']""")
 # Neither a way out of the folder nor an option of protoc.
@@ -71,7 +72,7 @@ def message_of(schema: WriterSchema, indexes: Sequence[int] = (0,), name: str | 
         found = _at(parsed[-1], indexes) if name is None else _named(parsed, name, schema.label)
         protobuf_worker.arrow_type(files, found)
     except (_SchemaError, protobuf_worker.UnsupportedTypeError) as error:
-        raise SchemaNotSupportedError(f"{_capital(schema.label)} can't be read: {error}.") from error
+        raise SchemaNotSupportedError(f"{_capital(schema.label)} can't be read: {error}.", _REMEDY) from error
     return ProtobufMessage(files, found)
 
 
@@ -125,7 +126,10 @@ def _names(messages: Iterable[DescriptorProto], scope: str) -> Iterator[str]:
 
 @lru_cache(maxsize=256)
 def _compile(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
-    """Return a serialized FileDescriptorSet: each file after those that it imports, so that the schema's is last."""
+    """Return a serialized FileDescriptorSet: each file after those that it imports, so that the schema's is last.
+
+    Descriptors go through protoc as well: it finds out what is wrong with them, where the protobuf package would crash.
+    """
     texts = dict(references)
     main = _MAIN
     while main in texts:
@@ -134,14 +138,9 @@ def _compile(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
     files = {name: file for name, each in texts.items() if (file := _described(name, each)) is not None}
     sources = {name: each for name, each in texts.items() if name not in files}
     imports = {name for each in sources.values() for name in _IMPORT.findall(each)}
-    imports.update(name for file in files.values() for name in file.dependency)
+    imports.update(name for file in files.values() for name in file.dependency if isinstance(name, str))
     _add_well_known(imports, files)
-    if sources:
-        files.update((file.name, file) for file in _protoc(sources, files.values()))
-    ordered: dict[str, FileDescriptorProto] = {}
-    _order(main, files, ordered, ())
-    files_in_order: bytes = FileDescriptorSet(file=ordered.values()).SerializeToString()
-    return files_in_order
+    return _protoc(main, sources, files.values())
 
 
 def _described(name: str, text: str) -> FileDescriptorProto | None:
@@ -171,36 +170,22 @@ def _add_well_known(names: Iterable[str], files: dict[str, FileDescriptorProto])
         _add_well_known(files[name].dependency, files)
 
 
-def _protoc(sources: Mapping[str, str], known: Iterable[FileDescriptorProto]) -> Sequence[FileDescriptorProto]:
-    """Compile texts that may import each other and what is known already; return all that they need and are."""
+def _protoc(main: str, sources: Mapping[str, str], known: Iterable[FileDescriptorProto]) -> bytes:
+    """Compile a file that is one of the sources or known; the sources may import each other and what is known."""
     with TemporaryDirectory(prefix="kafka-lake-protoc-") as folder:
+        given, result, root = Path(folder, "given"), Path(folder, "result"), Path(folder, "source")
+        root.mkdir()
         for name, text in sources.items():
             if not _FILE.fullmatch(name):
                 raise _SchemaError(f"a reference has the name {name!r}, which is no file name to import")
-            path = Path(folder, "source", name)
+            path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        given, result = Path(folder, "given"), Path(folder, "result")
+            path.write_bytes(text.encode("utf-8", "replace"))
         given.write_bytes(FileDescriptorSet(file=known).SerializeToString())
-        options = [f"-I{folder}/source", f"--descriptor_set_in={given}", f"--descriptor_set_out={result}"]
-        command = [sys.executable, "-P", "-m", "grpc_tools.protoc", *options, "--include_imports", *sources]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        options = [f"-I{root}", f"--descriptor_set_in={given}", "--include_imports", f"--descriptor_set_out={result}"]
+        command = [sys.executable, "-P", "-m", "grpc_tools.protoc", *options, main]
+        run = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
         if run.returncode:
             said = [line for line in run.stderr.splitlines() if "warning: " not in line] or [f"code {run.returncode}"]
-            raise _SchemaError(f"protoc says {said[0].replace(f'{folder}/source/', '').rstrip('.')}")
-        compiled: Sequence[FileDescriptorProto] = FileDescriptorSet.FromString(result.read_bytes()).file
-        return compiled
-
-
-def _order(
-    name: str, files: Mapping[str, FileDescriptorProto], ordered: dict[str, FileDescriptorProto], above: tuple[str, ...]
-) -> None:
-    if name in ordered:
-        return
-    if name in above:
-        raise _SchemaError(f"it imports itself by way of {name}")
-    if name not in files:
-        raise _SchemaError(f"it imports {name}, which is not among its references")
-    for each in files[name].dependency:
-        _order(each, files, ordered, (*above, name))
-    ordered[name] = files[name]
+            raise _SchemaError(f"protoc says {said[0].replace(f'{root}/', '').rstrip('.')}")
+        return result.read_bytes()

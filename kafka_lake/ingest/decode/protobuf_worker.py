@@ -87,10 +87,10 @@ class _Columns:
 
 @dataclass(frozen=True)
 class _Files:
-    """The messages of a schema; enum fields are int32 in them, and have their enum's full name here."""
+    """The messages of a schema; enum fields are int32 in them, and have their values' names here, by number."""
 
     pool: Any
-    enums: dict[str, str]
+    enums: dict[str, dict[int, str]]
 
 
 def arrow_type(files: bytes, name: str) -> pa.StructType:
@@ -187,27 +187,30 @@ def _load(files: bytes) -> _Files:
     A parser of proto2 keeps numbers that a closed enum doesn't name out of sight. As int32, which is the same on the
     wire, all of them are seen.
     """
-    loaded = _Files(descriptor_pool.DescriptorPool(), {})
+    written, loaded = descriptor_pool.DescriptorPool(), _Files(descriptor_pool.DescriptorPool(), {})
     for file in descriptor_pb2.FileDescriptorSet.FromString(files).file:
-        for message in file.message_type:
-            _open_enums(message, file.package, loaded.enums)
         try:
-            loaded.pool.AddSerializedFile(file.SerializeToString())
+            written.AddSerializedFile(file.SerializeToString())
         except TypeError as reason:
             raise UnsupportedTypeError(f"its descriptors are not valid: {reason}") from reason
+        messages = written.FindFileByName(file.name).message_types_by_name
+        for message in file.message_type:
+            _open_enums(message, messages[message.name], loaded.enums)
+        loaded.pool.AddSerializedFile(file.SerializeToString())
     return loaded
 
 
-def _open_enums(message: Any, scope: str, enums: dict[str, str]) -> None:
-    name = f"{scope}.{message.name}" if scope else message.name
+def _open_enums(message: Any, descriptor: Descriptor, enums: dict[str, dict[int, str]]) -> None:
     for field in message.field:
-        if field.type == FieldDescriptor.TYPE_ENUM:
-            enums[f"{name}.{field.name}"] = field.type_name.removeprefix(".")
+        described = descriptor.fields_by_name[field.name]
+        if described.enum_type is not None:
+            # Where two names have one number, the first is the value's and the others are aliases.
+            enums[described.full_name] = {value.number: value.name for value in reversed(described.enum_type.values)}
             field.type = FieldDescriptor.TYPE_INT32
             field.ClearField("type_name")
             field.ClearField("default_value")
     for nested in message.nested_type:
-        _open_enums(nested, name, enums)
+        _open_enums(nested, descriptor.nested_types_by_name[nested.name], enums)
 
 
 def _has_required(descriptor: Descriptor, seen: set[str]) -> bool:
@@ -255,7 +258,7 @@ def _columns(files: _Files, field: FieldDescriptor, path: str, above: tuple[str,
     here = f"{path}.{field.name}" if path else field.name
     get = attrgetter(field.name)
     entry = field.message_type
-    if entry is not None and entry.GetOptions().map_entry:
+    if field.is_repeated and entry is not None and entry.GetOptions().map_entry:
         keys = _values(files, entry.fields_by_name["key"], f"{here}.key", above)
         values = _values(files, entry.fields_by_name["value"], f"{here}.value", above)
         types = {suffix: pa.map_(keys.types[""], kind) for suffix, kind in values.types.items()}
@@ -347,10 +350,7 @@ def _each(kind: pa.DataType, convert: Callable[[Any], Any]) -> _Values:
 
 
 def _scalar(files: _Files, field: FieldDescriptor, path: str) -> _Values:
-    if field.full_name in files.enums:
-        # Where two names have one number, the first is the value's and the others are aliases.
-        by_number = files.pool.FindEnumTypeByName(files.enums[field.full_name]).values
-        names = {value.number: value.name for value in reversed(by_number)}
+    if names := files.enums.get(field.full_name):
         return _each(pa.string(), lambda number: names.get(number) or str(number))
     kind = _SCALARS[field.type]
     if pa.types.is_decimal(kind):
