@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka_lake.errors import RegistryError, SchemaNotSupportedError, UnknownSchemaError
+from kafka_lake.errors import KafkaLakeError, SchemaNotSupportedError, UnknownSchemaError
 from kafka_lake.ingest.decode.protobuf import message_indexes
 from kafka_lake.ingest.decode.written import Part, writer_of
 from kafka_lake.ingest.topic_table import Format
@@ -79,7 +79,7 @@ class Schemas:
                 self._known[schema_id] = self.registry.by_id(schema_id)
             except UnknownSchemaError:
                 self._known[schema_id] = None
-            except RegistryError as error:
+            except KafkaLakeError as error:
                 self.trouble = str(error)
         return self._known.get(schema_id)
 

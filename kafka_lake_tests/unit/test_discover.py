@@ -178,6 +178,9 @@ def test_a_registry_that_gives_no_answer_is_asked_but_once(monkeypatch: pytest.M
     assert found.remarks == (schemas.trouble,)
     assert "asked again" not in schemas.trouble
 
+    nowhere = Schemas(SchemaRegistry({"url": "http://127.0.0.1:1", "ssl.ca.location": "/nowhere.pem"}))
+    assert "/nowhere.pem" in guess([framed(7)], "value", nowhere).remarks[0]
+
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.binary(), st.binary().map(lambda b: b"\x00\x00\x00\x00" + b), st.text().map(str.encode))))
