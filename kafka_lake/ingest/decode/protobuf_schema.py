@@ -27,9 +27,10 @@ from kafka_lake.kafka.schemas import WriterSchema
 _MAIN = "schema.proto"
 _REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or let the writer change its schema."
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
-_IMPORT = re.compile(r"""\bimport\s+(?:public\s+|weak\s+|option\s+)?["']([^"']+)["']""")
+_IMPORT = re.compile(r"""\bimport\b[^"';]*["']([^"']+)["']""")
 # Neither a way out of the folder nor an option of protoc.
 _FILE = re.compile(r"(?!.*(?:^|/)\.{0,2}(?:/|$))[A-Za-z0-9_][\w.@+ /-]{0,199}", re.ASCII)
+_WARNING, _LOG = re.compile("warning: |^WARNING: "), re.compile(r"^[EFIW][0-9]{4} .*?\] ")
 _WELL_KNOWN = re.compile(r"(?:google/(?:api|protobuf|rpc|type)|confluent)/[a-z0-9_/]+\.proto")
 
 
@@ -135,12 +136,26 @@ def _compile(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
     while main in texts:
         main = f"my_{main}"
     texts[main] = text
-    files = {name: file for name, each in texts.items() if (file := _described(name, each)) is not None}
-    sources = {name: each for name, each in texts.items() if name not in files}
-    imports = {name for each in sources.values() for name in _IMPORT.findall(each)}
-    imports.update(name for file in files.values() for name in file.dependency if isinstance(name, str))
-    _add_well_known(imports, files)
-    return _protoc(main, sources, files.values())
+    return _protoc(main, *_imported(main, texts))
+
+
+def _imported(main: str, texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, FileDescriptorProto]]:
+    """Return what a file imports and itself: what is to be compiled, and what is described already."""
+    sources: dict[str, str] = {}
+    files: dict[str, FileDescriptorProto] = {}
+    rest = [main]
+    while rest:
+        name = rest.pop()
+        if name in sources or name in files:
+            continue
+        file = _described(name, texts[name]) if name in texts else _well_known(name)
+        if file is not None:
+            files[name] = file
+            rest += [each for each in file.dependency if isinstance(each, str)]
+        elif name in texts:
+            sources[name] = texts[name]
+            rest += _IMPORT.findall(texts[name])
+    return sources, files
 
 
 def _described(name: str, text: str) -> FileDescriptorProto | None:
@@ -155,23 +170,20 @@ def _described(name: str, text: str) -> FileDescriptorProto | None:
     return file
 
 
-def _add_well_known(names: Iterable[str], files: dict[str, FileDescriptorProto]) -> None:
-    for name in names:
-        if name in files or not _WELL_KNOWN.fullmatch(name):
-            continue
-        module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
-        if name.startswith("confluent/"):
-            module = f"confluent_kafka.schema_registry.{module}"
-        try:
-            descriptor = importlib.import_module(module).DESCRIPTOR
-        except ImportError:
-            continue
-        files[name] = FileDescriptorProto.FromString(descriptor.serialized_pb)
-        _add_well_known(files[name].dependency, files)
+def _well_known(name: str) -> FileDescriptorProto | None:
+    if not _WELL_KNOWN.fullmatch(name):
+        return None
+    module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
+    if name.startswith("confluent/"):
+        module = f"confluent_kafka.schema_registry.{module}"
+    try:
+        return FileDescriptorProto.FromString(importlib.import_module(module).DESCRIPTOR.serialized_pb)
+    except ImportError:
+        return None
 
 
-def _protoc(main: str, sources: Mapping[str, str], known: Iterable[FileDescriptorProto]) -> bytes:
-    """Compile a file that is one of the sources or known; the sources may import each other and what is known."""
+def _protoc(main: str, sources: Mapping[str, str], files: Mapping[str, FileDescriptorProto]) -> bytes:
+    """Compile a file with all that it imports."""
     with TemporaryDirectory(prefix="kafka-lake-protoc-") as folder:
         given, result, root = Path(folder, "given"), Path(folder, "result"), Path(folder, "source")
         root.mkdir()
@@ -181,11 +193,12 @@ def _protoc(main: str, sources: Mapping[str, str], known: Iterable[FileDescripto
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode("utf-8", "replace"))
-        given.write_bytes(FileDescriptorSet(file=known).SerializeToString())
+        given.write_bytes(FileDescriptorSet(file=files.values()).SerializeToString())
         options = [f"-I{root}", f"--descriptor_set_in={given}", "--include_imports", f"--descriptor_set_out={result}"]
         command = [sys.executable, "-P", "-m", "grpc_tools.protoc", *options, main]
         run = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
         if run.returncode:
-            said = [line for line in run.stderr.splitlines() if "warning: " not in line] or [f"code {run.returncode}"]
-            raise _SchemaError(f"protoc says {said[0].replace(f'{root}/', '').rstrip('.')}")
+            lines = [_LOG.sub("", line) for line in run.stderr.splitlines() if not _WARNING.search(line)]
+            said = lines[0].replace(f"{root}/", "") if lines else f"code {run.returncode}"
+            raise _SchemaError(f"protoc says {said.rstrip('.')}")
         return result.read_bytes()
