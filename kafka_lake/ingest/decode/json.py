@@ -23,7 +23,8 @@ _PARSED, _RAW, _SEEN = "__kafka_lake_parsed", "__kafka_lake_raw", "__kafka_lake_
 _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 _NAME_AND_KIND = "array<struct<name: string, kind: string>>"
 _DOUBLE_DIGITS = 15
-_LONG_DIGITS = 18
+_ELEMENT = 0
+Path = tuple[str | int, ...]
 # No value can hold it: it is made anew in each process.
 _END = uuid4().hex
 
@@ -247,27 +248,66 @@ def observed_schema(*, max_record_bytes: int | None = None, max_depth: int | Non
     return F.schema_of_variant_agg(parsed)
 
 
-def schema_from_observation(observed: str | None) -> T.StructType:
+def schema_from_observation(observed: str | None, doubles: Collection[Path] = ()) -> T.StructType:
     """Turn what `observed_schema` found into columns.
 
-    Whole numbers are bigint, or decimal(38,0) beyond 64 bits; fractions are double as far as a double holds their
-    digits, else text; fields of mixed types keep their JSON as text; fields that were always null are left out until
-    they are not.
+    Whole numbers are bigint, or decimal(38,0) beyond 64 bits; fractions are double as far as doubles hold them, else
+    text; fields of mixed types keep their JSON as text; fields that were always null are left out until they are not.
 
     Args:
-        spark: Parses the type's text.
         observed: For example ``OBJECT<id: BIGINT, tags: ARRAY<STRING>>``; None or another type if no value was
             an object.
+        doubles: Paths of numbers of more than 15 digits that doubles hold all the same, as `long_doubles` found them.
 
     Returns:
         The columns, all nullable, in alphabetical order; none if no object was seen.
     """
-    column = _parsed_type(observed) if observed and observed.startswith("OBJECT<") else None
+    column = _column_type(_observed_type(observed), (), doubles)
     return column if isinstance(column, T.StructType) else T.StructType([])
 
 
-def _parsed_type(observed: str) -> T.DataType | None:
-    return _column_type(_observed_type(observed))
+def long_doubles(records: DataFrame, seen: T.DataType | None) -> set[Path]:
+    """Return the paths of numbers that may have more digits than a double holds, and in these records don't.
+
+    What records show of a number is the digits of all together: of 5 and 0.25 as many as if a long had fractions. And
+    a double's own digits may be 17. So the numbers themselves are looked at, in a pass of its own, which is only needed
+    where such a field is new.
+
+    Args:
+        records: The records that were observed.
+        seen: What they showed together; None for nothing.
+    """
+    value = F.col("__kafka_lake_variant")
+    checks = list(_exact(value, seen, ())) if seen is not None else []
+    if not checks:
+        return set()
+    text = F.col("value").cast("string")
+    objects = records.select(
+        F.when(F.rlike(text, F.lit(r"^\s*\{")), F.try_parse_json(text)).alias("__kafka_lake_variant")
+    )
+    named = [F.bool_and(F.coalesce(check, F.lit(True))).alias(f"c{n}") for n, (_, check) in enumerate(checks)]
+    found = objects.agg(*named).collect()[0]
+    return {path for n, (path, _) in enumerate(checks) if found[f"c{n}"] is not False}
+
+
+def _exact(value: Column, seen: T.DataType, path: Path) -> Iterator[tuple[Path, Column]]:
+    """Give the paths of long numbers within a variant, and whether a double holds each."""
+    if isinstance(seen, T.StructType):
+        for field in seen:
+            place = f"$[{json.dumps(field.name, ensure_ascii=False)}]"
+            yield from _exact(F.try_variant_get(value, place, "variant"), field.dataType, (*path, field.name))
+    elif isinstance(seen, T.ArrayType):
+        items, inner = F.try_variant_get(value, "$", "array<variant>"), (*path, _ELEMENT)
+
+        def all_are(below: Path) -> Column:
+            return F.forall(items, lambda element: dict(_exact(element, seen.elementType, inner))[below])
+
+        yield from [(below, all_are(below)) for below, _ in _exact(value, seen.elementType, inner)]
+    elif isinstance(seen, T.DecimalType) and seen.precision > _DOUBLE_DIGITS:
+        text = F.try_variant_get(value, "$", "string")
+        kind = f"decimal(38,{seen.scale})"
+        # A double as text has the fewest digits that tell it from all others.
+        yield path, text.isNull() | F.coalesce(text.try_cast(kind) == text.cast("double").try_cast(kind), F.lit(False))
 
 
 def _observed_type(observed: str | None) -> T.DataType:
@@ -291,22 +331,23 @@ def _long_numbers(seen: T.DataType, kind: T.DataType, target: Target, path: str)
         yield path
 
 
-def _column_type(seen: T.DataType) -> T.DataType | None:
+def _column_type(seen: T.DataType, path: Path, doubles: Collection[Path]) -> T.DataType | None:
     if isinstance(seen, T.StructType):
-        fields = [(f.name, _column_type(f.dataType)) for f in seen.fields]
+        fields = [(f.name, _column_type(f.dataType, (*path, f.name), doubles)) for f in seen.fields]
         kept = [T.StructField(name, kind) for name, kind in fields if kind is not None]
         return T.StructType(kept) if kept else None
     if isinstance(seen, T.ArrayType):
-        element = _column_type(seen.elementType)
+        element = _column_type(seen.elementType, (*path, _ELEMENT), doubles)
         return T.ArrayType(element) if element is not None else None
     if isinstance(seen, T.NullType):
         return None
     if isinstance(seen, T.VariantType):
         return T.StringType()
     if isinstance(seen, T.DecimalType):
-        if seen.scale == 0:
-            return T.LongType() if seen.precision <= _LONG_DIGITS else T.DecimalType(38, 0)
-        return T.DoubleType() if seen.precision <= _DOUBLE_DIGITS else T.StringType()
+        # A whole number of 64 bits is a bigint there: this one has a fraction, be it .0, or more digits.
+        if seen.precision <= _DOUBLE_DIGITS or path in doubles:
+            return T.DoubleType()
+        return T.StringType() if seen.scale else T.DecimalType(38, 0)
     return seen
 
 
@@ -374,10 +415,12 @@ class Json(Nothing):
         """Return a decoder that knows the new fields of a pass, and how those differ that didn't fit."""
         if self.declared is not None:
             return None
-        seen = _new_only(schema_from_observation(counts["observed"]), target.columns, target, "")
+        observed = counts["observed"]
+        doubles = long_doubles(records, _unknown(_observed_type(observed), target.columns, target, ""))
+        seen = _new_only(schema_from_observation(observed, doubles), target.columns, target, "")
         if self.infer_timestamps:
             seen = with_times(records, seen, target)
-        exact = self.exact | set(_long_numbers(_observed_type(counts["observed"]), target.columns, target, ""))
+        exact = self.exact | set(_long_numbers(_observed_type(observed), target.columns, target, ""))
         misfits = self.misfits
         if counts["wrong_type"] and (self.widen or _can_widen(target.columns)):
             found = _observed_misfits(records, target)
@@ -391,10 +434,32 @@ class Json(Nothing):
     def look(self, records: DataFrame) -> "Json":
         """Return a decoder that knows what records look like, in a pass of its own."""
         observed = records.agg(observed_schema(max_depth=MAX_DEPTH).alias("observed")).collect()[0]["observed"]
-        seen = schema_from_observation(observed)
+        seen = schema_from_observation(observed, long_doubles(records, _observed_type(observed)))
         if self.infer_timestamps:
             seen = with_times(records, seen, Target(T.StructType([])))
         return replace(self, shown=seen)
+
+
+def _unknown(seen: T.DataType, kind: T.DataType, target: Target, path: str) -> T.DataType | None:
+    """Return what of a type that was seen feeds no column yet, within what does; None if nothing."""
+    if isinstance(seen, T.StructType) and isinstance(kind, T.StructType):
+        prefix = f"{path}." if path else ""
+        feeds = {name: c for c in reversed(kind) for name in target.feeds(f"{prefix}{c.name}", c.name)}
+        fields = []
+        for field in seen:
+            column = feeds.get(field.name)
+            below = f"{prefix}{column.name}" if column else ""
+            new = _unknown(field.dataType, column.dataType, target, below) if column else field.dataType
+            fields += [] if new is None else [T.StructField(field.name, new)]
+        return T.StructType(fields) if fields else None
+    if isinstance(seen, T.ArrayType) and isinstance(kind, T.ArrayType):
+        element = _unknown(seen.elementType, kind.elementType, target, f"{path}.element")
+        return None if element is None else T.ArrayType(element)
+    return None
+
+
+def _top_level_feeds(target: Target) -> set[str]:
+    return {name for column in target.columns for name in target.feeds(column.name, column.name)}
 
 
 def _new_only(seen: T.StructType, columns: T.StructType, target: Target, prefix: str) -> T.StructType:
@@ -441,7 +506,7 @@ def _observed_misfits(records: DataFrame, target: Target) -> T.StructType | None
         .agg(F.schema_of_variant_agg(F.try_element_at(F.col(_SEEN), F.col("name"))).alias("observed"))
     )
     found = {row["name"]: row["observed"] for row in taken.collect()}
-    kinds = {name: _parsed_type(observed) for name, observed in sorted(found.items())}
+    kinds = {name: _column_type(_observed_type(observed), (), ()) for name, observed in sorted(found.items())}
     fields = [T.StructField(name, kind) for name, kind in kinds.items() if kind is not None]
     return T.StructType(fields) if fields else None
 
@@ -457,7 +522,7 @@ def with_times(records: DataFrame, seen: T.StructType, target: Target) -> T.Stru
         seen: Fields and types; those within lists and maps are left as they are.
         target: Fields that feed its columns are left as they are.
     """
-    paths = list(_texts(seen, (), {name for c in target.columns for name in target.feeds(c.name, c.name)}))
+    paths = list(_texts(seen, (), _top_level_feeds(target)))
     if not paths:
         return seen
     value = F.try_parse_json(
