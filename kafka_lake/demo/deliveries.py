@@ -25,6 +25,7 @@ from kafka_lake.errors import KafkaLakeError
 from kafka_lake.kafka.registry import SchemaRegistry
 
 TOPIC = "pizza-deliveries"
+TABLE = ("pizza", "deliveries")
 PARTITIONS = 3
 NEW_FIELD = "tip"
 

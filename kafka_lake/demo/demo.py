@@ -21,7 +21,7 @@ from kafka_lake.status import collect
 
 ORDERS = TopicTable(orders.TOPIC, "pizza", "completed_pizzas")
 TOP_STORES = ("pizza", "top_stores")
-DELIVERIES = TopicTable(deliveries.TOPIC, "pizza", "deliveries")
+DELIVERIES = TopicTable(deliveries.TOPIC, *deliveries.TABLE)
 SEED = 42
 
 _ORDERS_PER_DELIVERY = 10

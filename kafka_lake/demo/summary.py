@@ -2,20 +2,16 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from pyiceberg.table import Table as IcebergTable
 from rich.console import Console
 from rich.table import Table
 
-from kafka_lake.components.metadata import readable
+from kafka_lake.demo.columns import columns_of
 from kafka_lake.demo.ports import Ports
 from kafka_lake.demo.runs import CheckResult, Materialization, RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.history import schema_history
-from kafka_lake.lake.positions import RUN_ID, summary_of
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.status import collect
 
@@ -65,7 +61,7 @@ def print_deliveries(spec: TopicTable, loads: Mapping[str, RunReport], console: 
     catalog = CatalogResource().open()
     status = collect([spec], KafkaResource().cluster(), catalog)[0]
     table = catalog.table(spec.identifier)
-    columns = _columns(table) if table else []
+    columns = columns_of(table) if table else []
     runs = Table("run", title=f"What the runs took from {spec.topic}")
     runs.add_column("rows", justify="right")
     for heading in ("checks", "new columns"):
@@ -147,27 +143,6 @@ def _checks(checks: Sequence[CheckResult]) -> Table:
 def _verdict(checks: Sequence[CheckResult]) -> str:
     failed = [check.check for check in checks if not check.passed]
     return f"[red]failed: {', '.join(failed)}[/]" if failed else f"[green]{len(checks)} passed[/]"
-
-
-@dataclass(frozen=True)
-class _Column:
-    """A column, and the snapshot and the run that it came with; no run if it is as old as the table."""
-
-    name: str
-    type: str
-    snapshot_id: int
-    run_id: str
-
-
-def _columns(table: IcebergTable) -> list[_Column]:
-    found = []
-    for version in schema_history(table):
-        snapshot = table.metadata.snapshot_by_id(version.snapshot_id) if version.snapshot_id is not None else None
-        if snapshot is not None:
-            run_id = summary_of(snapshot).get(RUN_ID, "")
-            added = (change for change in version.changes if change.kind == "added")
-            found += [_Column(c.column, readable(c.after), snapshot.snapshot_id, run_id) for c in added]
-    return found
 
 
 def _best_stores(catalog: LakeCatalog, identifier: tuple[str, str]) -> Table:

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from threading import Event
 
 from kafka_lake.demo import deliveries, orders, topics
+from kafka_lake.demo.columns import columns_of
 from kafka_lake.demo.ports import Ports, check_free
 from kafka_lake.demo.stack import Stack, interruptible, use_registry
+from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.jars import JarsError
 
 VERSION_2_AFTER_S = 60.0
@@ -74,17 +76,33 @@ def demo_trickles(stack: Stack, rate: float, say: Callable[[str], None]) -> list
         say(f"Going on without the schema registry and the topic that needs it, {deliveries.TOPIC}. {error}")
         return trickles
     topics.ensure_topic(bootstrap, deliveries.TOPIC, deliveries.PARTITIONS)
-    return [*trickles, lambda stop: _deliver(bootstrap, registry_url, rate / _ORDERS_PER_DELIVERY, stop, say)]
-
-
-def _deliver(bootstrap: str, registry_url: str, rate: float, stop: Event, say: Callable[[str], None]) -> None:
     version = deliveries.registered_version(registry_url, deliveries.TOPIC)
     producer = deliveries.DeliveryProducer(bootstrap, deliveries.TOPIC, registry_url, version)
+    trickles.append(lambda stop: _deliver(producer, bootstrap, rate / _ORDERS_PER_DELIVERY, stop, say))
     if version == 1:
+        trickles.append(lambda stop: _await_new_column(stack.ports, stop, say))
+    return trickles
+
+
+def _deliver(
+    producer: deliveries.DeliveryProducer, bootstrap: str, rate: float, stop: Event, say: Callable[[str], None]
+) -> None:
+    if producer.version == 1:
         say(f"Deliveries are written by version 1 of their schema; version 2 comes in {VERSION_2_AFTER_S:.0f} s")
-    deliveries.trickle(
-        producer, deliveries.next_order_id(bootstrap, deliveries.TOPIC), rate, VERSION_2_AFTER_S, stop, say
-    )
+    first_id = deliveries.next_order_id(bootstrap, deliveries.TOPIC)
+    deliveries.trickle(producer, first_id, rate, VERSION_2_AFTER_S, stop, say)
+
+
+def _await_new_column(ports: Ports, stop: Event, say: Callable[[str], None]) -> None:
+    """Say once by which run the deliveries' table got its new column; unless it is as old as the table."""
+    while not stop.wait(2):
+        table = CatalogResource().open().table(deliveries.TABLE)
+        columns = columns_of(table) if table else []
+        if came := next((column for column in columns if column.name == deliveries.NEW_FIELD), None):
+            if came.run_id:
+                run = f"http://{ports.ui.address}/runs/{came.run_id}"
+                say(f"{'.'.join(deliveries.TABLE)} has the column {came.name} now, by the run {run}")
+            return
 
 
 @contextmanager
