@@ -10,6 +10,7 @@ def tables() -> Mapping[str, str]:
     return {
         "avro": _table(("Avro", "logical type", "Spark", "Iceberg", ""), avro.TYPES, code=4),
         "protobuf": _table(("Protobuf", "columns, as Spark calls them", ""), protobuf.TYPES, code=2),
+        "protobuf-rules": _table(("", ""), protobuf.RULES),
         "json-schema": _table(("JSON Schema", "Spark", ""), json_schema.TYPES, code=2),
         "errors": _table(("class", "meaning"), ERROR_CLASSES.items(), code=1),
     }
