@@ -44,8 +44,8 @@ def stay_up(ports: Ports, demo: bool, rate: float, say: Callable[[str], None]) -
         if connect:
             stack.start_connect()
         url = stack.start_dagster()
+        say(f"All is up: {url} (Ctrl-C ends it; logs are in {stack.log_dir})")
         with _live(trickles) as running:
-            say(f"All is up: {url} (Ctrl-C ends it; logs are in {stack.log_dir})")
             while True:
                 stack.check()
                 for each in running:
