@@ -48,8 +48,7 @@ dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-
 test: $(STAMP) ## All tests; two at a time where each has its own broker and Spark
 	@$(BIN)/pytest -n 2 --dist worksteal $(addprefix kafka_lake_tests/,integration unit)
 	@# Processes of their own: one that has spoken to a Connect server can't start a Spark of its own any more.
-	@$(BIN)/pytest kafka_lake_tests/e2e
-	@$(BIN)/pytest kafka_lake_tests/chaos
+	@$(BIN)/pytest -n 2 --dist loadfile $(addprefix kafka_lake_tests/,e2e chaos)
 
 .PHONY: chaos
 chaos: MINUTES ?= 10

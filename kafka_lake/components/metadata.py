@@ -12,8 +12,11 @@ from kafka_lake.ingest.audit import Finding
 from kafka_lake.ingest.report import PartitionReport, RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.history import schema_history
 from kafka_lake.lake.positions import row_count
 from kafka_lake.lake.tables import sources_of
+
+_SHOWN_CHANGES = 20
 
 
 def check_result(finding: Finding, asset_key: dg.AssetKey) -> dg.AssetCheckResult:
@@ -91,9 +94,28 @@ def run_metadata(report: RunReport, catalog: LakeCatalog, spec: TopicTable) -> d
                 ]
             ),
         }
+        if changes := schema_changes(table):
+            metadata["schema_changes"] = dg.MetadataValue.table(changes)
         if spec.transform is None:
             metadata["dagster/column_lineage"] = column_lineage(spec, table)
     return metadata
+
+
+def schema_changes(table: Table) -> list[dg.TableRecord]:
+    """Return the newest changes of a table's schema since it was made, the newest first, as a run's page shows them."""
+    lines = [
+        {
+            "when": version.committed_at.isoformat(timespec="seconds"),
+            "column": change.column,
+            "what": change.kind,
+            "before": change.before,
+            "after": change.after,
+            "snapshot": str(version.snapshot_id or ""),
+        }
+        for version in reversed(schema_history(table)[1:])
+        for change in version.changes
+    ]
+    return [dg.TableRecord(line) for line in lines[:_SHOWN_CHANGES]]
 
 
 def column_lineage(spec: TopicTable, table: Table) -> dg.TableColumnLineage:

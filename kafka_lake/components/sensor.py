@@ -92,7 +92,7 @@ def build_sensor(interval_seconds: int, running: bool) -> dg.SensorDefinition:
 
     @dg.sensor(
         name=SENSOR,
-        target=dg.AssetSelection.tag(TABLE_TAG, ""),
+        asset_selection=dg.AssetSelection.tag(TABLE_TAG, ""),
         minimum_interval_seconds=interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
         description="Looks for records that the tables lack, and asks for the runs that fetch them.",

@@ -25,6 +25,7 @@ from kafka_lake.ingest.decode.frame import (
     without_errors,
 )
 from kafka_lake.ingest.decode.json import nullable_all
+from kafka_lake.ingest.decode.target import documented
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.settle import STAGED_WITH, UNSETTLED, at_version, without
 from kafka_lake.ingest.shape import shaped
@@ -175,11 +176,11 @@ def create_table(spec: TopicTable, systems: Systems, records: DataFrame) -> None
 
 
 def arrow_columns(rows: DataFrame, declared: T.StructType) -> Any:
-    """Return the Arrow schema of a table's rows, required where the declared columns are."""
+    """Return the Arrow schema of a table's rows, required where the declared columns are, and with their comments."""
     # Whether a column is required is the declaration's to say, not the optimizer's.
     required = {f.name for f in declared if not f.nullable}
     kinds = [T.StructField(f.name, nullable_all(f.dataType), f.name not in required) for f in rows.schema]
-    return to_arrow_schema(T.StructType(kinds))
+    return documented(to_arrow_schema(T.StructType(kinds)), declared)
 
 
 def stage(

@@ -167,6 +167,11 @@ def test_columns_their_fields_and_their_changes_show(new_topic: NewTopic, runner
     (changes,) = [e.metadata["changes"].records for e in checks(result).values() if "changes" in e.metadata]
     assert [(r.data["column"], r.data["what"], r.data["after"]) for r in changes] == [("later", "added", "boolean")]
 
+    # Later checks tell of later runs: the page keeps what was changed before.
+    topic.send({"id": 4})
+    (metadata,) = materializations(runner.run(spec, (0, 0))).values()
+    assert [(r.data["column"], r.data["what"]) for r in metadata["schema_changes"]] == [("later", "added")]
+
     topic.send({"id": 3, "not": "wanted"})
     refused = runner.run(topic.spec(None, evolution="freeze"), (0, 0))
     assert not refused.success

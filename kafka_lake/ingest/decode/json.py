@@ -59,7 +59,7 @@ def decode_json(
     if max_record_bytes is not None:
         parsed = F.when(size <= max_record_bytes, parsed)
     corrupt = F.col(_PARSED).isNull() if whole else F.col(_PARSED).isNull() | _field(_PARSED, CORRUPT).isNotNull()
-    if asked.simpleString() == target.columns.simpleString():
+    if target.columns.fields and asked.simpleString() == target.columns.simpleString():
         # One expression, however many columns there are.
         row, misfits = F.col(_PARSED).dropFields(CORRUPT), list[Misfit]()
     else:

@@ -5,14 +5,16 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+import pyarrow as pa
+from pyiceberg.io.pyarrow import PYARROW_FIELD_DOC_KEY, schema_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.types import StructType
+from pyiceberg.types import IcebergType, ListType, MapType, StructType
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from kafka_lake.lake.tables import schema_of
 
+_DOC: bytes = PYARROW_FIELD_DOC_KEY
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -60,12 +62,61 @@ def _under(paths: Mapping[str, Any], column: str) -> Mapping[str, Any]:
 
 
 def iceberg_columns(columns: T.StructType) -> StructType:
-    """Return Spark columns as Iceberg's, with fresh field ids."""
-    return schema_of(to_arrow_schema(columns)).as_struct()
+    """Return Spark columns as Iceberg's, with fresh field ids; comments become docs."""
+    return schema_of(documented(to_arrow_schema(columns), columns)).as_struct()
 
 
 def spark_columns(columns: StructType) -> T.StructType:
-    """Return Iceberg columns as Spark's."""
+    """Return Iceberg columns as Spark's; docs become comments."""
     arrow = schema_to_pyarrow(Schema(*columns.fields), include_field_ids=False)
     found: T.StructType = from_arrow_schema(arrow, prefer_timestamp_ntz=True)
-    return found
+    return T.StructType(
+        [_commented(field, f.field_type, f.doc) for field, f in zip(found, columns.fields, strict=True)]
+    )
+
+
+def documented(arrow: pa.Schema, columns: T.StructType) -> pa.Schema:
+    """Return an Arrow schema whose fields have the comments of Spark columns as docs, by name, at every depth.
+
+    Args:
+        arrow: The schema.
+        columns: Some or all of its columns.
+    """
+    return pa.schema([_documented(field, columns) for field in arrow])
+
+
+def _documented(field: pa.Field, columns: T.StructType) -> pa.Field:
+    twin = next((f for f in columns if f.name == field.name), None)
+    if twin is None:
+        return field
+    comment = twin.metadata.get("comment")
+    whole = field.with_type(_documented_type(field.type, twin.dataType))
+    return whole.with_metadata({_DOC: comment.encode()}) if comment else whole
+
+
+def _documented_type(kind: pa.DataType, spark: T.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind) and isinstance(spark, T.StructType):
+        return pa.struct([_documented(kind.field(i), spark) for i in range(kind.num_fields)])
+    if pa.types.is_list(kind) and isinstance(spark, T.ArrayType):
+        return pa.list_(kind.value_field.with_type(_documented_type(kind.value_type, spark.elementType)))
+    if pa.types.is_map(kind) and isinstance(spark, T.MapType):
+        item = kind.item_field.with_type(_documented_type(kind.item_type, spark.valueType))
+        return pa.map_(kind.key_field, item)
+    return kind
+
+
+def _commented(field: T.StructField, kind: IcebergType, doc: str | None) -> T.StructField:
+    metadata = {**field.metadata, "comment": doc} if doc else field.metadata
+    return T.StructField(field.name, _commented_type(field.dataType, kind), field.nullable, metadata)
+
+
+def _commented_type(spark: T.DataType, kind: IcebergType) -> T.DataType:
+    if isinstance(spark, T.StructType) and isinstance(kind, StructType):
+        fields = zip(spark, kind.fields, strict=True)
+        return T.StructType([_commented(field, f.field_type, f.doc) for field, f in fields])
+    if isinstance(spark, T.ArrayType) and isinstance(kind, ListType):
+        return T.ArrayType(_commented_type(spark.elementType, kind.element_type), spark.containsNull)
+    if isinstance(spark, T.MapType) and isinstance(kind, MapType):
+        value = _commented_type(spark.valueType, kind.value_type)
+        return T.MapType(spark.keyType, value, spark.valueContainsNull)
+    return spark
