@@ -169,8 +169,9 @@ def test_columns_their_fields_and_their_changes_show(new_topic: NewTopic, runner
 
     # Later checks tell of later runs: the page keeps what was changed before.
     topic.send({"id": 4})
-    (metadata,) = materializations(runner.run(spec, (0, 0))).values()
-    assert [(r.data["column"], r.data["what"]) for r in metadata["schema_changes"]] == [("later", "added")]
+    (event,) = runner.run(spec, (0, 0)).get_asset_materialization_events()
+    kept: Any = event.materialization.metadata["schema_changes"]
+    assert [(r.data["column"], r.data["what"]) for r in kept.records] == [("later", "added")]
 
     topic.send({"id": 3, "not": "wanted"})
     refused = runner.run(topic.spec(None, evolution="freeze"), (0, 0))
