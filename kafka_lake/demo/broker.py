@@ -7,12 +7,9 @@ Not for production: one node, no replication, no security, bound to 127.0.0.1.
 import argparse
 import base64
 import re
-import signal
 import subprocess
-import time
 import uuid
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaException
@@ -21,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.spark.jars import jars_classpath
 from kafka_lake.spark.java import find_java
-from kafka_lake.spark.process import ServerProcess, ServerStartError, free_port, port_open
+from kafka_lake.spark.process import Server, ServerProcess, ServerStartError, free_port, port_open, run_in_foreground
 
 DEFAULT_PORT = 19092
 
@@ -70,7 +67,7 @@ class BrokerStartError(KafkaLakeError):
     """The broker didn't come up; the message has the reason or its last log lines. No process remains."""
 
 
-class EmbeddedBroker:
+class EmbeddedBroker(Server):
     """A single-node Kafka in KRaft mode whose data survive ``stop`` and ``kill``; a context manager.
 
     Args:
@@ -94,7 +91,6 @@ class EmbeddedBroker:
         self.controller_port = controller_port
         self.heap = heap
         self.start_timeout = start_timeout
-        self._server: ServerProcess | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -105,15 +101,6 @@ class EmbeddedBroker:
     def log(self) -> Path:
         """The file that the broker logs to; each start appends."""
         return self.data_dir / "broker.log"
-
-    @property
-    def pid(self) -> int | None:
-        """The broker's process id; ``None`` when it isn't started."""
-        return None if self._server is None else self._server.pid
-
-    def alive(self) -> bool:
-        """Tell whether the broker's process runs."""
-        return self._server is not None and self._server.alive()
 
     def start(self) -> Self:
         """Start the broker, formatting its folder on first use, and wait until it answers clients.
@@ -148,24 +135,6 @@ class EmbeddedBroker:
         except ServerStartError as error:
             raise BrokerStartError(f"Kafka didn't start on {self.bootstrap_servers}: {error}") from None
         return self
-
-    def stop(self) -> None:
-        """Shut the broker down cleanly (SIGTERM), or kill it if it isn't done within half a minute."""
-        if self._server is not None:
-            self._server.stop()
-
-    def kill(self) -> None:
-        """End the broker as a power cut would (SIGKILL)."""
-        if self._server is not None:
-            self._server.kill()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _write_properties(self, controller_port: int) -> Path:
         logs = self.data_dir / "logs"
@@ -206,20 +175,11 @@ def main() -> None:
     if not re.fullmatch(r"\d+[kmgKMG]?", options.heap):
         parser.error(f"--heap {options.heap}: write a size like 512m")
     broker = EmbeddedBroker(options.data_dir, options.port, heap=options.heap)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
-    try:
-        with broker:
-            print(f"Kafka listens on {broker.bootstrap_servers}; its log is {broker.log}", flush=True)
-            while broker.alive():
-                time.sleep(0.5)
-            raise SystemExit(f"Kafka has ended by itself; see {broker.log}")
-    except KafkaLakeError as error:
-        raise SystemExit(str(error)) from None
-
-
-def _leave(_number: int, _frame: object) -> None:
-    raise SystemExit(0)
+    run_in_foreground(
+        broker,
+        f"Kafka listens on {broker.bootstrap_servers}; its log is {broker.log}",
+        f"Kafka has ended by itself; see {broker.log}",
+    )
 
 
 if __name__ == "__main__":

@@ -6,17 +6,14 @@ Not for production: no security, bound to 127.0.0.1. Its schemas outlive it, sin
 
 import argparse
 import http.client
-import signal
-import time
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.spark.jars import ensure_jars
 from kafka_lake.spark.java import find_java
-from kafka_lake.spark.process import ServerProcess, ServerStartError, free_port, port_open
+from kafka_lake.spark.process import Server, ServerProcess, ServerStartError, free_port, port_open, run_in_foreground
 
 DEFAULT_PORT = 19095
 
@@ -30,7 +27,7 @@ class RegistryStartError(KafkaLakeError):
     """The registry didn't come up; the message has the reason or its last log lines. No process remains."""
 
 
-class EmbeddedRegistry:
+class EmbeddedRegistry(Server):
     """A schema registry whose schemas survive ``stop`` and ``kill``; a context manager.
 
     Unlike Confluent's, its compatibility level is NONE as long as none is set.
@@ -45,7 +42,6 @@ class EmbeddedRegistry:
         self.data_dir = data_dir.resolve()
         self.port = port or free_port()
         self.start_timeout = start_timeout
-        self._server: ServerProcess | None = None
 
     @property
     def url(self) -> str:
@@ -56,15 +52,6 @@ class EmbeddedRegistry:
     def log(self) -> Path:
         """The file that the registry logs to; each start appends."""
         return self.data_dir / "registry.log"
-
-    @property
-    def pid(self) -> int | None:
-        """The registry's process id; ``None`` when it isn't started."""
-        return None if self._server is None else self._server.pid
-
-    def alive(self) -> bool:
-        """Tell whether the registry's process runs."""
-        return self._server is not None and self._server.alive()
 
     def start(self) -> Self:
         """Start the registry and wait until it is ready; the first start of all downloads 142 MB.
@@ -104,24 +91,6 @@ class EmbeddedRegistry:
             raise RegistryStartError(f"The schema registry didn't start on port {self.port}: {error}") from None
         return self
 
-    def stop(self) -> None:
-        """Shut the registry down cleanly (SIGTERM), or kill it if it isn't done within half a minute."""
-        if self._server is not None:
-            self._server.stop()
-
-    def kill(self) -> None:
-        """End the registry as a power cut would (SIGKILL)."""
-        if self._server is not None:
-            self._server.kill()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def _ready(self) -> bool:
         try:
             with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)) as connection:
@@ -137,21 +106,13 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of the registry's data")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of 127.0.0.1 (%(default)s)")
     options = parser.parse_args()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
-    try:
-        ensure_jars("registry", say=lambda line: print(line, flush=True))
-        with EmbeddedRegistry(options.data_dir, options.port) as registry:
-            print(f"The schema registry is at {registry.url}; its log is {registry.log}", flush=True)
-            while registry.alive():
-                time.sleep(0.5)
-            raise SystemExit(f"The schema registry has ended by itself; see {registry.log}")
-    except KafkaLakeError as error:
-        raise SystemExit(str(error)) from None
-
-
-def _leave(_number: int, _frame: object) -> None:
-    raise SystemExit(0)
+    registry = EmbeddedRegistry(options.data_dir, options.port)
+    run_in_foreground(
+        registry,
+        f"The schema registry is at {registry.url}; its log is {registry.log}",
+        f"The schema registry has ended by itself; see {registry.log}",
+        prepare=lambda: ensure_jars("registry", say=lambda line: print(line, flush=True)),
+    )
 
 
 if __name__ == "__main__":

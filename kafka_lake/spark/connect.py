@@ -6,19 +6,16 @@ It is bound to 127.0.0.1 and has no password: whoever has an account on the mach
 
 import argparse
 import os
-import signal
 import sys
-import time
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.java import java_env
-from kafka_lake.spark.process import ServerProcess, ServerStartError, free_port, port_open
+from kafka_lake.spark.process import Server, ServerProcess, ServerStartError, free_port, port_open, run_in_foreground
 
 DEFAULT_PORT = 15002
 
@@ -38,7 +35,7 @@ class ConnectStartError(KafkaLakeError):
     """The server didn't come up; the message has the reason or its last log lines. No process remains."""
 
 
-class ConnectServer:
+class ConnectServer(Server):
     """A Spark Connect server as a child process that dies with its parent; a context manager.
 
     Args:
@@ -62,7 +59,6 @@ class ConnectServer:
         self.conf = dict(conf or {})
         self.driver_memory = driver_memory
         self.start_timeout = start_timeout
-        self._server: ServerProcess | None = None
 
     @property
     def remote(self) -> str:
@@ -73,15 +69,6 @@ class ConnectServer:
     def log(self) -> Path:
         """The file that the server logs to; each start appends."""
         return self.work_dir / "connect.log"
-
-    @property
-    def pid(self) -> int | None:
-        """The server's process id; ``None`` when it isn't started."""
-        return None if self._server is None else self._server.pid
-
-    def alive(self) -> bool:
-        """Tell whether the server's process runs."""
-        return self._server is not None and self._server.alive()
 
     def start(self) -> Self:
         """Start the server and wait until it accepts connections.
@@ -130,24 +117,6 @@ class ConnectServer:
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(self.port),
         }
-
-    def stop(self) -> None:
-        """Shut the server down (SIGTERM), or kill it if it isn't done within half a minute."""
-        if self._server is not None:
-            self._server.stop()
-
-    def kill(self) -> None:
-        """End the server at once (SIGKILL)."""
-        if self._server is not None:
-            self._server.kill()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def connect_command(properties: Path) -> list[str]:
@@ -212,20 +181,11 @@ def main() -> None:
         conf=dict(item.split("=", 1) for item in options.conf),
         driver_memory=options.driver_memory,
     )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
-    try:
-        with server:
-            print(f"Spark Connect listens on {server.remote}; its log is {server.log}", flush=True)
-            while server.alive():
-                time.sleep(0.5)
-            raise SystemExit(f"Spark Connect has ended by itself; see {server.log}")
-    except KafkaLakeError as error:
-        raise SystemExit(str(error)) from None
-
-
-def _leave(_number: int, _frame: object) -> None:
-    raise SystemExit(0)
+    run_in_foreground(
+        server,
+        f"Spark Connect listens on {server.remote}; its log is {server.log}",
+        f"Spark Connect has ended by itself; see {server.log}",
+    )
 
 
 if __name__ == "__main__":

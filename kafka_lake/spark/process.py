@@ -6,10 +6,12 @@ import signal
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from types import TracebackType
+from typing import BinaryIO, Self
 
 from kafka_lake.errors import KafkaLakeError
 
@@ -141,6 +143,76 @@ class ServerProcess:
     def _failure(self, what: str) -> str:
         tail = "\n".join(f"  {line}" for line in self.log_tail())
         return f"{Path(self.command[0]).name} {what}. Its last lines:\n{tail}\nAll of it: {self.log}"
+
+
+class Server(ABC):
+    """What has a `ServerProcess` as its process; a context manager.
+
+    A subclass puts that into ``_server`` when it starts.
+    """
+
+    _server: ServerProcess | None = None
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start the server, wait until it is ready, and return it; one that runs is left alone."""
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id; ``None`` when it isn't started."""
+        return None if self._server is None else self._server.pid
+
+    def alive(self) -> bool:
+        """Tell whether the server's process runs."""
+        return self._server is not None and self._server.alive()
+
+    def stop(self) -> None:
+        """Shut the server down cleanly (SIGTERM), or kill it if it isn't done within half a minute."""
+        if self._server is not None:
+            self._server.stop()
+
+    def kill(self) -> None:
+        """End the server as a power cut would (SIGKILL)."""
+        if self._server is not None:
+            self._server.kill()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def run_in_foreground(server: Server, started: str, ended: str, prepare: Callable[[], object] | None = None) -> None:
+    """Run a server until SIGTERM or SIGINT, or until it ends by itself.
+
+    Args:
+        server: Started here, and stopped in the end.
+        started: Printed once it is ready.
+        ended: What to say if it ends by itself.
+        prepare: Called before it is started.
+
+    Raises:
+        SystemExit: With 0 after a signal, else with what is to be said.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    try:
+        if prepare is not None:
+            prepare()
+        with server:
+            print(started, flush=True)
+            while server.alive():
+                time.sleep(0.5)
+            raise SystemExit(ended)
+    except KafkaLakeError as error:
+        raise SystemExit(str(error)) from None
+
+
+def _leave(_number: int, _frame: object) -> None:
+    raise SystemExit(0)
 
 
 def free_port() -> int:
