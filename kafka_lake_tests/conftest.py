@@ -6,6 +6,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyiceberg.table import Table
+from rich.console import Console
+from typer.testing import CliRunner, Result
 
 from kafka_lake.demo.broker import EmbeddedBroker
 from kafka_lake.demo.registry import EmbeddedRegistry
@@ -275,3 +278,27 @@ def new_topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Callabl
 @pytest.fixture
 def view(catalog_resource: CatalogResource) -> Callable[[TopicTable], View]:
     return lambda spec: View(catalog_resource.open(), spec)
+
+
+@pytest.fixture
+def command_line(monkeypatch: pytest.MonkeyPatch, systems: Callable[..., Systems]) -> Callable[..., Result]:
+    """Return kafka-lake's command line over the settings of some topics, with the test session's systems."""
+    import kafka_lake.cli
+    import kafka_lake.cli_topics
+
+    @contextmanager
+    def at_hand(*_: object, **__: object) -> Iterator[Systems]:
+        yield systems()
+
+    monkeypatch.setattr(kafka_lake.cli_topics, "systems_at_hand", at_hand)
+    # A console looks at the terminal once, when the module is imported.
+    monkeypatch.setattr(kafka_lake.cli, "_out", Console(width=100))
+
+    def run(specs: Sequence[TopicTable], *arguments: str, answer: str | None = None) -> Result:
+        monkeypatch.setattr(kafka_lake.cli_topics, "topic_tables", lambda topic=None: list(specs))
+        result = CliRunner().invoke(kafka_lake.cli.app, list(arguments), input=answer)
+        print(result.output)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return run

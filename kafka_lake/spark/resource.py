@@ -1,6 +1,7 @@
 """The Spark session as a Dagster resource: nothing starts before it is used, nothing stays after."""
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -101,6 +102,9 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         os.environ.update(java_env())
         jars = ",".join(str(jar) for jar in ensure_jars("spark"))
         master = os.environ.get("KAFKA_LAKE_SPARK_MASTER") or "local[*]"
+        if master.startswith("local"):
+            # Else Python functions run in whatever python3 the PATH has, which may lack every package.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         extra = {key: str(value) for key, value in self.spark_config.items()}
         for key, value in local_conf(self.catalog.open(), master, jars, extra).items():
             builder = builder.config(key, value)

@@ -1,17 +1,12 @@
 """What the commands for a second time show and do, on a real broker and a real Spark."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-import kafka_lake.cli
-import kafka_lake.cli_topics
-from kafka_lake.cli import app
 from kafka_lake.cli_again import LetterOffsets, dead_letters
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.pipeline import ingest
@@ -28,23 +23,11 @@ Cli = Callable[..., Result]
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, systems: NewSystems) -> Callable[..., Result]:
-    """Return the command line over one topic's settings, with the test session's systems."""
-
-    @contextmanager
-    def at_hand(*_: object, **__: object) -> Iterator[Systems]:
-        yield systems()
-
-    monkeypatch.setattr(kafka_lake.cli_topics, "systems_at_hand", at_hand)
-    # A console looks at the terminal once, when the module is imported.
-    monkeypatch.setattr(kafka_lake.cli, "_out", Console(width=100))
+def cli(command_line: Cli) -> Cli:
+    """Return the command line over one topic."""
 
     def run(spec: TopicTable, command: str, *arguments: str, answer: str | None = None) -> Result:
-        monkeypatch.setattr(kafka_lake.cli_topics, "topic_tables", lambda topic=None: [spec])
-        result = CliRunner().invoke(app, [command, spec.topic, *arguments], input=answer)
-        print(result.output)
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result
+        return command_line([spec], command, spec.topic, *arguments, answer=answer)
 
     return run
 

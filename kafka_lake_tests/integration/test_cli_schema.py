@@ -1,16 +1,11 @@
 """What `kafka-lake schema` says beforehand is what the next run does; and it changes nothing."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
-from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-import kafka_lake.cli
-import kafka_lake.cli_topics
-from kafka_lake.cli import app
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.preview import preview
 from kafka_lake.ingest.systems import Systems
@@ -26,24 +21,9 @@ Cli = Callable[..., Result]
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, systems: NewSystems) -> Cli:
-    """Return the command over one topic's settings, with the test session's systems."""
-
-    @contextmanager
-    def at_hand(*_: object, **__: object) -> Iterator[Systems]:
-        yield systems()
-
-    monkeypatch.setattr(kafka_lake.cli_topics, "systems_at_hand", at_hand)
-    monkeypatch.setattr(kafka_lake.cli, "_out", Console(width=110))
-
-    def run(spec: TopicTable, *arguments: str) -> Result:
-        monkeypatch.setattr(kafka_lake.cli_topics, "topic_tables", lambda topic=None: [spec])
-        result = CliRunner().invoke(app, ["schema", spec.topic, *arguments])
-        print(result.output)
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result
-
-    return run
+def cli(command_line: Cli) -> Cli:
+    """Return the command over one topic."""
+    return lambda spec, *arguments: command_line([spec], "schema", spec.topic, *arguments)
 
 
 def test_what_it_says_is_what_the_next_run_does(

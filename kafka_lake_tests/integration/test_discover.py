@@ -23,13 +23,9 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import wrappers_pb2
-from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-import kafka_lake.cli
 import kafka_lake.cli_discover
-import kafka_lake.cli_topics
-from kafka_lake.cli import app
 from kafka_lake.demo.broker import EmbeddedBroker
 from kafka_lake.demo.registry import EmbeddedRegistry
 from kafka_lake.discover import Discovered, discover, topics_of
@@ -310,24 +306,12 @@ def test_what_a_registry_knows_is_told_by_its_schemas(
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, systems: NewSystems) -> Callable[..., Result]:
-    """Return the command, with the test session's systems and no table."""
-
-    @contextmanager
-    def at_hand(*_: object, **__: object) -> Iterator[Systems]:
-        yield systems()
-
-    monkeypatch.setattr(kafka_lake.cli_topics, "systems_at_hand", at_hand)
-    monkeypatch.setattr(kafka_lake.cli_topics, "topic_tables", lambda topic=None: [])
-    # A console looks at the terminal once, when the module is imported.
-    monkeypatch.setattr(kafka_lake.cli, "_out", Console(width=100))
+def cli(monkeypatch: pytest.MonkeyPatch, command_line: Callable[..., Result]) -> Callable[..., Result]:
+    """Return the command where no topic has a table."""
 
     def run(*arguments: str, answers: str | None = None) -> Result:
         monkeypatch.setattr(kafka_lake.cli_discover, "_interactive", lambda: answers is not None)
-        result = CliRunner().invoke(app, ["discover", *arguments], input=answers)
-        print(result.output)
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result
+        return command_line([], "discover", *arguments, answer=answers)
 
     return run
 

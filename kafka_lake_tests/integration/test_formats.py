@@ -17,6 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from kafka_lake.demo.registry import EmbeddedRegistry
 from kafka_lake.errors import ConfigurationError, RegistryError
+from kafka_lake.ingest.again import Extent, redeliver, replay
 from kafka_lake.ingest.pipeline import GateFailedError, ingest
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
@@ -221,6 +222,30 @@ def test_types_of_all_formats_may_be_mixed_in_one_topic(
         5: {"id": 5, **none},
     }
     assert letters(see) == [("wrong_type", 'Column id (bigint) got "six".')]
+
+
+def test_letters_of_another_format_go_back_in_once_the_settings_know_it(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, client: SchemaRegistryClient, schemas: SchemaRegistry
+) -> None:
+    topic = new_topic()
+    schema = order(("id", "long"), ("a", "string"))
+    known = register(client, topic, schema)
+    described = {"type": "object", "properties": {"id": {"type": "integer"}, "j": {"type": "string"}}}
+    other = register(client, topic, described, "JSON", "other")
+    topic.send(framed(known, avro(schema, {"id": 1, "a": "x"})))
+    topic.send(framed(other, b'{"id": 2, "j": "y"}'))
+    topic.send(b"neither")
+    ingest(topic.spec(None, format="avro"), systems(schemas), "run-1")
+    spec = topic.spec(None, format="confluent")
+    done = redeliver(spec, systems(schemas), "run-2")
+    assert (done.moved, done.remaining) == (1, 1)
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert rows_by_id(see) == {1: {"id": 1, "a": "x", "j": None}, 2: {"id": 2, "a": None, "j": "y"}}
+    # And a part of the topic read again is decoded by today's settings likewise.
+    report = replay(spec, systems(schemas), "run-3", Extent("0", "2"))
+    assert report.total("rows") == 2
+    see.assert_exactly_once(topic.ledger)
 
 
 def test_keys_become_a_column(

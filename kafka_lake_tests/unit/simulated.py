@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+import tenacity
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
@@ -782,6 +783,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
         pipeline: {"read": read, "create_table": create_table},
         stage: {
             "F": ANYTHING,
+            "shaped": lambda rows, _: rows,
             "Observation": Counts,
             "decoder_of": lambda *_: SimulatedDecoder(),
             "wanted": lambda *_: NOTHING_NEW,
@@ -805,6 +807,8 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
         settle: {"F": ANYTHING},
         rebuild: {"F": ANYTHING},
         again: {"records_from_dead_letters": lambda letters: letters},
+        # Where nothing takes time, nothing is waited for.
+        tenacity.nap: {"time": SimpleNamespace(sleep=nothing)},
     }
     for module, names in patches.items():
         for name, value in names.items():
