@@ -18,6 +18,7 @@ from kafka_lake.ingest.preview import Preview, preview
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import REGISTERED, TopicTable
 from kafka_lake.lake.history import SchemaVersion, schema_history
+from kafka_lake.lake.schema import Change
 from kafka_lake.lake.tables import sources_of
 
 _PARTITIONS = 6
@@ -155,20 +156,21 @@ def history_as_json(history: Sequence[SchemaVersion]) -> list[dict[str, Any]]:
 def history_table(spec: TopicTable, history: Sequence[SchemaVersion]) -> RenderableType:
     """Return how a table came to its columns as a table, a row per change."""
     shown = Table("when (UTC)", title=escape(f"{spec.topic} → {'.'.join(spec.identifier)}"), box=box.SIMPLE_HEAD)
-    for heading in ("snapshot", "up to offsets", "column", "change", "before", "after"):
-        shown.add_column(heading, overflow="fold")
+    shown.add_column("snapshot", no_wrap=True)
+    shown.add_column("up to offsets", no_wrap=True)
+    shown.add_column("change", overflow="fold", ratio=1)
     for version in history:
-        for number, change in enumerate(version.changes):
-            first = number == 0
-            when = version.committed_at.strftime("%Y-%m-%d %H:%M:%S") if first else ""
-            snapshot = ("none yet" if version.snapshot_id is None else str(version.snapshot_id)) if first else ""
-            before, after = readable(change.before), readable(change.after)
-            place = _offsets(version) if first else ""
-            shown.add_row(when, snapshot, place, escape(change.column), change.kind, escape(before), escape(after))
-        if version.note:
-            shown.add_row("", "", "", f"[dim]{escape(version.note)}[/]")
-        shown.add_section()
+        lines = [escape(_change(change)) for change in version.changes]
+        lines += [f"[dim]{escape(version.note)}[/]"] if version.note else []
+        when = version.committed_at.strftime("%Y-%m-%d %H:%M:%S")
+        snapshot = "none yet" if version.snapshot_id is None else str(version.snapshot_id)
+        shown.add_row(when, snapshot, _offsets(version), "\n".join(lines), end_section=True)
     return shown
+
+
+def _change(change: Change) -> str:
+    before, after = readable(change.before), readable(change.after)
+    return f"{change.column} {change.kind}: {f'{before} → {after}' if before and after else before or after}"
 
 
 def _offsets(version: SchemaVersion) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import random
 import struct
 from collections import Counter
@@ -27,6 +28,8 @@ NewSystems = Callable[..., Systems]
 NewView = Callable[[TopicTable], View]
 
 SEED = 20261121
+# FUZZ_COLUMNS=5000 for all that was ever asked of it: a minute.
+COLUMNS = int(os.environ.get("FUZZ_COLUMNS", "1200"))
 
 
 def nested(depth: int, inner: str = "1") -> bytes:
@@ -91,13 +94,13 @@ def test_json_of_every_kind(schema: str | None, new_topic: NewTopic, systems: Ne
     assert classes["too_deep"] == (2 if schema is None else 0)
 
 
-def test_five_thousand_columns(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_thousands_of_columns(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
     topic = new_topic()
-    wide = {f"c{n}": n for n in range(5000)}
+    wide = {f"c{n}": n for n in range(COLUMNS)}
     topic.send(wide)
     spec = topic.spec(None)
     ingest(spec, systems(), "run-1")
-    topic.send({"c1": 1, "c4999": None})
+    topic.send({"c1": 1, f"c{COLUMNS - 1}": None})
     topic.send({"c1": "no number"})
     ingest(spec, systems(), "run-2")
     rows = sorted(view(spec).rows(), key=lambda row: row["_kafka"]["offset"])
@@ -106,7 +109,7 @@ def test_five_thousand_columns(new_topic: NewTopic, systems: NewSystems, view: N
     assert [r["error_message"] for r in view(spec).dead_letters()] == ['Column c1 (bigint) got "no number".']
 
 
-@pytest.mark.parametrize("format_", ["avro", "protobuf", "json_schema", "confluent"])
+@pytest.mark.parametrize("format_", ["avro", "confluent"])
 def test_random_bytes_behind_real_schema_ids(
     format_: str, new_topic: NewTopic, systems: NewSystems, view: NewView, registry: EmbeddedRegistry
 ) -> None:
@@ -119,9 +122,7 @@ def test_random_bytes_behind_real_schema_ids(
         "JSON": json.dumps({"type": "object", "properties": {"id": {"type": "integer"}, "s": {"type": "string"}}}),
     }  # fmt: skip
     ids = {k: client.register_schema(f"{topic.name}-{k}", Schema(text, k)) for k, text in texts.items()}
-    first = {"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "JSON", "confluent": "AVRO"}[format_]
-    good = {"AVRO": b"\x02\x00\x00", "PROTOBUF": b"\x00\x08\x01", "JSON": b'{"id": 1}'}
-    topic.send(b"\x00" + struct.pack(">I", ids[first]) + good[first])
+    topic.send(b"\x00" + struct.pack(">I", ids["AVRO"]) + b"\x02\x00\x00")
     for raw in random_bytes(random_, 60):
         topic.send(b"\x00" + struct.pack(">I", random_.choice([*ids.values(), 77_777])) + raw)
         topic.send(raw)
