@@ -119,7 +119,7 @@ def _preview_tables(seen: Preview) -> list[RenderableType]:
     if seen.refused:
         shown.append(f"[bold red]The next run would fail:[/] {escape(seen.refused)}")
     if not seen.notes:
-        return [*shown, "The next run would change no column."]
+        return shown if seen.refused else [*shown, "The next run would change no column."]
     changes = Table("column", title="What the next run would do", box=box.SIMPLE_HEAD, expand=True)
     for heading in ("change", "before", "after", "why"):
         changes.add_column(heading, overflow="fold")

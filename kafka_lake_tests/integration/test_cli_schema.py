@@ -68,6 +68,7 @@ def test_it_says_that_the_next_run_would_fail(new_topic: NewTopic, systems: NewS
     assert result.exit_code == 1
     assert "The next run would fail" in result.output
     assert "column more: added" in result.output
+    assert "would change no column" not in result.output
     assert cli(topic.spec(None)).exit_code == 0
 
 
