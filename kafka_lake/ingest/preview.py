@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.audit import ColumnNote, noted
 from kafka_lake.ingest.decode import WRONG_TYPE
-from kafka_lake.ingest.decode.choose import decoder_of, looked_at
+from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.frame import dead_letters_of, rows_of
 from kafka_lake.ingest.plan import Plan
@@ -93,7 +93,7 @@ def _previewed(spec: TopicTable, systems: Systems, sample: DataFrame) -> Preview
     table = systems.catalog.table(spec.identifier)
     state = read_state(table) if table else None
     decoder = decoder_of(spec, systems, state)
-    decoder = decoder if state else looked_at(decoder, sample)
+    decoder = decoder if state else decoder.look(sample)
     want, counts = wanted(spec, decoder, state), {}
     for _ in range(_LOOKS):
         counts = _counted(decoder, sample, want)

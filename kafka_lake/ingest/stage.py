@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.compatibility import refuse_incompatible
 from kafka_lake.ingest.decode import WRONG_TYPE
-from kafka_lake.ingest.decode.choose import decoder_of, looked_at
+from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.frame import (
     TRANSFORM_ERROR,
     dead_letters_of,
@@ -25,6 +25,7 @@ from kafka_lake.ingest.decode.frame import (
     without_errors,
 )
 from kafka_lake.ingest.decode.json import nullable_all
+from kafka_lake.ingest.decode.project import any_of
 from kafka_lake.ingest.decode.target import documented
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.settle import STAGED_WITH, UNSETTLED, at_version, without
@@ -148,7 +149,7 @@ def create_table(spec: TopicTable, systems: Systems, records: DataFrame) -> None
     Raises:
         TableError: If no record shows any column.
     """
-    decoder = looked_at(decoder_of(spec, systems, None), records)
+    decoder = decoder_of(spec, systems, None).look(records)
     want = wanted(spec, decoder, None)
     refuse(spec, want.refused)
     if not want.target.columns.fields and not (spec.start == "latest" and spec.metadata_column):
@@ -312,13 +313,12 @@ def _evolve(spec: TopicTable, state: TableState, rows: DataFrame, want: Wanted) 
     table = state.table
     if want.renamed:
         apply_changes(table, table.schema(), want.renamed)
-        table = table.refresh()
     schema = schema_of(arrow_columns(rows, want.target.columns))
     changes = needed_changes(table.schema(), schema)
     refuse(spec, [c for c in changes if not c.safe or spec.evolution == "freeze"])
     ignored = tuple(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new")
     apply_changes(table, schema, [c for c in changes if c not in ignored], _sources(spec, want))
-    evolve_layout(table.refresh(), spec.partition_by, spec.sort_by, spec.renames)
+    evolve_layout(table, spec.partition_by, spec.sort_by, spec.renames)
     return ignored
 
 
@@ -357,14 +357,6 @@ def _within(ranges: Sequence[OffsetRange], topic_id: str, column: Callable[[str]
             for r in ranges
         ]
     )
-
-
-def any_of(conditions: Sequence[Any]) -> Any:
-    """Return the disjunction as a balanced tree: a chain of a thousand is deeper than the optimizer's stack."""
-    if len(conditions) <= 1:
-        return conditions[0] if conditions else F.lit(False)
-    half = len(conditions) // 2
-    return any_of(conditions[:half]) | any_of(conditions[half:])
 
 
 def _stage_dead_letters(

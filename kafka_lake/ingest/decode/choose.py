@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from kafka_lake.errors import ConfigurationError
@@ -12,13 +11,11 @@ from kafka_lake.ingest.decode.json import EXACT_TEXT, Json
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.plain import Plain
 from kafka_lake.ingest.decode.target import Target
-from kafka_lake.ingest.decode.written import MARKS, FromFile, Part, Registered, writer_of
+from kafka_lake.ingest.decode.written import MARKS, SCHEMA_TYPES, FromFile, Part, Registered, writer_of
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import Format, TopicTable
-from kafka_lake.kafka.schemas import SchemaType, WriterSchema
+from kafka_lake.kafka.schemas import WriterSchema
 from kafka_lake.lake.positions import TableState, ancestors, summary_of
-
-KINDS: dict[str, SchemaType] = {"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "JSON"}
 
 
 def decoder_of(spec: TopicTable, systems: Systems, state: TableState | None) -> Decoder:
@@ -38,15 +35,6 @@ def decoder_of(spec: TopicTable, systems: Systems, state: TableState | None) -> 
     if spec.key_format is None:
         return value
     return Keyed(value, _one(spec, systems, state, "key", spec.key_format, spec.key_schema_file), spec.key_column)
-
-
-def looked_at(decoder: Decoder, records: DataFrame) -> Decoder:
-    """Return a decoder that has looked at records before there is a table, in a pass of its own."""
-    if isinstance(decoder, Keyed):
-        return Keyed(looked_at(decoder.value, records), looked_at(decoder.key, records), decoder.column)
-    if isinstance(decoder, Registered) or (isinstance(decoder, Json) and decoder.declared is None):
-        return decoder.look(records)
-    return decoder
 
 
 def _one(
@@ -89,9 +77,9 @@ def _remembered(state: TableState | None, mark: str) -> str:
 
 
 def _schema_in(spec: TopicTable, format_: Format, file: Path) -> WriterSchema:
-    if format_ not in KINDS:
+    if format_ not in SCHEMA_TYPES:
         raise ConfigurationError(
-            f"Topic {spec.topic}: schema_file is for formats {', '.join(KINDS)}, not {format_}.", "Leave it out."
+            f"Topic {spec.topic}: schema_file is for formats {', '.join(SCHEMA_TYPES)}, not {format_}.", "Leave it out."
         )
     try:
         text = file.read_text(encoding="utf-8")
@@ -101,4 +89,4 @@ def _schema_in(spec: TopicTable, format_: Format, file: Path) -> WriterSchema:
         raise ConfigurationError(
             f"Topic {spec.topic}: schema file {file} can't be read: {error}.", "Mend schema_file: in the topic's YAML."
         ) from error
-    return WriterSchema(KINDS[format_], text, others if format_ == "protobuf" else {})
+    return WriterSchema(SCHEMA_TYPES[format_], text, others if format_ == "protobuf" else {})

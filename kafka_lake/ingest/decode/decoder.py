@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -52,6 +52,9 @@ class Decoder(Protocol):
             target: What they were decoded into.
         """
 
+    def look(self, records: DataFrame) -> "Decoder":
+        """Return a decoder that has looked at records before there is a table, in a pass of its own if need be."""
+
     def marks(self) -> Mapping[str, str]:
         """Return what the snapshot's summary shall say, so that the next run knows it from the start."""
 
@@ -86,6 +89,10 @@ class Nothing:
     def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
         """Return None."""
         return None
+
+    def look(self, records: DataFrame) -> Self:
+        """Return itself."""
+        return self
 
     def marks(self) -> Mapping[str, str]:
         """Return no mark."""

@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.ingest.decode import NOT_JSON, NULL_IN_REQUIRED_COLUMN, TOO_DEEP, TOO_LARGE, WRONG_TYPE
 from kafka_lake.ingest.decode.decoder import MESSAGE, Learned, Nothing, too_large
-from kafka_lake.ingest.decode.project import Misfit, cut, null_required, project, reasons, short
+from kafka_lake.ingest.decode.project import Misfit, cut, null_required, project, reasons, short, variant_path
 from kafka_lake.ingest.decode.target import Target
 
 CORRUPT = "__kafka_lake_corrupt"
@@ -21,6 +21,7 @@ MAX_DEPTH = 64
 """Levels of objects and arrays that columns are inferred from."""
 _PARSED, _RAW, _SEEN = "__kafka_lake_parsed", "__kafka_lake_raw", "__kafka_lake_seen"
 _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+_VARIANT = "__kafka_lake_variant"
 _NAME_AND_KIND = "array<struct<name: string, kind: string>>"
 _DOUBLE_DIGITS = 15
 _ELEMENT = 0
@@ -229,6 +230,11 @@ def _constant(values: list[Any], kind: str) -> Column:
     return F.from_json(F.lit(json.dumps(values)), kind)
 
 
+def _object(text: Column) -> Column:
+    """Return a JSON object as a variant, null for all else: among objects, an array would make the whole anything."""
+    return F.when(F.rlike(text, F.lit(r"^\s*\{")), F.try_parse_json(text))
+
+
 def observed_schema(*, max_record_bytes: int | None = None, max_depth: int | None = None) -> Column:
     """Return an aggregate over records that tells, as text, the schema that their JSON values have together.
 
@@ -237,12 +243,10 @@ def observed_schema(*, max_record_bytes: int | None = None, max_depth: int | Non
         max_depth: Values of more levels add nothing either; None for no limit.
     """
     text = F.col("value").cast("string")
-    # A single array or scalar among objects would make the whole anything.
-    fit = F.rlike(text, F.lit(r"^\s*\{"))
+    parsed = _object(text)
     if max_depth is not None:
         # The schema of a value of a thousand levels is deeper than Spark's stack: it would end the JVM.
-        fit = fit & _shallow(text, max_depth)
-    parsed = F.when(fit, F.try_parse_json(text))
+        parsed = F.when(_shallow(text, max_depth), parsed)
     if max_record_bytes is not None:
         parsed = F.when(F.octet_length(F.col("value")) <= max_record_bytes, parsed)
     return F.schema_of_variant_agg(parsed)
@@ -277,14 +281,11 @@ def long_doubles(records: DataFrame, seen: T.DataType | None) -> set[Path]:
         records: The records that were observed.
         seen: What they showed together; None for nothing.
     """
-    value = F.col("__kafka_lake_variant")
+    value = F.col(_VARIANT)
     checks = list(_exact(value, seen, ())) if seen is not None else []
     if not checks:
         return set()
-    text = F.col("value").cast("string")
-    objects = records.select(
-        F.when(F.rlike(text, F.lit(r"^\s*\{")), F.try_parse_json(text)).alias("__kafka_lake_variant")
-    )
+    objects = records.select(_object(F.col("value").cast("string")).alias(_VARIANT))
     named = [F.bool_and(F.coalesce(check, F.lit(True))).alias(f"c{n}") for n, (_, check) in enumerate(checks)]
     found = objects.agg(*named).collect()[0]
     return {path for n, (path, _) in enumerate(checks) if found[f"c{n}"] is not False}
@@ -294,8 +295,9 @@ def _exact(value: Column, seen: T.DataType, path: Path) -> Iterator[tuple[Path, 
     """Give the paths of long numbers within a variant, and whether a double holds each."""
     if isinstance(seen, T.StructType):
         for field in seen:
-            place = f"$[{json.dumps(field.name, ensure_ascii=False)}]"
-            yield from _exact(F.try_variant_get(value, place, "variant"), field.dataType, (*path, field.name))
+            yield from _exact(
+                F.try_variant_get(value, variant_path(field.name), "variant"), field.dataType, (*path, field.name)
+            )
     elif isinstance(seen, T.ArrayType):
         items, inner = F.try_variant_get(value, "$", "array<variant>"), (*path, _ELEMENT)
 
@@ -432,7 +434,9 @@ class Json(Nothing):
         return {EXACT_TEXT: json.dumps(sorted(self.exact))} if self.exact else {}
 
     def look(self, records: DataFrame) -> "Json":
-        """Return a decoder that knows what records look like, in a pass of its own."""
+        """Return a decoder that knows what records look like, in a pass of its own unless that is declared."""
+        if self.declared is not None:
+            return self
         observed = records.agg(observed_schema(max_depth=MAX_DEPTH).alias("observed")).collect()[0]["observed"]
         seen = schema_from_observation(observed, long_doubles(records, _observed_type(observed)))
         if self.infer_timestamps:
@@ -444,7 +448,7 @@ def _unknown(seen: T.DataType, kind: T.DataType, target: Target, path: str) -> T
     """Return what of a type that was seen feeds no column yet, within what does; None if nothing."""
     if isinstance(seen, T.StructType) and isinstance(kind, T.StructType):
         prefix = f"{path}." if path else ""
-        feeds = {name: c for c in reversed(kind) for name in target.feeds(f"{prefix}{c.name}", c.name)}
+        feeds = _fed(kind, target, prefix)
         fields = []
         for field in seen:
             column = feeds.get(field.name)
@@ -458,13 +462,14 @@ def _unknown(seen: T.DataType, kind: T.DataType, target: Target, path: str) -> T
     return None
 
 
-def _top_level_feeds(target: Target) -> set[str]:
-    return {name for column in target.columns for name in target.feeds(column.name, column.name)}
+def _fed(columns: T.StructType, target: Target, prefix: str) -> dict[str, T.StructField]:
+    """Return the column that each field feeds, the first one where it feeds several."""
+    return {name: c for c in reversed(columns) for name in target.feeds(f"{prefix}{c.name}", c.name)}
 
 
 def _new_only(seen: T.StructType, columns: T.StructType, target: Target, prefix: str) -> T.StructType:
     """Return what was seen, the fields that feed columns with those columns' types: they have all been parsed."""
-    feeds = {name: c for c in reversed(columns) for name in target.feeds(f"{prefix}{c.name}", c.name)}
+    feeds = _fed(columns, target, prefix)
     fields = []
     for field in seen:
         column = feeds.get(field.name)
@@ -522,21 +527,18 @@ def with_times(records: DataFrame, seen: T.StructType, target: Target) -> T.Stru
         seen: Fields and types; those within lists and maps are left as they are.
         target: Fields that feed its columns are left as they are.
     """
-    paths = list(_texts(seen, (), _top_level_feeds(target)))
+    paths = list(_texts(seen, (), _fed(target.columns, target, "")))
     if not paths:
         return seen
-    value = F.try_parse_json(
-        F.when(F.rlike(F.col("value").cast("string"), F.lit(r"^\s*\{")), F.col("value").cast("string"))
-    )
+    value = _object(F.col("value").cast("string"))
     aggregates = []
     for index, path in enumerate(paths):
-        place = "$" + "".join(f"[{json.dumps(name, ensure_ascii=False)}]" for name in path)
-        text = F.try_variant_get(F.col("__kafka_lake_variant"), place, "string")
+        text = F.try_variant_get(F.col(_VARIANT), variant_path(*path), "string")
         aggregates.append(F.count(text).alias(f"n{index}"))
         for name, (pattern, kind) in _TIMES.items():
             good = F.rlike(text, F.lit(pattern)) & text.try_cast(kind).isNotNull()
             aggregates.append(F.count_if(good).alias(f"{name}{index}"))
-    counted = records.select(value.alias("__kafka_lake_variant")).agg(*aggregates).collect()[0]
+    counted = records.select(value.alias(_VARIANT)).agg(*aggregates).collect()[0]
     times: dict[tuple[str, ...], T.DataType] = {}
     for index, path in enumerate(paths):
         for name, (_, kind) in _TIMES.items():

@@ -100,6 +100,10 @@ class Keyed:
         both = replace(self, value=value.decoder if value else self.value, key=key.decoder if key else self.key)
         return Learned(both, bool((value and value.again) or (key and key.again)))
 
+    def look(self, records: DataFrame) -> "Keyed":
+        """Return a decoder both of whose parts have looked at records."""
+        return replace(self, value=self.value.look(records), key=self.key.look(records))
+
     def marks(self) -> Mapping[str, str]:
         """Return the marks of both."""
         return {**self.value.marks(), **self.key.marks()}

@@ -6,8 +6,6 @@ Fields arrive as Spark structs, or as variants where their types are not known b
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -50,8 +48,9 @@ def reasons(misfits: Sequence[Misfit]) -> tuple[Column, Column]:
     """Return whether any of the misfits is there, and the messages of all that are, as one text."""
     if not misfits:
         return F.lit(False), F.lit(None).cast("string")
-    each = [F.when(F.coalesce(m.there, F.lit(False)), m.message) for m in misfits]
-    return reduce(or_, (F.coalesce(m.there, F.lit(False)) for m in misfits)), F.concat_ws(" ", *each)
+    there = [F.coalesce(m.there, F.lit(False)) for m in misfits]
+    each = [F.when(holds, m.message) for holds, m in zip(there, misfits, strict=True)]
+    return any_of(there), F.concat_ws(" ", *each)
 
 
 def fits(have: T.DataType, want: T.DataType) -> bool:
@@ -112,8 +111,7 @@ def _claims(
     names = [(name, field) for field in want for name in target.feeds(f"{prefix}{field.name}", field.name)]
     if isinstance(have, T.VariantType):
         for name in dict.fromkeys(name for name, _ in names):
-            path = f"$[{json.dumps(name, ensure_ascii=False)}]"
-            yield F.try_variant_get(value, path, "variant"), have, [f for n, f in names if n == name]
+            yield F.try_variant_get(value, variant_path(name), "variant"), have, [f for n, f in names if n == name]
         return
     assert isinstance(have, T.StructType)
     exact = {name for name, _ in names}
@@ -253,6 +251,23 @@ def _scalar_of_variant(value: Column, want: T.DataType) -> Column:
     if isinstance(want, T.DateType | T.TimestampType | T.TimestampNTZType):
         return text.try_cast(want)
     return F.try_variant_get(value, "$", want.simpleString())
+
+
+def variant_path(*names: str) -> str:
+    """Return the path to a field within a variant, whatever is in its name.
+
+    >>> variant_path("a.b", "c")
+    '$["a.b"]["c"]'
+    """
+    return "$" + "".join(f"[{json.dumps(name, ensure_ascii=False)}]" for name in names)
+
+
+def any_of(conditions: Sequence[Column]) -> Column:
+    """Return the disjunction as a balanced tree: a chain of a thousand is deeper than the optimizer's stack."""
+    if len(conditions) <= 1:
+        return conditions[0] if conditions else F.lit(False)
+    half = len(conditions) // 2
+    return any_of(conditions[:half]) | any_of(conditions[half:])
 
 
 def cut(text: Column) -> Column:

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import or_
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -18,7 +16,7 @@ from kafka_lake.ingest.decode.decoder import Learned, Nothing, Verdict, judged
 from kafka_lake.ingest.decode.json import decode_json
 from kafka_lake.ingest.decode.json_schema import json_schema_type
 from kafka_lake.ingest.decode.plain import COLUMN
-from kafka_lake.ingest.decode.project import Misfit, null_required, project, reasons
+from kafka_lake.ingest.decode.project import Misfit, any_of, null_required, project, reasons
 from kafka_lake.ingest.decode.protobuf import decode_protobuf, index_prefix, message_indexes, message_of, protobuf_type
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema
@@ -31,7 +29,9 @@ _HEADER = 5
 _REST = 2**31 - 1
 _LOOKED_UP = 200
 _ROOT_MESSAGE = b"\x00"
-_KINDS: Mapping[str, SchemaType] = MappingProxyType({"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "JSON"})
+SCHEMA_TYPES: Mapping[str, SchemaType] = MappingProxyType(
+    {"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "JSON"}
+)
 
 Part = Literal["value", "key"]
 
@@ -182,17 +182,18 @@ class Registered:
             outcome = F.col(_JSON)
             verdicts.append(Verdict(failed, outcome.getField("error_class"), outcome.getField("error_message")))
         others = [self._share(key, writer) for key, writer in self.writers.items() if writer.schema.kind != "JSON"]
-        shares = [_Share(F.col(_ID).isin(json_ids), None, None)] * bool(json_ids) + others
-        unknown = ~reduce(or_, (share.mine for share in shares)) if shares else F.lit(True)
-        verdicts.append(Verdict(unknown, F.lit(UNKNOWN_SCHEMA), self._why()))
-        return _decoded(records, frame, shares, verdicts, target, max_record_bytes, messages)
+        known = [share.mine for share in others] + [F.col(_ID).isin(json_ids)] * bool(json_ids)
+        verdicts.append(Verdict(~any_of(known), F.lit(UNKNOWN_SCHEMA), self._why()))
+        parsed_row = F.col(_JSON).getField("decoded") if json_ids else None
+        return _decoded(records, frame, others, verdicts, target, max_record_bytes, messages, parsed_row)
 
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
         """Return how many values each schema has written, and how many are of none that is known."""
         value = F.col(self.part)
         mine = {key: self._is(key, value) for key in self.writers}
-        known = reduce(or_, mine.values()) if mine else F.lit(False)
-        strange = schema_id(value).isNotNull() & ~known & ~schema_id(value).isin(list(self.refused))
+        strange = (
+            schema_id(value).isNotNull() & ~any_of(list(mine.values())) & ~schema_id(value).isin(list(self.refused))
+        )
         return [
             F.count_if(strange).alias(f"{self.part}_strangers"),
             *(F.count_if(is_mine).alias(self._metric(key)) for key, is_mine in mine.items()),
@@ -235,7 +236,7 @@ class Registered:
             RegistryError: If the registry doesn't answer.
         """
         writers, refused = dict(self.writers), dict(self.refused)
-        wanted = _KINDS.get(self.format)
+        wanted = SCHEMA_TYPES.get(self.format)
         for id_, prefix in [*((id_, _ROOT_MESSAGE) for id_ in ids), *messages]:
             try:
                 schema = self.fetch(id_)
@@ -279,9 +280,10 @@ class Registered:
         return f"{self.part}_schema_{key[0]}_{key[1].hex()}"
 
     def _is(self, key: tuple[int, bytes], value: Column) -> Column:
+        # Ids are of fixed length, and an index prefix tells its own: what begins so is of that schema and message.
         id_, prefix = key
-        mine = F.coalesce(schema_id(value) == id_, F.lit(False))
-        return mine & F.coalesce(index_prefix(value) == F.lit(prefix), F.lit(False)) if prefix else mine
+        start = b"\x00" + id_.to_bytes(4, "big") + prefix
+        return F.coalesce(F.substring(value, 1, len(start)) == F.lit(start), F.lit(False))
 
     def _share(self, key: tuple[int, bytes], writer: Writer) -> "_Share":
         value = F.col("value")
@@ -305,11 +307,11 @@ def schema_id(value: Column) -> Column:
 
 @dataclass(frozen=True)
 class _Share:
-    """The values of one schema: which they are, their bytes, and how those become fields; None for JSON's."""
+    """The values of one binary schema: which they are, their bytes, and how those become fields."""
 
     mine: Column
-    payload: Column | None
-    writer: Writer | None
+    payload: Column
+    writer: Writer
 
 
 def _decoded(
@@ -320,13 +322,11 @@ def _decoded(
     target: Target,
     max_record_bytes: int | None,
     messages: bool,
+    others: Column | None = None,
 ) -> DataFrame:
     verdicts = list(before)
-    row: Column = F.lit(None).cast(target.columns)
+    row: Column = F.lit(None).cast(target.columns) if others is None else others
     for index, share in enumerate(shares):
-        if share.writer is None or share.payload is None:
-            row = F.when(share.mine, F.col(_JSON).getField("decoded")).otherwise(row)
-            continue
         raw = f"__kafka_lake_raw_{index}"
         small = F.lit(True) if max_record_bytes is None else F.octet_length("value") <= max_record_bytes
         frame = frame.withColumn(raw, share.writer.decode(F.when(share.mine & small, share.payload)))
@@ -342,7 +342,7 @@ def _decoded(
 
 
 def _wrong(share: _Share, misfits: Sequence[Misfit]) -> list[Verdict]:
-    if not misfits or share.writer is None:
+    if not misfits:
         return []
     any_of_them, said = reasons(misfits)
     message = F.concat(F.lit(f"Written with {share.writer.label}. "), said)
