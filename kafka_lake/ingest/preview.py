@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.audit import ColumnNote, noted
-from kafka_lake.ingest.decode import WRONG_TYPE
 from kafka_lake.ingest.decode.choose import decoder_of
-from kafka_lake.ingest.decode.decoder import Decoder
+from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
 from kafka_lake.ingest.decode.frame import dead_letters_of, rows_of
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.read import read
@@ -121,17 +119,7 @@ def _previewed(spec: TopicTable, systems: Systems, sample: DataFrame) -> Preview
 
 def _counted(decoder: Decoder, sample: DataFrame, want: Wanted) -> dict[str, Any]:
     decoded = decoder.decode(sample, want.target, messages=False)
-    counted: dict[str, Any] = (
-        decoded.agg(
-            F.count(F.lit(1)).alias("records"),
-            F.count_if(F.col("value").isNull()).alias("tombstones"),
-            F.count_if(F.col("error_class").isNotNull()).alias("failed"),
-            F.count_if(F.col("error_class") == WRONG_TYPE).alias("wrong_type"),
-            *decoder.metrics(),
-        )
-        .collect()[0]
-        .asDict()
-    )
+    counted: dict[str, Any] = decoded.agg(*batch_metrics(decoder)).collect()[0].asDict()
     return counted
 
 

@@ -12,8 +12,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.compatibility import refuse_incompatible
-from kafka_lake.ingest.decode import WRONG_TYPE
 from kafka_lake.ingest.decode.choose import decoder_of
+from kafka_lake.ingest.decode.decoder import batch_metrics
 from kafka_lake.ingest.decode.frame import (
     TRANSFORM_ERROR,
     dead_letters_of,
@@ -234,13 +234,7 @@ def stage(
             left_out = _evolve(spec, state, rows_of(decoded, spec, topic_id), want)
             state = replace(state, table=state.table.refresh())
             observation = Observation()
-            metrics = [
-                F.count(F.lit(1)).alias("records"),
-                F.count_if(F.col("value").isNull()).alias("tombstones"),
-                F.count_if(F.col("error_class").isNotNull()).alias("failed"),
-                F.count_if(F.col("error_class") == WRONG_TYPE).alias("wrong_type"),
-                *decoder.metrics(limit),
-            ]
+            metrics = batch_metrics(decoder, limit)
             rows = transformed(decoded.observe(observation, *metrics), spec, topic_id)
             refusals = Observation() if marks_errors(rows, spec) else None
             if refusals is not None:

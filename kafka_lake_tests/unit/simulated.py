@@ -786,6 +786,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
             "shaped": lambda rows, _: rows,
             "Observation": Counts,
             "decoder_of": lambda *_: SimulatedDecoder(),
+            "batch_metrics": lambda *_: (),
             "wanted": lambda *_: NOTHING_NEW,
             "refuse": nothing,
             "_evolve": lambda *_: (),

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.ingest.decode import NULL_IN_REQUIRED_COLUMN, TOO_LARGE
+from kafka_lake.ingest.decode import NULL_IN_REQUIRED_COLUMN, TOO_LARGE, WRONG_TYPE
 from kafka_lake.ingest.decode.target import Target
 
 MESSAGE = 2000
@@ -101,6 +101,18 @@ class Nothing:
     def seen(self, counts: Mapping[str, Any]) -> Mapping[str, int]:
         """Return nothing."""
         return {}
+
+
+def batch_metrics(decoder: Decoder, max_record_bytes: int | None = None) -> list[Column]:
+    """Return the aggregates over decoded records that count them, and tell the decoder what there is to learn."""
+    failed = F.col("error_class")
+    return [
+        F.count(F.lit(1)).alias("records"),
+        F.count_if(F.col("value").isNull()).alias("tombstones"),
+        F.count_if(failed.isNotNull()).alias("failed"),
+        F.count_if(failed == WRONG_TYPE).alias("wrong_type"),
+        *decoder.metrics(max_record_bytes),
+    ]
 
 
 @dataclass(frozen=True)
