@@ -60,6 +60,11 @@ def run_metadata(report: RunReport, catalog: LakeCatalog, spec: TopicTable) -> d
         "records_per_second": round(report.total("records") / max(report.seconds, 1e-9)),
         "dagster/table_name": f"{catalog.name}.{report.table}",
     }
+    if ages := report.waited():
+        metadata |= {
+            "age_of_oldest_record_seconds": round(ages.oldest, 3),
+            "age_of_newest_record_seconds": round(ages.newest, 3),
+        }
     if classes := report.classes():
         metadata["dead_letter_classes"] = dg.MetadataValue.md(
             "\n".join(

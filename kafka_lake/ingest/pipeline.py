@@ -17,7 +17,7 @@ from kafka_lake.ingest.plan import Plan, opening, plan, standstill, start_offset
 from kafka_lake.ingest.publish import publish
 from kafka_lake.ingest.read import read
 from kafka_lake.ingest.rebuild import rebuilt_position
-from kafka_lake.ingest.report import Commit, RunReport
+from kafka_lake.ingest.report import Commit, RunReport, waited
 from kafka_lake.ingest.retry import call, kafka_data_loss
 from kafka_lake.ingest.settle import settle
 from kafka_lake.ingest.stage import Staged, create_table, stage
@@ -161,7 +161,7 @@ class Run:
             self.on_step("table created")
             return self._commit(next_plan, reading, published)
         try:
-            staged, findings, by_partition = self._publish(state, todo, records)
+            staged, findings, by_partition, visible_at = self._publish(state, todo, records)
         except Exception as error:
             if isinstance(error, KafkaLakeError) and not isinstance(error, GateFailedError):
                 raise
@@ -187,13 +187,16 @@ class Run:
             tuple(findings),
             todo.kind,
             staged.classes,
+            waited(staged, visible_at) if todo.kind != "replace" else None,
         )
         return commit, todo
 
     def _is_ahead(self, position: Position) -> bool:
         return any(offset > self.now.end.get(p, -1) for p, offset in position.offsets.items())
 
-    def _publish(self, state: TableState, todo: Plan, records: Any) -> tuple[Staged, list[Finding], dict[int, int]]:
+    def _publish(
+        self, state: TableState, todo: Plan, records: Any
+    ) -> tuple[Staged, list[Finding], dict[int, int], float]:
         spec, systems = self.spec, self.systems
         try:
             staged = stage(spec, systems, state, todo, records, self.run_id, self.on_step)
@@ -206,11 +209,11 @@ class Run:
                 reasons = "; ".join(f"{f.check}: {p}" for f in failed for p in f.problems)
                 raise GateFailedError(f"Topic {spec.topic}, table {'.'.join(spec.identifier)}: {reasons}.", findings)
             self.on_step("audited")
-            publish(staged, self.on_step)
+            visible_at = publish(staged, self.on_step)
         except BaseException:
             staged.discard()
             raise
-        return staged, findings, by_partition
+        return staged, findings, by_partition, visible_at
 
     def state(self) -> TableState | None:
         """Return the table as it is now, its position rebuilt if no snapshot carries it any more.

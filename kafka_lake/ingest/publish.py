@@ -1,23 +1,30 @@
 """Publish: dead letters first, the primary last, each by a fast-forward that somebody else's commit refuses."""
 
+import time
 from collections.abc import Callable
 
 from kafka_lake.ingest.stage import Staged
 
 
-def publish(staged: Staged, crash_point: Callable[[str], None]) -> None:
+def publish(staged: Staged, crash_point: Callable[[str], None]) -> float:
     """Make an audited commit visible.
 
     Args:
         staged: What to publish; its branches are gone afterwards.
         crash_point: Called with the name of each step that has been done.
 
+    Returns:
+        When the primary became visible, in seconds since the epoch.
+
     Raises:
         PublishRefusedError: If a table's ``main`` moved since it was planned. The primary is as it was; dead letters
             may be published, which the next attempt finds by their own position.
     """
+    visible_at = 0.0
     for table in staged.tables():
         table.branch.publish(table.snapshot)
+        visible_at = time.time()
         crash_point("primary published" if table is staged.primary else "dead letters published")
     # Everything is visible now: a branch that can't be dropped is no reason to call the run failed.
     staged.discard()
+    return visible_at

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from kafka_lake.ingest.audit import CHECKS, Finding
-from kafka_lake.ingest.stage import LetterClass
+from kafka_lake.ingest.stage import LetterClass, Staged
 from kafka_lake.kafka.offsets import OffsetRange, Position, Watermarks, lag
 
 
@@ -26,6 +27,8 @@ class Commit:
         findings: What the gates found.
         kind: What the commit was for, as in `Plan.kind`.
         classes: The dead letters by class.
+        waited: How long its records had waited when it was published; None if none has a time, or all were there
+            before.
     """
 
     snapshot: int
@@ -41,11 +44,43 @@ class Commit:
     findings: tuple[Finding, ...]
     kind: str = "append"
     classes: tuple[LetterClass, ...] = ()
+    waited: "Waited | None" = None
 
     @property
     def invisible(self) -> int:
         """Return how many of the offsets had no record: aborted, transaction markers, compacted away."""
         return max(0, sum(len(r) for r in self.ranges) - self.records)
+
+
+@dataclass(frozen=True)
+class Waited:
+    """How old records were at the moment when readers could see them, by the records' Kafka timestamps.
+
+    Args:
+        oldest: Age of the oldest, in seconds.
+        newest: Age of the newest, in seconds.
+    """
+
+    oldest: float
+    newest: float
+
+    def merged(self, other: "Waited") -> "Waited":
+        """Return what holds for the records of both."""
+        return Waited(max(self.oldest, other.oldest), min(self.newest, other.newest))
+
+
+def waited(staged: Staged, visible_at: float) -> Waited | None:
+    """Return how old a commit's records were when it was published; None if none of them has a time.
+
+    A record from the future, by a producer whose clock is ahead of ours, is of age 0.
+
+    Args:
+        staged: The commit.
+        visible_at: When it was published, in seconds since the epoch.
+    """
+    if staged.oldest_ms is None or staged.newest_ms is None:
+        return None
+    return Waited(max(0.0, visible_at - staged.oldest_ms / 1000), max(0.0, visible_at - staged.newest_ms / 1000))
 
 
 @dataclass(frozen=True)
@@ -84,6 +119,11 @@ class RunReport:
     def total(self, attribute: str) -> int:
         """Return the sum of a number over all commits, such as ``rows``."""
         return sum(int(getattr(commit, attribute)) for commit in self.commits)
+
+    def waited(self) -> Waited | None:
+        """Return how old the run's records were when they were published, each at its own commit."""
+        every = [commit.waited for commit in self.commits if commit.waited]
+        return reduce(Waited.merged, every) if every else None
 
     def partitions(self) -> list[PartitionReport]:
         """Return what was done per Kafka partition, in ascending order, for every partition of the topic."""

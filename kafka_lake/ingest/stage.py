@@ -118,6 +118,8 @@ class Staged:
         ignored: Columns that the records would have needed, and the topic's policy leaves out.
         conflicts: Types that the records brought and the columns don't take, and where such values go.
         schemas: How many records were written with which schema of the registry.
+        oldest_ms: The least Kafka timestamp of the records, milliseconds since the epoch; None if none has any.
+        newest_ms: The greatest likewise.
     """
 
     primary: StagedTable
@@ -132,6 +134,8 @@ class Staged:
     ignored: tuple[Change, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     schemas: Mapping[str, int] = field(default_factory=dict)
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
 
     def tables(self) -> list[StagedTable]:
         """Return the tables in the order of publication: side tables first, the primary last."""
@@ -297,6 +301,8 @@ def stage(
         (*want.ignored, *left_out),
         want.conflicts,
         decoder.seen(counts),
+        counts.get("oldest_ms"),
+        counts.get("newest_ms"),
     )
 
 

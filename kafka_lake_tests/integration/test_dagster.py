@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,23 @@ def test_one_run_and_one_commit_for_all_partitions(new_topic: NewTopic, runner: 
         "1": (2, 2),
         "2": (3, 3),
     }
+
+
+def test_how_long_records_waited_shows(new_topic: NewTopic, runner: Runner) -> None:
+    topic = new_topic(2)
+    now = int(time.time() * 1000)
+    topic.send({"id": 0}, 0, timestamp_ms=now - 60_000)
+    topic.send({"id": 1}, 1, timestamp_ms=now - 5_000)
+    know_partitions(runner, topic)
+    began = time.time()
+    (metadata, _) = materializations(runner.run(topic.spec(), (0, 1))).values()
+    took = time.time() - began
+    assert 60 <= metadata["age_of_oldest_record_seconds"] <= 60 + took + 1
+    assert 5 <= metadata["age_of_newest_record_seconds"] <= 5 + took + 1
+
+    again = runner.run(topic.spec(), (0, 1), mode="replace")
+    for shown in materializations(again).values():
+        assert "age_of_oldest_record_seconds" not in shown, "these records have been visible before"
 
 
 def test_columns_their_fields_and_their_changes_show(new_topic: NewTopic, runner: Runner) -> None:

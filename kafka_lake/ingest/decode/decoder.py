@@ -106,11 +106,15 @@ class Nothing:
 def batch_metrics(decoder: Decoder, max_record_bytes: int | None = None) -> list[Column]:
     """Return the aggregates over decoded records that count them, and tell the decoder what there is to learn."""
     failed = F.col("error_class")
+    # Kafka writes -1 where a record has no time.
+    timed = F.when(F.col("timestamp") >= F.timestamp_millis(F.lit(0)), F.col("timestamp"))
     return [
         F.count(F.lit(1)).alias("records"),
         F.count_if(F.col("value").isNull()).alias("tombstones"),
         F.count_if(failed.isNotNull()).alias("failed"),
         F.count_if(failed == WRONG_TYPE).alias("wrong_type"),
+        F.unix_millis(F.min(timed)).alias("oldest_ms"),
+        F.unix_millis(F.max(timed)).alias("newest_ms"),
         *decoder.metrics(max_record_bytes),
     ]
 
