@@ -9,14 +9,15 @@ from pydantic import Field
 
 from kafka_lake.components.dead_letters import build_dead_letter_assets, report_dead_letters
 from kafka_lake.components.keys import table_key, topic_key
-from kafka_lake.components.metadata import check_result, partition_metadata, run_metadata
+from kafka_lake.components.metadata import LENGTHY, check_result, partition_metadata, run_metadata
 from kafka_lake.errors import AuditFailedError, KafkaLakeError
 from kafka_lake.ingest.again import Extent, replay
 from kafka_lake.ingest.audit import CHECKS, GATES
-from kafka_lake.ingest.pipeline import GateFailedError, ingest
+from kafka_lake.ingest.continuous import Continuous, Steadily
+from kafka_lake.ingest.pipeline import GateFailedError, Run, ingest
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.published import examine
-from kafka_lake.ingest.report import Commit
+from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
@@ -84,7 +85,11 @@ def build_systems(
 
 
 def build_topic_assets(
-    spec: TopicTable, owners: list[str], group_name: str, description: str | None
+    spec: TopicTable,
+    owners: list[str],
+    group_name: str,
+    description: str | None,
+    continuous: Continuous | None = None,
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
     """Return the topic as an external asset and its table as a partitioned, checked, materializable one.
 
@@ -95,6 +100,7 @@ def build_topic_assets(
         owners: As Dagster shows them.
         group_name: Dagster's asset group.
         description: What the records are.
+        continuous: How a run keeps on; None for runs that end where the topic ended when they began.
     """
     source = dg.AssetSpec(
         topic_key(spec),
@@ -139,6 +145,8 @@ def build_topic_assets(
         try:
             if not context.selected_asset_keys:
                 yield from _check_published(context, spec, systems)
+            elif continuous is not None and config.mode is Mode.incremental:
+                yield from _keep_up(context, continuous, spec, systems)
             else:
                 yield from _materialize(context, config, spec, systems)
         except KafkaLakeError as error:
@@ -170,6 +178,12 @@ def _materialize(
         for finding in error.findings:
             yield check_result(finding, table_key(spec))
         raise
+    yield _result(context, report, wanted, spec, systems)
+
+
+def _result(
+    context: dg.AssetExecutionContext, report: RunReport, wanted: set[int], spec: TopicTable, systems: Systems
+) -> dg.MaterializeResult:  # type: ignore[type-arg]
     for partition in report.partitions():
         if partition.partition in wanted:
             context.add_asset_metadata(
@@ -177,11 +191,71 @@ def _materialize(
             )
     if report.total("dead_letters") and spec.dead_letters == "table":
         report_dead_letters(context.instance, spec, systems.catalog)
-    yield dg.MaterializeResult(
+    return dg.MaterializeResult(
         asset_key=table_key(spec),
         metadata=run_metadata(report, systems.catalog, spec),
         check_results=[check_result(finding, table_key(spec)) for finding in report.findings()],
     )
+
+
+def _keep_up(
+    context: dg.AssetExecutionContext, settings: Continuous, spec: TopicTable, systems: Systems
+) -> Iterator[Any]:
+    wanted = {int(key) for key in context.partition_keys}
+    # What the log is told goes to the event log, where a line for each commit would be too many.
+    steadily = Steadily(Run(spec, systems, context.run_id, say=context.log.warning), settings, wanted)
+    # Until all have one, Dagster takes what the run has not materialized yet for in progress.
+    silent = set(wanted)
+    try:
+        for report in steadily.reports():
+            context.log.info(
+                f"{len(report.commits)} commits, {report.total('rows')} rows, "
+                f"{report.total('dead_letters')} dead letters in {report.seconds:.0f} s."
+            )
+            if steadily.ended is None:
+                yield from _interval(context, report, silent, spec, systems)
+                silent.clear()
+    except Exception as error:
+        if steadily.run.commits:
+            yield from _interval(context, steadily.run.report(), silent, spec, systems)
+        for finding in error.findings if isinstance(error, GateFailedError) else ():
+            yield check_result(finding, table_key(spec))
+        raise
+    context.log.info(f"The run ends: {steadily.ended}.")
+    if steadily.stop.requested:
+        if report.commits:
+            yield from _interval(context, report, silent, spec, systems)
+        raise dg.DagsterExecutionInterruptedError("The run was asked to stop.")
+    yield _result(context, report, wanted, spec, systems)
+
+
+def _interval(
+    context: dg.AssetExecutionContext, report: RunReport, silent: set[int], spec: TopicTable, systems: Systems
+) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+    """Give what Dagster shows of a run that goes on: only the partitions that had records, or that were silent yet."""
+    touched = {r.partition for commit in report.commits for r in commit.ranges} | silent
+    shown = [each for each in report.partitions() if each.partition in touched]
+    metadata = run_metadata(report, systems.catalog, spec)
+    figures = {key: value for key, value in metadata.items() if key not in LENGTHY}
+    for each in shown:
+        # Dagster takes what describes the table from the newest materialization: once is enough.
+        known = metadata if each is shown[-1] else figures
+        yield dg.AssetMaterialization(
+            table_key(spec), partition=str(each.partition), metadata={**known, **partition_metadata(each)}
+        )
+    if report.total("dead_letters") and spec.dead_letters == "table":
+        report_dead_letters(context.instance, spec, systems.catalog)
+    for finding in report.findings():
+        result = check_result(finding, table_key(spec))
+        yield dg.AssetCheckEvaluation(
+            asset_key=table_key(spec),
+            check_name=finding.check,
+            passed=result.passed,
+            metadata=result.metadata,
+            severity=result.severity,
+            description=result.description,
+            blocking=finding.check in GATES,
+        )
 
 
 def _check_published(

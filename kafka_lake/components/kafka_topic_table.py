@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.ingest.continuous import Continuous, seconds_of
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan import start_timestamp_ms
 from kafka_lake.ingest.topic_table import BY_SCHEMA, REGISTERED, Compatibility, Format, TopicTable, dead_letter_limit
@@ -18,6 +19,52 @@ from kafka_lake.lake.tables import parse_partition_field, parse_sort_field
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
+
+
+class ContinuousRuns(dg.Model, dg.Resolvable):
+    """How a continuous run of a topic goes about it; all has defaults, so that ``continuous: {}`` is enough.
+
+    Durations are a number and ms, s, m or h.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    trigger: str = Field(default="2s", description="At most one commit is begun in this time.")
+    time_limit: str = Field(
+        default="1h", alias="for", description="The run ends after this time; the sensor starts another."
+    )
+    idle: str = Field(default="5m", description="The run ends when nothing has come for so long.")
+    compact_every: Annotated[int, Field(ge=2)] | None = Field(
+        default=100, description="Small files are compacted after so many commits; null for never."
+    )
+    report_every: str = Field(
+        default="30s", description="Materializations and check results are reported once in this time."
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> "ContinuousRuns":
+        self.settings()
+        return self
+
+    def settings(self) -> Continuous:
+        """Return the settings as a continuous run takes them.
+
+        Raises:
+            ValueError: If a duration is none, or too short for another.
+        """
+        written = {"trigger": self.trigger, "for": self.time_limit, "idle": self.idle}
+        seconds = {}
+        for key, text in {**written, "report_every": self.report_every}.items():
+            try:
+                seconds[key] = seconds_of(text)
+            except ConfigurationError as error:
+                raise ValueError(f"{key}: {error}") from error
+        try:
+            return Continuous(
+                seconds["trigger"], seconds["for"], seconds["idle"], self.compact_every, seconds["report_every"]
+            )
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
 
 
 class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
@@ -113,7 +160,14 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
     max_dead_letters: int | str | None = Field(
         default=None, description="How many of them a run bears before it fails: a count (100) or a share (5%)."
     )
-    max_record_bytes: int | None = Field(default=None, ge=1, description="Longer values are dead letters.")
+    max_record_bytes: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Longer values are dead letters."
+    )
+    continuous: ContinuousRuns | None = Field(
+        default=None,
+        description="Runs that keep on, a commit every few seconds: {trigger: 2s, for: 1h, idle: 5m, "
+        "compact_every: 100, report_every: 30s}, each of them optional.",
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> "KafkaTopicTable":
@@ -228,6 +282,7 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
             "owners": self.owners,
             "group_name": self.group or self.namespace,
             "description": self.description,
+            "continuous": self.continuous.settings() if self.continuous else None,
         }
         return dg.Definitions(assets=build_topic_assets(self.topic_table(context.path), **presentation))
 

@@ -18,6 +18,9 @@ from kafka_lake.lake.tables import sources_of
 
 _SHOWN_CHANGES = 20
 
+LENGTHY = frozenset({"dagster/column_schema", "dagster/column_lineage", "schema_changes"})
+"""Keys of a run's metadata that describe the table, and are as long as it has columns."""
+
 
 def check_result(finding: Finding, asset_key: dg.AssetKey) -> dg.AssetCheckResult:
     """Return a gate's finding as an asset check result: what, where and how many."""

@@ -56,6 +56,7 @@ class Run:
         on_commit: Called after each published commit with it and its plan.
         on_step: Called with the name of each step that has been done.
         say: Gets a line for whatever a person reading the run's log should know: retries, refusals, rebuilt positions.
+        sleep: Pauses between attempts, for that many seconds; what it raises ends the run.
     """
 
     spec: TopicTable
@@ -64,9 +65,13 @@ class Run:
     on_commit: Callable[[Commit, Plan], None] = ignore
     on_step: Callable[[str], None] = ignore
     say: Callable[[str], None] = log.warning
+    sleep: Callable[[float], None] = time.sleep
     now: Watermarks = field(init=False)
     commits: list[Commit] = field(init=False, default_factory=list)
+    committed: int = field(init=False, default=0)
     position: Position | None = field(init=False, default=None)
+    _borne: tuple[int, int] = field(init=False, default=(0, 0))
+    _reported: float = field(init=False, default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.look()
@@ -78,7 +83,9 @@ class Run:
             KafkaError: If they don't answer, or refuse.
         """
         ask = self.systems.cluster.watermarks_of
-        self.now = call(self.systems.retry, self.say, f"Topic {self.spec.topic}", lambda: ask(self.spec.topic))
+        self.now = call(
+            self.systems.retry, self.say, f"Topic {self.spec.topic}", lambda: ask(self.spec.topic), self.sleep
+        )
 
     def go(
         self,
@@ -101,7 +108,21 @@ class Run:
             PublishRefusedError: If others kept moving ``main`` ahead of this run.
             KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
         """
-        began = time.monotonic()
+        while self.once(next_plan, reading, published) is not None:
+            pass
+        return self.finish()
+
+    def once(
+        self,
+        next_plan: Callable[[TableState | None], Plan | None],
+        reading: Callable[[Plan], Any],
+        published: Callable[[Staged], None] = ignore,
+    ) -> Commit | None:
+        """Make the next commit, if the agenda asks for one; arguments and errors are those of `go`.
+
+        Returns:
+            The commit, or None if there was nothing to do.
+        """
         refused = 0
         while True:
             try:
@@ -110,6 +131,7 @@ class Run:
                     self.say,
                     f"Topic {self.spec.topic}",
                     lambda: self._commit(next_plan, reading, published),
+                    self.sleep,
                 )
             except PublishRefusedError as error:
                 refused += 1
@@ -125,18 +147,30 @@ class Run:
                 self.say(f"Topic {self.spec.topic}: Kafka lost records after the plan was made: {lost}")
                 self.look()
                 continue
-            if done is None:
-                break
-            refused = 0
-            commit, todo = done
-            self.commits.append(commit)
-            self._mirror(commit.after)
-            self.on_commit(commit, todo)
-        if self.commits:
+            break
+        if done is None:
+            return None
+        commit, todo = done
+        self.commits.append(commit)
+        self.committed += 1
+        self.position = commit.after
+        self._borne = self._borne[0] + commit.dead_letters, self._borne[1] + commit.records
+        self._mirror(commit.after)
+        self.on_commit(commit, todo)
+        return commit
+
+    def report(self) -> RunReport:
+        """Return what was done since the last report, or since the run began."""
+        commits, began = self.commits, self._reported
+        self.commits, self._reported = [], time.monotonic()
+        table, elapsed = ".".join(self.spec.identifier), self._reported - began
+        return RunReport(self.spec.topic, table, self.run_id, self.now, self.position, commits, elapsed)
+
+    def finish(self) -> RunReport:
+        """Drop what dead runs left behind, if this one has done anything, and return the last report."""
+        if self.committed:
             self._sweep()
-        table = ".".join(self.spec.identifier)
-        elapsed = time.monotonic() - began
-        return RunReport(self.spec.topic, table, self.run_id, self.now, self.position, self.commits, elapsed)
+        return self.report()
 
     def _commit(
         self,
@@ -203,8 +237,7 @@ class Run:
         except SchemaRefusedError as error:
             raise GateFailedError(error.message, [schema_refused(error)], error.remedy) from error
         try:
-            earlier = sum(c.dead_letters for c in self.commits), sum(c.records for c in self.commits)
-            findings, by_partition = audit(spec, systems, todo, staged, earlier)
+            findings, by_partition = audit(spec, systems, todo, staged, self._borne)
             if failed := [f for f in findings if f.refuses]:
                 reasons = "; ".join(f"{f.check}: {p}" for f in failed for p in f.problems)
                 raise GateFailedError(f"Topic {spec.topic}, table {'.'.join(spec.identifier)}: {reasons}.", findings)
@@ -278,12 +311,25 @@ def ingest(
         KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
     """
     run = Run(spec, systems, run_id, on_commit, on_step, say)
+    return run.go(catching_up(run, partitions), reading(run))
+
+
+def catching_up(run: Run, partitions: Collection[int] | None = None) -> Callable[[TableState | None], Plan | None]:
+    """Return the agenda of a run that brings the table up to what the run last saw of the topic.
+
+    Args:
+        run: Its watermarks are the target, and may move on meanwhile.
+        partitions: Only these Kafka partitions; None for all.
+    """
+    spec = run.spec
     starts: dict[int, int] = {}
 
     def next_plan(state: TableState | None) -> Plan | None:
         position = state.position if state else None
-        if position is None and not starts:
-            starts.update(start_offsets(spec, systems.cluster, run.now))
+        if position is None:
+            # "latest" stays where it was at first: what came since would be in no table.
+            found = start_offsets(spec, run.systems.cluster, run.now)
+            starts.update({p: max(starts.get(p, o), run.now.low[p]) for p, o in found.items()})
         go_on = spec.on_data_loss == "continue"
         todo = plan(position, run.now, starts, spec.max_records_per_commit, partitions, go_on)
         if todo is None and position is None:
@@ -292,7 +338,7 @@ def ingest(
             return standstill(position)
         return todo
 
-    return run.go(next_plan, reading(run))
+    return next_plan
 
 
 def reading(run: Run) -> Callable[[Plan], Any]:

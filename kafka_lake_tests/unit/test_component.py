@@ -8,6 +8,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 
 from kafka_lake.components import KafkaTopicTable
 from kafka_lake.components.assets import build_topic_assets, settings_of
+from kafka_lake.ingest.continuous import Continuous
 from kafka_lake.ingest.topic_table import FORMATS, TopicTable
 from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
@@ -161,6 +162,25 @@ def test_settings_of_formats_and_evolution_arrive():
     )
 
 
+@pytest.mark.parametrize(
+    ("written", "settings"),
+    [
+        ("{}", Continuous(2, 3600, 300, 100, 30)),
+        ("{trigger: 500ms}", Continuous(0.5, 3600, 300, 100, 30)),
+        (
+            "{trigger: 5s, for: 1.5h, idle: 10m, compact_every: 20, report_every: 1m}",
+            Continuous(5, 5400, 600, 20, 60),
+        ),
+        ("{compact_every: null}", Continuous(2, 3600, 300, None, 30)),
+    ],
+)
+def test_continuous_runs_have_defaults_for_all(written, settings):
+    component, defs = load(f"topic: orders\ncontinuous: {written}")
+    assert component.continuous.settings() == settings
+    assert component.topic_table() == TopicTable("orders", "lake", "orders")
+    assert resolved(defs).has(dg.AssetKey(["lake", "orders"]))
+
+
 def test_a_schema_file_is_found_beside_the_document(tmp_path):
     (tmp_path / "order.avsc").write_text("{}")
     component = KafkaTopicTable(topic="orders", format="avro", schema_file="order.avsc")
@@ -221,6 +241,13 @@ def test_settings_survive_the_assets_metadata(spec):
         ("evolution: never", "evolution"),
         ("compatibility: backward", "compatibility: is for"),
         ("format: avro\ncompatibility: upward", "compatibility"),
+        ("continuous: {trigger: 2}", "trigger"),
+        ("continuous: {trigger: two seconds}", "trigger: 'two seconds' is no duration"),
+        ("continuous: {trigger: 0s}", "trigger: must be more than nothing"),
+        ("continuous: {trigger: 1m, for: 10s}", "for: 10 s is shorter than the trigger"),
+        ("continuous: {report_every: 500ms}", "report_every: 0.5 s is shorter"),
+        ("continuous: {compact_every: 1}", "compact_every"),
+        ("continuous: {every: 2s}", "every"),
     ],
 )
 def test_a_mistake_is_refused_with_its_file(line, says):
@@ -229,7 +256,7 @@ def test_a_mistake_is_refused_with_its_file(line, says):
     assert "defs.yaml" in text
 
 
-@pytest.mark.parametrize("line", ["topics: orders", "max_records_per_commit: 0"])
+@pytest.mark.parametrize("line", ["topics: orders", "max_records_per_commit: 0", "continuous: {every: 2s}"])
 def test_a_mistake_that_the_schema_tells_is_refused_with_its_line(line):
     assert "defs.yaml:4" in refusal(f"topic: orders\n{line}")
 

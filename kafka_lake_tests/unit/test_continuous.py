@@ -1,0 +1,315 @@
+"""When a continuous run looks, commits, reports and ends: by a clock that the tests move."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_lake.errors import ConfigurationError, KafkaLakeError
+from kafka_lake.ingest import continuous
+from kafka_lake.ingest.continuous import (
+    Continuous,
+    Steadily,
+    Stop,
+    StoppedError,
+    Times,
+    ending,
+    has_news,
+    next_look,
+    report_due,
+    seconds_of,
+)
+from kafka_lake.kafka.offsets import Position, TopicIdentity, Watermarks
+
+ME = TopicIdentity("c", "t", "pizzas")
+SETTINGS = Continuous(trigger=2, time_limit=3600, idle=300, compact_every=None, report_every=30)
+moments = st.floats(0, 1e5)
+
+
+@pytest.mark.parametrize("text", ["", "2", "s", "2 days", "-1s", "1h30m", "1,5s", "2sec"])
+def test_what_is_no_duration_is_refused(text):
+    with pytest.raises(ConfigurationError, match="no duration"):
+        seconds_of(text)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["ms", "s", "m", "h"]))
+def test_durations_are_read_whole(number, unit):
+    assert seconds_of(f" {number}{unit} ") == pytest.approx(number * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[unit])
+
+
+@given(moments, moments)
+def test_no_commit_begins_before_its_time_and_no_topic_is_looked_at_all_the_time(looked, committed):
+    at = next_look(SETTINGS, Times(0, 0, looked=looked, committed=committed))
+    assert at >= committed + SETTINGS.trigger
+    assert at > looked
+    assert at <= max(committed + SETTINGS.trigger, looked + SETTINGS.trigger)
+
+
+def test_a_run_ends_by_its_time_or_by_idleness():
+    assert ending(SETTINGS, Times(0, 3599), 3599.9) is None
+    assert ending(SETTINGS, Times(0, 3599), 3600) == "its time of 3600 s is over"
+    assert ending(SETTINGS, Times(0, 700), 999.9) is None
+    assert ending(SETTINGS, Times(0, 700), 1000) == "nothing came for 300 s"
+
+
+def test_reports_come_at_once_and_then_in_intervals():
+    assert report_due(SETTINGS, Times(0, 0), 1, commits=1)
+    assert not report_due(SETTINGS, Times(0, 0), 1000, commits=0)
+    assert not report_due(SETTINGS, Times(0, 0, reported=10), 39.9, commits=9)
+    assert report_due(SETTINGS, Times(0, 0, reported=10), 40, commits=9)
+
+
+def test_slow_reporting_is_done_less_often():
+    slow = Times(0, 0, reported=0, reporting=5)
+    assert not report_due(SETTINGS, slow, 99, commits=9)
+    assert report_due(SETTINGS, slow, 100, commits=9)
+
+
+NOW = Watermarks(ME, {0: 0, 1: 3}, {0: 5, 1: 3})
+
+
+@pytest.mark.parametrize(
+    ("position", "partitions", "news"),
+    [
+        (None, (0, 1), True),
+        (Position(ME, {0: 5, 1: 3}), (0, 1), False),
+        (Position(ME, {0: 4, 1: 3}), (0, 1), True),
+        (Position(ME, {0: 4, 1: 3}), (1,), False),
+        # An empty partition that the position doesn't know yet.
+        (Position(ME, {0: 5}), (0, 1), False),
+        (Position(ME, {0: 6, 1: 3}), (0, 1), True),
+        (Position(ME, {0: 5, 1: 3, 2: 1}), (0, 1), True),
+        (Position(replace(ME, topic_id="other"), {0: 5, 1: 3}), (0, 1), True),
+    ],
+)
+def test_the_watermarks_alone_tell_whether_there_is_news(position, partitions, news):
+    assert has_news(position, NOW, partitions) is news
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Script:
+    """A run over a topic that grows by what the test says, on the test's clock; it counts what is done when."""
+
+    clock: Clock
+    arrivals: Callable[[float], int]
+    cost: float = 1.0
+    partitions: int = 1
+    fails_at: float = float("inf")
+    sleep: Any = None
+    position: Position | None = None
+    commits: list[float] = field(default_factory=list)
+    begun: list[float] = field(default_factory=list)
+    looks: list[float] = field(default_factory=list)
+    asked: list[float] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    spec: Any = field(default_factory=lambda: SimpleNamespace(identifier=("lake", "pizzas")))
+    systems: Any = field(
+        default_factory=lambda: SimpleNamespace(catalog=SimpleNamespace(table=lambda _: None), spark=lambda: None)
+    )
+
+    def look(self) -> None:
+        self.looks.append(self.clock.now)
+        ends = {p: self.arrivals(self.clock.now) if p == 0 else 1 for p in range(self.partitions)}
+        self.now = Watermarks(ME, dict.fromkeys(ends, 0), ends)
+
+    def once(self, *_: Any) -> Any:
+        self.asked.append(self.clock.now)
+        if self.clock.now >= self.fails_at:
+            raise KafkaLakeError("A gate said no.")
+        if self.position and self.position.offsets[0] == self.now.end[0]:
+            return None
+        if not self.now.end[0]:
+            return None
+        self.begun.append(self.clock.now)
+        self.clock.now += self.cost
+        self.position = Position(ME, self.now.end)
+        self.commits.append(self.clock.now)
+        return object()
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+    def on_step(self, step: str) -> None:
+        self.said.append(step)
+
+    def report(self) -> tuple[float, ...]:
+        told, self.commits = tuple(self.commits), []
+        return told
+
+    finish = report
+
+
+@pytest.fixture
+def steady(monkeypatch):
+    monkeypatch.setattr(continuous, "catching_up", lambda *_: None)
+    monkeypatch.setattr(continuous, "reading", lambda *_: None)
+
+    def make(arrivals: Callable[[float], int], settings: Continuous = SETTINGS, **script: Any) -> tuple[Script, Any]:
+        clock = Clock()
+        run: Any = Script(clock, arrivals, **script)
+        stop = Stop()
+        made = Steadily(run, settings, {0}, stop, clock)
+
+        def sleep(seconds: float) -> None:
+            if stop.requested:
+                raise StoppedError
+            clock.now += seconds
+
+        stop.sleep = sleep  # type: ignore[method-assign]
+        return run, made
+
+    return make
+
+
+def test_records_that_never_end_are_committed_once_per_trigger_until_the_time_is_over(steady):
+    run, made = steady(lambda now: int(now * 100) + 1)
+    reports = list(made.reports())
+    assert made.ended == "its time of 3600 s is over"
+    gaps = {round(b - a, 6) for a, b in zip(run.begun, run.begun[1:], strict=False)}
+    assert gaps == {2}
+    told = [each for report in reports for each in report]
+    assert len(told) == len(set(told)) == 1800
+    assert 110 <= len(reports) <= 121, "every 30 s and at the end"
+    assert reports[0] == (1.0,), "the first commit is told of at once"
+
+
+def test_a_commit_that_takes_longer_than_the_trigger_is_followed_by_the_next(steady):
+    run, made = steady(lambda now: int(now * 100) + 1, cost=5)
+    list(made.reports())
+    assert {round(b - a, 6) for a, b in zip(run.begun, run.begun[1:], strict=False)} == {5}
+
+
+def test_a_resting_topic_is_looked_at_often_and_its_table_seldom_until_the_run_ends(steady):
+    run, made = steady(lambda now: 5)
+    (first, last) = list(made.reports())
+    assert made.ended == "nothing came for 300 s"
+    assert (len(first), len(last)) == (1, 0)
+    assert 590 <= len(run.looks) <= 610
+    assert 28 <= len(run.asked) <= 32
+
+
+def test_a_burst_after_a_rest_waits_for_the_next_look_only(steady):
+    run, made = steady(lambda now: 1 if now < 100.2 else 1000)
+    list(made.reports())
+    assert 100.2 <= run.begun[1] <= 100.7
+
+
+def test_a_table_that_others_moved_back_is_noticed_while_the_topic_rests(steady):
+    run, made = steady(lambda now: 5)
+    moved: list[float] = []
+    ask = run.once
+
+    def once(*args: Any) -> Any:
+        if not moved and run.clock.now > 50:
+            moved.append(run.clock.now)
+            run.position = Position(ME, {0: 2})
+        return ask(*args)
+
+    run.once = once
+    list(made.reports())
+    assert len(run.begun) == 2
+    assert run.begun[1] < 62
+
+
+def test_partitions_of_others_end_the_run_once_it_has_caught_up(steady):
+    run, made = steady(lambda now: int(now) + 1)
+    reports = made.reports()
+    assert len(next(reports)) == 1
+    run.partitions = 3
+    (last,) = reports
+    assert len(last) == 1
+    assert made.ended == "the topic has partitions that are not this run's: 1, 2"
+    assert run.position.offsets[0] == run.now.end[0]
+
+
+def test_a_failure_leaves_what_no_report_has_told_of_to_the_run(steady):
+    run, made = steady(lambda now: int(now * 100) + 1, fails_at=8)
+    reports = made.reports()
+    assert next(reports) == (1.0,)
+    with pytest.raises(KafkaLakeError, match="no"):
+        next(reports)
+    assert run.report() == (3.0, 5.0, 7.0)
+
+
+def test_a_wish_to_stop_is_followed_after_the_commit(steady):
+    run, made = steady(lambda now: int(now * 100) + 1)
+    reports = made.reports()
+    next(reports)
+    made.stop.requested = True
+    assert list(reports) == [()]
+    assert made.ended == "it was asked to stop"
+    assert run.begun == [0.0]
+
+
+def test_compaction_comes_after_so_many_commits_and_its_failure_is_no_ones(steady, monkeypatch):
+    run, made = steady(lambda now: int(now * 100) + 1, replace(SETTINGS, time_limit=60, compact_every=10))
+    monkeypatch.setattr(continuous, "commits_since_compaction", lambda table: 4)
+    at: list[int] = []
+
+    def compact(*_: Any) -> tuple[int, int]:
+        at.append(len(run.begun))
+        if len(at) == 2:
+            raise RuntimeError("main moved")
+        return 10, 1
+
+    monkeypatch.setattr(continuous, "compact", compact)
+    list(made.reports())
+    assert at == [7, 17, 27], "the table's history had three before this run's first"
+    assert run.said == [
+        "10 files compacted to 1",
+        "Table lake.pizzas was not compacted: main moved",
+        "10 files compacted to 1",
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_a_wish_and_the_second_an_interrupt(number):
+    before = signal.getsignal(number)
+    stop = Stop()
+    with stop.by_signals():
+        signal.raise_signal(number)
+        with pytest.raises(StoppedError):
+            stop.sleep(10)
+        assert stop.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert signal.getsignal(number) is before
+
+
+def test_pauses_end_when_another_thread_wishes_so():
+    stop = Stop()
+    wish = threading.Timer(0.1, lambda: setattr(stop, "requested", True))
+    wish.start()
+    began = time.monotonic()
+    with pytest.raises(StoppedError), stop.by_signals():
+        stop.sleep(30)
+    assert time.monotonic() - began < 5
+
+
+def test_threads_take_no_signals():
+    before = signal.getsignal(signal.SIGINT)
+    seen: list[Any] = []
+
+    def inside() -> None:
+        with Stop().by_signals():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    assert seen == [before]
