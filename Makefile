@@ -60,6 +60,18 @@ races: RACES ?= 1000
 races: $(STAMP) ## Runs that race for one table: one winner each (RACES=1000)
 	@$(BIN)/python -m kafka_lake_tests.chaos.races --races $(RACES)
 
+.PHONY: bench
+bench: N ?= 5000000
+bench: REPEATS ?= 3
+bench: $(STAMP) ## Throughput, cold and warm, beside the machine's limits (N=5000000 REPEATS=3 KEEP=1: for the docs)
+	@$(BIN)/python -m benchmarks throughput --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
+
+.PHONY: bench-peers
+bench-peers: N ?= 5000000
+bench-peers: REPEATS ?= 3
+bench-peers: $(STAMP) ## The same beside the Iceberg sink of Kafka Connect (N=5000000 REPEATS=3 KEEP=1)
+	@$(BIN)/python -m benchmarks throughput --peers --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
+
 .PHONY: lint
 lint: $(STAMP) ## Style, format, types, import rules
 	@$(BIN)/ruff check $(wildcard $(PACKAGES))

@@ -1,0 +1,60 @@
+"""Charts of the results, as PNG."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+_COLOURS = {"cold": "#7fb3d5", "warm": "#1f618d", "limit": "#b2babb"}
+_RATES = (("records_per_second", "records per second"), ("records_per_cpu_second", "records per CPU-second"))
+
+
+def draw(result: Mapping[str, Any], folder: Path) -> Path:
+    """Draw a result into a folder, under its benchmark's name, and return the path."""
+    mpl.use("Agg")
+    figure = _histograms(result) if "cases" in result else _bars(result)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{result['benchmark']}.png"
+    figure.savefig(path, dpi=110)
+    return path
+
+
+def _bars(result: Mapping[str, Any]) -> Figure:
+    """Return both rates of every contender on the first topic, with the range of the repeats."""
+    topic = result["series"][0]["topic"]
+    series = [each for each in result["series"] if each["topic"] == topic][::-1]
+    figure = Figure(figsize=(11, 1.2 + 0.42 * len(series)), layout="constrained")
+    labels = [f"{each['contender']}{'' if each['state'] == 'limit' else ', ' + each['state']}" for each in series]
+    for axes, (rate, title) in zip(figure.subplots(1, 2, sharey=True), _RATES, strict=True):
+        medians = [each["median"][rate] / 1000 for each in series]
+        bars = axes.barh(labels, medians, color=[_COLOURS[each["state"]] for each in series])
+        axes.bar_label(bars, fmt="%.0f k", padding=3)
+        axes.set_title(title)
+        axes.margins(x=0.15)
+        axes.xaxis.set_visible(False)
+        axes.spines[["top", "right", "bottom"]].set_visible(False)
+    records = f"{result['settings']['records']:,} records of {result['bytes_per_record'][topic]:.0f} B"
+    machine = result["machine"]
+    figure.suptitle(f"{records}, {machine['cores']} cores, medians of {result['settings']['repeats']}")
+    return figure
+
+
+def _histograms(result: Mapping[str, Any]) -> Figure:
+    """Return how many records waited how long, a histogram for each case."""
+    cases = result["cases"]
+    figure = Figure(figsize=(11, 0.8 + 2.2 * len(cases)), layout="constrained")
+    for axes, case in zip(figure.subplots(len(cases), 1, squeeze=False)[:, 0], cases, strict=True):
+        edges, counts = case["histogram"]["edges"], case["histogram"]["counts"]
+        axes.bar(edges[:-1], counts, width=[b - a for a, b in pairwise(edges)], align="edge")
+        for name, style in (("p50", ":"), ("p95", "--"), ("p99", "-.")):
+            axes.axvline(
+                case["seconds"][name], linestyle=style, color="#c0392b", label=f"{name} {case['seconds'][name]:.1f} s"
+            )
+        axes.set_title(case["name"])
+        axes.set_xlabel("seconds from produced to visible")
+        axes.set_ylabel("records")
+        axes.legend()
+    return figure

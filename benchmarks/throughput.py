@@ -1,0 +1,160 @@
+"""Throughput: kafka_lake cold and warm, beside the limits of the machine and, if wanted, a peer."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import connect_sink, ours
+from benchmarks.data import SHAPES, Topic, fill
+from benchmarks.limits import limit
+from benchmarks.ours import Engine
+from benchmarks.results import Repeat, Series, as_json, document
+from kafka_lake.demo.broker import EmbeddedBroker
+
+OURS = "kafka_lake"
+SINK = "Iceberg Kafka Connect sink"
+CONSUMER = "limit: consumer"
+ONE_PROCESS = "limit: consumer, Arrow, Parquet"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured.
+
+    Args:
+        records: In each topic.
+        repeats: Of everything.
+        topics: Names of the topics; the first is the one that limits and peers read too.
+        peers: Whether the peer is measured.
+        engine: How Spark is set up; the peer gets the same heap.
+    """
+
+    records: int
+    repeats: int = 3
+    topics: tuple[str, ...] = tuple(SHAPES)
+    peers: bool = False
+    engine: Engine = field(default_factory=Engine)
+
+
+@contextmanager
+def scratch(parent: Path | None = None) -> Iterator[Path]:
+    """Give a folder on disk that is gone afterwards; where temporary files are in memory, name a parent."""
+    folder = Path(tempfile.mkdtemp(prefix="kafka-lake-bench-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    """Make the topics, let all contenders read them, and return the result as JSON has it.
+
+    Args:
+        settings: What is measured.
+        say: Called with a line of progress.
+
+    Raises:
+        KafkaLakeError: If a contender fails.
+    """
+    result = document("throughput-peers" if settings.peers else "throughput", asdict(settings))
+    with scratch() as folder, EmbeddedBroker(folder / "broker", heap="512m") as broker:
+        assert broker.pid is not None
+        series: list[Series] = []
+        for number, name in enumerate(settings.topics):
+            say(f"{name}: producing {settings.records:,} records")
+            topic = fill(broker.bootstrap_servers, SHAPES[name], settings.records)
+            contest = Contest(settings, broker.bootstrap_servers, broker.pid, topic, folder / name, say)
+            if number == 0:
+                series += contest.limits()
+                series += contest.ours()
+                series += contest.sink() if settings.peers else []
+            else:
+                series += contest.ours()
+    return {**result, "bytes_per_record": _bytes_per_record(series), "series": as_json(series)}
+
+
+def _bytes_per_record(series: list[Series]) -> dict[str, float]:
+    return {each.topic: each.repeats[0].size / each.repeats[0].records for each in series}
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The contenders on one topic.
+
+    Args:
+        settings: What is measured.
+        bootstrap: The brokers, ``host:port``.
+        broker: Process id of the broker.
+        topic: What they read.
+        folder: For all they write.
+        say: Called with a line of progress.
+    """
+
+    settings: Settings
+    bootstrap: str
+    broker: int
+    topic: Topic
+    folder: Path
+    say: Callable[[str], None]
+
+    def limits(self) -> list[Series]:
+        """Return what one process reaches that only consumes, and one that writes too."""
+        found = []
+        for name, write in ((CONSUMER, False), (ONE_PROCESS, True)):
+            repeats = []
+            for _ in range(self.settings.repeats):
+                repeats.append(limit(self.bootstrap, self.broker, self.topic, self.folder, write))
+                self._tell(name, repeats[-1])
+            found.append(Series(name, self.topic.shape.name, "limit", tuple(repeats)))
+        return found
+
+    def ours(self) -> list[Series]:
+        """Return kafka_lake's cold and warm ingests, one of each in a process."""
+        pairs = []
+        for number in range(self.settings.repeats):
+            folder = self.folder / f"ours-{number}"
+            pairs.append(
+                ours.cold_and_warm(self.bootstrap, self.broker, self.topic, self.settings.engine, folder, warm=1)
+            )
+            self._tell(OURS, *pairs[-1])
+        return self._cold_and_warm(OURS, pairs)
+
+    def sink(self) -> list[Series]:
+        """Return the peer's drains: once with each number of tasks, then again with the better one."""
+        numbers = sorted({self.settings.engine.cores, self.topic.shape.partitions})
+        trials = {tasks: [self._drains(tasks, 0)] for tasks in numbers}
+        best = min(numbers, key=lambda tasks: trials[tasks][0][-1].seconds)
+        for number in range(1, self.settings.repeats):
+            trials[best].append(self._drains(best, number))
+        ordered = sorted(numbers, key=lambda tasks: tasks != best)
+        return [each for tasks in ordered for each in self._cold_and_warm(_tasks(tasks), trials[tasks])]
+
+    def _drains(self, tasks: int, number: int) -> list[Repeat]:
+        folder = self.folder / f"sink-{tasks}-{number}"
+        heap = self.settings.engine.heap
+        pair = connect_sink.cold_and_warm(self.bootstrap, self.broker, self.topic, tasks, folder, warm=1, heap=heap)
+        self._tell(_tasks(tasks), *pair)
+        return pair
+
+    def _cold_and_warm(self, contender: str, pairs: list[list[Repeat]]) -> list[Series]:
+        name = self.topic.shape.name
+        return [
+            Series(contender, name, "cold", tuple(pair[0] for pair in pairs)),
+            Series(contender, name, "warm", tuple(each for pair in pairs for each in pair[1:])),
+        ]
+
+    def _tell(self, contender: str, *repeats: Repeat) -> None:
+        rates = [each.figures() for each in repeats]
+        told = "; then ".join(
+            f"{each['records_per_second']:,.0f} records/s, {each['records_per_cpu_second']:,.0f} per CPU-s"
+            for each in rates
+        )
+        self.say(f"{self.topic.shape.name}, {contender}: {told}")
+
+
+def _tasks(number: int) -> str:
+    return f"{SINK}, {number} tasks"

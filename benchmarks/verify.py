@@ -1,0 +1,44 @@
+"""What is in a table, counted from its data files by DuckDB: not by the engine that wrote them."""
+
+from dataclasses import dataclass
+
+import duckdb
+from pyiceberg.table import Table
+
+from kafka_lake.lake.positions import ancestors, head_of
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A table's rows, those of them that are there more than once, its data files, their bytes, and its commits."""
+
+    rows: int
+    duplicates: int
+    files: int
+    bytes: int
+    commits: int
+
+
+def contents(table: Table, identity: str) -> Contents:
+    """Count what readers of a table see.
+
+    Args:
+        table: As the catalog has it now.
+        identity: SQL of a number that tells its records apart.
+    """
+    files = [task.file for task in table.scan().plan_files()]
+    commits = sum(1 for _ in ancestors(table, head_of(table)))
+    if not files:
+        return Contents(0, 0, 0, 0, commits)
+    with duckdb.connect(config={"memory_limit": "2GB", "threads": 2}) as connection:
+        paths = [file.file_path.removeprefix("file://").removeprefix("file:") for file in files]
+        counted = connection.execute(
+            f"SELECT count(*), count(DISTINCT {identity}) FROM read_parquet($paths)", {"paths": paths}
+        ).fetchone()
+    assert counted is not None
+    rows, distinct = counted
+    return Contents(rows, rows - distinct, len(files), sum(f.file_size_in_bytes for f in files), commits)
+
+
+BY_OFFSET = "_kafka.partition::BIGINT << 48 | _kafka.offset"
+BY_ORDER = "order_id"
