@@ -7,16 +7,16 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import ancestors, head_of
+from kafka_lake.lake.positions import POSITION, ancestors, head_of, summary_of
 
 # What a compaction has made is beyond this size soon, and no later one writes it again.
 _SMALL_FILE_BYTES = 32 << 20
 
 
 def commits_since_compaction(table: Table | None) -> int:
-    """Return how many snapshots ``main`` has that are newer than its last compaction, as far as none has expired."""
+    """Return how many commits of ours ``main`` has since its last compaction, as far as they have not expired."""
     history = ancestors(table, head_of(table)) if table else iter(())
-    return sum(1 for _ in takewhile(lambda snapshot: not _compacts(snapshot), history))
+    return sum(POSITION in summary_of(each) for each in takewhile(lambda each: not _compacts(each), history))
 
 
 def _compacts(snapshot: Snapshot) -> bool:
@@ -44,6 +44,6 @@ def compact(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str]) -> tu
     result = spark.sql(
         f"CALL `{catalog.name}`.system.rewrite_data_files(table => '{namespace}.{name}', "
         f"strategy => '{'sort' if ordered else 'binpack'}', "
-        f"options => map('min-file-size-bytes', '{_SMALL_FILE_BYTES}'))"
+        f"options => map('min-file-size-bytes', '{_SMALL_FILE_BYTES}', 'min-input-files', '2'))"
     ).collect()[0]
     return result["rewritten_data_files_count"], result["added_data_files_count"]

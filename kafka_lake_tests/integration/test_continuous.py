@@ -1,0 +1,286 @@
+"""One run that keeps up with a topic, on a real broker and a real Spark: exactly once, whatever comes in between."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+
+from kafka_lake.ingest.continuous import Continuous, Steadily, Stop
+from kafka_lake.ingest.decode.decoder import Nothing, batch_metrics
+from kafka_lake.ingest.pipeline import GateFailedError, Run, ingest
+from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.compact import commits_since_compaction
+from kafka_lake.lake.positions import ancestors, head_of
+from kafka_lake_tests.conftest import Topic, View
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewSystems = Callable[[], Systems]
+NewView = Callable[[TopicTable], View]
+
+SETTINGS = Continuous(trigger=0.3, time_limit=60, idle=3, compact_every=None, report_every=1)
+
+
+@dataclass
+class Going:
+    """A continuous run in a thread of its own."""
+
+    steadily: Steadily
+    reports: list[RunReport] = field(default_factory=list)
+    done: "Future[None] | None" = None
+
+    def consume(self) -> None:
+        for report in self.steadily.reports():
+            self.reports.append(report)
+
+    def ended(self) -> str | None:
+        assert self.done is not None
+        self.done.result(60)
+        return self.steadily.ended
+
+    def total(self, attribute: str) -> int:
+        return sum(report.total(attribute) for report in self.reports)
+
+
+@contextmanager
+def going(
+    spec: TopicTable, systems: Systems, partitions: int = 1, settings: Continuous = SETTINGS, **hooks: Any
+) -> Iterator[Going]:
+    run = Run(spec, systems, f"steady-{spec.table}", **hooks)
+    made = Going(Steadily(run, settings, set(range(partitions)), Stop()))
+    with ThreadPoolExecutor(1) as pool:
+        made.done = pool.submit(made.consume)
+        try:
+            yield made
+        finally:
+            made.steadily.stop.requested = True
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it didn't come to that"
+        time.sleep(0.05)
+
+
+def test_records_that_arrive_meanwhile_are_there_once_and_the_run_ends_when_nothing_comes(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec()
+    topic.send_ids(range(4), 2)
+    commits: list[int] = []
+    with going(spec, systems(), 2, on_commit=lambda commit, _: commits.append(commit.snapshot)) as run:
+        eventually(lambda: commits)
+        for batch in range(1, 5):
+            before = len(commits)
+            topic.send_ids(range(4 * batch, 4 * batch + 4), 2)
+            eventually(lambda: len(commits) > before)  # noqa: B023
+        topic.send(b"junk")
+        assert run.ended() == "nothing came for 3 s"
+    assert len(set(commits)) == len(commits) >= 5
+    assert view(spec).ids() == list(range(20))
+    view(spec).assert_exactly_once(topic.ledger)
+    view(spec).assert_no_branches()
+    assert (run.total("rows"), run.total("dead_letters")) == (20, 1)
+    assert sum(len(report.commits) for report in run.reports) == len(commits)
+    last = run.reports[-1]
+    assert {p.partition: p.lag for p in last.partitions()} == {0: 0, 1: 0}
+    for report in run.reports:
+        assert all(finding.passed for finding in report.findings())
+
+
+def test_a_run_over_an_idle_topic_touches_no_spark(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    topic.send_ids(range(2))
+    spec = topic.spec()
+    ingest(spec, systems(), "before")
+    before = view(spec).fingerprint()
+
+    def no_spark() -> Any:
+        raise AssertionError("Spark was touched")
+
+    with going(spec, replace(systems(), spark=no_spark), settings=replace(SETTINGS, idle=0.5)) as run:
+        assert run.ended() == "nothing came for 0.5 s"
+    assert view(spec).fingerprint() == before
+
+
+def test_a_wish_to_stop_leaves_whole_commits_and_nothing_else(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send_ids(range(3))
+    spec = topic.spec()
+    staged = threading.Event()
+
+    def on_step(step: str) -> None:
+        if step == "primary staged":
+            staged.set()
+
+    with going(spec, systems(), on_step=on_step) as run:
+        assert staged.wait(60)
+        run.steadily.stop.requested = True
+        assert run.ended() == "it was asked to stop"
+    view(spec).assert_exactly_once(topic.ledger)
+    view(spec).assert_no_branches()
+    topic.send_ids(range(3, 5))
+    ingest(spec, systems(), "after")
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_an_interrupt_in_the_middle_of_a_commit_discards_it(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids(range(3))
+    ingest(spec, systems(), "before")
+    topic.send_ids(range(3, 5))
+    before = view(spec).fingerprint()
+
+    def interrupt(step: str) -> None:
+        if step == "audited":
+            raise KeyboardInterrupt
+
+    run = Steadily(Run(spec, systems(), "interrupted", on_step=interrupt), SETTINGS, {0})
+    with pytest.raises(KeyboardInterrupt):
+        list(run.reports())
+    assert view(spec).fingerprint() == before
+
+
+def test_small_files_are_compacted_in_between(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    spec = topic.spec(sort_by=("id desc",))
+    commits: list[int] = []
+    steps: list[str] = []
+    settings = replace(SETTINGS, compact_every=5, idle=1)
+    hooks = {"on_commit": lambda commit, _: commits.append(commit.files), "on_step": steps.append}
+    with going(spec, systems(), settings=settings, **hooks) as run:
+        for number in range(7):
+            topic.send_ids([number])
+            eventually(lambda: len(commits) > number)  # noqa: B023
+        assert run.ended() == "nothing came for 1 s"
+    assert "5 files compacted to 1" in steps
+    see = view(spec)
+    assert see.ids() == list(range(7))
+    see.assert_exactly_once(topic.ledger)
+    assert len(list(see.table.scan().plan_files())) == 3
+    operations = [s.summary.operation.value for s in ancestors(see.table, head_of(see.table)) if s.summary]
+    assert operations.count("replace") == 1
+    assert commits_since_compaction(see.table) == 2
+
+
+def test_a_new_partition_ends_the_run_which_has_read_all_of_its_own_by_then(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids(range(3))
+    commits: list[int] = []
+    with going(spec, systems(), on_commit=lambda commit, _: commits.append(commit.rows)) as run:
+        eventually(lambda: commits)
+        topic.admin.create_partitions([NewPartitions(topic.name, 2)])[topic.name].result(20)
+        eventually(lambda: topic.partitions() == 2)
+        topic.send({"id": 3}, partition=0)
+        topic.send({"id": 4}, partition=1)
+        assert "partitions that are not this run's: 1" in str(run.ended())
+    ingest(spec, systems(), "over all")
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_a_run_over_some_partitions_only_brings_those_up_to_their_end(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec(max_records_per_commit=2)
+    topic.send_ids(range(10), 2)
+    with going(spec, systems(), 1) as run:
+        assert "not this run's: 1" in str(run.ended())
+    assert view(spec).ids() == [0, 2, 4, 6, 8]
+    assert len(run.reports) == 1
+    assert len(run.reports[0].commits) == 3
+
+
+def test_another_run_in_between_is_no_harm(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids(range(3))
+    commits: list[int] = []
+    other = systems()
+    raced: list[int] = []
+
+    def on_step(step: str) -> None:
+        # A normal run publishes what this one has just audited.
+        if step == "audited" and len(commits) == 1 and not raced:
+            raced.append(len(ingest(spec, other, "racing").commits))
+
+    with going(spec, systems(), on_commit=lambda commit, _: commits.append(1), on_step=on_step) as run:
+        eventually(lambda: commits)
+        topic.send_ids(range(3, 6))
+        eventually(lambda: raced)
+        topic.send_ids(range(6, 9))
+        assert run.ended() == "nothing came for 3 s"
+    assert raced == [1]
+    assert view(spec).ids() == list(range(9))
+    view(spec).assert_exactly_once(topic.ledger)
+    view(spec).assert_no_branches()
+
+
+def test_a_table_that_others_rolled_back_is_filled_again_though_the_topic_rests(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_lake.ingest.continuous._GLANCE_SECONDS", 0.5)
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids(range(2))
+    ingest(spec, systems(), "first")
+    first = head_of(view(spec).table)
+    topic.send_ids(range(2, 4))
+    commits: list[int] = []
+    with going(spec, systems(), on_commit=lambda commit, _: commits.append(commit.rows)) as run:
+        eventually(lambda: commits == [2])
+        spark_resource.spark_session.sql(
+            f"CALL lake.system.rollback_to_snapshot(table => '{'.'.join(spec.identifier)}', snapshot_id => {first})"
+        ).collect()
+        assert run.ended() == "nothing came for 3 s"
+    assert commits == [2, 2]
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_a_refused_commit_fails_the_run_and_those_before_it_stay(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec(max_dead_letters=1)
+    topic.send_ids(range(2))
+    commits: list[int] = []
+    with going(spec, systems(), on_commit=lambda commit, _: commits.append(1)) as run:
+        eventually(lambda: commits)
+        topic.send(b"junk")
+        eventually(lambda: len(commits) == 2)
+        topic.send(b"more junk")
+        with pytest.raises(GateFailedError, match="2 dead letters of 4 records"):
+            run.ended()
+    assert view(spec).ids() == [0, 1]
+    assert len(view(spec).dead_letters()) == 1
+    view(spec).assert_no_branches()
+
+
+def test_records_without_a_time_do_not_count(spark_resource: Any) -> None:
+    frame = spark_resource.spark_session.sql(
+        "SELECT timestamp_millis(ms) AS timestamp, X'00' AS value, CAST(NULL AS string) AS error_class "
+        "FROM VALUES (-1L), (1700000000123L), (1800000000456L) AS given(ms)"
+    )
+    (found,) = frame.agg(*batch_metrics(Nothing())).collect()  # type: ignore[arg-type]
+    assert (found["oldest_ms"], found["newest_ms"]) == (1_700_000_000_123, 1_800_000_000_456)
+    (none,) = frame.filter("timestamp < timestamp_millis(0)").agg(*batch_metrics(Nothing())).collect()  # type: ignore[arg-type]
+    assert (none["oldest_ms"], none["newest_ms"]) == (None, None)
