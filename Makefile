@@ -11,7 +11,7 @@ PACKAGES := kafka_lake kafka_lake_tests benchmarks
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(STAMP) ## Install Python packages and jars (at once when nothing changed)
@@ -71,6 +71,11 @@ bench-peers: N ?= 5000000
 bench-peers: REPEATS ?= 3
 bench-peers: $(STAMP) ## The same beside the Iceberg sink of Kafka Connect (N=5000000 REPEATS=3 KEEP=1)
 	@$(BIN)/python -m benchmarks throughput --peers --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
+
+.PHONY: bench-freshness
+bench-freshness: SECONDS_EACH ?= 100
+bench-freshness: $(STAMP) ## Seconds from a record to its row: by the sensor, and continuous (SECONDS_EACH=100 KEEP=1)
+	@$(BIN)/python -m benchmarks freshness --seconds $(SECONDS_EACH) $(if $(KEEP),--keep)
 
 .PHONY: lint
 lint: $(STAMP) ## Style, format, types, import rules

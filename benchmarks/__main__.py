@@ -1,6 +1,7 @@
 """The benchmarks' command line: measure, print tables, write JSON and charts to ``benchmarks/results/``."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -8,15 +9,23 @@ import typer
 from rich.console import Console
 
 from benchmarks import results
+from benchmarks.freshness import CASES
+from benchmarks.freshness import measure as measure_freshness
 from benchmarks.ours import Engine
-from benchmarks.throughput import Settings, measure
+from benchmarks.throughput import Settings, scratch
+from benchmarks.throughput import measure as measure_throughput
 from kafka_lake.demo.stack import interruptible
 from kafka_lake.errors import KafkaLakeError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-_out = Console()
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+_out = Console(log_path=False)
 
 Keep = Annotated[bool, typer.Option(help="Write JSON and charts to docs/ too, for the pages.")]
+
+
+@app.callback()
+def benchmarks() -> None:
+    """Measure on this machine, print tables, write JSON and charts to benchmarks/results/."""
 
 
 @app.command()
@@ -32,11 +41,41 @@ def throughput(
     """Records per second and per CPU-second, beside the limits of the machine and, with --peers, a peer."""
     engine = Engine(cores, heap, dict(each.split("=", 1) for each in conf))
     settings = Settings(records, repeats, peers=peers, engine=engine)
-    result = measure(settings, lambda line: _out.log(line, _stack_offset=2))
+    result = measure_throughput(settings, _say)
     for topic in settings.topics:
         title = f"{topic}: {records:,} records of {result['bytes_per_record'][topic]:.0f} B, medians of {repeats}"
         _out.print(results.on_terminal(title, results.HEADER, results.throughput_rows(result, topic)))
     _save(result, keep)
+
+
+@app.command()
+def freshness(
+    case: Annotated[list[str], typer.Option(help="sensor or continuous; may be repeated.")] = list(CASES),  # noqa: B006
+    seconds: Annotated[float, typer.Option(min=1, help="How long each case is measured.")] = 100,
+    warm_up: Annotated[float, typer.Option(min=0, help="Seconds of load before.")] = 30,
+    topics: Annotated[int | None, typer.Option(min=1, help="Instead of the cases' own number.")] = None,
+    rate: Annotated[int | None, typer.Option(min=1, help="Records per second and topic.")] = None,
+    keep: Keep = False,
+) -> None:
+    """Seconds from a record to its row, for runs that the sensor asks for and for continuous runs."""
+    if unknown := set(case) - set(CASES):
+        raise typer.BadParameter(f"{', '.join(unknown)}: write {' or '.join(CASES)}.")
+    chosen = {name: value for name, value in (("topics", topics), ("rate", rate)) if value}
+    cases = [replace(CASES[name], **chosen) for name in case]
+    with scratch() as folder:
+        result = measure_freshness(cases, seconds, warm_up, folder, _say)
+    _out.print(
+        results.on_terminal(
+            f"Seconds from produced to visible, measured for {seconds:.0f} s each",
+            results.FRESHNESS_HEADER,
+            results.freshness_rows(result),
+        )
+    )
+    _save(result, keep)
+
+
+def _say(line: str) -> None:
+    _out.log(line)
 
 
 def _save(result: dict[str, object], keep: bool) -> None:

@@ -208,6 +208,36 @@ def _cells(series: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
+FRESHNESS_HEADER = (
+    "Runs",
+    "Topics",
+    "records",
+    "p50",
+    "p95",
+    "p99",
+    "max",
+    "commits per topic and minute",
+    "CPU s per 100 s: Spark",
+    "Dagster",
+    "broker",
+)
+
+
+def freshness_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return each case as the cells of a table, see `FRESHNESS_HEADER`."""
+    return [
+        (
+            case["name"],
+            f"{case['settings']['topics']} with {case['settings']['rate']:,} records/s",
+            f"{case['records']:,}",
+            *(f"{case['seconds'][name]:.1f} s" for name in ("p50", "p95", "p99", "max")),
+            f"{case['commits_per_topic_and_minute']:.1f}",
+            *(f"{case['cpu_seconds_per_100_s'][part]:.0f}" for part in ("spark", "dagster", "broker")),
+        )
+        for case in result["cases"]
+    ]
+
+
 def on_terminal(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Return a table for the terminal; all columns but the first two are numbers."""
     table = Table(title=title)

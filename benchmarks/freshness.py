@@ -1,0 +1,406 @@
+"""Freshness: how long a record waits from being produced until readers of its table see it, in a running deployment.
+
+A record is visible at the moment when the head of ``main`` is a snapshot whose position covers its offset. That moment
+is seen from outside: a thread looks every 50 ms whether the catalog has new metadata of a table, and reads its head.
+"""
+
+import os
+import shutil
+import sqlite3
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+from confluent_kafka import Producer
+from pyiceberg.exceptions import NoSuchTableError
+
+from benchmarks.data import SMALL, values
+from benchmarks.meter import adopt_orphans, cpu_seconds
+from benchmarks.ours import NAMESPACE
+from benchmarks.results import document
+from kafka_lake.demo.ports import Ports, check_free
+from kafka_lake.demo.stack import Stack
+from kafka_lake.demo.topics import ensure_topic
+from kafka_lake.errors import KafkaLakeError
+from kafka_lake.home import home
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import read_state
+from kafka_lake.lake.resource import CatalogResource
+
+LOOK_SECONDS = 0.05
+_TICK_SECONDS = 0.02
+_PATIENCE_SECONDS = 240
+_BINS = 40
+
+
+@dataclass(frozen=True)
+class Case:
+    """A deployment and what is produced into it.
+
+    Args:
+        name: What it is called in tables.
+        topics: How many.
+        partitions: Of each topic.
+        rate: Records per second and topic.
+        continuous: The settings of continuous runs, as YAML has them; None for runs that the sensor asks for.
+        sensor_seconds: Least time between two looks of the sensor.
+    """
+
+    name: str
+    topics: int
+    partitions: int
+    rate: int
+    continuous: str | None = None
+    sensor_seconds: int = 2
+
+    def names(self) -> list[str]:
+        """Return the topics' names, which are their tables' too."""
+        return [f"orders_{number}" for number in range(self.topics)]
+
+
+CASES = {
+    "sensor": Case("sensor-driven", 10, 6, 200),
+    "continuous": Case("continuous", 1, 6, 2000, "{trigger: 2s, for: 1h}"),
+}
+
+_WORKSPACE = """\
+load_from:
+  - python_file:
+      relative_path: location.py
+      location_name: kafka_lake
+"""
+
+_LOCATION = """\
+from pathlib import Path
+
+import dagster as dg
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
+"""
+
+_PROJECT = """\
+[tool.dg]
+directory_type = "project"
+
+[tool.dg.project]
+root_module = "fresh"
+defs_module = "fresh.defs"
+"""
+
+_CLUSTER = """\
+type: kafka_lake.KafkaCluster
+attributes:
+  sensor_interval_seconds: {seconds}
+"""
+
+_TOPIC = """\
+type: kafka_lake.KafkaTopicTable
+attributes:
+  topic: {name}
+  namespace: {namespace}
+  table: {name}
+  schema: "{ddl}"
+"""
+
+
+def write_project(case: Case, folder: Path) -> None:
+    """Write a Dagster project with a case's topics and nothing else.
+
+    Args:
+        case: What it has.
+        folder: Where to; made.
+    """
+    package = folder / "fresh"
+    cluster = package / "defs" / "cluster"
+    cluster.mkdir(parents=True)
+    for each in (package, package / "defs"):
+        (each / "__init__.py").touch()
+    (folder / "pyproject.toml").write_text(_PROJECT)
+    (folder / "workspace.yaml").write_text(_WORKSPACE.replace("location.py", "fresh/location.py"))
+    (package / "location.py").write_text(_LOCATION)
+    shutil.copy(Path(__file__).parents[1] / "dagster.yaml", folder)
+    (cluster / "defs.yaml").write_text(_CLUSTER.format(seconds=case.sensor_seconds))
+    for name in case.names():
+        text = _TOPIC.format(name=name, namespace=NAMESPACE, ddl=SMALL.ddl)
+        if case.continuous is not None:
+            text += f"  continuous: {case.continuous}\n"
+        (package / "defs" / name).mkdir()
+        (package / "defs" / name / "defs.yaml").write_text(text)
+
+
+@dataclass
+class Ledger:
+    """When which record was produced, and when it was seen; times are of the system's monotonic clock.
+
+    Args:
+        partitions: Of the topic, which must be new: its records' offsets begin at 0.
+    """
+
+    partitions: int
+    produced: list["array[float]"] = field(init=False)
+    seen: list["array[float]"] = field(init=False)
+    commits: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.produced = [array("d") for _ in range(self.partitions)]
+        self.seen = [array("d") for _ in range(self.partitions)]
+
+    def see(self, position: dict[int, int], moment: float) -> None:
+        """Take down that all offsets below a position are visible at a moment."""
+        self.commits += any(end > len(self.seen[partition]) for partition, end in position.items())
+        for partition, end in position.items():
+            seen = self.seen[partition]
+            seen.extend([moment] * (end - len(seen)))
+
+    def complete(self) -> bool:
+        """Tell whether everything that was produced has been seen."""
+        return all(len(s) >= len(p) for s, p in zip(self.seen, self.produced, strict=True))
+
+    def waits(self, begin: float, end: float) -> list[float]:
+        """Return how many seconds each record waited that was produced between two moments."""
+        return [
+            seen - produced
+            for made, found in zip(self.produced, self.seen, strict=True)
+            for produced, seen in zip(made, found, strict=False)
+            if begin <= produced < end
+        ]
+
+
+def produce(bootstrap: str, name: str, ledger: Ledger, rate: int, stop: threading.Event) -> None:
+    """Produce records at a rate, evenly, until ``stop`` is set.
+
+    Args:
+        bootstrap: The brokers, ``host:port``.
+        name: The topic.
+        ledger: Takes down when.
+        rate: Records per second.
+        stop: Ends it; what is queued is delivered first.
+
+    Raises:
+        KafkaLakeError: If not all records are delivered.
+    """
+    settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+    producer = Producer(settings)
+    began = time.monotonic()
+    source = values(SMALL, 100_000_000)
+    sent = 0
+    while not stop.wait(_TICK_SECONDS):
+        due = int((time.monotonic() - began) * rate)
+        for number in range(sent, due):
+            partition = number % ledger.partitions
+            producer.produce(name, next(source), partition=partition)
+            ledger.produced[partition].append(time.monotonic())
+        sent = due
+        producer.poll(0)
+    if producer.flush(30):
+        raise KafkaLakeError(f"Topic {name}: not all records were delivered.")
+
+
+def watch(catalog: LakeCatalog, ledgers: dict[str, Ledger], stop: threading.Event) -> None:
+    """Take down what becomes visible when, until ``stop`` is set.
+
+    Args:
+        catalog: One on SQLite, whose pointers to metadata are cheap to look at.
+        ledgers: By table.
+        stop: Ends it.
+    """
+    known: dict[str, str] = {}
+    database = catalog.properties["uri"].removeprefix("sqlite:///")
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=5)) as connection:
+        while not stop.wait(LOOK_SECONDS):
+            with suppress(sqlite3.OperationalError):
+                for name, location in _pointers(connection):
+                    if name in ledgers and known.get(name) != location:
+                        known[name] = location
+                        _look(catalog, name, ledgers[name])
+
+
+def _pointers(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    query = "SELECT table_name, metadata_location FROM iceberg_tables WHERE table_namespace = ?"
+    return connection.execute(query, (NAMESPACE,)).fetchall()
+
+
+def _look(catalog: LakeCatalog, name: str, ledger: Ledger) -> None:
+    with suppress(NoSuchTableError):
+        position = read_state(catalog.pyiceberg.load_table((NAMESPACE, name))).position
+        if position is not None:
+            ledger.see(dict(position.offsets), time.monotonic())
+
+
+def run_case(case: Case, seconds: float, warm_up: float, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run a deployment under load and return how fresh its tables were.
+
+    This process's working folder and environment are the deployment's meanwhile.
+
+    Args:
+        case: What is run.
+        seconds: How long it is measured.
+        warm_up: How long the load is on before, after the first record was seen in every table.
+        folder: For everything that the deployment writes.
+        say: Called with a line of progress.
+
+    Raises:
+        KafkaLakeError: If a server ends, or a record isn't visible after minutes.
+    """
+    adopt_orphans()
+    write_project(case, folder)
+    ledgers = {name: Ledger(case.partitions) for name in case.names()}
+    with ExitStack() as context:
+        context.enter_context(_deployment(folder))
+        ports = Ports.from_env()
+        check_free(ports.broker, ports.ui, ports.connect)
+        stack = context.enter_context(Stack(ports, say))
+        bootstrap = stack.start_broker()
+        for name in ledgers:
+            ensure_topic(bootstrap, name, case.partitions)
+        stack.start_connect()
+        stack.start_dagster()
+        catalog = CatalogResource().open()
+        catalog.ensure_namespace(NAMESPACE)
+        watching = context.enter_context(_thread(lambda stop: watch(catalog, ledgers, stop)))
+        with ExitStack() as load:
+            say(f"{case.name}: the load begins")
+            producers = [
+                load.enter_context(_thread(lambda stop, n=name: produce(bootstrap, n, ledgers[n], case.rate, stop)))
+                for name in ledgers
+            ]
+            threads = [watching, *producers]
+            _await(lambda: all(any(each.seen) for each in ledgers.values()), stack, threads, "every table to fill")
+            _await(_later(warm_up), stack, threads, "")
+            say(f"{case.name}: measuring for {seconds:.0f} s")
+            begin, before, commits = time.monotonic(), _usage(), _commits(ledgers)
+            _await(_later(seconds), stack, threads, "")
+            end, after, commits = time.monotonic(), _usage(), _commits(ledgers) - commits
+        _await(lambda: all(each.complete() for each in ledgers.values()), stack, [watching], "the last records")
+    waits = sorted(wait for each in ledgers.values() for wait in each.waits(begin, end))
+    return {
+        "name": case.name,
+        "settings": asdict(case),
+        "records": len(waits),
+        "measured_seconds": end - begin,
+        "seconds": percentiles(waits),
+        "histogram": histogram(waits),
+        "commits_per_topic_and_minute": commits / len(ledgers) / (end - begin) * 60,
+        "cpu_seconds_per_100_s": {part: (after[part] - before[part]) / (end - begin) * 100 for part in after},
+    }
+
+
+@contextmanager
+def _deployment(folder: Path) -> Iterator[None]:
+    """Make a folder this process's deployment for the block, whatever was configured."""
+    ours = ("KAFKA_LAKE_HOME", "KAFKA_LAKE_BOOTSTRAP", "KAFKA_LAKE_KAFKA", "SPARK_REMOTE", "PYICEBERG_", "DAGSTER_HOME")
+    before, there = dict(os.environ), Path.cwd()
+    for name in [name for name in os.environ if name.startswith(ours)]:
+        del os.environ[name]
+    os.environ["KAFKA_LAKE_HOME"] = str(folder / "home")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), before.get("PYTHONPATH", "")]).strip(os.pathsep)
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(there)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@dataclass
+class _Running:
+    """A thread and what went wrong in it."""
+
+    failure: BaseException | None = None
+
+    def check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+
+@contextmanager
+def _thread(work: Callable[[threading.Event], None]) -> Iterator[_Running]:
+    running, stop = _Running(), threading.Event()
+
+    def run() -> None:
+        try:
+            work(stop)
+        except BaseException as error:
+            running.failure = error
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield running
+    finally:
+        stop.set()
+        thread.join()
+    running.check()
+
+
+def _later(seconds: float) -> Callable[[], bool]:
+    until = time.monotonic() + seconds
+    return lambda: time.monotonic() >= until
+
+
+def _await(reached: Callable[[], bool], stack: Stack, threads: Sequence[_Running], what: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not reached():
+        stack.check()
+        for each in threads:
+            each.check()
+        if what and time.monotonic() > deadline:
+            raise KafkaLakeError(f"Waited {_PATIENCE_SECONDS} s for {what}.", f"Logs are in {home()}.")
+        time.sleep(0.1)
+
+
+def _usage() -> dict[str, float]:
+    """Return the CPU seconds of the deployment's parts; this process, which produces and watches, is none of them."""
+    parts = {"broker": 0.0, "spark": 0.0}
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            command = " ".join(child.cmdline())
+            if "kafka.Kafka" in command:
+                parts["broker"] += cpu_seconds(child.pid)
+            elif "SparkConnectServer" in command:
+                parts["spark"] += cpu_seconds(child.pid)
+    all_of_it = cpu_seconds(os.getpid()) - time.process_time()
+    return {**parts, "dagster": all_of_it - sum(parts.values())}
+
+
+def _commits(ledgers: dict[str, Ledger]) -> int:
+    """Return how often any of the tables has shown something new."""
+    return sum(each.commits for each in ledgers.values())
+
+
+def percentiles(ordered: Sequence[float]) -> dict[str, float]:
+    """Return the middle, the tail and the end of values in ascending order.
+
+    >>> percentiles(range(1, 101))
+    {'p50': 50, 'p95': 95, 'p99': 99, 'max': 100}
+    """
+    shares = {"p50": 50, "p95": 95, "p99": 99, "max": 100}
+    return {name: ordered[max(0, -(-len(ordered) * share // 100) - 1)] for name, share in shares.items()}
+
+
+def histogram(ordered: Sequence[float]) -> dict[str, list[float]]:
+    """Return how many of some values in ascending order are in each of equal bins from 0 to the greatest."""
+    edges = [ordered[-1] * number / _BINS for number in range(_BINS + 1)]
+    counts = [sum(low <= value < high for value in ordered) for low, high in pairwise(edges)]
+    counts[-1] += len(ordered) - sum(counts)
+    return {"edges": edges, "counts": counts}
+
+
+def measure(
+    cases: Sequence[Case], seconds: float, warm_up: float, folder: Path, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Run cases one after the other and return the result as JSON has it; arguments and errors are `run_case`'s."""
+    result = document("freshness", {"seconds": seconds, "warm_up": warm_up})
+    found = [run_case(case, seconds, warm_up, folder / f"case-{number}", say) for number, case in enumerate(cases)]
+    return {**result, "cases": found}
