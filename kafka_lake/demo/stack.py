@@ -25,9 +25,10 @@ from kafka_lake.errors import KafkaLakeError
 from kafka_lake.home import home
 from kafka_lake.kafka.security import properties_from_env
 from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.connect import ConnectServer
-from kafka_lake.spark.jars import ensure_jars
+from kafka_lake.spark.jars import ensure_jars, spark_jars
 from kafka_lake.spark.process import ServerProcess, port_open
+from kafka_lake.spark.resource import local_conf
+from kafka_lake.spark.warm import ConnectSettings, WarmServer
 
 _MARK = "KAFKA_LAKE_STACK"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -75,7 +76,7 @@ class Stack:
         self._mark = uuid4().hex
         self._earlier: set[int] = set()
         self._dagster: ServerProcess | None = None
-        self._connect: ConnectServer | None = None
+        self._connect: WarmServer | None = None
         self._registry: EmbeddedRegistry | None = None
         self._broker: EmbeddedBroker | None = None
 
@@ -119,10 +120,18 @@ class Stack:
         return url
 
     def start_connect(self) -> None:
-        """Start a Spark Connect server and make it the engine of this process and of its children."""
+        """Start a Spark Connect server, keep it at hand, and make it the engine of this process and of its children.
+
+        Raises:
+            ConfigurationError: If one of ``KAFKA_LAKE_CONNECT_HEAP``, ``_DIRECT``, ``_METASPACE`` and ``_IDLE`` is
+                wrong. Nothing is started.
+            ConnectStartError: If it doesn't come up.
+        """
+        settings = ConnectSettings.from_env()
         self._say(f"Starting Spark Connect on {self.ports.connect.address}")
-        conf = CatalogResource().open().spark_conf()
-        self._connect = ConnectServer(home() / "connect", self.ports.connect.number, conf)
+        conf = local_conf(CatalogResource().open(), "local[*]", spark_jars(), {})
+        server = settings.server(home() / "connect", self.ports.connect.number, conf)
+        self._connect = WarmServer(server, settings.idle_seconds, self._say)
         os.environ["SPARK_REMOTE"] = self._connect.start().remote
 
     def start_dagster(self) -> str:

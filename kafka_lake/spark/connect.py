@@ -1,13 +1,12 @@
 """A Spark Connect server from PySpark's own package: Spark kept warm, sessions in a second.
 
 It is bound to 127.0.0.1 and has no password: whoever has an account on the machine can use it.
-``python -m kafka_lake.spark.connect --work-dir … --port …`` runs it in the foreground.
+``kafka_lake.spark.warm`` keeps it at hand; ``python -m kafka_lake.spark --work-dir …`` does so in the foreground.
 """
 
-import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
@@ -15,7 +14,7 @@ from typing import Self
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.java import java_env
-from kafka_lake.spark.process import Server, ServerProcess, ServerStartError, free_port, port_open, run_in_foreground
+from kafka_lake.spark.process import HOST, Server, ServerProcess, ServerStartError, free_port, port_open
 
 DEFAULT_PORT = 15002
 
@@ -27,6 +26,9 @@ AVRO_LIMITS = " ".join(
 
 Corrupt bytes ask for any number. A record that has more is malformed. Users' own options come after these and win.
 """
+
+FORGOTTEN_SESSION_TIMEOUT = "30m"
+"""The server forgets a session whose client asks nothing for so long; a client that ends well releases it itself."""
 
 _SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -43,6 +45,8 @@ class ConnectServer(Server):
         port: Port of 127.0.0.1; 0 picks a free one.
         conf: Spark properties, the catalog's for instance; they win over this module's. Paths are absolute.
         driver_memory: Heap of the server's JVM, which does the work itself with the master ``local[*]``.
+        direct_memory: Its memory outside the heap, for the buffers of network, Arrow and files.
+        metaspace: Its memory for classes.
         start_timeout: Seconds it may take until it accepts connections.
     """
 
@@ -52,12 +56,16 @@ class ConnectServer(Server):
         port: int = 0,
         conf: Mapping[str, str] | None = None,
         driver_memory: str = "1g",
+        direct_memory: str = "512m",
+        metaspace: str = "512m",
         start_timeout: float = 120,
     ) -> None:
         self.work_dir = work_dir.resolve()
         self.port = port or free_port()
         self.conf = dict(conf or {})
         self.driver_memory = driver_memory
+        self.direct_memory = direct_memory
+        self.metaspace = metaspace
         self.start_timeout = start_timeout
 
     @property
@@ -70,14 +78,18 @@ class ConnectServer(Server):
         """The file that the server logs to; each start appends."""
         return self.work_dir / "connect.log"
 
-    def start(self) -> Self:
+    def start(self, cancelled: Callable[[], bool] = lambda: False) -> Self:
         """Start the server and wait until it accepts connections.
+
+        Args:
+            cancelled: Asked several times a second; once it says so, the start is given up.
 
         Returns:
             The server itself.
 
         Raises:
-            ConnectStartError: If the port is taken, or the server ends or isn't ready in time.
+            ConnectStartError: If the port is taken, or the server ends or isn't ready in time, or the start was
+                cancelled.
             JarsError: If the jars can't be retrieved.
             JavaNotFoundError: If there is no Java.
         """
@@ -94,29 +106,41 @@ class ConnectServer(Server):
         properties.write_text(properties_text(self.spark_conf()))
         self._server = ServerProcess(connect_command(properties), log=self.log, env=connect_env(), cwd=self.work_dir)
         try:
-            self._server.start(lambda: port_open(self.port), self.start_timeout)
+            self._server.start(lambda: self._ready(cancelled), self.start_timeout)
         except ServerStartError as error:
             raise ConnectStartError(f"Spark Connect didn't start on {self.remote}: {error}") from None
         return self
 
+    def _ready(self, cancelled: Callable[[], bool]) -> bool:
+        if cancelled():
+            raise ServerStartError("it was stopped before it was ready.")
+        return port_open(self.port)
+
     def spark_conf(self) -> dict[str, str]:
         """Return all properties the server is started with; raises what ``ensure_jars`` raises."""
-        return {
+        conf = {
             "spark.app.name": "kafka-lake",
             "spark.master": "local[*]",
             "spark.driver.memory": self.driver_memory,
             "spark.driver.defaultJavaOptions": AVRO_LIMITS,
             "spark.executor.defaultJavaOptions": AVRO_LIMITS,
             "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": HOST,
+            "spark.driver.bindAddress": HOST,
             "spark.log.level": "WARN",
             "spark.ui.enabled": "false",
             "spark.jars": spark_jars(),
+            "spark.connect.session.manager.defaultSessionTimeout": FORGOTTEN_SESSION_TIMEOUT,
             **self.conf,
-            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.address": HOST,
             "spark.connect.grpc.binding.port": str(self.port),
         }
+        # Before the others, so that a user's own win. Out of memory, a server that goes on is worse than none.
+        bounds = (
+            f"-XX:MaxDirectMemorySize={self.direct_memory} -XX:MaxMetaspaceSize={self.metaspace}"
+            " -XX:+ExitOnOutOfMemoryError"
+        )
+        return {**conf, "spark.driver.defaultJavaOptions": f"{bounds} {conf['spark.driver.defaultJavaOptions']}"}
 
 
 def connect_command(properties: Path) -> list[str]:
@@ -134,9 +158,17 @@ def connect_command(properties: Path) -> list[str]:
     ]
 
 
-def connect_env() -> dict[str, str]:
-    """Return the environment variables to add for ``connect_command``; raises ``JavaNotFoundError``."""
+def connect_env() -> dict[str, str | None]:
+    """Return the environment variables for ``connect_command``; raises ``JavaNotFoundError``.
+
+    Those that make this process a client of a Connect server are taken away, since a server refuses to be one. Python
+    functions are imported by the server's workers from the folder that this process is in, too, as they are by Spark in
+    this process.
+    """
     return {
+        "SPARK_REMOTE": None,
+        "SPARK_CONNECT_MODE_ENABLED": None,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")])),
         **java_env(),
         "SPARK_HOME": str(_spark_home()),
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
@@ -163,30 +195,3 @@ def _spark_home() -> Path:
     if spec is None or spec.origin is None:
         raise ConnectStartError("pyspark isn't installed: install this project's requirements.")
     return Path(spec.origin).parent
-
-
-def main() -> None:
-    """Run a Spark Connect server in the foreground until SIGTERM or SIGINT, or until it ends by itself."""
-    parser = argparse.ArgumentParser(prog="python -m kafka_lake.spark.connect", description=main.__doc__)
-    parser.add_argument("--work-dir", type=Path, required=True, help="folder of its log and scratch files")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of 127.0.0.1 (%(default)s)")
-    parser.add_argument("--driver-memory", default="1g", help="heap of its JVM (%(default)s)")
-    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark property")
-    options = parser.parse_args()
-    if malformed := [item for item in options.conf if "=" not in item]:
-        parser.error(f"--conf {malformed[0]}: write KEY=VALUE")
-    server = ConnectServer(
-        options.work_dir,
-        options.port,
-        conf=dict(item.split("=", 1) for item in options.conf),
-        driver_memory=options.driver_memory,
-    )
-    run_in_foreground(
-        server,
-        f"Spark Connect listens on {server.remote}; its log is {server.log}",
-        f"Spark Connect has ended by itself; see {server.log}",
-    )
-
-
-if __name__ == "__main__":
-    main()

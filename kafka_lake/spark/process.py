@@ -22,6 +22,9 @@ _WATCHED = 'exec 3<&0; { read -r _ <&3; kill -KILL -$$; } & exec "$@" </dev/null
 
 _PREDECESSOR_SECONDS = 5
 
+HOST = "127.0.0.1"
+"""The only address that anything of ours listens on."""
+
 
 class ServerStartError(KafkaLakeError):
     """A server didn't come up; the message has its last log lines and the log's path. The process is gone."""
@@ -34,12 +37,16 @@ class ServerProcess:
         command: Program and arguments.
         log: File that standard output and error are appended to; its folder is made. The server holds a lock
             on it as long as it lives, so there is one server at a time to a log, whoever started it.
-        env: Environment variables to add to this process's own.
+        env: Environment variables to add to this process's own; None takes one away.
         cwd: Folder to run in.
     """
 
     def __init__(
-        self, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        self,
+        command: Sequence[str],
+        log: Path,
+        env: Mapping[str, str | None] | None = None,
+        cwd: Path | None = None,
     ) -> None:
         self.command = list(command)
         self.log = log
@@ -79,7 +86,7 @@ class ServerProcess:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self._env},
+                env={k: v for k, v in {**os.environ, **self._env}.items() if v is not None},
                 cwd=self._cwd,
                 start_new_session=True,
             )
@@ -218,7 +225,7 @@ def _leave(_number: int, _frame: object) -> None:
 def free_port() -> int:
     """Return a TCP port of 127.0.0.1 that nothing listens on right now."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
 
@@ -227,4 +234,4 @@ def port_open(port: int) -> bool:
     """Tell whether something accepts connections on that port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((HOST, port)) == 0

@@ -1,15 +1,21 @@
 """The Spark session as a Dagster resource: nothing starts before it is used, nothing stays after."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
+from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.client.retries import DefaultPolicy
+from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.connect import AVRO_LIMITS
@@ -29,7 +35,40 @@ _DEFAULTS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+PARALLELISM = "spark.default.parallelism"
+"""Says how many tasks run at once, to sessions of every kind; set by us where the master is local."""
+
 _SESSION_ONLY = {"spark.sql.session.timeZone", "spark.sql.caseSensitive"}
+
+_LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\*|\d+)(?:\s*,\s*\d+)?\])?")
+
+
+# gRPC's own pauses between two attempts to connect grow to minutes.
+_CHANNEL = [("grpc.max_reconnect_backoff_ms", 2000)]
+
+
+class EngineUnavailableError(KafkaLakeError):
+    """The Spark Connect server doesn't answer. Nothing has been done; asking again is safe."""
+
+
+def patience() -> DefaultPolicy:
+    """Return how patient a session is with a server that is gone: two minutes, so that one that restarts is awaited.
+
+    PySpark's own policy waits ten, in steps so long that a server which is back in seconds is noticed late.
+    """
+    return DefaultPolicy(max_retries=60, backoff_multiplier=2.0, initial_backoff=50, max_backoff=2000, jitter=200)
+
+
+def local_cores(master: str) -> int | None:
+    """Return how many tasks a local master runs at once; None for a cluster.
+
+    >>> local_cores("local[2]"), local_cores("local"), local_cores("spark://host:7077")
+    (2, 1, None)
+    """
+    found = _LOCAL_MASTER.fullmatch(master)
+    if found is None:
+        return None
+    return (os.cpu_count() or 1) if found["cores"] == "*" else int(found["cores"] or 1)
 
 
 def local_conf(catalog: LakeCatalog, master: str, jars: str, extra: Mapping[str, str]) -> dict[str, str]:
@@ -45,7 +84,9 @@ def local_conf(catalog: LakeCatalog, master: str, jars: str, extra: Mapping[str,
         Spark settings by their standard names.
     """
     defaults = dict(_DEFAULTS)
-    if not master.startswith("local"):
+    if cores := local_cores(master):
+        defaults[PARALLELISM] = str(cores)
+    else:
         # On a cluster, executors must reach the driver: let Spark choose the address.
         del defaults["spark.driver.bindAddress"], defaults["spark.driver.host"]
     return {**defaults, "spark.master": master, "spark.jars": jars, **catalog.spark_conf(), **extra}
@@ -67,14 +108,19 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
 
     def live_session(self) -> Any:
         """Return the session, a new one if a Connect server has been restarted and knows the old one no more."""
+        remote = os.environ.get("SPARK_REMOTE")
+        # A session that has once been told by the server that it is unknown has closed itself.
+        if remote and self._spark_session is not None and self._spark_session.is_stopped:
+            self.stop()
         session = self.spark_session
-        if os.environ.get("SPARK_REMOTE"):
+        if remote:
             try:
                 session.conf.get("spark.sql.session.timeZone")
             except SparkConnectGrpcException as error:
                 if "INVALID_HANDLE" not in str(error):
-                    raise
-                self._spark_session = None
+                    raise _unavailable(remote, error) from error
+                # Its connection would count as a client of the server.
+                self.stop()
                 session = self.spark_session
         return session
 
@@ -92,9 +138,16 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         builder = SparkSession.builder
         if remote := os.environ.get("SPARK_REMOTE"):
             conf = {key: value for key, value in _DEFAULTS.items() if key in _SESSION_ONLY}
-            session = builder.remote(remote).create()
-            for key, value in {**conf, **self.spark_config}.items():
-                session.conf.set(key, value)
+            # What PySpark's builder does for an address; that one takes no options for the channel.
+            os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+            session = ConnectSession.builder.channelBuilder(DefaultChannelBuilder(remote, _CHANNEL)).create()
+            session.client.set_retry_policies([patience()])
+            try:
+                for key, value in {**conf, **self.spark_config}.items():
+                    session.conf.set(key, value)
+            except PySparkException as error:
+                session.stop()
+                raise _unavailable(remote, error) from error
             return session
         from kafka_lake.spark.jars import ensure_jars
         from kafka_lake.spark.java import java_env
@@ -111,3 +164,15 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         session = builder.appName("kafka_lake").getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         return session
+
+
+def _unavailable(remote: str, error: Exception) -> Exception:
+    """Return the error for the user, if a server doesn't answer; else the error itself."""
+    code = error.getGrpcStatusCode() if isinstance(error, SparkConnectGrpcException) else None
+    if getattr(code, "name", "") != "UNAVAILABLE":
+        return error
+    # Without what follows the address there, which may be a token.
+    return EngineUnavailableError(
+        f"Spark Connect at {DefaultChannelBuilder(remote).endpoint} doesn't answer.",
+        "Start it, or correct or unset SPARK_REMOTE; `kafka-lake up` starts one of its own if it is unset.",
+    )

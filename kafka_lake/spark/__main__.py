@@ -1,0 +1,50 @@
+"""Runs a Spark Connect server that knows the deployment's catalog: ``python -m kafka_lake.spark --work-dir …``."""
+
+import argparse
+from pathlib import Path
+
+from dotenv import load_dotenv
+
+from kafka_lake.errors import KafkaLakeError
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.connect import DEFAULT_PORT
+from kafka_lake.spark.jars import spark_jars
+from kafka_lake.spark.process import run_in_foreground
+from kafka_lake.spark.resource import local_conf
+from kafka_lake.spark.warm import ConnectSettings, WarmServer
+
+
+def main() -> None:
+    """Keep a Spark Connect server at hand until SIGTERM or SIGINT, or until it has died too often.
+
+    Memory and idle time are those of KAFKA_LAKE_CONNECT_HEAP, _DIRECT, _METASPACE and _IDLE.
+    """
+    parser = argparse.ArgumentParser(prog="python -m kafka_lake.spark", description=main.__doc__)
+    parser.add_argument("--work-dir", type=Path, required=True, help="folder of its log and scratch files")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of 127.0.0.1 (%(default)s)")
+    parser.add_argument("--master", default="local[*]", help="where the work is done (%(default)s)")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark property")
+    options = parser.parse_args()
+    if malformed := [item for item in options.conf if "=" not in item]:
+        parser.error(f"--conf {malformed[0]}: write KEY=VALUE")
+    load_dotenv(".env")
+    try:
+        settings = ConnectSettings.from_env()
+        extra = dict(item.split("=", 1) for item in options.conf)
+        conf = local_conf(CatalogResource().open(), options.master, spark_jars(), extra)
+    except KafkaLakeError as error:
+        raise SystemExit(str(error)) from None
+    server = WarmServer(
+        settings.server(options.work_dir, options.port, conf),
+        settings.idle_seconds,
+        lambda line: print(line, flush=True),
+    )
+    run_in_foreground(
+        server,
+        f"Spark Connect listens on {server.remote}; its log is {server.log}",
+        f"Spark Connect isn't started any more; see {server.log}",
+    )
+
+
+if __name__ == "__main__":
+    main()

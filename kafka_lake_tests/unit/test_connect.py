@@ -1,0 +1,158 @@
+"""The server kept at hand: restarted when it dies, at rest when unused, awake at the next use; with real processes."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from kafka_lake.errors import ConfigurationError
+from kafka_lake.spark import warm
+from kafka_lake.spark.connect import ConnectServer
+from kafka_lake.spark.process import ServerProcess, port_open
+from kafka_lake.spark.resource import local_conf, local_cores
+from kafka_lake.spark.warm import DEATHS_BORNE, ConnectSettings, WarmServer, idle_seconds, pause_seconds
+
+LISTENS = """
+import socket, sys, time
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
+    held = []
+    while True:
+        held.append(listener.accept())
+"""
+
+
+class Listener(ConnectServer):
+    """What listens on the port and does nothing else, in place of a JVM."""
+
+    program = LISTENS
+
+    def start(self, cancelled: Callable[[], bool] = lambda: False) -> Self:
+        command = [sys.executable, "-c", self.program, str(self.port)]
+        self._server = ServerProcess(command, self.log)
+        self._server.start(lambda: self._ready(cancelled), 10)
+        return self
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 15
+    while not condition():
+        assert time.monotonic() < deadline, what
+        threading.Event().wait(0.02)
+
+
+@contextmanager
+def kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, idle: float | None = None
+) -> Iterator[tuple[WarmServer, Listener, list[str]]]:
+    monkeypatch.setattr(warm, "_GLANCE_SECONDS", 0.02)
+    monkeypatch.setattr(warm, "pause_seconds", lambda deaths: 0.0)
+    said: list[str] = []
+    listener = Listener(folder)
+    with WarmServer(listener, idle, said.append) as server:
+        yield server, listener, said
+    assert not port_open(listener.port)
+
+
+def test_a_server_that_dies_is_back_on_its_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kept(tmp_path, monkeypatch) as (server, listener, said):
+        first, remote = server.pid, server.remote
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        until(lambda: server.pid not in (None, first) and port_open(listener.port), "another process on the port")
+        assert server.alive()
+        assert server.remote == remote
+        assert len(said) == 1
+        assert "started again in 0 s" in said[0]
+        assert str(listener.log) in said[0]
+
+
+def test_one_that_can_not_stay_up_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kept(tmp_path, monkeypatch) as (server, listener, said):
+        assert server.pid is not None
+        listener.program = "raise SystemExit('no more room')"
+        os.kill(server.pid, signal.SIGKILL)
+        until(lambda: not server.alive(), "an end")
+        assert f"{DEATHS_BORNE + 1} times in a row" in said[-1]
+        assert sum("no more room" in line for line in said) == DEATHS_BORNE
+
+
+def test_unused_it_rests_and_a_client_wakes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kept(tmp_path, monkeypatch, idle=0.5) as (server, listener, said):
+        first = server.pid
+        until(lambda: server.pid is None, "rest")
+        assert server.alive()
+        until(lambda: port_open(listener.port), "someone who listens meanwhile")
+        until(lambda: server.pid not in (None, first), "another process")
+        assert ["rests" in line for line in said] == [True, False]
+
+
+def test_while_a_client_is_connected_it_does_not_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kept(tmp_path, monkeypatch, idle=0.5) as (server, listener, said):
+        with socket.create_connection(("127.0.0.1", listener.port)):
+            began = time.monotonic()
+            until(lambda: time.monotonic() - began > 1.5, "three times the idle time")
+            assert server.pid is not None
+            assert said == []
+        until(lambda: server.pid is None, "rest once the client has gone")
+
+
+def test_it_can_be_stopped_while_it_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kept(tmp_path, monkeypatch, idle=0.1) as (server, _listener, said):
+        until(lambda: server.pid is None, "rest")
+    assert not server.alive()
+    assert ["rests" in line for line in said] == [True]
+
+
+def test_pauses_grow_up_to_a_minute() -> None:
+    pauses = [pause_seconds(deaths) for deaths in range(1, 20)]
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (1.0, 60.0)
+
+
+def test_settings_come_from_the_environment() -> None:
+    assert ConnectSettings.from_env({}) == ConnectSettings("1g", "512m", "512m", 900.0)
+    given = {"HEAP": "2G", "DIRECT": "256m", "METASPACE": "300m", "IDLE": "never"}
+    assert ConnectSettings.from_env({f"KAFKA_LAKE_CONNECT_{k}": v for k, v in given.items()}) == ConnectSettings(
+        "2g", "256m", "300m", None
+    )
+
+
+@pytest.mark.parametrize(("name", "value"), [("HEAP", "lots"), ("DIRECT", "0m"), ("METASPACE", "1t"), ("IDLE", "15")])
+def test_a_wrong_setting_is_named(name: str, value: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"KAFKA_LAKE_CONNECT_{name}\b.*{value}"):
+        ConnectSettings.from_env({f"KAFKA_LAKE_CONNECT_{name}": value})
+
+
+def test_idle_times_have_units() -> None:
+    assert [idle_seconds(text) for text in ("90s", "2h")] == [90.0, 7200.0]
+
+
+def test_memory_is_bounded_whatever_options_a_user_gives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("kafka_lake.spark.connect.spark_jars", lambda: "")
+    settings = ConnectSettings("2g", "300m", "200m")
+    conf = settings.server(tmp_path, 1, {"spark.driver.defaultJavaOptions": "-Dmine=1"}).spark_conf()
+    assert conf["spark.driver.memory"] == "2g"
+    options = conf["spark.driver.defaultJavaOptions"].split()
+    assert {"-XX:MaxDirectMemorySize=300m", "-XX:MaxMetaspaceSize=200m", "-XX:+ExitOnOutOfMemoryError"} < set(options)
+    assert options[-1] == "-Dmine=1"
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [("local", 1), ("local[3]", 3), ("local[3, 2]", 3), ("local[*]", os.cpu_count()), ("yarn", None)],
+)
+def test_a_session_can_ask_how_many_tasks_run_at_once(master: str, cores: int | None) -> None:
+    from kafka_lake.lake.catalog import LakeCatalog
+
+    assert local_cores(master) == cores
+    catalog = LakeCatalog("lake", {"type": "rest", "uri": "http://127.0.0.1:1"})
+    told = local_conf(catalog, master, "", {}).get("spark.default.parallelism")
+    assert told == (None if cores is None else str(cores))
