@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from kafka_lake.components.assets import build_topic_assets, partitions_of
 from kafka_lake.components.keys import dead_letter_key, table_key, topic_key
 from kafka_lake.components.replay_job import replay_dead_letters
 from kafka_lake.ingest.audit import CHECKS
+from kafka_lake.ingest.continuous import Continuous
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
@@ -67,13 +69,14 @@ class Runner:
         partitions: tuple[int, int] | int | None,
         selection: dg.AssetSelection | None = None,
         with_spark: bool = True,
+        continuous: Continuous | None = None,
         **config: Any,
     ) -> dg.ExecuteInProcessResult:
         spark = SharedSpark(catalog=self.resources["catalog"], spark_config={})
         _sessions[:] = [self._spark.spark_session] if with_spark else []
         tags = dict(zip(RANGE, map(str, partitions), strict=True)) if isinstance(partitions, tuple) else {}
         return dg.materialize(
-            build_topic_assets(spec, ["team:tests"], "tests", None),
+            build_topic_assets(spec, ["team:tests"], "tests", None, continuous),
             instance=self.instance,
             resources={**self.resources, "spark": spark},
             partition_key=str(partitions) if isinstance(partitions, int) else None,
@@ -161,6 +164,82 @@ def test_how_long_records_waited_shows(new_topic: NewTopic, runner: Runner) -> N
     again = runner.run(topic.spec(), (0, 1), mode="replace")
     for shown in materializations(again).values():
         assert "age_of_oldest_record_seconds" not in shown, "these records have been visible before"
+
+
+def test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices(
+    new_topic: NewTopic, runner: Runner, view: NewView
+) -> None:
+    topic = new_topic(2)
+    topic.send({"id": 0}, 0)
+    know_partitions(runner, topic)
+    spec, key = topic.spec(), table_key(topic.spec())
+
+    @dg.asset(deps=[key], automation_condition=dg.AutomationCondition.eager())
+    def below() -> None:
+        """Follow the table."""
+
+    def shown() -> list[dg.EventLogEntry]:
+        return events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, key)
+
+    def requested(cursor: Any = None) -> Any:
+        spark = SharedSpark(catalog=runner.resources["catalog"], spark_config={})
+        assets = [*build_topic_assets(spec, ["team:tests"], "tests", None), below]
+        definitions = dg.Definitions(assets, resources={**runner.resources, "spark": spark})
+        return dg.evaluate_automation_conditions(definitions, runner.instance, cursor=cursor)
+
+    began = requested()
+    settings = Continuous(trigger=0.3, time_limit=60, idle=6, compact_every=None, report_every=0.3)
+    with ThreadPoolExecutor(1) as pool:
+        going = pool.submit(runner.run, spec, (0, 1), continuous=settings)
+        topic.wait_for(lambda: going.done() or len(shown()) >= 2, 120)
+        assert not going.done()
+        first = requested(began.cursor)
+        assert first.total_requested == 1
+        second = requested(first.cursor)
+        assert second.total_requested == 0
+        topic.send({"id": 1}, 1)
+        topic.wait_for(lambda: going.done() or len(shown()) >= 3, 60)
+        assert not going.done()
+        assert requested(second.cursor).total_requested == 1
+        newest = shown()[0].asset_materialization
+        result = going.result(60)
+    assert result.success
+    assert newest is not None
+    assert newest.partition == "1", "the other one had nothing since"
+    figures = {name: newest.metadata[name].value for name in ("start_offset", "end_offset", "rows_added", "commits")}
+    assert figures == {"start_offset": 0, "end_offset": 1, "rows_added": 1, "commits": 1}
+    assert newest.metadata["age_of_newest_record_seconds"].value >= 0  # type: ignore[operator]
+    assert "dagster/column_schema" in newest.metadata
+
+    told = result.get_asset_materialization_events()
+    assert [e.partition for e in told] == ["0", "1", "1", "0", "1"]
+    assert sum(int(e.materialization.metadata["rows_added"].value) for e in told if e.partition == "1") == 1  # type: ignore[call-overload]
+    evaluated = result.get_asset_check_evaluations()
+    assert len(evaluated) == 3 * len(CHECKS)
+    assert all(e.passed for e in evaluated)
+    view(spec).assert_exactly_once(topic.ledger)
+    view(spec).assert_no_branches()
+
+
+def test_a_continuous_run_that_a_gate_fails_tells_of_the_commits_before(
+    new_topic: NewTopic, runner: Runner, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send({"id": 0})
+    know_partitions(runner, topic)
+    spec, key = topic.spec(dead_letters="fail"), table_key(topic.spec())
+    settings = Continuous(trigger=0.3, time_limit=60, idle=20, compact_every=None, report_every=1000)
+    with ThreadPoolExecutor(1) as pool:
+        going = pool.submit(runner.run, spec, (0, 0), continuous=settings)
+        topic.wait_for(lambda: events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, key) != [], 120)
+        topic.send({"id": 1})
+        topic.wait_for(lambda: len(view(spec).ids()) == 2, 60)
+        topic.send(b"junk")
+        result = going.result(60)
+    assert not result.success
+    assert [e.materialization.metadata["rows_added"].value for e in result.get_asset_materialization_events()] == [1, 1]
+    assert {e.check_name for e in result.get_asset_check_evaluations() if not e.passed} == {"dead_letters"}
+    assert view(spec).ids() == [0, 1]
 
 
 def test_columns_their_fields_and_their_changes_show(new_topic: NewTopic, runner: Runner) -> None:
