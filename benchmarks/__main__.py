@@ -18,7 +18,8 @@ from kafka_lake.demo.stack import interruptible
 from kafka_lake.errors import KafkaLakeError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-_out = Console(log_path=False)
+# A file or a pipe has no width; tables have.
+_out = Console(log_path=False, width=None if sys.stdout.isatty() else 180)
 
 Keep = Annotated[bool, typer.Option(help="Write JSON and charts to docs/ too, for the pages.")]
 

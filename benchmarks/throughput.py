@@ -41,13 +41,17 @@ class Settings:
 
 
 @contextmanager
-def scratch(parent: Path | None = None) -> Iterator[Path]:
-    """Give a folder on disk that is gone afterwards; where temporary files are in memory, name a parent."""
-    folder = Path(tempfile.mkdtemp(prefix="kafka-lake-bench-", dir=parent))
+def scratch() -> Iterator[Path]:
+    """Give a folder that is gone afterwards; after an error its logs stay."""
+    folder = Path(tempfile.mkdtemp(prefix="kafka-lake-bench-"))
     try:
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    except Exception:
+        for path in folder.rglob("*"):
+            if path.is_file() and path.suffix != ".log":
+                path.unlink(missing_ok=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
