@@ -36,7 +36,12 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
     read_committed: bool = Field(default=True, description="Leave out aborted and open transactions.")
     retry_attempts: int = Field(default=6, ge=1, description="Attempts at whatever fails for a passing reason.")
     retry_max_seconds: float = Field(default=30.0, gt=0, description="Longest wait between two attempts.")
-    sensor_interval_seconds: int = Field(default=10, ge=1, description="Seconds between two looks at the offsets.")
+    sensor_interval_seconds: int = Field(
+        default=10,
+        ge=1,
+        description="Seconds between two looks at the offsets. Under 5, which is the daemon's own interval, the sensor "
+        "looks several times in a tick.",
+    )
     sensor_running: bool = Field(default=True, description="Whether the sensor is on without being switched on.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

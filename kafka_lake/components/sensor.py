@@ -5,7 +5,7 @@ It asks brokers and catalog only, keeps no cursor, and compares anew at every ti
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import takewhile
@@ -17,6 +17,7 @@ from kafka_lake.components.keys import table_key, topic_key
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.plan import backlog
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Loss, Position, Watermarks
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.catalog import LakeCatalog
@@ -29,6 +30,8 @@ WORK_TAG = "kafka_lake/work"
 
 _RANGE_START = "dagster/asset_partition_range_start"
 _RANGE_END = "dagster/asset_partition_range_end"
+# Dagster's daemon looks at its sensors no more often, whatever they ask for.
+_DAEMON_LOOP_SECONDS = 5.0
 _COUNTED_FAILURES = 12
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 1800.0
@@ -86,7 +89,7 @@ def build_sensor(interval_seconds: int, running: bool) -> dg.SensorDefinition:
     """Return the sensor.
 
     Args:
-        interval_seconds: Least time between two ticks.
+        interval_seconds: Time between two looks; what is shorter than the daemon's loop is kept within a tick.
         running: Whether it is on by default.
     """
 
@@ -103,23 +106,58 @@ def build_sensor(interval_seconds: int, running: bool) -> dg.SensorDefinition:
         specs = topics_of(context.repository_def)
         if not specs:
             return dg.SkipReason("No topics: add a YAML document of type kafka_lake.KafkaTopicTable to defs/.")
-        return evaluate(context, specs, kafka, catalog.open())
+        return look_out(context, specs, kafka.cluster(), catalog.open(), interval_seconds)
 
     return kafka_offsets
 
 
-def evaluate(
-    context: dg.SensorEvaluationContext, specs: Sequence[TopicTable], kafka: KafkaResource, catalog: LakeCatalog
+def look_out(
+    context: dg.SensorEvaluationContext,
+    specs: Sequence[TopicTable],
+    cluster: KafkaCluster,
+    catalog: LakeCatalog,
+    interval_seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> dg.SensorResult | dg.SkipReason:
-    """Return what one tick asks for: new partitions, runs, and observations of the topics.
+    """Evaluate, and while there is nothing to do look again, as often as asked for, until the daemon's next loop.
+
+    Arguments and errors are those of `evaluate`. Between evaluations only the brokers are asked.
+    """
+    last_look = clock() + _DAEMON_LOOP_SECONDS - interval_seconds
+    answers = cluster.watermarks(spec.topic for spec in specs)
+    result = evaluate(context, specs, answers, catalog)
+    while isinstance(result, dg.SkipReason) and clock() < last_look:
+        sleep(interval_seconds)
+        before, answers = answers, cluster.watermarks(spec.topic for spec in specs)
+        if _told(answers) != _told(before):
+            result = evaluate(context, specs, answers, catalog)
+    return result
+
+
+def _told(answers: Mapping[str, Watermarks | KafkaLakeError]) -> dict[str, Watermarks]:
+    return {topic: answer for topic, answer in answers.items() if isinstance(answer, Watermarks)}
+
+
+def evaluate(
+    context: dg.SensorEvaluationContext,
+    specs: Sequence[TopicTable],
+    answers: Mapping[str, Watermarks | KafkaLakeError],
+    catalog: LakeCatalog,
+) -> dg.SensorResult | dg.SkipReason:
+    """Return what one look asks for: new partitions, runs, and observations of the topics.
 
     A topic that can't be looked at is logged and skipped; the others are served.
 
+    Args:
+        context: Of the tick.
+        specs: The topics.
+        answers: What the brokers said of each.
+        catalog: Where the tables are.
+
     Raises:
-        KafkaError: If the cluster as a whole doesn't answer.
         KafkaLakeError: If no topic at all could be looked at; the next tick tries again.
     """
-    answers = kafka.cluster().watermarks(spec.topic for spec in specs)
     busy = _busy_topics(context, specs)
     requests, additions, observations, failures, notes = [], [], [], [], []
     for spec in specs:

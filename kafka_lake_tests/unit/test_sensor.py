@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_lake.components import sensor
-from kafka_lake.components.sensor import TOPIC_TAG, WORK_TAG, evaluate
+from kafka_lake.components.sensor import TOPIC_TAG, WORK_TAG, evaluate, look_out
 from kafka_lake.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -48,7 +48,8 @@ def instance():
 
 
 def tick(instance, catalog, specs=(SPEC,)):
-    result = evaluate(dg.build_sensor_context(instance=instance), specs, KafkaResource(), catalog)
+    answers = KafkaResource().cluster().watermarks(spec.topic for spec in specs)
+    result = evaluate(dg.build_sensor_context(instance=instance), specs, answers, catalog)
     for request in getattr(result, "dynamic_partitions_requests", None) or ():
         instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
     return result
@@ -164,3 +165,60 @@ def test_a_topic_whose_runs_fail_is_left_alone_for_longer_and_longer(instance, c
     assert [round(each / 5) for each in asked[1:]] == [1, 2, 4]
     (record,) = instance.get_run_records(limit=1)
     instance.delete_run(record.dagster_run.run_id)
+
+
+class Waiting:
+    """A clock that only sleeping moves; something may happen in a sleep."""
+
+    def __init__(self, happens=lambda now: None):
+        self.now, self.happens = 100.0, happens
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.happens(self.now)
+
+
+def wait(instance, catalog, clock, interval, specs=(SPEC,)):
+    context = dg.build_sensor_context(instance=instance)
+    return look_out(context, specs, KafkaResource().cluster(), catalog, interval, clock, clock.sleep)
+
+
+def test_records_that_come_during_a_tick_need_not_wait_for_the_next(instance, catalog, answers):
+    consumed(catalog, TWELVE)
+    tick(instance, catalog)
+
+    def arrive(now):
+        if now == 103:
+            answers["pizzas"] = Watermarks(ME, answers["pizzas"].low, {**TWELVE, 3: 6})
+
+    clock = Waiting(arrive)
+    (request,) = wait(instance, catalog, clock, 1).run_requests
+    assert request.tags[TOPIC_TAG] == "pizzas"
+    assert clock.now == 103
+
+
+def test_a_tick_ends_in_time_for_the_next_and_asks_the_brokers_only(instance, catalog, answers, monkeypatch):
+    consumed(catalog, TWELVE)
+    tick(instance, catalog)
+    asked = []
+    monkeypatch.setattr(sensor, "evaluate", lambda *_: asked.append(1) or dg.SkipReason("nothing"))
+    clock = Waiting()
+    assert isinstance(wait(instance, catalog, clock, 1, (SPEC, OTHER)), dg.SkipReason)
+    assert (clock.now, len(asked)) == (104, 1)
+
+
+def test_long_intervals_are_the_daemons_to_keep(instance, catalog, answers):
+    consumed(catalog, TWELVE)
+    tick(instance, catalog)
+    clock = Waiting()
+    assert isinstance(wait(instance, catalog, clock, 10), dg.SkipReason)
+    assert clock.now == 100
+
+
+def test_work_is_asked_for_at_once(instance, catalog, answers):
+    clock = Waiting()
+    assert wait(instance, catalog, clock, 1).run_requests
+    assert clock.now == 100
