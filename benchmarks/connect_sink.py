@@ -197,7 +197,7 @@ class ConnectWorker(Server):
         """
         assert self.pid is not None
         catalog.ensure_namespace(NAMESPACE)
-        created = catalog.pyiceberg.create_table((NAMESPACE, table), _SCHEMAS[topic.shape], properties=_PROPERTIES)
+        created = catalog.pyiceberg.create_table((NAMESPACE, table), SCHEMAS[topic.shape], properties=_PROPERTIES)
         control = f"control-{table}"
         ensure_topic(self.bootstrap, control, 1)
         config = connector_config(self.bootstrap, topic.shape, catalog, table, tasks, control)
@@ -276,7 +276,7 @@ _FIRST = (
 )
 _LAST = NestedField(7, "date_ordered", TimestamptzType())
 
-_SCHEMAS = {
+SCHEMAS = {
     ORDERS: Schema(
         *_FIRST,
         NestedField(5, "meats", _STRINGS),

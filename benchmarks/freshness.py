@@ -267,11 +267,11 @@ def run_case(case: Case, seconds: float, warm_up: float, folder: Path, say: Call
         stack.start_dagster()
         catalog = CatalogResource().open()
         catalog.ensure_namespace(NAMESPACE)
-        watching = context.enter_context(_thread(lambda stop: watch(catalog, ledgers, stop)))
+        watching = context.enter_context(in_thread(lambda stop: watch(catalog, ledgers, stop)))
         with ExitStack() as load:
             say(f"{case.name}: the load begins")
             producers = [
-                load.enter_context(_thread(lambda stop, n=name: produce(bootstrap, n, ledgers[n], case.rate, stop)))
+                load.enter_context(in_thread(lambda stop, n=name: produce(bootstrap, n, ledgers[n], case.rate, stop)))
                 for name in ledgers
             ]
             threads = [watching, *producers]
@@ -283,15 +283,29 @@ def run_case(case: Case, seconds: float, warm_up: float, folder: Path, say: Call
             end, after, commits = time.monotonic(), _usage(), _commits(ledgers) - commits
         _await(lambda: all(each.complete() for each in ledgers.values()), stack, [watching], "the last records")
     waits = sorted(wait for each in ledgers.values() for wait in each.waits(begin, end))
+    used = {part: after[part] - before[part] for part in after}
+    return outcome(case, waits, end - begin, commits, used)
+
+
+def outcome(case: Case, waits: Sequence[float], seconds: float, commits: int, cpu: dict[str, float]) -> dict[str, Any]:
+    """Return what a case has shown, as JSON has it.
+
+    Args:
+        case: What was run.
+        waits: How many seconds each record waited, in ascending order.
+        seconds: How long it was measured.
+        commits: How many commits were seen meanwhile, of all topics.
+        cpu: CPU seconds used meanwhile, by part of the deployment.
+    """
     return {
         "name": case.name,
         "settings": asdict(case),
         "records": len(waits),
-        "measured_seconds": end - begin,
+        "measured_seconds": seconds,
         "seconds": percentiles(waits),
         "histogram": histogram(waits),
-        "commits_per_topic_and_minute": commits / len(ledgers) / (end - begin) * 60,
-        "cpu_seconds_per_100_s": {part: (after[part] - before[part]) / (end - begin) * 100 for part in after},
+        "commits_per_topic_and_minute": commits / case.topics / seconds * 60,
+        "cpu_seconds_per_100_s": {part: used / seconds * 100 for part, used in cpu.items()},
     }
 
 
@@ -314,19 +328,21 @@ def _deployment(folder: Path) -> Iterator[None]:
 
 
 @dataclass
-class _Running:
+class Running:
     """A thread and what went wrong in it."""
 
     failure: BaseException | None = None
 
     def check(self) -> None:
+        """Raise what went wrong, if anything did."""
         if self.failure is not None:
             raise self.failure
 
 
 @contextmanager
-def _thread(work: Callable[[threading.Event], None]) -> Iterator[_Running]:
-    running, stop = _Running(), threading.Event()
+def in_thread(work: Callable[[threading.Event], None]) -> Iterator[Running]:
+    """Do something in a thread during the block; it is told to stop then, and what went wrong in it is raised."""
+    running, stop = Running(), threading.Event()
 
     def run() -> None:
         try:
@@ -349,7 +365,7 @@ def _later(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() >= until
 
 
-def _await(reached: Callable[[], bool], stack: Stack, threads: Sequence[_Running], what: str) -> None:
+def _await(reached: Callable[[], bool], stack: Stack, threads: Sequence[Running], what: str) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not reached():
         stack.check()

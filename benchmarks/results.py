@@ -72,10 +72,6 @@ class Repeat:
             rates["committed_records_per_cpu_second"] = self.records / self.committed_cpu_seconds
         return {name: value for name, value in (measured | rates).items() if value is not None}
 
-    def is_exact(self) -> bool:
-        """Tell whether every record arrived once."""
-        return self.rows == self.records and not self.duplicates
-
 
 @dataclass(frozen=True)
 class Series:
@@ -183,16 +179,29 @@ HEADER = (
 
 
 def throughput_rows(result: Mapping[str, Any], topic: str) -> list[tuple[str, ...]]:
-    """Return the medians of one topic as the cells of a table, see `HEADER`."""
-    return [_cells(each) for each in result["series"] if each["topic"] == topic]
+    """Return the medians of one topic as the cells of a table, see `HEADER`.
+
+    A contender whose last rows become visible later than it is done has a row for that too.
+    """
+    rows = []
+    for each in result["series"]:
+        if each["topic"] == topic:
+            rows.append(_cells(each, each["contender"], each["median"]))
+            if "committed_seconds" in each["median"]:
+                rows.append(_cells(each, f"{each['contender']}, until committed", _until_committed(each["median"])))
+    return rows
 
 
-def _cells(series: Mapping[str, Any]) -> tuple[str, ...]:
-    median = series["median"]
+def _until_committed(median: Mapping[str, float]) -> dict[str, float]:
+    later = {name.removeprefix("committed_"): value for name, value in median.items() if name.startswith("committed_")}
+    return {**median, **later, "mb_per_second": median["size"] / later["seconds"] / 1e6}
+
+
+def _cells(series: Mapping[str, Any], contender: str, median: Mapping[str, float]) -> tuple[str, ...]:
     has_table = bool(median["commits"])
     exact = all(r["rows"] == r["records"] and not r["duplicates"] for r in series["repeats"])
     return (
-        series["contender"],
+        contender,
         "" if series["state"] == "limit" else series["state"],
         f"{median['records_per_second']:,.0f}",
         f"{median['records_per_cpu_second']:,.0f}",

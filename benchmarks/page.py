@@ -1,0 +1,41 @@
+"""The tables of ``docs/performance.md``, made of the results that are kept beside it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.data import SHAPES
+from benchmarks.results import (
+    FRESHNESS_HEADER,
+    HEADER,
+    KEPT,
+    freshness_rows,
+    in_markdown,
+    load,
+    throughput_rows,
+)
+
+
+def tables() -> dict[str, str]:
+    """Return each table of the page by its name."""
+    throughput, freshness = load("throughput-peers", KEPT), load("freshness", KEPT)
+    return {
+        "machine": _machine(throughput, freshness),
+        **{name: in_markdown(HEADER, throughput_rows(throughput, name)) for name in SHAPES},
+        "freshness": in_markdown(FRESHNESS_HEADER, freshness_rows(freshness)),
+    }
+
+
+def _machine(throughput: Mapping[str, Any], freshness: Mapping[str, Any]) -> str:
+    """Return where, when and with what the results were made."""
+    machine, settings = throughput["machine"], throughput["settings"]
+    rows = [
+        ("machine", f"{machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB"),
+        ("throughput", f"{settings['records']:,} records, medians of {settings['repeats']}; {_made(throughput)}"),
+        ("freshness", f"{freshness['settings']['seconds']:.0f} s of each; {_made(freshness)}"),
+        ("versions", ", ".join(f"{name} {version}" for name, version in throughput["versions"].items())),
+    ]
+    return in_markdown(("", ""), rows)
+
+
+def _made(result: Mapping[str, Any]) -> str:
+    return f"{result['made'][:10]}, load of the machine before {result['machine']['load_before']}"

@@ -1,0 +1,145 @@
+"""What the benchmarks conclude from what they see; and the page's tables are the kept results'.
+
+`UPDATE_DOCS=1 pytest` on this file writes the tables anew.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+from benchmarks import connect_sink, page
+from benchmarks.data import ORDERS, SHAPES, SMALL, Shape, values
+from benchmarks.freshness import Ledger, histogram, percentiles
+from benchmarks.limits import arrow_schema
+from benchmarks.meter import cpu_seconds
+from benchmarks.results import HEADER, Repeat, Series, as_json, in_markdown, throughput_rows
+from kafka_lake.lake.catalog import LakeCatalog
+
+PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
+
+# A tree that has used CPU in itself, in a child that was reaped, and in one that still lives; it prints how much.
+_BURNER = """
+import os, sys, time
+def burn():
+    while time.process_time() < 0.3: pass
+reaped = os.fork()
+if not reaped:
+    burn(); os._exit(0)
+os.waitpid(reaped, 0)
+ready, done = os.pipe()
+if not os.fork():
+    burn(); os.write(done, b"x"); sys.stdin.read(); os._exit(0)
+os.read(ready, 1)
+burn()
+print("burnt", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_cpu_of_a_tree_counts_the_dead_and_the_living_once() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", _BURNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "burnt\n"
+        used = cpu_seconds(child.pid)
+        child.communicate("")
+    # Three times 0.3 s; each figure of the kernel's is cut to ticks, and the start of Python comes on top.
+    assert 0.8 < used < 1.15
+
+
+@pytest.mark.parametrize(("shape", "size"), [(ORDERS, 251), (SMALL, 144)])
+def test_values_are_of_the_size_and_the_columns_that_are_told(shape: Shape, size: int) -> None:
+    found = list(values(shape, 20_000))
+    assert abs(sum(map(len, found)) / len(found) - size) < 1
+    assert len({json.loads(value)["order_id"] for value in found}) == len(found) == 20_000
+    assert list(json.loads(found[-1])) == arrow_schema(shape).names
+    assert found[:100] == list(values(shape, 100))
+
+
+@pytest.mark.parametrize("shape", SHAPES.values())
+def test_the_peer_writes_the_columns_that_we_write(shape: Shape) -> None:
+    theirs = schema_to_pyarrow(connect_sink.SCHEMAS[shape], include_field_ids=False)
+    assert theirs.names == arrow_schema(shape).names
+    assert str(theirs.field("date_ordered").type) == "timestamp[us, tz=UTC]"
+    assert not theirs.field("order_id").nullable
+
+
+def test_the_sink_gets_the_catalog_that_we_use(tmp_path: Path) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
+    catalog = LakeCatalog("lake", properties)
+    config = connect_sink.connector_config("h:1", ORDERS, catalog, "t", 6, "control-t")
+    assert config["iceberg.catalog.uri"] == f"jdbc:sqlite:{tmp_path}/c.db?busy_timeout=30000"
+    assert config["iceberg.catalog.warehouse"] == f"file://{tmp_path}/w"
+    assert (config["iceberg.catalog"], config["iceberg.catalog.jdbc.schema-version"]) == ("lake", "V1")
+    assert (config["tasks.max"], config["topics"], config["iceberg.tables"]) == ("6", "pizza-orders", "bench.t")
+
+
+def repeat(seconds: float, rows: int = 1000, **more: float) -> Repeat:
+    return Repeat(1000, 250_000, seconds, seconds * 2, 1.0, rows=rows, commits=1, **more)
+
+
+def test_medians_are_of_each_figure_and_rates_follow_from_records() -> None:
+    series = Series("x", "t", "warm", (repeat(1), repeat(4), repeat(2)))
+    median = series.median()
+    assert (median["seconds"], median["records_per_second"], median["records_per_cpu_second"]) == (2, 500, 250)
+    assert "committed_seconds" not in median
+
+
+def test_a_table_tells_a_repeat_that_is_not_exact_and_when_all_is_committed() -> None:
+    late = repeat(2, committed_seconds=4, committed_cpu_seconds=5)
+    result = {
+        "series": as_json([Series("a", "t", "warm", (repeat(1), repeat(1, 999))), Series("b", "t", "cold", (late,))])
+    }
+    rows = [dict(zip(HEADER, row, strict=True)) for row in throughput_rows(result, "t")]
+    assert [(r["Contender"], r["exactly once"]) for r in rows] == [
+        ("a", "NO"),
+        ("b", "yes"),
+        ("b, until committed", "yes"),
+    ]
+    assert [(r["records/s"], r["wall s"], r["CPU s"]) for r in rows[1:]] == [
+        ("500", "2.0", "4.0"),
+        ("250", "4.0", "5.0"),
+    ]
+    assert throughput_rows(result, "u") == []
+    assert in_markdown(("a", "b", "c"), [("1", "2", "3")]) == "| a | b | c |\n| --- | --- | ---: |\n| 1 | 2 | 3 |"
+
+
+def test_a_record_waits_until_the_first_look_that_covers_it() -> None:
+    ledger = Ledger(2)
+    ledger.produced[0].extend([1.0, 2.0, 3.0])
+    ledger.produced[1].extend([1.5])
+    ledger.see({0: 2, 1: 0}, 4.0)
+    assert not ledger.complete()
+    ledger.see({0: 2, 1: 0}, 5.0)
+    ledger.see({0: 3, 1: 1}, 6.0)
+    assert ledger.complete()
+    assert sorted(ledger.waits(0, 10)) == [2.0, 3.0, 3.0, 4.5]
+    assert ledger.waits(2.0, 3.0) == [2.0]
+    assert ledger.commits == 2
+
+
+def test_percentiles_are_values_that_were_seen_and_every_value_is_in_a_bin() -> None:
+    waits = [float(n) for n in range(1, 201)]
+    assert percentiles(waits) == {"p50": 100, "p95": 190, "p99": 198, "max": 200}
+    assert percentiles([7.0]) == {"p50": 7, "p95": 7, "p99": 7, "max": 7}
+    found = histogram(waits)
+    assert sum(found["counts"]) == 200
+    assert found["counts"][:1] == [4]
+    assert found["counts"][-1] == 6
+
+
+@pytest.mark.parametrize("name", page.tables())
+def test_the_tables_of_performance_are_the_kept_results(name: str) -> None:
+    between = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+    wanted = f"{page.tables()[name]}\n"
+    if os.environ.get("UPDATE_DOCS"):
+        PAGE.write_text(between.sub(lambda _: wanted, PAGE.read_text()))
+    (found,) = between.findall(PAGE.read_text())
+    assert found == wanted
