@@ -1,16 +1,22 @@
 """One run that keeps up with a topic, on a real broker and a real Spark: exactly once, whatever comes in between."""
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 from confluent_kafka.admin import NewPartitions
 
+from kafka_lake.demo.broker import EmbeddedBroker
 from kafka_lake.ingest.continuous import Continuous, Steadily, Stop
 from kafka_lake.ingest.decode.decoder import Nothing, batch_metrics
 from kafka_lake.ingest.pipeline import GateFailedError, Run, ingest
@@ -19,6 +25,7 @@ from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.compact import commits_since_compaction
 from kafka_lake.lake.positions import ancestors, head_of
+from kafka_lake.lake.resource import CatalogResource
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration
@@ -284,3 +291,71 @@ def test_records_without_a_time_do_not_count(spark_resource: Any) -> None:
     assert (found["oldest_ms"], found["newest_ms"]) == (1_700_000_000_123, 1_800_000_000_456)
     (none,) = frame.filter("timestamp < timestamp_millis(0)").agg(*batch_metrics(Nothing())).collect()  # type: ignore[arg-type]
     assert (none["oldest_ms"], none["newest_ms"]) == (None, None)
+
+
+_RUN = """
+import sys
+import dagster as dg
+from kafka_lake.components.assets import build_topic_assets, partitions_of
+from kafka_lake.components.keys import table_key
+from kafka_lake.ingest.continuous import Continuous
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.registry_resource import RegistryResource
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.resource import SparkResource
+
+topic, table, brokers, uri, warehouse, folder = sys.argv[1:]
+catalog = CatalogResource(name="lake", properties={"type": "sql", "uri": uri, "warehouse": warehouse})
+conf = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "600m",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+}
+spec = TopicTable(topic, "it", table, schema="id bigint")
+with dg.DagsterInstance.local_temp(folder) as instance:
+    instance.add_dynamic_partitions(partitions_of(topic).name, ["0"])
+    result = dg.materialize(
+        build_topic_assets(spec, [], "tests", None, Continuous(trigger=0.3, compact_every=None)),
+        instance=instance,
+        resources={
+            "kafka": KafkaResource(properties={"bootstrap.servers": brokers}),
+            "catalog": catalog,
+            "registry": RegistryResource(),
+            "spark": SparkResource(spark_config=conf, catalog=catalog),
+        },
+        selection=dg.AssetSelection.assets(table_key(spec)),
+        tags={"dagster/asset_partition_range_start": "0", "dagster/asset_partition_range_end": "0"},
+        raise_on_error=False,
+    )
+"""
+
+
+def test_dagsters_terminate_ends_the_run_and_nothing_is_left_behind(
+    new_topic: NewTopic, view: NewView, broker: EmbeddedBroker, catalog_resource: CatalogResource, tmp_path: Path
+) -> None:
+    topic = new_topic()
+    topic.send_ids([0])
+    see = view(topic.spec())
+    where = (catalog_resource.properties["uri"], catalog_resource.properties["warehouse"], str(tmp_path))
+    command = [sys.executable, "-c", _RUN, topic.name, topic.table, broker.bootstrap_servers, *where]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        number = 0
+        while number < 2:
+            eventually(lambda: see.catalog.table(see.spec.identifier) and see.ids() == list(range(number + 1)), 120)  # noqa: B023
+            number += 1
+            topic.send_ids([number])
+        with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+            # As the run launcher's terminate does it, and at a moment when there is something to commit.
+            (run,) = instance.get_runs()
+            instance.report_run_canceling(run)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+            assert [each.status for each in instance.get_runs()] == [dg.DagsterRunStatus.CANCELED], said
+    finally:
+        process.kill()
+    assert "The run ends: it was asked to stop." in said
+    see.assert_no_branches()
+    assert see.ids() == list(range(len(see.ids())))
+    assert len(see.ids()) >= 2
