@@ -13,6 +13,7 @@ from pyiceberg.utils.config import Config
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.home import home
+from kafka_lake.lake.metadata import spare_pyiceberg
 from kafka_lake.lake.variant import teach_pyiceberg
 
 _TYPES = ("sql", "rest", "glue", "hive")
@@ -84,6 +85,7 @@ class LakeCatalog:
             elif parts.scheme == "file":
                 Path(parts.path).mkdir(parents=True, exist_ok=True)
         teach_pyiceberg()
+        spare_pyiceberg()
         return load_catalog(self.name, **{**self.properties, "type": self.type})
 
     def table(self, identifier: tuple[str, str]) -> Table | None:

@@ -34,8 +34,10 @@ class TableState:
 
 def ancestors(table: Table, snapshot_id: int | None) -> Iterator[Snapshot]:
     """Yield a snapshot and its ancestors, newest first, as far as they have not expired."""
+    # PyIceberg looks each one up by going through all: thousands of ancestors would take a second and more.
+    known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     while snapshot_id is not None:
-        snapshot = table.metadata.snapshot_by_id(snapshot_id)
+        snapshot = known.get(snapshot_id)
         if snapshot is None:
             return
         yield snapshot

@@ -30,6 +30,17 @@ Corrupt bytes ask for any number. A record that has more is malformed. Users' ow
 FORGOTTEN_SESSION_TIMEOUT = "30m"
 """The server forgets a session whose client asks nothing for so long; a client that ends well releases it itself."""
 
+# What Spark keeps for a UI, which there is none of, would fill a server that lives for weeks.
+_FEW_MEMORIES = {
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.connect.ui.retainedSessions": "20",
+    "spark.sql.connect.ui.retainedStatements": "20",
+    "spark.connect.session.manager.closedSessionsTombstonesSize": "200",
+}
+
 _SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
@@ -130,6 +141,7 @@ class ConnectServer(Server):
             "spark.log.level": "WARN",
             "spark.ui.enabled": "false",
             "spark.jars": spark_jars(),
+            **_FEW_MEMORIES,
             "spark.connect.session.manager.defaultSessionTimeout": FORGOTTEN_SESSION_TIMEOUT,
             **self.conf,
             "spark.connect.grpc.binding.address": HOST,

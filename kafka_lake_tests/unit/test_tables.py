@@ -313,8 +313,10 @@ def test_a_schema_that_others_changed_meanwhile_is_left_alone(catalog):
 def test_a_table_whose_metadata_pyiceberg_cannot_write_is_refused(catalog):
     table = ensure_table(catalog, NAME, DEEP)
     path = Path(urlsplit(table.metadata_location).path)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 3, "next-row-id": 0}))
-    table = catalog.table(NAME)
+    newer = path.with_name("newer.metadata.json")
+    newer.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 3, "next-row-id": 0}))
+    catalog.pyiceberg.drop_table(NAME)
+    table = catalog.pyiceberg.register_table(NAME, f"file://{newer}")
     message = r"pizza\.orders has format version 3.*Spark SQL"
     with pytest.raises(TableError, match=message):
         apply_changes(table, Schema(optional(1, "new", StringType())), [Change("new", "added", "", "string")])

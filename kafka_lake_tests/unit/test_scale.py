@@ -1,0 +1,110 @@
+"""What a table costs once it is old: five thousand snapshots, as an hour and a half at one commit a second makes."""
+
+import json
+import sqlite3
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+
+from kafka_lake.kafka.offsets import Position, TopicIdentity
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.metadata import ParsedFiles
+from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state
+from kafka_lake.lake.tables import ensure_table, schema_of
+
+SNAPSHOTS = 5_000
+NAME = ("it", "old")
+
+
+def add_snapshots(home: Path, table: Table, count: int) -> None:
+    """Write metadata in which the table's last snapshot is followed by so many others, and let the catalog know."""
+    file = Path(table.metadata_location.removeprefix("file://"))
+    metadata = json.loads(file.read_text())
+    last = metadata["snapshots"][-1]
+    identity = TopicIdentity("c" * 22, "t" * 22, "orders")
+    for number in range(1, count + 1):
+        position = Position(identity, dict.fromkeys(range(6), number))
+        snapshot = {
+            **last,
+            "snapshot-id": number,
+            "parent-snapshot-id": metadata["refs"]["main"]["snapshot-id"],
+            "sequence-number": metadata["last-sequence-number"] + 1,
+            "timestamp-ms": metadata["last-updated-ms"] + 1,
+            "summary": {**last["summary"], POSITION: position.to_json()},
+        }
+        metadata["snapshots"].append(snapshot)
+        metadata["snapshot-log"].append({key: snapshot[key] for key in ("snapshot-id", "timestamp-ms")})
+        metadata["last-sequence-number"] += 1
+        metadata["last-updated-ms"] += 1
+        metadata["refs"]["main"]["snapshot-id"] = metadata["current-snapshot-id"] = number
+    grown = file.with_name("grown.metadata.json")
+    grown.write_text(json.dumps(metadata))
+    with sqlite3.connect(home / "catalog.db") as database:
+        database.execute("UPDATE iceberg_tables SET metadata_location = ?", (f"file://{grown}",))
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> LakeCatalog:
+    home = tmp_path_factory.mktemp("old")
+    uri = f"sqlite:///{home / 'catalog.db'}"
+    catalog = LakeCatalog("lake", {"type": "sql", "uri": uri, "warehouse": f"file://{home / 'warehouse'}"})
+    table = ensure_table(catalog, NAME, schema_of(pa.schema([("id", pa.int64())])))
+    add_snapshots(home, table, SNAPSHOTS)
+    return catalog
+
+
+def loaded(catalog: LakeCatalog) -> Table:
+    table = catalog.table(NAME)
+    assert table is not None
+    return table
+
+
+def test_a_commit_to_an_old_table_takes_less_than_a_second(catalog: LakeCatalog) -> None:
+    table = loaded(catalog)
+    before, began = head_of(table), time.process_time()
+    table.append(pa.Table.from_pydict({"id": [1]}))
+    # Where PyIceberg copies each snapshot again and again it is six.
+    assert time.process_time() - began < 1.5
+    after = loaded(catalog)
+    newest = list(ancestors(after, head_of(after)))
+    assert len(newest) == SNAPSHOTS + 2
+    assert newest[1].snapshot_id == before
+
+
+def test_the_whole_history_of_an_old_table_is_walked_at_once(catalog: LakeCatalog) -> None:
+    table = loaded(catalog)
+    began = time.process_time()
+    for _ in range(10):
+        assert len(list(ancestors(table, head_of(table)))) > SNAPSHOTS
+    # Looked up one by one, a single walk takes more than a second.
+    assert time.process_time() - began < 1.0
+
+
+def test_an_unchanged_table_is_parsed_once_and_a_changed_one_again(catalog: LakeCatalog) -> None:
+    first, second = loaded(catalog), loaded(catalog)
+    assert second.metadata is first.metadata
+    second.append(pa.Table.from_pydict({"id": [2]}))
+    third = loaded(catalog)
+    assert head_of(third) == head_of(second) != head_of(first)
+    state = read_state(third)
+    assert state.position is not None
+    assert state.position.offsets[0] == SNAPSHOTS
+
+
+def test_of_the_parsed_files_those_used_last_are_kept_within_bounds(catalog: LakeCatalog) -> None:
+    table = loaded(catalog)
+    small = table.metadata.model_copy(update={"snapshots": table.metadata.snapshots[:3]})
+    parsed: list[str] = []
+
+    def ask(files: ParsedFiles, location: str) -> TableMetadata:
+        return files.get(location, lambda: (parsed.append(location), small)[1])
+
+    for files in (ParsedFiles(2, 100), ParsedFiles(100, 6)):
+        parsed.clear()
+        for location in ("a", "b", "a", "c", "a", "b"):
+            assert ask(files, location) is small
+        assert parsed == ["a", "b", "c", "b"]
