@@ -217,7 +217,7 @@ def _keep_up(
                 silent.clear()
     except Exception as error:
         if steadily.run.commits:
-            yield from _interval(context, steadily.run.report(), silent, spec, systems)
+            yield from _despite_an_error(context, steadily.run.report(), silent, spec, systems)
         for finding in error.findings if isinstance(error, GateFailedError) else ():
             yield check_result(finding, table_key(spec))
         raise
@@ -227,6 +227,17 @@ def _keep_up(
             yield from _interval(context, report, silent, spec, systems)
         raise dg.DagsterExecutionInterruptedError("The run was asked to stop.")
     yield _result(context, report, wanted, spec, systems)
+
+
+def _despite_an_error(
+    context: dg.AssetExecutionContext, report: RunReport, silent: set[int], spec: TopicTable, systems: Systems
+) -> list[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+    try:
+        return list(_interval(context, report, silent, spec, systems))
+    except Exception as error:
+        # What failed the run, a catalog that is gone for instance, must not be hidden by what it fails here.
+        context.log.warning(f"{len(report.commits)} commits are published that can't be told of: {error}")
+        return []
 
 
 def _interval(
