@@ -67,7 +67,7 @@ def read_all(bootstrap: str, topic: Topic, target: Path | None) -> int:
         if target is not None:
             writer = stack.enter_context(parquet.ParquetWriter(target, schema, compression="zstd", compression_level=1))
         while count < topic.records:
-            messages = consumer.consume(_BATCH, 1)
+            messages = consumer.consume(min(_BATCH, topic.records - count), 1)
             count += len(messages)
             if writer is not None and messages:
                 writer.write_table(decode(messages, schema))

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -32,7 +32,7 @@ def cpu_seconds(root: int) -> float:
         # A child reaped while we looked would be missing from its parent's sum, or be in it twice.
         after = _stats()
         if tree == _tree(root, after) and all(before[pid][2] == after[pid][2] for pid in tree):
-            return sum(own + reaped for _, own, reaped in (after[pid] for pid in tree)) / _TICKS
+            return sum(own + reaped for _, own, reaped in (after[pid] for pid in tree)) * TICK_SECONDS
 
 
 def memory_bytes(root: int) -> int:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.data import SHAPES, Topic
-from benchmarks.meter import PeakMemory, adopt_orphans, cpu_seconds
+from benchmarks.meter import TICK_SECONDS, PeakMemory, adopt_orphans, cpu_seconds
 from benchmarks.results import Repeat
 from benchmarks.verify import BY_OFFSET, contents
 from kafka_lake.errors import KafkaLakeError
@@ -56,7 +56,8 @@ class Moment:
             topic.records,
             topic.size,
             self.seconds - begin.seconds,
-            self.cpu - begin.cpu,
+            # Less than a tick can't be seen, and something it was.
+            max(self.cpu - begin.cpu, TICK_SECONDS),
             self.broker_cpu - begin.broker_cpu,
         )
 

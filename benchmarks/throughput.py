@@ -44,14 +44,18 @@ class Settings:
 def scratch() -> Iterator[Path]:
     """Give a folder that is gone afterwards; after an error its logs stay."""
     folder = Path(tempfile.mkdtemp(prefix="kafka-lake-bench-"))
+    failed = False
     try:
         yield folder
     except Exception:
-        for path in folder.rglob("*"):
-            if path.is_file() and path.suffix != ".log":
-                path.unlink(missing_ok=True)
+        failed = True
         raise
-    shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        for path in folder.rglob("*"):
+            if path.is_file() and not (failed and path.suffix == ".log"):
+                path.unlink(missing_ok=True)
+        if not failed:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:

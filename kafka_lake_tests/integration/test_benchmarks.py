@@ -1,0 +1,174 @@
+"""Each benchmark with a handful of records: that it counts, verifies, writes and draws; never how fast.
+
+The peer needs 77 MB of jars and a worker of its own: `make bench-peers N=20000 REPEATS=1` is its smoke, by hand.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks import freshness, ours, results
+from benchmarks.chart import draw
+from benchmarks.data import ORDERS, SMALL, Topic, fill
+from benchmarks.limits import limit
+from benchmarks.results import HEADER, Series, as_json, document, throughput_rows
+from kafka_lake.demo.broker import EmbeddedBroker
+from kafka_lake.demo.topics import ensure_topic
+from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.resource import CatalogResource
+
+pytestmark = pytest.mark.integration
+
+RECORDS = 2000
+
+
+@pytest.fixture(scope="module")
+def topic(broker: EmbeddedBroker) -> Topic:
+    return fill(broker.bootstrap_servers, ORDERS, RECORDS)
+
+
+def test_throughput_is_counted_verified_written_and_drawn(
+    broker: EmbeddedBroker,
+    topic: Topic,
+    systems: Callable[[], Systems],
+    catalog_resource: CatalogResource,
+    tmp_path: Path,
+) -> None:
+    assert broker.pid is not None
+    catalog = catalog_resource.open()
+    done = ours.ingest_once(systems(), topic, "smoke", None, broker.pid)
+    repeat = ours.verified(done, catalog, "smoke")
+    assert (repeat.rows, repeat.duplicates, repeat.commits > 0, repeat.files > 0) == (RECORDS, 0, True, True)
+    assert catalog.table((ours.NAMESPACE, "smoke")) is None
+    consumed, written = (limit(broker.bootstrap_servers, broker.pid, topic, tmp_path, write) for write in (False, True))
+    assert (consumed.rows, written.rows) == (RECORDS, RECORDS)
+    assert all(each.seconds > 0 and each.peak_memory > 10 << 20 for each in (consumed, written))
+    assert written.bytes > 0
+
+    series = [Series("kafka_lake", ORDERS.name, "warm", (repeat,)), Series("limit", ORDERS.name, "limit", (written,))]
+    sizes = {ORDERS.name: topic.size / RECORDS}
+    settings = {"records": RECORDS, "repeats": 1}
+    result = document("throughput", settings, bytes_per_record=sizes, series=as_json(series))
+    results.save(result, tmp_path)
+    kept = results.load("throughput", tmp_path)
+    assert {"benchmark", "made", "machine", "versions", "settings", "series"} <= kept.keys()
+    assert kept["series"][0]["median"]["rows"] == RECORDS
+    rows = [dict(zip(HEADER, row, strict=True)) for row in throughput_rows(kept, ORDERS.name)]
+    assert [row["exactly once"] for row in rows] == ["yes", "-"]
+    assert draw(kept, tmp_path).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_table_with_a_record_twice_and_one_missing_is_told(
+    broker: EmbeddedBroker, topic: Topic, systems: Callable[[], Systems], catalog_resource: CatalogResource
+) -> None:
+    assert broker.pid is not None
+    done = ours.ingest_once(systems(), topic, "doubled", None, broker.pid)
+    catalog = catalog_resource.open()
+    table = catalog.table((ours.NAMESPACE, "doubled"))
+    assert table is not None
+    rows = table.scan().to_arrow()
+    table.overwrite(rows.slice(1))
+    table.append(rows.slice(7, 1))
+    found = ours.verified(done, catalog, "doubled")
+    assert (found.rows, found.duplicates) == (RECORDS, 1)
+
+
+def test_an_engine_of_its_own_is_measured_cold_and_warm(
+    broker: EmbeddedBroker, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where the test session's own Spark has been, its gateway must not be the child's.
+    for name in [name for name in os.environ if name.startswith(("PYSPARK_GATEWAY", "SPARK_"))]:
+        monkeypatch.delenv(name)
+    assert broker.pid is not None
+    engine = ours.Engine(heap="512m", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})
+    cold, warm = ours.cold_and_warm(broker.bootstrap_servers, broker.pid, topic, engine, tmp_path / "own", warm=1)
+    assert [(r.rows, r.duplicates) for r in (cold, warm)] == [(RECORDS, 0), (RECORDS, 0)]
+    assert cold.cpu_seconds > warm.cpu_seconds > 0
+    assert cold.peak_memory > 100 << 20
+    assert (tmp_path / "own" / "engine.log").exists()
+
+
+def test_freshness_is_seen_from_outside(
+    broker: EmbeddedBroker,
+    systems: Callable[[], Systems],
+    catalog_resource: CatalogResource,
+    tmp_path: Path,
+) -> None:
+    name, partitions = "fresh_orders", 3
+    ensure_topic(broker.bootstrap_servers, name, partitions)
+    catalog = catalog_resource.open()
+    catalog.ensure_namespace(ours.NAMESPACE)
+    ledger = freshness.Ledger(partitions)
+    spec = TopicTable(name, ours.NAMESPACE, name, schema=SMALL.ddl)
+    with ExitStack() as stack:
+        watching = freshness.in_thread(lambda stop: freshness.watch(catalog, {name: ledger}, stop))
+        watcher = stack.enter_context(watching)
+        producing = freshness.in_thread(
+            lambda stop: freshness.produce(broker.bootstrap_servers, name, ledger, 500, stop)
+        )
+        with producing as producer:
+            for number in range(20):
+                ingest(spec, systems(), f"fresh-{number}")
+                producer.check()
+                if ledger.commits > 1:
+                    break
+        # The producer has delivered all it queued.
+        ingest(spec, systems(), "fresh-last")
+        for _ in range(200):
+            watcher.check()
+            if ledger.complete():
+                break
+            threading.Event().wait(0.05)
+    waits = sorted(ledger.waits(0, float("inf")))
+    assert len(waits) == sum(map(len, ledger.produced)) > 0
+    assert waits[0] > 0
+    case = replace(freshness.CASES["continuous"], topics=1)
+    result = document(
+        "freshness",
+        {"seconds": 1},
+        cases=[freshness.outcome(case, waits, 1.0, ledger.commits, {"spark": 1.0, "dagster": 1.0, "broker": 1.0})],
+    )
+    kept = json.loads(results.save(result, tmp_path).read_text())
+    assert sum(kept["cases"][0]["histogram"]["counts"]) == len(waits)
+    assert results.freshness_rows(kept)[0][2] == f"{len(waits):,}"
+    assert draw(kept, tmp_path).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", freshness.CASES)
+def test_the_deployments_of_freshness_are_ones_that_dagster_takes(name: str, tmp_path: Path) -> None:
+    case = replace(freshness.CASES[name], topics=2)
+    freshness.write_project(case, tmp_path)
+    written = yaml.safe_load((tmp_path / "fresh" / "defs" / "orders_1" / "defs.yaml").read_text())
+    assert ("continuous" in written["attributes"]) == (case.continuous is not None)
+    assets = freshness_assets(tmp_path)
+    assert {"bench/orders_0", "bench/orders_1", "kafka/orders_0", "kafka/orders_1"} <= assets
+    assert not any("orders_2" in each for each in assets)
+
+
+def freshness_assets(folder: Path) -> set[str]:
+    script = (
+        "import runpy, dagster as dg\n"
+        "found = runpy.run_path('fresh/location.py')['defs']()\n"
+        "print(*(key.to_user_string() for key in found.resolve_asset_graph().get_all_asset_keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
