@@ -63,18 +63,18 @@ races: $(STAMP) ## Runs that race for one table: one winner each (RACES=1000)
 .PHONY: bench
 bench: N ?= 5000000
 bench: REPEATS ?= 3
-bench: $(STAMP) ## Throughput, cold and warm, beside the machine's limits (N=5000000 REPEATS=3 KEEP=1: for the docs)
-	@$(BIN)/python -m benchmarks throughput --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
+bench: $(STAMP) ## Throughput, cold and warm, beside the machine's limits (N=5000000 REPEATS=3)
+	@$(BIN)/python -m benchmarks throughput --records $(N) --repeats $(REPEATS)
 
 .PHONY: bench-peers
 bench-peers: N ?= 5000000
 bench-peers: REPEATS ?= 3
-bench-peers: $(STAMP) ## The same beside the Iceberg sink of Kafka Connect (N=5000000 REPEATS=3 KEEP=1)
+bench-peers: $(STAMP) ## The same beside the Iceberg sink of Kafka Connect (N=5000000 REPEATS=3 KEEP=1: into docs/ too)
 	@$(BIN)/python -m benchmarks throughput --peers --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
 
 .PHONY: bench-freshness
 bench-freshness: SECONDS_EACH ?= 100
-bench-freshness: $(STAMP) ## Seconds from a record to its row: by the sensor, and continuous (SECONDS_EACH=100 KEEP=1)
+bench-freshness: $(STAMP) ## Seconds from a record to its row: by the sensor, and continuous (SECONDS_EACH=100 KEEP=1: into docs/ too)
 	@$(BIN)/python -m benchmarks freshness --seconds $(SECONDS_EACH) $(if $(KEEP),--keep)
 
 .PHONY: lint

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import results
+from benchmarks import page, results
+from benchmarks.chart import draw
 from benchmarks.freshness import CASES
 from benchmarks.freshness import measure as measure_freshness
 from benchmarks.ours import Engine
@@ -21,7 +22,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 # A file or a pipe has no width; tables have.
 _out = Console(log_path=False, width=None if sys.stdout.isatty() else 180)
 
-Keep = Annotated[bool, typer.Option(help="Write JSON and charts to docs/ too, for the pages.")]
+Keep = Annotated[bool, typer.Option(help="Write JSON, charts and tables to docs/ too.")]
 
 
 @app.callback()
@@ -80,10 +81,11 @@ def _say(line: str) -> None:
 
 
 def _save(result: dict[str, object], keep: bool) -> None:
-    from benchmarks.chart import draw
-
     for folder, images in [(results.FOLDER, results.FOLDER), *([(results.KEPT, results.IMAGES)] if keep else [])]:
         _out.print(f"Written: {_short(results.save(result, folder))}, {_short(draw(result, images))}")
+    if keep:
+        page.update()
+        _out.print(f"Written: {_short(page.PAGE)}")
 
 
 def _short(path: Path) -> Path:

@@ -36,7 +36,7 @@ from kafka_lake.lake.resource import CatalogResource
 
 LOOK_SECONDS = 0.05
 _TICK_SECONDS = 0.02
-_PATIENCE_SECONDS = 240
+_PATIENCE_SECONDS = 600
 _BINS = 40
 
 

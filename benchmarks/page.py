@@ -1,6 +1,8 @@
 """The tables of ``docs/performance.md``, made of the results that are kept beside it."""
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from benchmarks.data import SHAPES
@@ -14,6 +16,8 @@ from benchmarks.results import (
     throughput_rows,
 )
 
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+
 
 def tables() -> dict[str, str]:
     """Return each table of the page by its name."""
@@ -23,6 +27,19 @@ def tables() -> dict[str, str]:
         **{name: in_markdown(HEADER, throughput_rows(throughput, name)) for name in SHAPES},
         "freshness": in_markdown(FRESHNESS_HEADER, freshness_rows(freshness)),
     }
+
+
+def update() -> None:
+    """Write the tables into the page."""
+    text = PAGE.read_text()
+    for name, table in tables().items():
+        text = between(name).sub(f"{table}\n", text)
+    PAGE.write_text(text)
+
+
+def between(name: str) -> re.Pattern[str]:
+    """Return what matches the table of that name in the page."""
+    return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
 
 
 def _machine(throughput: Mapping[str, Any], freshness: Mapping[str, Any]) -> str:

@@ -28,7 +28,8 @@ class Settings:
     Args:
         records: In each topic.
         repeats: Of everything.
-        topics: Names of the topics; the first is the one that limits and peers read too.
+        topics: Names of the topics. The first is the one that limits and peers read too; of the others only warm
+            ingests are repeated.
         peers: Whether the peer is measured.
         engine: How Spark is set up; the peer gets the same heap.
     """
@@ -51,10 +52,11 @@ def scratch() -> Iterator[Path]:
         failed = True
         raise
     finally:
-        for path in folder.rglob("*"):
-            if path.is_file() and not (failed and path.suffix == ".log"):
-                path.unlink(missing_ok=True)
-        if not failed:
+        if failed:
+            for path in folder.rglob("*"):
+                if path.is_file() and path.suffix != ".log":
+                    path.unlink(missing_ok=True)
+        else:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -78,10 +80,10 @@ def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
             contest = Contest(settings, broker.bootstrap_servers, broker.pid, topic, folder / name, say)
             if number == 0:
                 series += contest.limits()
-                series += contest.ours()
+                series += contest.ours(processes=settings.repeats, warm=1)
                 series += contest.sink() if settings.peers else []
             else:
-                series += contest.ours()
+                series += contest.ours(processes=1, warm=settings.repeats)
     return {**result, "bytes_per_record": _bytes_per_record(series), "series": as_json(series)}
 
 
@@ -120,16 +122,14 @@ class Contest:
             found.append(Series(name, self.topic.shape.name, "limit", tuple(repeats)))
         return found
 
-    def ours(self) -> list[Series]:
-        """Return kafka_lake's cold and warm ingests, one of each in a process."""
-        pairs = []
-        for number in range(self.settings.repeats):
-            folder = self.folder / f"ours-{number}"
-            pairs.append(
-                ours.cold_and_warm(self.bootstrap, self.broker, self.topic, self.settings.engine, folder, warm=1)
-            )
-            self._tell(OURS, *pairs[-1])
-        return self._cold_and_warm(OURS, pairs)
+    def ours(self, processes: int, warm: int) -> list[Series]:
+        """Return kafka_lake's ingests: in each of some processes a cold one, and then some that are warm."""
+        found = []
+        for number in range(processes):
+            folder, engine = self.folder / f"ours-{number}", self.settings.engine
+            found.append(ours.cold_and_warm(self.bootstrap, self.broker, self.topic, engine, folder, warm))
+            self._tell(OURS, *found[-1])
+        return self._cold_and_warm(OURS, found)
 
     def sink(self) -> list[Series]:
         """Return the peer's drains: once with each number of tasks, then again with the better one."""

@@ -5,7 +5,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,8 +19,6 @@ from benchmarks.limits import arrow_schema
 from benchmarks.meter import cpu_seconds
 from benchmarks.results import HEADER, Repeat, Series, as_json, in_markdown, throughput_rows
 from kafka_lake.lake.catalog import LakeCatalog
-
-PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 
 # A tree that has used CPU in itself, in a child that was reaped, and in one that still lives; it prints how much.
 _BURNER = """
@@ -137,9 +134,7 @@ def test_percentiles_are_values_that_were_seen_and_every_value_is_in_a_bin() -> 
 
 @pytest.mark.parametrize("name", page.tables())
 def test_the_tables_of_performance_are_the_kept_results(name: str) -> None:
-    between = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
-    wanted = f"{page.tables()[name]}\n"
     if os.environ.get("UPDATE_DOCS"):
-        PAGE.write_text(between.sub(lambda _: wanted, PAGE.read_text()))
-    (found,) = between.findall(PAGE.read_text())
-    assert found == wanted
+        page.update()
+    (found,) = page.between(name).findall(page.PAGE.read_text())
+    assert found == f"{page.tables()[name]}\n"
