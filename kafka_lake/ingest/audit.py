@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
+from kafka_lake.ingest.arrow_worker import Span
 from kafka_lake.ingest.decode import WRONG_TYPE
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.stage import Staged, added_rows
@@ -79,7 +80,7 @@ def audit(
 
     Args:
         spec: The topic's settings.
-        systems: Spark reads three columns of the staged files, and nothing else.
+        systems: Spark reads three columns of the staged files where their writers couldn't tell, and nothing else.
         plan: What should be there.
         staged: What is there.
         earlier: Dead letters and records of the run's commits before this one; its limit is for the whole run.
@@ -88,7 +89,11 @@ def audit(
         One finding per check, and the rows per Kafka partition (empty without metadata columns).
     """
     primary = staged.primary
-    held = _staged_partitions(spec, systems, staged) if spec.metadata_column else None
+    held = None
+    if spec.metadata_column:
+        held = None if primary.spans is None else partitions_of(primary.spans)
+        if held is None or any(each.distinct != each.rows for each in held):
+            held = _staged_partitions(spec, systems, staged)
     table = primary.state.table.refresh()
     schemas = {s.schema_id: s for s in table.metadata.schemas}
     head = table.metadata.snapshot_by_id(primary.branch.head)
@@ -263,6 +268,26 @@ def noted(
 
 def _done(changes: Sequence[Change]) -> tuple[ColumnNote, ...]:
     return tuple(ColumnNote(c.column, c.kind, c.before, c.after) for c in changes)
+
+
+def partitions_of(spans: Sequence[Span]) -> list[PartitionRows]:
+    """Return what tasks wrote of each Kafka partition, as a scan of their files would find it.
+
+    The offsets within a span ascend, so they are distinct. Where spans of a partition overlap they might not be: then
+    as many are counted as can be distinct at the most, which is less than there are rows.
+    """
+    found: dict[int, PartitionRows] = {}
+    for span in sorted(spans, key=lambda each: (each.partition, each.first)):
+        before = found.get(span.partition, PartitionRows(span.partition, 0, span.first, span.first - 1, 0))
+        overlap = max(0, before.last - span.first + 1)
+        found[span.partition] = PartitionRows(
+            span.partition,
+            before.rows + span.rows,
+            before.first,
+            max(before.last, span.last),
+            before.distinct + max(0, span.rows - overlap),
+        )
+    return list(found.values())
 
 
 def _staged_partitions(spec: TopicTable, systems: Systems, staged: Staged) -> list[PartitionRows]:

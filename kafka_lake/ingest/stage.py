@@ -11,9 +11,19 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.errors import ConfigurationError, TableError
+from kafka_lake.ingest.arrow_stage import (
+    DECODED_BY_ARROW,
+    HANDED_BACK,
+    ByArrow,
+    added,
+    by_arrow,
+    rows_by_arrow,
+    why_not,
+)
+from kafka_lake.ingest.arrow_worker import Span
 from kafka_lake.ingest.compatibility import refuse_incompatible
 from kafka_lake.ingest.decode.choose import decoder_of
-from kafka_lake.ingest.decode.decoder import batch_metrics
+from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
 from kafka_lake.ingest.decode.frame import (
     TRANSFORM_ERROR,
     dead_letters_of,
@@ -26,7 +36,7 @@ from kafka_lake.ingest.decode.frame import (
 )
 from kafka_lake.ingest.decode.json import nullable_all
 from kafka_lake.ingest.decode.project import any_of
-from kafka_lake.ingest.decode.target import documented
+from kafka_lake.ingest.decode.target import Target, documented
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.settle import STAGED_WITH, UNSETTLED, at_version, without
 from kafka_lake.ingest.shape import shaped
@@ -60,6 +70,7 @@ class StagedTable:
         rows: Rows that the appending snapshot adds, by its own summary.
         files: Data files that it adds.
         size: Their size in bytes.
+        spans: The rows by task and Kafka partition, as their writers counted them; None if only a scan can tell.
     """
 
     branch: StagingBranch
@@ -69,6 +80,7 @@ class StagedTable:
     rows: int
     files: int
     size: int
+    spans: tuple[Span, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -233,29 +245,15 @@ def stage(
             name = branch_name(run_id, state.head or 0)
             want = wanted(spec, decoder, state)
             refuse(spec, want.refused)
-            limit = spec.max_record_bytes
-            decoded = decoder.decode(records, want.target, max_record_bytes=limit, messages=False)
+            decoded = decoder.decode(records, want.target, max_record_bytes=spec.max_record_bytes, messages=False)
             left_out = _evolve(spec, state, rows_of(decoded, spec, topic_id), want)
             state = replace(state, table=state.table.refresh())
-            observation = Observation()
-            metrics = batch_metrics(decoder, limit)
-            rows = transformed(decoded.observe(observation, *metrics), spec, topic_id)
-            refusals = Observation() if marks_errors(rows, spec) else None
-            if refusals is not None:
-                rows = rows.observe(refusals, F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused"))
-            rows = without_errors(rows, spec)
             told = {**marks, **decoder.marks()}
-            primary = _write(systems, spec, spec.identifier, name, state, rows, plan, plan.after, run_id, told)
-            undo.callback(primary.branch.discard)
-            # Through Connect the metrics may be late, and are missing then: counted in a pass of its own.
-            counts = observation.get or decoded.agg(*metrics).collect()[0].asDict()
+            batch = _Batch(spec, systems, state, plan, records, decoder, want.target, name, run_id, told)
+            primary, counts, rest = batch.write(undo)
             failed = counts["failed"]
-            if refusals is not None:
-                refused = F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused")
-                marked = refusals.get or transformed(decoded, spec, topic_id).agg(refused).collect()[0].asDict()
-                failed += marked["refused"]
             crash_point("primary staged")
-            learned = decoder.learn(counts, records, want.target)
+            learned = None if rest is None else decoder.learn(counts, rest, want.target)
             if learned is None:
                 break
             refuse_incompatible(spec, systems, known_before, learned.decoder)
@@ -273,8 +271,8 @@ def stage(
         vanished: tuple[Vanished, ...] = ()
         letters = None
         if failed:
-            decoded = decoder.decode(records, want.target, max_record_bytes=spec.max_record_bytes)
-            if refusals is not None:
+            decoded = decoder.decode(rest, want.target, max_record_bytes=spec.max_record_bytes)
+            if marks_errors(transformed(decoded, spec, topic_id), spec):
                 decoded = with_transform_errors(decoded, transform_errors(transformed(decoded, spec, topic_id), spec))
             letters = dead_letters_of(decoded, run_id, topic_id=topic_id)
             if plan.kind != "redeliver" and spec.dead_letters == "table":
@@ -386,8 +384,17 @@ def _stage_dead_letters(
     for partition, offset in position.offsets.items() if position else ():
         furthest[partition] = max(offset, furthest.get(partition, 0))
     carried = replace(plan.after, offsets=furthest)
-    marks, name = {STAGED_WITH: str(primary.appended)}, primary.branch.name
-    staged = _write(systems, spec, spec.dead_letter_table, name, state, letters, plan, carried, run_id, marks)
+    summary = {POSITION: carried.to_json(), RUN_ID: run_id, STAGED_WITH: str(primary.appended)}
+    spark, identifier = systems.spark(), spec.dead_letter_table
+    assert state.head is not None, "ensure_table gives every table a first snapshot"
+    branch = StagingBranch(spark, systems.catalog, identifier, primary.branch.name, state.head)
+    branch.create()
+    try:
+        columns = spark.table(systems.catalog.spark_name(identifier)).schema
+        staged = _append(branch, state, shaped(letters, columns).coalesce(_tasks(state, plan, spark)), summary)
+    except BaseException:
+        branch.discard()
+        raise
     if staged.rows == 0:
         staged.branch.discard()
         return None, known_failed
@@ -473,36 +480,118 @@ def origin_of(spec: TopicTable) -> Callable[[str], Any]:
     return lambda field_: F.col(f"`{spec.metadata_column}`.`{field_}`")
 
 
-def _write(
-    systems: Systems,
-    spec: TopicTable,
-    identifier: tuple[str, str],
-    name: str,
-    state: TableState,
-    rows: DataFrame,
-    plan: Plan,
-    carried: Position,
-    run_id: str,
-    marks: Mapping[str, str],
-) -> StagedTable:
-    assert state.head is not None, "ensure_table gives every table a first snapshot"
-    spark = systems.spark()
-    branch = StagingBranch(spark, systems.catalog, identifier, name, state.head)
-    branch.create()
-    kinds = spark.table(systems.catalog.spark_name(identifier)).schema
-    fitting = shaped(rows, kinds).coalesce(_tasks(state, plan, spark))
-    try:
-        if plan.deletes and identifier == spec.identifier:
-            _delete(spec, spark, branch, plan)
+@dataclass(frozen=True)
+class _Batch:
+    """A batch on its way into the topic's table."""
+
+    spec: TopicTable
+    systems: Systems
+    state: TableState
+    plan: Plan
+    records: DataFrame
+    decoder: Decoder
+    target: Target
+    branch: str
+    run_id: str
+    marks: Mapping[str, str]
+
+    def write(self, undo: ExitStack) -> tuple[StagedTable, dict[str, Any], DataFrame | None]:
+        """Stage the rows, by Arrow as far as that goes.
+
+        Args:
+            undo: Gets what takes them away again.
+
+        Returns:
+            What was staged; the batch's metrics; and the records that Spark decoded, None if none was left to it.
+        """
+        spark = self.systems.spark()
+        assert self.state.head is not None, "ensure_table gives every table a first snapshot"
+        doubt = why_not(self.spec, self.decoder, self.target, self.state, self.plan)
+        branch = StagingBranch(spark, self.systems.catalog, self.spec.identifier, self.branch, self.state.head)
+        branch.create()
+        undo.callback(branch.discard)
+        tasks = _tasks(self.state, self.plan, spark)
+        given = (self.spec, spark, self.records, self.target, self.state, self.plan, tasks)
+        arrow = None if doubt else by_arrow(*given)
+        staged = None if arrow is None else self._append_files(branch, arrow, tasks, undo)
+        if staged is not None:
+            return staged
+        rows, counted = self._decoded(self.records)
+        return self._append_rows(branch, rows, tasks), counted(), self.records
+
+    def _append_files(
+        self, branch: StagingBranch, arrow: ByArrow, tasks: int, undo: ExitStack
+    ) -> tuple[StagedTable, dict[str, Any], DataFrame | None] | None:
+        """Append what Arrow wrote and what Spark makes of the rest, as one snapshot; None if Arrow can't write that."""
+        undo.callback(arrow.release)
+        files, counts = arrow.files, dict(arrow.counts)
+        spans: tuple[Span, ...] | None = arrow.spans
+        marks = {**self.marks, DECODED_BY_ARROW: str(counts["records"])}
+        if arrow.rest is not None:
+            rows, counted = self._decoded(arrow.rest)
+            more = rows_by_arrow(self.spec, self._fitting(rows).coalesce(tasks), self.target, self.state, self.plan)
+            if more is None:
+                arrow.discard(self.state.table)
+                return None
+            left = counted()
+            if left["records"] > counts["records"]:
+                marks[HANDED_BACK] = str(left["records"])
+            files, counts, spans = files + more, added(counts, left), None
         base = branch.staged_snapshot()
-        writer: Any = fitting.writeTo(branch.write_name)
-        for key, value in {POSITION: carried.to_json(), RUN_ID: run_id, **marks}.items():
-            writer = writer.option(f"snapshot-property.{key}", value)
-        writer.append()
-        snapshot = branch.written(base)
-    except BaseException:
-        branch.discard()
-        raise
+        branch.append(files, self._summary(marks))
+        return _staged(branch, base, self.state, spans), counts, arrow.rest
+
+    def _decoded(self, records: DataFrame) -> tuple[DataFrame, Callable[[], dict[str, Any]]]:
+        """Return the rows of records, and what tells the metrics after they have been written."""
+        spec, topic_id = self.spec, self.plan.after.identity.topic_id
+        limit = spec.max_record_bytes
+        decoded = self.decoder.decode(records, self.target, max_record_bytes=limit, messages=False)
+        observation, metrics = Observation(), batch_metrics(self.decoder, limit)
+        rows = transformed(decoded.observe(observation, *metrics), spec, topic_id)
+        refused = F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused")
+        refusals = Observation() if marks_errors(rows, spec) else None
+        if refusals is not None:
+            rows = rows.observe(refusals, refused)
+
+        def counted() -> dict[str, Any]:
+            # Through Connect the metrics may be late, and are missing then: counted in a pass of its own.
+            counts = dict(observation.get or decoded.agg(*metrics).collect()[0].asDict())
+            if refusals is not None:
+                marked = refusals.get or transformed(decoded, spec, topic_id).agg(refused).collect()[0].asDict()
+                counts["failed"] += marked["refused"]
+            return counts
+
+        return without_errors(rows, spec), counted
+
+    def _fitting(self, rows: DataFrame) -> DataFrame:
+        spark = self.systems.spark()
+        return shaped(rows, spark.table(self.systems.catalog.spark_name(self.spec.identifier)).schema)
+
+    def _summary(self, marks: Mapping[str, str]) -> dict[str, str]:
+        return {POSITION: self.plan.after.to_json(), RUN_ID: self.run_id, **marks}
+
+    def _append_rows(self, branch: StagingBranch, rows: DataFrame, tasks: int) -> StagedTable:
+        fitting = self._fitting(rows).coalesce(tasks)
+        if self.plan.deletes:
+            _delete(self.spec, self.systems.spark(), branch, self.plan)
+        return _append(branch, self.state, fitting, self._summary(self.marks))
+
+
+def _append(branch: StagingBranch, state: TableState, rows: DataFrame, summary: Mapping[str, str]) -> StagedTable:
+    """Let Spark append rows to a branch as a snapshot with that in its summary."""
+    base = branch.staged_snapshot()
+    writer: Any = rows.writeTo(branch.write_name)
+    for key, value in summary.items():
+        writer = writer.option(f"snapshot-property.{key}", value)
+    writer.append()
+    return _staged(branch, base, state)
+
+
+def _staged(
+    branch: StagingBranch, base: int | None, state: TableState, spans: tuple[Span, ...] | None = None
+) -> StagedTable:
+    """Return the snapshot that has just been appended to a branch that was at a base."""
+    snapshot = branch.written(base)
     summary = summary_of(snapshot)
     return StagedTable(
         branch,
@@ -512,6 +601,7 @@ def _write(
         int(summary.get("added-records", 0)),
         int(summary.get("added-data-files", 0)),
         int(summary.get("added-files-size", 0)),
+        spans,
     )
 
 

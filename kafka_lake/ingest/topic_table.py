@@ -52,6 +52,8 @@ class TopicTable:
             ``new_column``.
         renames: Path of a column as it was → its new name.
         compatibility: What new versions in the registry must be to the ones before, as registries name it.
+        arrow: Whether JSON that plainly fits the table is decoded and written by Arrow, in Spark's tasks; the rest
+            always, and all if it is false, by Spark's own functions. The rows are the same.
     """
 
     topic: str
@@ -83,6 +85,7 @@ class TopicTable:
     on_incompatible: OnIncompatible = "dead_letter"
     renames: Mapping[str, str] = field(default_factory=dict)
     compatibility: Compatibility = "none"
+    arrow: bool = True
 
     @property
     def identifier(self) -> tuple[str, str]:

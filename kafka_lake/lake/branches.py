@@ -3,11 +3,12 @@
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
 import tenacity
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -83,6 +84,28 @@ class StagingBranch:
         """Return the snapshot that the branch points to, None if the branch or the table is gone."""
         table = self._catalog.table(self.identifier)
         return head_of(table, self.name) if table else None
+
+    def append(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
+        """Append data files to the branch as one snapshot; `written` tells whether it went where it should.
+
+        Args:
+            files: Written for this table's current schema and partition spec; none makes a snapshot without rows.
+            summary: Properties of the snapshot.
+
+        Raises:
+            PublishRefusedError: If the table or the branch is gone.
+        """
+        table = self._catalog.table(self.identifier)
+        if table is None or self.name not in table.metadata.refs:
+            raise PublishRefusedError(
+                f"Table {'.'.join(self.identifier)}: branch {self.name} was taken away before a write."
+            )
+        with table.transaction() as transaction:
+            update = transaction.update_snapshot(snapshot_properties=dict(summary), branch=self.name)
+            merge = table.properties.get("commit.manifest-merge.enabled", "true") == "true"
+            with update.merge_append() if merge else update.fast_append() as append:
+                for each in files:
+                    append.append_data_file(each)
 
     def written(self, after: int | None) -> Snapshot:
         """Return the snapshot that a write has just added to the branch.

@@ -1,0 +1,262 @@
+"""The quick way of JSON: decoded and written by Arrow in Spark's tasks; what isn't plain goes on to Spark's functions.
+
+Records come from Spark's Kafka source as always, and what is committed is one Iceberg snapshot as always. Between the
+two no record passes through the JVM again, and none that the two ways could disagree on is taken.
+"""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyiceberg.table import Table
+from pyiceberg.transforms import UnknownTransform, VoidTransform
+from pyspark import cloudpickle
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from kafka_lake.ingest import arrow_worker
+from kafka_lake.ingest.arrow_worker import REPORT, Report, Span, Work, loaded
+from kafka_lake.ingest.decode.decoder import Decoder
+from kafka_lake.ingest.decode.json import Json, asked_fields, nullable_all
+from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import TableState, summary_of
+
+# So that a cluster's machines need no kafka_lake.
+cloudpickle.register_pickle_by_value(arrow_worker)
+
+DECODED_BY_ARROW = "kafka-lake.decoded-by-arrow"
+"""In a snapshot's summary: how many of its records Arrow decoded."""
+HANDED_BACK = "kafka-lake.handed-back"
+"""In a snapshot's summary: how many records Arrow left to Spark, if they were the most."""
+
+_SAYS = re.compile(r"[\w.]+(Error|Exception)\b")
+_log = logging.getLogger(__name__)
+_TYPES = (T.BooleanType, T.IntegerType, T.LongType, T.DoubleType, T.StringType, T.TimestampType)
+_SCHEMES = ("", "file", "s3", "s3a", "s3n", "gs", "abfs", "abfss")
+_RECORD = ("key", "value", "partition", "offset", "timestamp", "timestampType", "headers")
+
+
+@dataclass(frozen=True)
+class ByArrow:
+    """What Arrow did of a batch.
+
+    Args:
+        files: The data files that it wrote, in no snapshot yet.
+        counts: records, tombstones, oldest_ms and newest_ms, of all that is not in the rest.
+        rest: The records that it left to others, with the columns of the Kafka source; None if there are none.
+        spans: The rows by task and Kafka partition.
+        frame: What keeps the rest.
+    """
+
+    files: tuple[Any, ...]
+    counts: Mapping[str, Any]
+    rest: DataFrame | None
+    spans: tuple[Span, ...]
+    frame: DataFrame
+
+    def discard(self, table: Table) -> None:
+        """Delete the files. Never raises: no snapshot knows them."""
+        for each in self.files:
+            with suppress(Exception):
+                table.io.delete(each.file_path)
+
+    def release(self) -> None:
+        """Let Spark forget the rest. Never raises: a server that is gone has forgotten it."""
+        with suppress(Exception):
+            self.frame.unpersist()
+
+
+def why_not(spec: TopicTable, decoder: Decoder, target: Target, state: TableState, plan: Plan) -> str:
+    """Return why a batch can't go by Arrow, empty if it can. Pure.
+
+    Args:
+        spec: The topic's settings.
+        decoder: Its decoder.
+        target: The columns to decode into.
+        state: The table with the columns that it will be written with.
+        plan: The batch.
+    """
+    metadata = state.table.metadata
+    properties = metadata.properties
+    head = state.table.current_snapshot()
+    if not spec.arrow:
+        return "arrow is false"
+    if not isinstance(decoder, Json) or decoder.exact:
+        return "the format has a decoder of its own"
+    if spec.transform is not None or plan.kind != "append" or plan.deletes:
+        return "rows are transformed or replaced"
+    if metadata.format_version != 2 or properties.get("write.format.default", "parquet") != "parquet":
+        return "the table's format is written by Spark only"
+    if any(name.startswith(("write.parquet.bloom-filter", "encryption.")) for name in properties):
+        return "the table's properties ask for what Spark alone does"
+    if metadata.sort_order().fields:
+        return "files are sorted by Spark"
+    if any(isinstance(f.transform, UnknownTransform | VoidTransform) for f in metadata.spec().fields):
+        return "the partition transform is Spark's"
+    if urlsplit(state.table.location()).scheme not in _SCHEMES:
+        return "the file system is Spark's"
+    asked = asked_fields(target)
+    if not target.columns.fields or asked.simpleString() != target.columns.simpleString():
+        return "fields and columns differ"
+    if not all(_plain(f.dataType) for f in target.columns):
+        return "a column's type is decoded by Spark"
+    if head is not None and HANDED_BACK in summary_of(head):
+        # Once in a while it is tried again: by the commit after this one, whose summary hasn't the mark.
+        return "most records of the batch before weren't plain"
+    return ""
+
+
+def _plain(kind: T.DataType) -> bool:
+    if isinstance(kind, T.StructType):
+        return bool(kind.fields) and all(f.nullable and _plain(f.dataType) for f in kind)
+    if isinstance(kind, T.ArrayType):
+        return kind.containsNull and _plain(kind.elementType)
+    # Neither its subclasses: a char has a length.
+    return type(kind) in _TYPES
+
+
+def by_arrow(
+    spec: TopicTable, spark: Any, records: DataFrame, target: Target, state: TableState, plan: Plan, tasks: int
+) -> ByArrow | None:
+    """Decode and write what plainly fits.
+
+    Args:
+        spec: The topic's settings.
+        spark: The session.
+        records: What `read` gave.
+        target: Columns, of which `why_not` had no doubt.
+        state: The table; its current columns are written.
+        plan: The batch.
+        tasks: How many tasks shall write.
+
+    Returns:
+        What was written and what is left; None if this Spark can't do it, and everything is left as it was. Files of
+        tasks that failed stay behind, as with every writer of Spark's; no snapshot knows them.
+    """
+    if spark.conf.get("spark.sql.session.timeZone") != "UTC":
+        return None
+    work = _work(spec, target, state.table, plan)
+    headers = F.coalesce("headers", F.array().cast(records.schema["headers"].dataType))
+    # Null lists one after the other cost Spark's Arrow writer the square of their number.
+    given = records.select(*[headers.alias(n) if n == "headers" else F.col(n) for n in _RECORD]).coalesce(tasks)
+    kinds = T.StructType([*nullable_all(given.schema).fields, T.StructField(REPORT, T.BinaryType())])
+    frame = given.mapInArrow(arrow_worker.decode_and_write(work), kinds).persist()
+    reports = _reports(frame.filter(F.col(REPORT).isNotNull()))
+    if reports is None:
+        frame.unpersist()
+        return None
+    merged = _merged(reports)
+    left = None
+    if merged.handed_back:
+        back = frame.filter(F.col(REPORT).isNull()).drop(REPORT).withColumn("topic", F.lit(spec.topic))
+        full = F.when(F.size("headers") > 0, F.col("headers"))
+        left = back.withColumn("headers", full).select(*records.columns)
+    counts = {
+        "records": merged.records - merged.handed_back,
+        "tombstones": merged.tombstones,
+        "failed": 0,
+        "wrong_type": 0,
+        "oldest_ms": merged.oldest_ms,
+        "newest_ms": merged.newest_ms,
+        "observed": None,
+    }
+    return ByArrow(_of(state.table, merged.files), counts, left, merged.spans, frame)
+
+
+def rows_by_arrow(
+    spec: TopicTable, rows: DataFrame, target: Target, state: TableState, plan: Plan
+) -> tuple[Any, ...] | None:
+    """Write a table's rows as data files, which no snapshot knows yet, and return those; None if Arrow can't.
+
+    Args:
+        spec: The topic's settings.
+        rows: With the table's columns.
+        target: As for `by_arrow`, which was able to.
+        state: The table.
+        plan: The batch.
+    """
+    frame = rows.mapInArrow(arrow_worker.write(_work(spec, target, state.table, plan)), f"{REPORT} binary")
+    reports = _reports(frame)
+    return None if reports is None else _of(state.table, _merged(reports).files)
+
+
+def added(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of two parts of a batch as those of the whole."""
+    both = {**first, **second}
+    for name in ("records", "tombstones", "failed", "wrong_type"):
+        both[name] = first[name] + second[name]
+    for name, pick in (("oldest_ms", min), ("newest_ms", max)):
+        both[name] = pick((each[name] for each in (first, second) if each[name] is not None), default=None)
+    return both
+
+
+def _work(spec: TopicTable, target: Target, table: Table, plan: Plan) -> Work:
+    fields = nullable_all(target.columns)
+    assert isinstance(fields, T.StructType)
+    slim: dict[str, Any] = {
+        "snapshots": [],
+        "snapshot_log": [],
+        "metadata_log": [],
+        "refs": {},
+        "current_snapshot_id": None,
+    }
+    return Work(
+        metadata=table.metadata.model_copy(update=slim).model_dump_json(),
+        io=table.io.properties,
+        fields=to_arrow_schema(fields),
+        required=tuple(f.name for f in target.columns if not f.nullable),
+        ignore=spec.schema is not None,
+        topic=spec.topic,
+        topic_id=plan.after.identity.topic_id,
+        metadata_column=spec.metadata_column,
+        max_record_bytes=spec.max_record_bytes,
+    )
+
+
+def _reports(frame: DataFrame) -> list[Report] | None:
+    try:
+        return [loaded(row[REPORT]) for row in frame.select(REPORT).collect()]
+    except PythonException as error:
+        # Packages that its machines lack, or a value that the library can't write: Spark can.
+        said = [line for line in str(error).split("JVM stacktrace")[0].splitlines() if _SAYS.match(line)]
+        _log.warning("Arrow can't take this batch, so Spark decodes it: %s", said[-1] if said else type(error).__name__)
+        return None
+
+
+def _merged(reports: Sequence[Report]) -> Report:
+    whole = Report()
+    for each in reports:
+        stamps = [
+            pick((t for t in pair if t is not None), default=None)
+            for pick, pair in (
+                (min, (whole.oldest_ms, each.oldest_ms)),
+                (max, (whole.newest_ms, each.newest_ms)),
+            )
+        ]
+        whole = replace(
+            whole,
+            files=(*whole.files, *each.files),
+            records=whole.records + each.records,
+            tombstones=whole.tombstones + each.tombstones,
+            handed_back=whole.handed_back + each.handed_back,
+            oldest_ms=stamps[0],
+            newest_ms=stamps[1],
+            spans=(*whole.spans, *each.spans),
+        )
+    return whole
+
+
+def _of(table: Table, files: Sequence[Any]) -> tuple[Any, ...]:
+    for each in files:
+        # Pickling drops it.
+        each.spec_id = table.metadata.default_spec_id
+    return tuple(files)

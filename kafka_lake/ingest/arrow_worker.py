@@ -1,0 +1,448 @@
+"""What executors run for JSON that plainly fits its table: a batch of records becomes Arrow columns, then data files.
+
+Strict by design: what isn't plain (broken or unexpected values, nulls in required columns, values too large) is handed
+back as the record it was, for the functions of Spark that tell what is wrong with it. So nothing is judged here.
+
+Travels with the function by value and imports nothing of kafka_lake, so that the machines of a cluster need the
+packages ``pyarrow`` and ``pyiceberg[pyarrow]`` only.
+"""
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+from pyiceberg.io import load_file_io
+from pyiceberg.io.pyarrow import _determine_partitions, schema_to_pyarrow, write_file
+from pyiceberg.table import WriteTask
+from pyiceberg.table.metadata import TableMetadataUtil
+
+REPORT = "report"
+
+_TRIMMED = b" \t\r\n"
+_DEEP = 512
+_SMALLEST_PIECE = 16
+_PATIENCE = 6
+_LARGE_GAP = 10_000
+# What a datetime holds, from the year 1 to the year 9999.
+_FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
+_TIMESTAMP_TYPES = ["CreateTime", "LogAppendTime"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a task must know.
+
+    Args:
+        metadata: The table's metadata as JSON; snapshots may be left out.
+        io: Properties of the file system, credentials among them; not shown in its repr.
+        fields: Names and types to parse values as.
+        required: Names of those that may not be null.
+        ignore: Whether other fields of a value don't matter; else only nulls may be under other names.
+        topic: The topic's name, for the metadata column.
+        topic_id: Its id; None if the brokers have none to tell.
+        metadata_column: Struct that says where a row came from; None for none.
+        max_record_bytes: Longer values are handed back; None for no limit.
+        file_bytes: Bytes of Arrow columns that become one data file, for each of the table's partitions in them.
+    """
+
+    metadata: str
+    io: Mapping[str, str] = field(repr=False)
+    fields: pa.Schema
+    required: tuple[str, ...]
+    ignore: bool
+    topic: str
+    topic_id: str | None
+    metadata_column: str | None
+    max_record_bytes: int | None
+    file_bytes: int = 256 << 20
+
+
+@dataclass(frozen=True)
+class Span:
+    """Rows of one Kafka partition that a task wrote in a row: how many, and the first and last of their offsets.
+
+    The offsets between ascend.
+    """
+
+    partition: int
+    rows: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one task did.
+
+    Args:
+        files: Iceberg's descriptions of the data files it wrote, in no snapshot yet.
+        records: Records it was given.
+        tombstones: Records without a value among them.
+        handed_back: Records among them that are not in the files.
+        oldest_ms: The least Kafka timestamp of its rows and tombstones, None if none has any.
+        newest_ms: The greatest likewise.
+        spans: Its rows by Kafka partition, in any order.
+    """
+
+    files: tuple[Any, ...] = ()
+    records: int = 0
+    tombstones: int = 0
+    handed_back: int = 0
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
+    spans: tuple[Span, ...] = ()
+
+
+def decode_and_write(work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for ``mapInArrow`` that takes records, and gives those back that it left, and a `Report`.
+
+    Its input has the columns value, key, partition, offset, timestamp, timestampType and headers, its output also
+    ``report``, which is null where there is a record and the only one that isn't null in its last row.
+    """
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _single_threaded()
+        files, report, spans = _Files(work), Report(), _Spans()
+        schema = None
+        parser = Parser(work.fields, work.ignore)
+        for batch in batches:
+            schema = schema or pa.schema([*batch.schema, pa.field(REPORT, pa.binary())])
+            rows, kept, left = decode(batch, work, parser)
+            report = _counted(report, batch, left)
+            if len(rows):
+                spans.add(kept)
+                files.add(rows)
+            if len(left):
+                yield _with_report(left, None, schema)
+        if schema is not None:
+            report = replace(report, files=tuple(files.close()), spans=spans.all())
+            empty = pa.RecordBatch.from_pylist([dict.fromkeys(schema.names)], schema.remove(len(schema) - 1))
+            yield _with_report(empty, _dumped(report), schema)
+
+    return run
+
+
+def write(work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for ``mapInArrow`` that takes a table's rows, writes them and gives a `Report`."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _single_threaded()
+        files = _Files(work)
+        for batch in batches:
+            files.add(pa.Table.from_batches([batch]))
+        yield pa.RecordBatch.from_pydict({REPORT: pa.array([_dumped(Report(tuple(files.close())))], pa.binary())})
+
+    return run
+
+
+def decode(batch: pa.RecordBatch, work: Work, parser: "Parser") -> tuple[pa.Table, pa.RecordBatch, pa.RecordBatch]:
+    """Turn records into a table's rows.
+
+    Args:
+        batch: Records as `decode_and_write` gets them.
+        work: Columns and limits.
+        parser: For ``work.fields``.
+
+    Returns:
+        Rows with the table's columns by name; the records that they were; and the records that are left, which have
+        a value and became no row.
+    """
+    batch = batch.filter(pc.is_valid(batch.column("value")))
+    values = batch.column("value")
+    good = _in_range(batch.column("timestamp"))
+    if work.max_record_bytes is not None:
+        good &= pc.binary_length(values).to_numpy() <= work.max_record_bytes
+    if not good.all():
+        values = values.filter(pa.array(good))
+    parsed, fits = parser.parse(values)
+    for name in work.required:
+        if parsed.column(name).null_count:
+            full = pc.is_valid(parsed.column(name)).combine_chunks().to_numpy(zero_copy_only=False)
+            parsed = parsed.filter(pa.array(full))
+            fits[np.flatnonzero(fits)[~full]] = False
+    good[np.flatnonzero(good)[~fits]] = False
+    whole = bool(good.all())
+    kept = batch if whole else batch.filter(pa.array(good))
+    left = batch.slice(0, 0) if whole else batch.filter(pa.array(~good))
+    if work.metadata_column is not None:
+        parsed = parsed.append_column(work.metadata_column, _metadata(kept, work))
+    return parsed, kept, left
+
+
+class Parser:
+    """Parses JSON objects as columns, and tells which of them don't plainly fit.
+
+    Args:
+        fields: Names and types of the columns.
+        ignore: Whether other fields of an object don't matter; else they may be there as null only.
+    """
+
+    def __init__(self, fields: pa.Schema, ignore: bool) -> None:
+        self.fields = fields
+        self._unexpected = "ignore" if ignore else "error"
+        self._critical = [f.name for f in fields if _is_critical(f.type)]
+
+    def parse(self, values: pa.Array) -> tuple[pa.Table, np.ndarray]:
+        """Return a table of the objects that fit, and for each value whether it is one of them.
+
+        Args:
+            values: Binary, none of them null.
+        """
+        fits = np.zeros(len(values), dtype=bool)
+        tables, patience = [self.fields.empty_table()], _PATIENCE * len(values)
+        todo = deque([(0, len(values))])
+        while todo:
+            start, length = todo.popleft()
+            if not length or patience < 0:
+                continue
+            patience -= length
+            table = self._parse(values.slice(start, length))
+            if table is not None:
+                tables.append(table)
+                fits[start : start + length] = True
+            elif length > _SMALLEST_PIECE:
+                # In order, so that rows and values stay side by side.
+                half = length // 2
+                todo.extendleft([(start + half, length - half), (start, half)])
+        return pa.concat_tables(tables), fits
+
+    def _parse(self, values: pa.Array) -> pa.Table | None:
+        """Return one row for each value, or None if one of them doesn't plainly fit."""
+        try:
+            # Arrow's parser doesn't look whether text is UTF-8.
+            text = values.cast(pa.string())
+        except pa.ArrowInvalid:
+            return None
+        if not _are_objects(values):
+            text = pc.utf8_trim(text, characters=_TRIMMED.decode())
+            values = text.cast(pa.binary())
+            if not _are_objects(values):
+                return None
+        lines = pa.concat_arrays([values, pa.array([b""], values.type)])
+        joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines), b"\n")
+        block = joined[0].as_buffer()
+        table = self._read(block, self._unexpected)
+        if table is None and self._unexpected == "error" and not _deep(text):
+            # Fields that are null wherever they are need no column. To see that costs more, so it is kept in mind.
+            table = self._read(block, "infer")
+            if table is not None:
+                self._unexpected = "infer"
+        elif table is not None and self._unexpected == "infer" and _deep(text):
+            table = None
+        # Each value begins and ends an object, so each has one at least; more are more rows.
+        return table if table is not None and len(table) == len(values) else None
+
+    def _read(self, block: pa.Buffer, unexpected: str) -> pa.Table | None:
+        try:
+            table = pj.read_json(
+                pa.BufferReader(block),
+                pj.ReadOptions(use_threads=False, block_size=block.size + 1),
+                pj.ParseOptions(explicit_schema=self.fields, unexpected_field_behavior=unexpected),
+            )
+        except pa.ArrowInvalid:
+            return None
+        if unexpected == "infer":
+            table = _without_nulls(table, self.fields)
+        if table is None or table.schema.types != self.fields.types:
+            return None
+        # NaN and Infinity are no JSON.
+        return table if all(_sound(table.column(name)) for name in self._critical) else None
+
+
+def _are_objects(values: pa.Array) -> bool:
+    return bool(pc.all(pc.and_(pc.starts_with(values, b"{"), pc.ends_with(values, b"}"))).as_py())
+
+
+def _without_nulls(table: pa.Table, fields: pa.Schema) -> pa.Table | None:
+    """Return the columns of a table, or None if it has others that aren't null wherever they are."""
+    whole = pa.struct(list(fields))
+    found = _as(table.to_struct_array().combine_chunks(), whole)
+    return None if found is None else pa.Table.from_struct_array(found)
+
+
+def _as(array: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    if array.type == kind:
+        return array
+    if pa.types.is_list(kind) and pa.types.is_list(array.type):
+        items = _as(array.values, kind.value_type)
+        return None if items is None else pa.ListArray.from_arrays(array.offsets, items, kind, mask=array.is_null())
+    if not (pa.types.is_struct(kind) and pa.types.is_struct(array.type)):
+        return None
+    wanted = {f.name: f.type for f in kind}
+    if any(f.name not in wanted and not pa.types.is_null(f.type) for f in array.type):
+        return None
+    parts = [_as(array.field(name), part) for name, part in wanted.items()]
+    return None if None in parts else pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
+
+
+def _deep(text: pa.Array) -> bool:
+    # To infer the type of something very deep is a recursion that ends the process.
+    opened = pc.add(pc.count_substring(text, "{"), pc.count_substring(text, "["))
+    return bool(len(text) and pc.max(opened).as_py() > _DEEP)
+
+
+def _is_critical(kind: Any) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_is_critical(f.type) for f in kind)
+    if pa.types.is_list(kind):
+        return _is_critical(kind.value_type)
+    return bool(pa.types.is_floating(kind) or pa.types.is_timestamp(kind))
+
+
+def _sound(column: pa.ChunkedArray) -> bool:
+    """Return whether all numbers are finite, and all times such that their files' statistics can tell them."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        return all(_sound(pc.struct_field(column, [i])) for i in range(kind.num_fields) if _is_critical(kind[i].type))
+    if pa.types.is_list(kind):
+        return _sound(pc.list_flatten(column))
+    if pa.types.is_timestamp(kind):
+        return all(bool(_in_range(chunk).all()) for chunk in column.chunks)
+    return bool(pc.all(pc.is_finite(column), min_count=0).as_py())
+
+
+def _in_range(times: pa.Array) -> Any:
+    micros = pc.fill_null(times.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    return (micros >= _FIRST_MICROS) & (micros <= _LAST_MICROS)
+
+
+def _metadata(kept: pa.RecordBatch, work: Work) -> pa.StructArray:
+    count, kinds = len(kept), kept.column("timestampType")
+    names = pa.array(_TIMESTAMP_TYPES)
+    known = pc.if_else(pc.and_(pc.greater_equal(kinds, 0), pc.less(kinds, len(names))), kinds, None)
+    headers = kept.column("headers")
+    if len(headers.values):
+        headers = pc.if_else(pc.greater(pc.list_value_length(headers), 0), headers, None)
+    else:
+        headers = pa.nulls(count, headers.type)
+    columns = {
+        "topic": pa.repeat(pa.scalar(work.topic), count),
+        "topic_id": pa.repeat(pa.scalar(work.topic_id or None, pa.string()), count),
+        "partition": kept.column("partition"),
+        "offset": kept.column("offset"),
+        "timestamp": kept.column("timestamp"),
+        "timestamp_type": names.take(known),
+        "key": kept.column("key"),
+        "headers": headers,
+    }
+    return pa.StructArray.from_arrays(list(columns.values()), list(columns))
+
+
+class _Spans:
+    """Keeps count of the offsets of each Kafka partition, in spans that ascend and have no large gap."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Span] = {}
+        self._closed: list[Span] = []
+
+    def add(self, kept: pa.RecordBatch) -> None:
+        partitions = kept.column("partition").to_numpy()
+        offsets = kept.column("offset").to_numpy()
+        steps = np.diff(offsets)
+        breaks = np.flatnonzero((np.diff(partitions) != 0) | (steps <= 0) | (steps > _LARGE_GAP)) + 1
+        for start, end in zip([0, *breaks], [*breaks, len(offsets)], strict=True):
+            self._add(Span(int(partitions[start]), int(end - start), int(offsets[start]), int(offsets[end - 1])))
+
+    def _add(self, span: Span) -> None:
+        before = self._open.get(span.partition)
+        if before is not None and 0 < span.first - before.last <= _LARGE_GAP:
+            span = replace(span, rows=before.rows + span.rows, first=before.first)
+        elif before is not None:
+            self._closed.append(before)
+        self._open[span.partition] = span
+
+    def all(self) -> tuple[Span, ...]:
+        return (*self._closed, *self._open.values())
+
+
+class _Files:
+    """Gathers rows and writes them as data files of a table, one for each of its partitions at a time."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._metadata = TableMetadataUtil.parse_raw(work.metadata)
+        self._io = load_file_io(dict(work.io), self._metadata.location)
+        self._columns = schema_to_pyarrow(self._metadata.schema(), include_field_ids=False)
+        self._rows: list[pa.Table] = []
+        self._bytes = 0
+        self._uuid = uuid4()
+        self._files: list[Any] = []
+
+    def add(self, rows: pa.Table) -> None:
+        self._rows.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes >= self._work.file_bytes:
+            self._write()
+
+    def close(self) -> list[Any]:
+        if self._rows:
+            self._write()
+        return self._files
+
+    def _write(self) -> None:
+        rows = pa.concat_tables(self._rows)
+        self._rows, self._bytes = [], 0
+        columns = [
+            rows.column(f.name) if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in self._columns
+        ]
+        rows = pa.table(columns, names=self._columns.names)
+        schema, spec = self._metadata.schema(), self._metadata.spec()
+        counter = len(self._files)
+        if spec.is_unpartitioned():
+            tasks = [WriteTask(self._uuid, counter, schema, rows.to_batches())]
+        else:
+            tasks = [
+                WriteTask(
+                    self._uuid, counter + n, schema, part.arrow_table_partition.to_batches(), None, part.partition_key
+                )
+                for n, part in enumerate(_determine_partitions(spec, schema, rows))
+            ]
+        self._files += write_file(self._io, self._metadata, iter(tasks))
+
+
+def _dumped(report: Report) -> bytes:
+    # As tuples and numbers: there, these classes are others than here.
+    return pickle.dumps({**vars(report), "spans": [tuple(vars(span).values()) for span in report.spans]})
+
+
+def loaded(report: bytes) -> Report:
+    """Return a report as a task sent it."""
+    said = pickle.loads(report)
+    return Report(**{**said, "spans": tuple(Span(*span) for span in said["spans"])})
+
+
+def _counted(report: Report, batch: pa.RecordBatch, left: pa.RecordBatch) -> Report:
+    stamps = batch.column("timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
+    # Kafka writes -1 where a record has no time.
+    timed = stamps[stamps >= 0]
+    oldest = [report.oldest_ms] if report.oldest_ms is not None else []
+    newest = [report.newest_ms] if report.newest_ms is not None else []
+    if len(timed):
+        oldest.append(int(timed.min()) // 1000)
+        newest.append(int(timed.max()) // 1000)
+    return replace(
+        report,
+        records=report.records + len(batch),
+        tombstones=report.tombstones + batch.column("value").null_count,
+        handed_back=report.handed_back + len(left),
+        oldest_ms=min(oldest, default=None),
+        newest_ms=max(newest, default=None),
+    )
+
+
+def _with_report(batch: pa.RecordBatch, report: bytes | None, schema: pa.Schema) -> pa.RecordBatch:
+    reports = pa.array([report] * len(batch), pa.binary())
+    return pa.RecordBatch.from_arrays([*batch.columns, reports], schema=schema)
+
+
+def _single_threaded() -> None:
+    # Spark runs a worker for each core.
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
