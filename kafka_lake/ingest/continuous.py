@@ -85,7 +85,7 @@ class Times:
 
     Args:
         began: When the run began.
-        fed: When it last had published something, or began.
+        fed: When it last was done with something new, or began.
         looked: When it last looked at the topic.
         asked: When it last looked at the table.
         committed: When it last began a commit.
@@ -107,11 +107,11 @@ def next_look(settings: Continuous, at: Times) -> float:
     return max(at.committed + settings.trigger, at.looked + min(settings.trigger, _LOOK_SECONDS))
 
 
-def ending(settings: Continuous, at: Times, now: float) -> str | None:
-    """Return why the run ends now, None if it goes on."""
+def ending(settings: Continuous, at: Times, now: float, news: bool) -> str | None:
+    """Return why the run ends now, None if it goes on: what has come by then is taken, unless the time is over."""
     if now - at.began >= settings.time_limit:
         return f"its time of {settings.time_limit:g} s is over"
-    if now - at.fed >= settings.idle:
+    if not news and now - at.fed >= settings.idle:
         return f"nothing came for {settings.idle:g} s"
     return None
 
@@ -126,13 +126,14 @@ def has_news(position: Position | None, now: Watermarks, partitions: Collection[
     """Return whether the topic has anything that a table at this position lacks, or isn't what it was.
 
     Args:
-        position: The table's, as far as this run knows; None if it doesn't.
+        position: The table's; None if it has none.
         now: The topic's watermarks.
         partitions: Only these Kafka partitions.
     """
-    if position is None or not position.identity.same_as(now.identity) or not position.offsets.keys() <= now.end.keys():
+    offsets = position.offsets if position else {}
+    if (position and not position.identity.same_as(now.identity)) or not offsets.keys() <= now.end.keys():
         return True
-    return any(now.end[p] != position.offsets.get(p, now.low[p]) for p in partitions if p in now.end)
+    return any(now.end[p] != offsets.get(p, now.low[p]) for p in partitions if p in now.end)
 
 
 class StoppedError(Exception):
@@ -239,24 +240,28 @@ class Steadily:
     def _turn(self) -> None:
         self.stop.sleep(max(0.0, next_look(self.settings, self._at) - self.clock()))
         now = self.clock()
-        self.ended = ending(self.settings, self._at, now)
-        if self.ended:
-            return
         self.run.look()
         self._at = replace(self._at, looked=now)
+        news = has_news(self.run.position, self.run.now, self.partitions)
+        self.ended = ending(self.settings, self._at, now, news)
+        if self.ended:
+            return
         agenda, records = self._agenda, reading(self.run)
         if others := sorted(set(self.run.now.partitions) - set(self.partitions)):
             while self.run.once(agenda, records):
                 pass
             self.ended = f"the topic has partitions that are not this run's: {', '.join(map(str, others))}"
             return
-        rested = now - self._at.asked >= _GLANCE_SECONDS
-        if not rested and not has_news(self.run.position, self.run.now, self.partitions):
+        if not news and now - self._at.asked < _GLANCE_SECONDS:
             return
         self._at = replace(self._at, asked=now)
         if self.run.once(agenda, records):
-            self._at = replace(self._at, committed=now, fed=self.clock())
+            self._at = replace(self._at, committed=now)
+            news = True
             self._compact()
+        if news:
+            # Also if another run was faster: what counts is that something came.
+            self._at = replace(self._at, fed=self.clock())
 
     def _compact(self) -> None:
         if self.settings.compact_every is None:

@@ -53,10 +53,11 @@ def test_no_commit_begins_before_its_time_and_no_topic_is_looked_at_all_the_time
 
 
 def test_a_run_ends_by_its_time_or_by_idleness():
-    assert ending(SETTINGS, Times(0, 3599), 3599.9) is None
-    assert ending(SETTINGS, Times(0, 3599), 3600) == "its time of 3600 s is over"
-    assert ending(SETTINGS, Times(0, 700), 999.9) is None
-    assert ending(SETTINGS, Times(0, 700), 1000) == "nothing came for 300 s"
+    assert ending(SETTINGS, Times(0, 3599), 3599.9, news=True) is None
+    assert ending(SETTINGS, Times(0, 3599), 3600, news=True) == "its time of 3600 s is over"
+    assert ending(SETTINGS, Times(0, 700), 999.9, news=False) is None
+    assert ending(SETTINGS, Times(0, 700), 1000, news=False) == "nothing came for 300 s"
+    assert ending(SETTINGS, Times(0, 700), 1000, news=True) is None, "it came just now"
 
 
 def test_reports_come_at_once_and_then_in_intervals():
@@ -79,6 +80,7 @@ NOW = Watermarks(ME, {0: 0, 1: 3}, {0: 5, 1: 3})
     ("position", "partitions", "news"),
     [
         (None, (0, 1), True),
+        (None, (1,), False),
         (Position(ME, {0: 5, 1: 3}), (0, 1), False),
         (Position(ME, {0: 4, 1: 3}), (0, 1), True),
         (Position(ME, {0: 4, 1: 3}), (1,), False),
@@ -201,6 +203,27 @@ def test_a_resting_topic_is_looked_at_often_and_its_table_seldom_until_the_run_e
     assert (len(first), len(last)) == (1, 0)
     assert 590 <= len(run.looks) <= 610
     assert 28 <= len(run.asked) <= 32
+
+
+def test_an_empty_topic_is_a_resting_one(steady):
+    _, made = steady(lambda now: 0)
+    assert list(made.reports()) == [()]
+    assert made.ended == "nothing came for 300 s"
+
+
+def test_records_that_another_run_took_are_no_rest(steady):
+    run, made = steady(lambda now: int(now / 200) + 1)
+    ask = run.once
+
+    def once(*args: Any) -> Any:
+        if run.begun:
+            run.position = Position(ME, run.now.end)
+        return ask(*args)
+
+    run.once = once
+    list(made.reports())
+    assert len(run.begun) == 1
+    assert made.ended == "its time of 3600 s is over"
 
 
 def test_a_burst_after_a_rest_waits_for_the_next_look_only(steady):
