@@ -163,6 +163,11 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
     max_record_bytes: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="Longer values are dead letters."
     )
+    arrow: bool = Field(
+        default=True,
+        description="JSON that plainly fits the table is decoded and written by Arrow, in Spark's tasks; the rest, and "
+        "all if false, by Spark's own functions. The rows are the same; it is a matter of speed.",
+    )
     continuous: ContinuousRuns | None = Field(
         default=None,
         description="Runs that keep on, a commit every few seconds: {trigger: 2s, for: 1h, idle: 5m, "
@@ -274,6 +279,7 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
             dead_letters=self.dead_letters,
             max_dead_letters=self.max_dead_letters,
             max_record_bytes=self.max_record_bytes,
+            arrow=self.arrow,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

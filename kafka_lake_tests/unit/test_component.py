@@ -35,6 +35,7 @@ on_data_loss: continue
 dead_letters: table
 max_dead_letters: 5%
 max_record_bytes: 1000000
+arrow: false
 """
 
 
@@ -129,6 +130,7 @@ def test_all_attributes():
         dead_letters="table",
         max_dead_letters="5%",
         max_record_bytes=1000000,
+        arrow=False,
     )
     assert component.topic_table() == spec
     node = resolved(defs).get(dg.AssetKey(["shop", "orders"]))
