@@ -215,8 +215,10 @@ class KafkaCluster:
         names = list(dict.fromkeys(topics))
         if not names:
             return {}
-        cluster = self._ask("Describing the cluster", self._admin().describe_cluster(request_timeout=self.timeout))
+        # Asked together, what one answer takes is waited for once.
+        about_cluster = self._admin().describe_cluster(request_timeout=self.timeout)
         described = self._admin().describe_topics(TopicCollection(names), request_timeout=self.timeout)
+        cluster = self._ask("Describing the cluster", about_cluster)
         answers: dict[str, Watermarks | KafkaLakeError] = {}
         identities: dict[str, TopicIdentity] = {}
         members: list[TopicPartition] = []
@@ -231,8 +233,8 @@ class KafkaCluster:
                 cluster.cluster_id or "", "" if topic_id in _NOT_A_TOPIC_ID else topic_id, name
             )
             members += [TopicPartition(name, p.id) for p in topic.partitions]
-        low = self._offsets(members, OffsetSpec.earliest())
-        end = self._offsets(members, OffsetSpec.latest())
+        asked = [self._ask_offsets(members, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())]
+        low, end = [self._told_offsets(futures) for futures in asked]
         for name, identity in identities.items():
             errors = [o for side in (low, end) for o in side[name].values() if isinstance(o, KafkaLakeError)]
             answers[name] = errors[0] if errors else Watermarks(identity, _numbers(low[name]), _numbers(end[name]))
@@ -264,28 +266,35 @@ class KafkaCluster:
             KafkaError: If the brokers don't answer.
         """
         members = [TopicPartition(topic, p) for p in partitions]
-        found = self._offsets(members, OffsetSpec.for_timestamp(timestamp_ms))[topic] if members else {}
+        futures = self._ask_offsets(members, OffsetSpec.for_timestamp(timestamp_ms))
+        found = self._told_offsets(futures)[topic] if members else {}
         for offset in found.values():
             if isinstance(offset, KafkaLakeError):
                 raise offset
         return {p: None if o < 0 else o for p, o in _numbers(found).items()}
 
-    def _offsets(self, members: list[TopicPartition], spec: OffsetSpec) -> dict[str, dict[int, int | KafkaLakeError]]:
+    def _ask_offsets(self, members: list[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, Any]:
         if not members:
             return {}
-        futures = self._admin().list_offsets(
+        futures: dict[TopicPartition, Any] = self._admin().list_offsets(
             dict.fromkeys(members, spec),
             isolation_level=self._isolation,
             request_timeout=self.timeout,
         )
+        return futures
+
+    def _told_offsets(self, futures: Mapping[TopicPartition, Any]) -> dict[str, dict[int, int | KafkaLakeError]]:
         found: dict[str, dict[int, int | KafkaLakeError]] = {}
         for member, future in futures.items():
-            try:
-                offset: int | KafkaLakeError = self._ask(
-                    f"Offsets of topic {member.topic} partition {member.partition}", future
-                ).offset
-            except KafkaLakeError as error:
-                offset = error
+            offset: int | KafkaLakeError
+            # All come with the same few answers: to go through the motions of waiting for each takes longer.
+            if future.done() and future.exception() is None:
+                offset = future.result().offset
+            else:
+                try:
+                    offset = self._ask(f"Offsets of topic {member.topic} partition {member.partition}", future).offset
+                except KafkaLakeError as error:
+                    offset = error
             found.setdefault(member.topic, {})[member.partition] = offset
         return found
 

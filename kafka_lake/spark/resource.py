@@ -144,7 +144,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             session.client.set_retry_policies([patience()])
             try:
                 for key, value in {**conf, **self.spark_config}.items():
-                    session.conf.set(key, value)
+                    _set(session, key, value)
             except PySparkException as error:
                 session.stop()
                 raise _unavailable(remote, error) from error
@@ -164,6 +164,15 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         session = builder.appName("kafka_lake").getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         return session
+
+
+def _set(session: Any, key: str, value: Any) -> None:
+    try:
+        session.conf.set(key, value)
+    except PySparkException as error:
+        # Memory, cores and the like are the server's; the same settings serve a Spark in the run's own process.
+        if "CANNOT_MODIFY" not in str(error.getCondition()):
+            raise
 
 
 def _unavailable(remote: str, error: Exception) -> Exception:
