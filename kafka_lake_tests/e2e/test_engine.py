@@ -1,0 +1,210 @@
+"""The engines a run can have beside its own process: a warm Connect server that dies, and a cluster of two workers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.connect import connect_command, connect_env
+from kafka_lake.spark.jars import spark_jars
+from kafka_lake.spark.process import HOST, ServerProcess, free_port, port_open
+from kafka_lake.spark.resource import PARALLELISM, SparkResource, local_conf
+from kafka_lake.spark.warm import ConnectSettings, WarmServer
+from kafka_lake_tests.conftest import Topic, View
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+NewSession = Callable[[], SparkResource]
+
+TRANSFORM = """
+from pyspark.sql import functions as F
+
+
+def loud(rows):
+    shout = F.udf(lambda text: text.upper() + "!", "string")
+    return rows.withColumn("name", shout("name"))
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder that everything is started in, with the user's own code."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "shop_transforms.py").write_text(TRANSFORM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def server(project: Path, catalog_resource: CatalogResource) -> Iterator[WarmServer]:
+    extra = {"spark.sql.shuffle.partitions": "2"}
+    conf = local_conf(catalog_resource.open(), "local[2]", spark_jars(), extra)
+    connect = ConnectSettings(heap="768m").server(project / "connect", 0, conf)
+    with WarmServer(connect, None, print) as running, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_REMOTE", running.remote)
+        yield running
+
+
+@pytest.fixture
+def new_session(server: WarmServer, catalog_resource: CatalogResource) -> Iterator[NewSession]:
+    """Return a function that gives the Spark of a run of its own."""
+    with ExitStack() as opened:
+
+        def make() -> SparkResource:
+            resource = SparkResource(spark_config={}, catalog=catalog_resource)
+            opened.callback(resource.stop)
+            return resource
+
+        yield make
+
+
+def test_what_one_session_sets_no_other_has(new_session: NewSession, tmp_path: Path) -> None:
+    (tmp_path / "only_mine.py").write_text("ANSWER = 42\n")
+
+    def answer(_: int) -> int:
+        import only_mine
+
+        return only_mine.ANSWER
+
+    mine, other = new_session().live_session(), new_session().live_session()
+    ask = F.udf(answer, "int")
+    mine.conf.set("spark.sql.shuffle.partitions", "7")
+    mine.range(3).createOrReplaceTempView("kept_here")
+    mine.addArtifacts(str(tmp_path / "only_mine.py"), pyfile=True)
+    assert mine.range(1).select(ask("id")).collect()[0][0] == 42
+    assert other.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert not other.catalog.tableExists("kept_here")
+    with pytest.raises(PySparkException, match="only_mine"):
+        other.range(1).select(ask("id")).collect()
+    assert mine.table("kept_here").count() == 3
+    assert other.conf.get(PARALLELISM) == "2"
+
+
+def test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good(
+    server: WarmServer,
+    new_session: NewSession,
+    new_topic: Callable[..., Topic],
+    view: Callable[[TopicTable], View],
+    kafka_resource: KafkaResource,
+    catalog_resource: CatalogResource,
+) -> None:
+    topic = new_topic(2)
+    for number in range(20):
+        topic.send({"id": number, "name": f"pizza {number}"}, number % 2)
+    spec = topic.spec("id bigint, name string", transform="shop_transforms:loud")
+    spark = new_session()
+    systems = Systems(
+        kafka_resource.cluster(),
+        kafka_resource.spark_options(),
+        catalog_resource.open(),
+        spark.live_session,
+        RetryPolicy(max_seconds=1.0),
+    )
+    killed: list[int] = []
+
+    def kill_once(step: str) -> None:
+        if step == "primary staged" and not killed:
+            assert server.pid is not None
+            killed.append(server.pid)
+            os.kill(server.pid, signal.SIGKILL)
+
+    said: list[str] = []
+    ingest(spec, systems, "run-1", on_step=kill_once, say=said.append)
+    assert killed
+    assert server.pid not in (None, *killed)
+    assert any("attempt 1 of" in line for line in said), said
+    view(spec).assert_exactly_once(topic.ledger)
+    assert {row["name"] for row in view(spec).rows()} == {f"PIZZA {number}!" for number in range(20)}
+    topic.send({"id": 20, "name": "one more"})
+    ingest(spec, systems, "run-2")
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+RUN = """
+import json, sys
+from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.resource import SparkResource
+
+kafka, catalog = KafkaResource(), CatalogResource()
+conf = {"spark.executor.memory": "512m", "spark.driver.memory": "512m", "spark.cores.max": "2"}
+spark = SparkResource(spark_config=conf, catalog=catalog)
+systems = Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), spark.live_session)
+report = ingest(TopicTable(**json.loads(sys.argv[1])), systems, "run-1")
+executors = spark.spark_session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
+print(json.dumps({"rows": report.total("rows"), "executors": executors}))
+spark.stop()
+"""
+
+
+def test_two_workers_of_a_cluster_do_the_same_job(
+    tmp_path: Path,
+    new_topic: Callable[..., Topic],
+    view: Callable[[TopicTable], View],
+    kafka_resource: KafkaResource,
+    catalog_resource: CatalogResource,
+) -> None:
+    topic = new_topic(4)
+    topic.send_ids(range(40), 4)
+    port = free_port()
+    master = f"spark://{HOST}:{port}"
+    spark_class = str(Path(connect_command(tmp_path)[0]).with_name("spark-class"))
+    worker = ["org.apache.spark.deploy.worker.Worker", "--cores", "1", "--memory", "600m", "--host", HOST]
+    environment = {**connect_env(), "SPARK_DAEMON_MEMORY": "256m"}
+    with ExitStack() as running:
+
+        def launch(name: str, *command: str) -> ServerProcess:
+            process = ServerProcess([spark_class, *command], tmp_path / name / "log", environment, None)
+            running.callback(process.kill)
+            process.start(lambda: True, 10)
+            return process
+
+        launch(
+            "master", "org.apache.spark.deploy.master.Master", "--host", HOST, "--port", str(port), "--webui-port", "0"
+        )
+        deadline = time.monotonic() + 90
+        while not port_open(port):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        for name in ("worker-1", "worker-2"):
+            launch(name, *worker, "--webui-port", "0", "--work-dir", str(tmp_path / name), master)
+        spec = topic.spec()
+        settings = {"topic": spec.topic, "namespace": spec.namespace, "table": spec.table, "schema": spec.schema}
+        ours = {
+            "KAFKA_LAKE_SPARK_MASTER": master,
+            "KAFKA_LAKE_BOOTSTRAP_SERVERS": kafka_resource.cluster().bootstrap_servers,
+            "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
+            "PYICEBERG_CATALOG__LAKE__URI": catalog_resource.properties["uri"],
+            "PYICEBERG_CATALOG__LAKE__WAREHOUSE": catalog_resource.properties["warehouse"],
+        }
+        inherited = {k: v for k, v in {**os.environ, **environment}.items() if v is not None}
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, json.dumps(settings)],
+            env={**inherited, **ours},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {"rows": 40, "executors": 2}
+    view(spec).assert_exactly_once(topic.ledger)
