@@ -51,7 +51,7 @@ class Going:
 
     def ended(self) -> str | None:
         assert self.done is not None
-        self.done.result(60)
+        self.done.result(120)
         return self.steadily.ended
 
     def total(self, attribute: str) -> int:
@@ -72,7 +72,7 @@ def going(
             made.steadily.stop.requested = True
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 30) -> None:
+def eventually(condition: Callable[[], Any], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it didn't come to that"
@@ -134,7 +134,7 @@ def test_a_wish_to_stop_leaves_whole_commits_and_nothing_else(
             staged.set()
 
     with going(spec, systems(), on_step=on_step) as run:
-        assert staged.wait(60)
+        assert staged.wait(120)
         run.steadily.stop.requested = True
         assert run.ended() == "it was asked to stop"
     view(spec).assert_exactly_once(topic.ledger)
@@ -343,7 +343,7 @@ def test_dagsters_terminate_ends_the_run_and_nothing_is_left_behind(
     try:
         number = 0
         while number < 2:
-            eventually(lambda: see.catalog.table(see.spec.identifier) and see.ids() == list(range(number + 1)), 120)  # noqa: B023
+            eventually(lambda: see.catalog.table(see.spec.identifier) and see.ids() == list(range(number + 1)))  # noqa: B023
             number += 1
             topic.send_ids([number])
         with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
@@ -351,7 +351,7 @@ def test_dagsters_terminate_ends_the_run_and_nothing_is_left_behind(
             (run,) = instance.get_runs()
             instance.report_run_canceling(run)
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=120)
             assert [each.status for each in instance.get_runs()] == [dg.DagsterRunStatus.CANCELED], said
     finally:
         process.kill()
