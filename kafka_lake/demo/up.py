@@ -24,7 +24,8 @@ Trickle = Callable[[Event], None]
 def stay_up(ports: Ports, demo: bool, rate: float, say: Callable[[str], None]) -> None:
     """Run the local stack until a signal or until one of its servers ends; nothing is left behind.
 
-    A Spark Connect server is started unless ``SPARK_REMOTE`` names one.
+    A Spark Connect server is started unless ``SPARK_REMOTE`` names one. It may die, and is started again then; only if
+    it dies too often, that ends the stack.
 
     Args:
         ports: Where the servers listen.

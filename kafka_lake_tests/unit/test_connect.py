@@ -14,6 +14,7 @@ from typing import Self
 import pytest
 
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.spark import __main__ as alone
 from kafka_lake.spark import warm
 from kafka_lake.spark.connect import ConnectServer
 from kafka_lake.spark.process import ServerProcess, port_open
@@ -156,3 +157,38 @@ def test_a_session_can_ask_how_many_tasks_run_at_once(master: str, cores: int | 
     catalog = LakeCatalog("lake", {"type": "rest", "uri": "http://127.0.0.1:1"})
     told = local_conf(catalog, master, "", {}).get("spark.default.parallelism")
     assert told == (None if cores is None else str(cores))
+
+
+def test_alone_it_says_what_is_wrong_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["kafka_lake.spark", "--work-dir", str(tmp_path / "connect")]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--conf", "spark.x"])
+    with pytest.raises(SystemExit):
+        alone.main()
+    assert "--conf spark.x: write KEY=VALUE" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.setenv("KAFKA_LAKE_CONNECT_HEAP", "much")
+    with pytest.raises(SystemExit, match="KAFKA_LAKE_CONNECT_HEAP=much is no size"):
+        alone.main()
+    assert not (tmp_path / "connect").exists()
+
+
+def test_alone_it_is_a_server_with_the_catalog_and_what_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept: list[WarmServer] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KAFKA_LAKE_CONNECT_IDLE", "never")
+    monkeypatch.setattr("kafka_lake.spark.__main__.spark_jars", lambda: "")
+    monkeypatch.setattr("kafka_lake.spark.connect.spark_jars", lambda: "")
+    monkeypatch.setattr(alone, "run_in_foreground", lambda server, *_: kept.append(server))
+    given = ["--work-dir", "connect", "--port", "17", "--master", "local[3]", "--conf", "spark.x=1=2"]
+    monkeypatch.setattr(sys, "argv", ["kafka_lake.spark", *given])
+    alone.main()
+    (server,) = kept
+    assert server.remote == "sc://127.0.0.1:17"
+    conf = server._connect.spark_conf()
+    assert (conf["spark.master"], conf["spark.default.parallelism"], conf["spark.x"]) == ("local[3]", "3", "1=2")
+    assert conf["spark.sql.catalog.lake"] == "org.apache.iceberg.spark.SparkCatalog"
