@@ -5,6 +5,8 @@ metadata file at every look at a table, and copies all of it, snapshot by snapsh
 six seconds at five thousand snapshots.
 """
 
+import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,13 +14,15 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot, SnapshotLogEntry
 
 T = TypeVar("T")
 
 _TABLES = 1_000
 _SNAPSHOTS = 20_000
+
+_UUID = re.compile(r'"table-uuid"\s*:\s*"([^"]+)"')
 
 
 class ParsedFiles:
@@ -51,6 +55,34 @@ class ParsedFiles:
                 self._snapshots -= len(self._kept.popitem(last=False)[1].snapshots)
         return found
 
+    def newest(self, table_uuid: str) -> TableMetadata | None:
+        """Return what is kept of a table that was asked for last; None if nothing is."""
+        with self._lock:
+            return next((each for each in reversed(self._kept.values()) if str(each.table_uuid) == table_uuid), None)
+
+
+def parse_by(known: TableMetadata, text: str) -> TableMetadata:
+    """Return what a metadata file says, by what is known of the same table from another one.
+
+    Snapshots never change, and nearly all are in both: to make them anew is most of what parsing takes.
+
+    Args:
+        known: Another version of the same table.
+        text: The file's content.
+    """
+    document = json.loads(text)
+    snapshots = {each.snapshot_id: each for each in known.snapshots}
+    log = {(each.snapshot_id, each.timestamp_ms): each for each in known.snapshot_log}
+    document["snapshots"] = [_same(snapshots.get(each["snapshot-id"]), each) for each in document.get("snapshots", ())]
+    document["snapshot-log"] = [
+        log.get((each["snapshot-id"], each["timestamp-ms"]), each) for each in document.get("snapshot-log", ())
+    ]
+    return TableMetadataUtil.parse_obj(document)
+
+
+def _same(known: Snapshot | None, written: dict[str, Any]) -> Snapshot | dict[str, Any]:
+    return known if known is not None and known.manifest_list == written.get("manifest-list") else written
+
 
 def spare_pyiceberg() -> None:
     """Make PyIceberg parse each metadata file once, and share between copies what never changes; done once."""
@@ -59,14 +91,22 @@ def spare_pyiceberg() -> None:
     for kind in (Snapshot, SnapshotLogEntry, MetadataLogEntry):
         # All three are frozen models.
         kind.__deepcopy__ = _itself  # type: ignore[method-assign, assignment]
-    parsed, parse = ParsedFiles(_TABLES, _SNAPSHOTS), FromInputFile.table_metadata
+    parsed = ParsedFiles(_TABLES, _SNAPSHOTS)
+    parse, parse_raw = FromInputFile.table_metadata, TableMetadataUtil.parse_raw
 
     @wraps(parse)
     def table_metadata(input_file: Any, *args: Any, **options: Any) -> TableMetadata:
         return parsed.get(input_file.location, lambda: parse(input_file, *args, **options))
 
+    @wraps(parse_raw)
+    def parse_text(data: str) -> TableMetadata:
+        uuid = _UUID.search(data)
+        known = parsed.newest(uuid[1]) if uuid else None
+        return parse_by(known, data) if known else parse_raw(data)
+
     table_metadata.spared = True  # type: ignore[attr-defined]
     FromInputFile.table_metadata = staticmethod(table_metadata)  # type: ignore[method-assign]
+    TableMetadataUtil.parse_raw = staticmethod(parse_text)  # type: ignore[method-assign]
 
 
 def _itself(model: T, _memo: dict[int, Any] | None = None) -> T:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 
 from kafka_lake.kafka.offsets import Position, TopicIdentity
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.metadata import ParsedFiles
+from kafka_lake.lake.metadata import ParsedFiles, parse_by
 from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state
 from kafka_lake.lake.tables import ensure_table, schema_of
 
@@ -108,3 +108,26 @@ def test_of_the_parsed_files_those_used_last_are_kept_within_bounds(catalog: Lak
         for location in ("a", "b", "a", "c", "a", "b"):
             assert ask(files, location) is small
         assert parsed == ["a", "b", "c", "b"]
+
+
+def test_what_is_known_of_a_table_spares_most_of_the_next_parse(catalog: LakeCatalog) -> None:
+    known = loaded(catalog).metadata
+    table = loaded(catalog)
+    table.append(pa.Table.from_pydict({"id": [3]}))
+    text = Path(table.metadata_location.removeprefix("file://")).read_text()
+    began = time.process_time()
+    plain = TableMetadataV2.model_validate_json(text)
+    halfway = time.process_time()
+    spared = parse_by(known, text)
+    assert time.process_time() - halfway < 0.7 * (halfway - began)
+    assert spared == plain
+    assert spared.snapshots[0] is known.snapshots[0]
+
+
+def test_a_snapshot_of_the_same_id_with_other_files_is_not_taken_for_the_known_one(catalog: LakeCatalog) -> None:
+    table = loaded(catalog)
+    document = json.loads(Path(table.metadata_location.removeprefix("file://")).read_text())
+    document["snapshots"][0]["manifest-list"] = "file:///elsewhere.avro"
+    other = parse_by(table.metadata, json.dumps(document))
+    assert other.snapshots[0].manifest_list == "file:///elsewhere.avro"
+    assert other.snapshots[1] is table.metadata.snapshots[1]
