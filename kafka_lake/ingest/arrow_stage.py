@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from pyiceberg.schema import sanitize_column_names
 from pyiceberg.table import Table
 from pyiceberg.transforms import UnknownTransform, VoidTransform
 from pyspark import cloudpickle
@@ -100,6 +101,8 @@ def why_not(spec: TopicTable, decoder: Decoder, target: Target, state: TableStat
         return "the table's properties ask for what Spark alone does"
     if metadata.sort_order().fields:
         return "files are sorted by Spark"
+    if sanitize_column_names(state.table.schema()) != state.table.schema():
+        return "a column's name is written by Spark only"
     if any(isinstance(f.transform, UnknownTransform | VoidTransform) for f in metadata.spec().fields):
         return "the partition transform is Spark's"
     if urlsplit(state.table.location()).scheme not in _SCHEMES:

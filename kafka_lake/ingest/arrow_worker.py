@@ -19,9 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 from pyiceberg.io import load_file_io
-from pyiceberg.io.pyarrow import _determine_partitions, schema_to_pyarrow, write_file
+from pyiceberg.io.fileformat import FileFormatFactory
+from pyiceberg.io.pyarrow import _determine_partitions, schema_to_pyarrow
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionKey
 from pyiceberg.table import WriteTask
+from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadataUtil
+from pyiceberg.typedef import Record
 
 REPORT = "report"
 
@@ -271,8 +276,8 @@ def _as(array: pa.Array, kind: pa.DataType) -> pa.Array | None:
     if array.type == kind:
         return array
     if pa.types.is_list(kind) and pa.types.is_list(array.type):
-        items = _as(array.values, kind.value_type)
-        return None if items is None else pa.ListArray.from_arrays(array.offsets, items, kind, mask=array.is_null())
+        items = _as(array.flatten(), kind.value_type)
+        return None if items is None else _list_like(array, items, kind)
     if not (pa.types.is_struct(kind) and pa.types.is_struct(array.type)):
         return None
     wanted = {f.name: f.type for f in kind}
@@ -280,6 +285,38 @@ def _as(array: pa.Array, kind: pa.DataType) -> pa.Array | None:
         return None
     parts = [_as(array.field(name), part) for name, part in wanted.items()]
     return None if None in parts else pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
+
+
+def _list_like(array: pa.Array, items: pa.Array, kind: Any) -> pa.Array:
+    """Return lists of the same lengths as those of an array, nulls where it has nulls, with other items."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False))]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, items, kind, mask=array.is_null())
+
+
+def shaped(array: pa.Array, kind: Any) -> pa.Array:
+    """Return an array as another type: fields of structs by name, those that it lacks as null, at every depth."""
+    if array.type == kind:
+        return array
+    if pa.types.is_struct(kind):
+        have = {array.type.field(i).name for i in range(array.type.num_fields)}
+        parts = [shaped(array.field(f.name), f.type) if f.name in have else pa.nulls(len(array), f.type) for f in kind]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
+    if pa.types.is_list(kind):
+        return _list_like(array, shaped(array.flatten(), kind.value_type), kind)
+    return array.cast(kind)
+
+
+def _small(field: pa.Field) -> pa.Field:
+    """Return a field as one of types with offsets of 32 bits, which is what Arrow's JSON and Spark give."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_small(f) for f in kind])
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = pa.list_(_small(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_small(kind.key_field), _small(kind.item_field))
+    return field.with_type({pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind))
 
 
 def _deep(text: pa.Array) -> bool:
@@ -369,7 +406,9 @@ class _Files:
         self._work = work
         self._metadata = TableMetadataUtil.parse_raw(work.metadata)
         self._io = load_file_io(dict(work.io), self._metadata.location)
-        self._columns = schema_to_pyarrow(self._metadata.schema(), include_field_ids=False)
+        self._columns = pa.schema([_small(f) for f in schema_to_pyarrow(self._metadata.schema())])
+        self._locations = load_location_provider(self._metadata.location, self._metadata.properties)
+        self._model = FileFormatFactory.get(FileFormat.PARQUET)
         self._rows: list[pa.Table] = []
         self._bytes = 0
         self._uuid = uuid4()
@@ -390,21 +429,39 @@ class _Files:
         rows = pa.concat_tables(self._rows)
         self._rows, self._bytes = [], 0
         columns = [
-            rows.column(f.name) if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in self._columns
+            shaped(rows.column(f.name).combine_chunks(), f.type)
+            if f.name in rows.column_names
+            else pa.nulls(len(rows), f.type)
+            for f in self._columns
         ]
-        rows = pa.table(columns, names=self._columns.names)
-        schema, spec = self._metadata.schema(), self._metadata.spec()
-        counter = len(self._files)
+        rows = pa.Table.from_arrays(columns, schema=self._columns)
+        spec = self._metadata.spec()
         if spec.is_unpartitioned():
-            tasks = [WriteTask(self._uuid, counter, schema, rows.to_batches())]
-        else:
-            tasks = [
-                WriteTask(
-                    self._uuid, counter + n, schema, part.arrow_table_partition.to_batches(), None, part.partition_key
-                )
-                for n, part in enumerate(_determine_partitions(spec, schema, rows))
-            ]
-        self._files += write_file(self._io, self._metadata, iter(tasks))
+            self._files.append(self._written(rows, None))
+            return
+        for part in _determine_partitions(spec, self._metadata.schema(), rows):
+            self._files.append(self._written(part.arrow_table_partition, part.partition_key))
+
+    def _written(self, rows: pa.Table, key: PartitionKey | None) -> DataFile:
+        # Not by PyIceberg's write_file, which makes null lists of structs empty ones.
+        name = WriteTask(self._uuid, len(self._files), self._metadata.schema(), []).generate_data_file_filename(
+            "parquet"
+        )
+        output = self._io.new_output(self._locations.new_data_location(name, key))
+        with self._model.create_writer(output, self._metadata.schema(), self._metadata.properties) as writer:
+            writer.write(rows)
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=output.location,
+            file_format=FileFormat.PARQUET,
+            partition=key.partition if key else Record(),
+            file_size_in_bytes=len(output),
+            sort_order_id=None,
+            spec_id=self._metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **writer.result().to_serialized_dict(),
+        )
 
 
 def _dumped(report: Report) -> bytes:

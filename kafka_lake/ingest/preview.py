@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T
 
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.audit import ColumnNote, noted
@@ -104,7 +105,7 @@ def _previewed(spec: TopicTable, systems: Systems, sample: DataFrame) -> Preview
         if settled:
             break
     decoded = decoder.decode(sample, want.target, max_record_bytes=spec.max_record_bytes)
-    changes = _changes(spec, state, rows_of(decoded, spec), want)
+    changes = _changes(spec, state, rows_of(decoded, spec).schema, want)
     ignored = (*want.ignored, *(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new"))
     done = [c for c in (*want.renamed, *changes) if c not in ignored]
     return Preview(
@@ -123,8 +124,8 @@ def _counted(decoder: Decoder, sample: DataFrame, want: Wanted) -> dict[str, Any
     return counted
 
 
-def _changes(spec: TopicTable, state: TableState | None, rows: DataFrame, want: Wanted) -> list[Change]:
-    if has_variant(rows.schema):
+def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, want: Wanted) -> list[Change]:
+    if has_variant(rows):
         return []
     schema = schema_of(arrow_columns(rows, want.target.columns))
     if state is None:

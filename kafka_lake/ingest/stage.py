@@ -28,6 +28,7 @@ from kafka_lake.ingest.decode.frame import (
     TRANSFORM_ERROR,
     dead_letters_of,
     marks_errors,
+    row_type,
     rows_of,
     transform_errors,
     transformed,
@@ -50,6 +51,7 @@ from kafka_lake.lake.evolution import Conflict
 from kafka_lake.lake.positions import LOSSES, POSITION, RESET, RUN_ID, TableState, read_state, row_count, summary_of
 from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables import apply_changes, ensure_table, evolve_layout, schema_of
+from kafka_lake.spark.resource import PARALLELISM
 
 _TARGET_FILE_BYTES = 128 << 20
 _ROWS_WORTH_A_TASK = 250_000
@@ -175,11 +177,11 @@ def create_table(spec: TopicTable, systems: Systems, records: DataFrame) -> None
             "that isn't null, so there are no columns to make a table of.",
             "Check format:, declare the columns with schema: or schema_file:, or wait for other records.",
         )
-    rows = rows_of(decoder.decode(records, want.target, messages=False), spec)
-    if has_variant(rows.schema):
-        create_variant_table(spec, systems, rows.schema)
+    kind = _row_type(spec, decoder, records, want.target)
+    if has_variant(kind):
+        create_variant_table(spec, systems, kind)
         return
-    schema = schema_of(arrow_columns(rows, want.target.columns))
+    schema = schema_of(arrow_columns(kind, want.target.columns))
     ensure_table(
         systems.catalog,
         spec.identifier,
@@ -192,11 +194,20 @@ def create_table(spec: TopicTable, systems: Systems, records: DataFrame) -> None
     )
 
 
-def arrow_columns(rows: DataFrame, declared: T.StructType) -> Any:
+def _row_type(spec: TopicTable, decoder: Decoder, records: DataFrame, target: Target) -> T.StructType:
+    """Return the columns of a table's rows; asked of Spark only where a transform has a say."""
+    if spec.transform is None:
+        return row_type(target.columns, spec)
+    decoded = decoder.decode(records, target, max_record_bytes=spec.max_record_bytes, messages=False)
+    kind: T.StructType = rows_of(decoded, spec).schema
+    return kind
+
+
+def arrow_columns(rows: T.StructType, declared: T.StructType) -> Any:
     """Return the Arrow schema of a table's rows, required where the declared columns are, and with their comments."""
     # Whether a column is required is the declaration's to say, not the optimizer's.
     required = {f.name for f in declared if not f.nullable}
-    kinds = [T.StructField(f.name, nullable_all(f.dataType), f.name not in required) for f in rows.schema]
+    kinds = [T.StructField(f.name, nullable_all(f.dataType), f.name not in required) for f in rows]
     return documented(to_arrow_schema(T.StructType(kinds)), declared)
 
 
@@ -245,8 +256,7 @@ def stage(
             name = branch_name(run_id, state.head or 0)
             want = wanted(spec, decoder, state)
             refuse(spec, want.refused)
-            decoded = decoder.decode(records, want.target, max_record_bytes=spec.max_record_bytes, messages=False)
-            left_out = _evolve(spec, state, rows_of(decoded, spec, topic_id), want)
+            left_out = _evolve(spec, state, _row_type(spec, decoder, records, want.target), want)
             state = replace(state, table=state.table.refresh())
             told = {**marks, **decoder.marks()}
             batch = _Batch(spec, systems, state, plan, records, decoder, want.target, name, run_id, told)
@@ -304,9 +314,9 @@ def stage(
     )
 
 
-def _evolve(spec: TopicTable, state: TableState, rows: DataFrame, want: Wanted) -> tuple[Change, ...]:
+def _evolve(spec: TopicTable, state: TableState, rows: T.StructType, want: Wanted) -> tuple[Change, ...]:
     """Give the table what the rows need, and return what the topic's policy leaves out of it."""
-    if has_variant(rows.schema):
+    if has_variant(rows):
         return ()
     table = state.table
     if want.renamed:
@@ -379,12 +389,7 @@ def _stage_dead_letters(
         fresh = without(letters, known)
         known_failed = letters.count() - fresh.count()
         letters = fresh
-    # Never back: a killed run may have been further in some partitions than this plan is.
-    furthest = {**plan.after.offsets}
-    for partition, offset in position.offsets.items() if position else ():
-        furthest[partition] = max(offset, furthest.get(partition, 0))
-    carried = replace(plan.after, offsets=furthest)
-    summary = {POSITION: carried.to_json(), RUN_ID: run_id, STAGED_WITH: str(primary.appended)}
+    summary = {POSITION: _furthest(plan.after, position).to_json(), RUN_ID: run_id, STAGED_WITH: str(primary.appended)}
     spark, identifier = systems.spark(), spec.dead_letter_table
     assert state.head is not None, "ensure_table gives every table a first snapshot"
     branch = StagingBranch(spark, systems.catalog, identifier, primary.branch.name, state.head)
@@ -399,6 +404,14 @@ def _stage_dead_letters(
         staged.branch.discard()
         return None, known_failed
     return staged, known_failed
+
+
+def _furthest(after: Position, before: Position | None) -> Position:
+    # Never back: a killed run may have been further in some partitions than this plan is.
+    furthest = {**after.offsets}
+    for partition, offset in before.offsets.items() if before else ():
+        furthest[partition] = max(offset, furthest.get(partition, 0))
+    return replace(after, offsets=furthest)
 
 
 def added_rows(systems: Systems, identifier: tuple[str, str], staged: StagedTable) -> DataFrame:
@@ -623,7 +636,7 @@ def _tasks(state: TableState, plan: Plan, spark: Any) -> int:
     rows, size = int(summary.get("total-records", 0)), int(summary.get("total-files-size", 0))
     per_row = size / rows if rows else _GUESSED_BYTES_PER_ROW
     by_bytes = -(-int(plan.records_at_most * per_row) // _TARGET_FILE_BYTES)
-    cores = int(spark.conf.get("kafka-lake.cores", "2"))
+    cores = int(spark.conf.get(PARALLELISM, "2"))
     by_work = min(-(-plan.records_at_most // _ROWS_WORTH_A_TASK), cores)
     # Each Kafka partition takes a consumer of its own to open: many are opened on all cores.
     by_partitions = min(-(-len(plan.ranges) // _PARTITIONS_WORTH_A_TASK), cores)

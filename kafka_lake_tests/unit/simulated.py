@@ -790,6 +790,9 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
             "wanted": lambda *_: NOTHING_NEW,
             "refuse": nothing,
             "_evolve": lambda *_: (),
+            "_row_type": nothing,
+            # What simulates Spark knows Spark's own functions only.
+            "why_not": lambda *_: "simulated",
             "rows_of": rows_of,
             "transformed": rows_of,
             "marks_errors": nothing,

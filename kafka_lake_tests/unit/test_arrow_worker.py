@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.ingest.arrow_worker import Parser, Report, Span, Work, _dumped, _Spans, decode, loaded
+from kafka_lake.ingest.arrow_worker import Parser, Report, Span, Work, _dumped, _Spans, decode, loaded, shaped
 from kafka_lake.ingest.audit import partitions_of
 
 FIELDS = pa.schema(
@@ -264,3 +264,14 @@ def test_spans_of_whole_ranges_are_distinct() -> None:
     assert sorted(spans.all(), key=lambda s: s.first) == [Span(0, 10_000, 0, 9_999), Span(0, 5_000, 200_000, 204_999)]
     (rows,) = partitions_of(spans.all())
     assert (rows.rows, rows.distinct) == (15_000, 15_000)
+
+
+def test_fields_are_matched_by_name_and_nulls_stay_null() -> None:
+    have = pa.list_(pa.struct([("a", pa.int64()), ("b", pa.string())]))
+    want = pa.list_(pa.struct([("b", pa.string()), ("c", pa.float64()), ("a", pa.int64())]))
+    lists = pa.array([[{"a": 9}], None, [], [None, {"a": 1, "b": "x"}]], have)
+    expected = [None, [], [None, {"a": 1, "b": "x", "c": None}]]
+    assert shaped(lists.slice(1), want).to_pylist() == expected
+    structs = pa.StructArray.from_arrays([lists], ["l"], mask=pa.array([False, False, True, False]))
+    made = shaped(structs.slice(1), pa.struct([("k", pa.binary()), ("l", want)])).to_pylist()
+    assert made == [{"k": None, "l": None}, None, {"k": None, "l": expected[2]}]

@@ -5,6 +5,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.decode import TRANSFORM_FAILED
@@ -12,6 +13,23 @@ from kafka_lake.ingest.topic_table import TopicTable
 
 TRANSFORM_ERROR = "_error"
 """A transform may put text into a column of this name; rows where it isn't null are dead letters for that reason."""
+
+METADATA = T.StructType(
+    [
+        T.StructField("topic", T.StringType()),
+        T.StructField("topic_id", T.StringType()),
+        T.StructField("partition", T.IntegerType()),
+        T.StructField("offset", T.LongType()),
+        T.StructField("timestamp", T.TimestampType()),
+        T.StructField("timestamp_type", T.StringType()),
+        T.StructField("key", T.BinaryType()),
+        T.StructField(
+            "headers",
+            T.ArrayType(T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])),
+        ),
+    ]
+)
+"""The metadata column: where a row came from."""
 
 _TIMESTAMP_TYPES = {0: "CreateTime", 1: "LogAppendTime"}
 _NO_TIMESTAMP_TYPE = -1
@@ -29,6 +47,17 @@ def rows_of(decoded: DataFrame, spec: TopicTable, topic_id: str | None = None) -
         ConfigurationError: As `transformed`.
     """
     return without_errors(transformed(decoded, spec, topic_id), spec)
+
+
+def row_type(columns: T.StructType, spec: TopicTable) -> T.StructType:
+    """Return what `rows_of` gives for a topic without a transform.
+
+    Args:
+        columns: Those of ``decoded``.
+        spec: Its metadata column counts.
+    """
+    metadata = [T.StructField(spec.metadata_column, METADATA)] if spec.metadata_column else []
+    return T.StructType([*columns.fields, *metadata])
 
 
 def transformed(decoded: DataFrame, spec: TopicTable, topic_id: str | None = None) -> DataFrame:
