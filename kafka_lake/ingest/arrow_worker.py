@@ -18,14 +18,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
-from pyiceberg.io import load_file_io
+from pyiceberg.io import OutputFile, load_file_io
 from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import _determine_partitions, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.table import WriteTask
 from pyiceberg.table.locations import load_location_provider
-from pyiceberg.table.metadata import TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Record
 
 REPORT = "report"
@@ -54,7 +54,8 @@ class Work:
         topic_id: Its id; None if the brokers have none to tell.
         metadata_column: Struct that says where a row came from; None for none.
         max_record_bytes: Longer values are handed back; None for no limit.
-        file_bytes: Bytes of Arrow columns that become one data file, for each of the table's partitions in them.
+        group_bytes: Bytes of Arrow columns that become one row group, where the table has no partitions.
+        file_bytes: Bytes of them that become one data file; for each of the table's partitions in them, if it has any.
     """
 
     metadata: str
@@ -66,7 +67,8 @@ class Work:
     topic_id: str | None
     metadata_column: str | None
     max_record_bytes: int | None
-    file_bytes: int = 256 << 20
+    group_bytes: int = 32 << 20
+    file_bytes: int = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -400,34 +402,40 @@ class _Spans:
 
 
 class _Files:
-    """Gathers rows and writes them as data files of a table, one for each of its partitions at a time."""
+    """Gathers rows and writes them as data files of a table.
+
+    Where the table has no partitions, a file gets a row group whenever enough has been gathered, so that the memory
+    stays small and warm. Else each of the partitions gets a file of its own then.
+    """
 
     def __init__(self, work: Work) -> None:
         self._work = work
         self._metadata = TableMetadataUtil.parse_raw(work.metadata)
+        self._whole = self._metadata.spec().is_unpartitioned()
         self._io = load_file_io(dict(work.io), self._metadata.location)
         self._columns = pa.schema([_small(f) for f in schema_to_pyarrow(self._metadata.schema())])
         self._locations = load_location_provider(self._metadata.location, self._metadata.properties)
-        self._model = FileFormatFactory.get(FileFormat.PARQUET)
         self._rows: list[pa.Table] = []
         self._bytes = 0
         self._uuid = uuid4()
-        self._files: list[Any] = []
+        self._open: _File | None = None
+        self._files: list[DataFile] = []
 
     def add(self, rows: pa.Table) -> None:
         self._rows.append(rows)
         self._bytes += rows.nbytes
-        if self._bytes >= self._work.file_bytes:
+        if self._bytes >= (self._work.group_bytes if self._whole else self._work.file_bytes):
             self._write()
 
-    def close(self) -> list[Any]:
+    def close(self) -> list[DataFile]:
         if self._rows:
             self._write()
+        self._roll()
         return self._files
 
     def _write(self) -> None:
         rows = pa.concat_tables(self._rows)
-        self._rows, self._bytes = [], 0
+        size, self._rows, self._bytes = self._bytes, [], 0
         columns = [
             shaped(rows.column(f.name).combine_chunks(), f.type)
             if f.name in rows.column_names
@@ -435,32 +443,57 @@ class _Files:
             for f in self._columns
         ]
         rows = pa.Table.from_arrays(columns, schema=self._columns)
-        spec = self._metadata.spec()
-        if spec.is_unpartitioned():
-            self._files.append(self._written(rows, None))
+        if self._whole:
+            self._open = self._open or self._begun(None)
+            self._open.write(rows, size)
+            if self._open.size >= self._work.file_bytes:
+                self._roll()
             return
-        for part in _determine_partitions(spec, self._metadata.schema(), rows):
-            self._files.append(self._written(part.arrow_table_partition, part.partition_key))
+        for part in _determine_partitions(self._metadata.spec(), self._metadata.schema(), rows):
+            self._open = self._begun(part.partition_key)
+            self._open.write(part.arrow_table_partition, 0)
+            self._roll()
 
-    def _written(self, rows: pa.Table, key: PartitionKey | None) -> DataFile:
-        # Not by PyIceberg's write_file, which makes null lists of structs empty ones.
-        name = WriteTask(self._uuid, len(self._files), self._metadata.schema(), []).generate_data_file_filename(
-            "parquet"
-        )
-        output = self._io.new_output(self._locations.new_data_location(name, key))
-        with self._model.create_writer(output, self._metadata.schema(), self._metadata.properties) as writer:
-            writer.write(rows)
+    def _roll(self) -> None:
+        if self._open is not None:
+            self._files.append(self._open.closed())
+            self._open = None
+
+    def _begun(self, key: PartitionKey | None) -> "_File":
+        task = WriteTask(self._uuid, len(self._files), self._metadata.schema(), [])
+        name = task.generate_data_file_filename("parquet")
+        return _File(self._metadata, self._io.new_output(self._locations.new_data_location(name, key)), key)
+
+
+class _File:
+    """A data file in the making.
+
+    Not by PyIceberg's write_file, which writes one table at a time and makes null lists of structs empty ones.
+    """
+
+    def __init__(self, metadata: TableMetadata, output: OutputFile, key: PartitionKey | None) -> None:
+        self.size = 0
+        self._metadata, self._output, self._key = metadata, output, key
+        model = FileFormatFactory.get(FileFormat.PARQUET)
+        self._writer = model.create_writer(output, metadata.schema(), metadata.properties)
+
+    def write(self, rows: pa.Table, size: int) -> None:
+        self._writer.write(rows)
+        self.size += size
+
+    def closed(self) -> DataFile:
+        statistics = self._writer.close()
         return DataFile.from_args(
             content=DataFileContent.DATA,
-            file_path=output.location,
+            file_path=self._output.location,
             file_format=FileFormat.PARQUET,
-            partition=key.partition if key else Record(),
-            file_size_in_bytes=len(output),
+            partition=self._key.partition if self._key else Record(),
+            file_size_in_bytes=len(self._output),
             sort_order_id=None,
             spec_id=self._metadata.default_spec_id,
             equality_ids=None,
             key_metadata=None,
-            **writer.result().to_serialized_dict(),
+            **statistics.to_serialized_dict(),
         )
 
 
