@@ -152,6 +152,8 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         from kafka_lake.spark.jars import ensure_jars
         from kafka_lake.spark.java import java_env
 
+        # Left by a Connect session of the process that this one was started by; PySpark would look for its server.
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
         os.environ.update(java_env())
         jars = ",".join(str(jar) for jar in ensure_jars("spark"))
         master = os.environ.get("KAFKA_LAKE_SPARK_MASTER") or "local[*]"

@@ -59,6 +59,8 @@ def server(project: Path, catalog_resource: CatalogResource) -> Iterator[WarmSer
     connect = ConnectSettings(heap="768m").server(project / "connect", 0, conf)
     with WarmServer(connect, None, print) as running, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_REMOTE", running.remote)
+        # PySpark sets it with the first session; here it is taken back.
+        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
         yield running
 
 

@@ -104,6 +104,8 @@ def test_one_partition_and_the_checks_alone_from_the_launchpad(tmp_path, monkeyp
         # Set and deleted, so that what the stack sets is undone after the test too.
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
+    # As a process leaves it to its children that has had a Connect session.
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
     with Stack(use_free_ports(monkeypatch), lambda line: None) as stack:
         bootstrap = stack.start_broker()
         topics.ensure_topic(bootstrap, orders.TOPIC, orders.PARTITIONS)
