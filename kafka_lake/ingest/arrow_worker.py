@@ -235,14 +235,12 @@ class Parser:
         lines = pa.concat_arrays([values, pa.array([b""], values.type)])
         joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines), b"\n")
         block = joined[0].as_buffer()
-        table = self._read(block, self._unexpected)
-        if table is None and self._unexpected == "error" and not _deep(text):
+        table = None if self._unexpected == "infer" else self._read(block, self._unexpected)
+        if table is None and self._unexpected != "ignore" and not _deep(text):
             # Fields that are null wherever they are need no column. To see that costs more, so it is kept in mind.
             table = self._read(block, "infer")
             if table is not None:
                 self._unexpected = "infer"
-        elif table is not None and self._unexpected == "infer" and _deep(text):
-            table = None
         # Each value begins and ends an object, so each has one at least; more are more rows.
         return table if table is not None and len(table) == len(values) else None
 

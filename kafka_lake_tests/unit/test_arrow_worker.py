@@ -152,6 +152,15 @@ def test_levels_without_end_do_no_harm(ignore: bool) -> None:
     assert fits == [ignore, ignore]
 
 
+def test_levels_without_end_do_no_harm_once_types_are_inferred() -> None:
+    parser = Parser(FIELDS, False)
+    _, fits = parser.parse(pa.array([b'{"id": 1, "null": null}'], pa.binary()))
+    assert fits.all()
+    deep = b'{"id": 2, "deep": %s%s}' % (b"[" * 500_000, b"]" * 500_000)
+    _, fits = parser.parse(pa.array([b'{"id": 3, "null": null}', deep], pa.binary()))
+    assert not fits[1]
+
+
 def test_many_broken_values_are_given_up_soon() -> None:
     parser = Parser(FIELDS, False)
     looked_at = 0
