@@ -5,7 +5,6 @@ No exactly-once, no schema rules, no dead letters, no metadata column, no catalo
 
 import json
 import os
-import subprocess
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -18,10 +17,8 @@ from pyarrow import json as arrow_json
 from pyarrow import parquet
 
 from benchmarks.data import SHAPES, Shape, Topic
-from benchmarks.meter import PeakMemory
-from benchmarks.ours import Moment, environment
+from benchmarks.ours import Moment, measured
 from benchmarks.results import Repeat
-from kafka_lake.errors import KafkaLakeError
 
 _BATCH = 50_000
 
@@ -110,17 +107,8 @@ def limit(bootstrap: str, broker: int, topic: Topic, folder: Path, write: bool) 
         "size": topic.size,
         "target": str(target) if write else None,
     }
-    log = folder / "limit.log"
-    with log.open("w") as errors:
-        command = [sys.executable, "-m", "benchmarks.limits", json.dumps(task)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment()) as child:
-            assert child.stdout is not None
-            with PeakMemory(child.pid) as memory:
-                line = child.stdout.readline()
-                peak = memory.take()
-    if not line:
-        raise KafkaLakeError(f"The limit on {topic.shape.name} could not be measured.", f"See {log}.")
-    repeat = replace(Repeat(**json.loads(line)), peak_memory=peak)
+    failure = f"The limit on {topic.shape.name} could not be measured."
+    [repeat] = measured("benchmarks.limits", task, folder / "limit.log", 1, failure)
     if write:
         repeat = replace(repeat, files=1, bytes=target.stat().st_size, rows=parquet.read_metadata(target).num_rows)
         target.unlink()

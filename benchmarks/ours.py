@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.data import SHAPES, Topic
 from benchmarks.meter import TICK_SECONDS, PeakMemory, adopt_orphans, cpu_seconds
@@ -151,28 +152,41 @@ def cold_and_warm(bootstrap: str, broker: int, topic: Topic, engine: Engine, fol
         "tables": names,
         "begin": asdict(start),
     }
-    repeats = []
-    with ExitStack() as stack:
-        log = stack.enter_context((folder / "engine.log").open("w"))
-        command = [sys.executable, "-m", "benchmarks.ours", json.dumps(task)]
-        child = stack.enter_context(
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment())
-        )
-        memory = stack.enter_context(PeakMemory(child.pid))
-        assert child.stdout is not None
-        for line in child.stdout:
-            repeats.append(replace(Repeat(**json.loads(line)), peak_memory=memory.take()))
-    if child.returncode or len(repeats) != len(names):
-        raise KafkaLakeError(f"The ingest of {topic.shape.name} failed.", f"See {folder / 'engine.log'}.")
+    failure = f"The ingest of {topic.shape.name} failed."
+    repeats = measured("benchmarks.ours", task, folder / "engine.log", len(names), failure)
     catalog = catalog_in(folder).open()
     return [verified(repeat, catalog, name) for repeat, name in zip(repeats, names, strict=True)]
 
 
-def environment() -> dict[str, str]:
-    """Return the environment of a process that is measured: this one's, this package found, no Connect server used."""
+def measured(module: str, task: Mapping[str, Any], log: Path, count: int, failure: str) -> list[Repeat]:
+    """Run a module in a process of its own and return the repeats that it prints, each with its peak of memory.
+
+    Args:
+        module: Its ``main`` takes the task as JSON, and prints a repeat's JSON a line.
+        task: What it shall do.
+        log: File for what else it says.
+        count: How many repeats it shall print.
+        failure: What a user reads if it doesn't.
+
+    Raises:
+        KafkaLakeError: If the process fails, or prints more or less.
+    """
+    # This package is found, and no Connect server is used.
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     inherited = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
-    return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, "-m", module, json.dumps(task)]
+    with ExitStack() as stack:
+        errors = stack.enter_context(log.open("w"))
+        child = stack.enter_context(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        )
+        memory = stack.enter_context(PeakMemory(child.pid))
+        assert child.stdout is not None
+        repeats = [replace(Repeat(**json.loads(line)), peak_memory=memory.take()) for line in child.stdout]
+    if child.returncode or len(repeats) != count:
+        raise KafkaLakeError(failure, f"See {log}.")
+    return repeats
 
 
 def main() -> None:

@@ -6,9 +6,10 @@ two no record passes through the JVM again, and none that the two ways could dis
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -55,6 +56,7 @@ class ByArrow:
         counts: records, tombstones, oldest_ms and newest_ms, of all that is not in the rest.
         rest: The records that it left to others, with the columns of the Kafka source; None if there are none.
         spans: The rows by task and Kafka partition.
+        work: What its tasks were told.
         frame: What keeps the rest.
     """
 
@@ -62,6 +64,7 @@ class ByArrow:
     counts: Mapping[str, Any]
     rest: DataFrame | None
     spans: tuple[Span, ...]
+    work: Work
     frame: DataFrame
 
     def discard(self, table: Table) -> None:
@@ -172,24 +175,19 @@ def by_arrow(
         "newest_ms": merged.newest_ms,
         "observed": None,
     }
-    return ByArrow(_of(state.table, merged.files), counts, left, merged.spans, frame)
+    return ByArrow(_of(state.table, merged.files), counts, left, merged.spans, work, frame)
 
 
-def rows_by_arrow(
-    spec: TopicTable, rows: DataFrame, target: Target, state: TableState, plan: Plan
-) -> tuple[Any, ...] | None:
+def rows_by_arrow(work: Work, rows: DataFrame, table: Table) -> tuple[Any, ...] | None:
     """Write a table's rows as data files, which no snapshot knows yet, and return those; None if Arrow can't.
 
     Args:
-        spec: The topic's settings.
+        work: As `by_arrow`, which was able to, told it to its tasks.
         rows: With the table's columns.
-        target: As for `by_arrow`, which was able to.
-        state: The table.
-        plan: The batch.
+        table: The table.
     """
-    frame = rows.mapInArrow(arrow_worker.write(_work(spec, target, state.table, plan)), f"{REPORT} binary")
-    reports = _reports(frame)
-    return None if reports is None else _of(state.table, _merged(reports).files)
+    reports = _reports(rows.mapInArrow(arrow_worker.write(work), f"{REPORT} binary"))
+    return None if reports is None else _of(table, _merged(reports).files)
 
 
 def added(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,7 +196,7 @@ def added(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
     for name in ("records", "tombstones", "failed", "wrong_type"):
         both[name] = first[name] + second[name]
     for name, pick in (("oldest_ms", min), ("newest_ms", max)):
-        both[name] = pick((each[name] for each in (first, second) if each[name] is not None), default=None)
+        both[name] = _pick(pick, (first[name], second[name]))
     return both
 
 
@@ -236,26 +234,19 @@ def _reports(frame: DataFrame) -> list[Report] | None:
 
 
 def _merged(reports: Sequence[Report]) -> Report:
-    whole = Report()
-    for each in reports:
-        stamps = [
-            pick((t for t in pair if t is not None), default=None)
-            for pick, pair in (
-                (min, (whole.oldest_ms, each.oldest_ms)),
-                (max, (whole.newest_ms, each.newest_ms)),
-            )
-        ]
-        whole = replace(
-            whole,
-            files=(*whole.files, *each.files),
-            records=whole.records + each.records,
-            tombstones=whole.tombstones + each.tombstones,
-            handed_back=whole.handed_back + each.handed_back,
-            oldest_ms=stamps[0],
-            newest_ms=stamps[1],
-            spans=(*whole.spans, *each.spans),
-        )
-    return whole
+    return Report(
+        tuple(chain.from_iterable(each.files for each in reports)),
+        sum(each.records for each in reports),
+        sum(each.tombstones for each in reports),
+        sum(each.handed_back for each in reports),
+        _pick(min, (each.oldest_ms for each in reports)),
+        _pick(max, (each.newest_ms for each in reports)),
+        tuple(chain.from_iterable(each.spans for each in reports)),
+    )
+
+
+def _pick(pick: Callable[..., int | None], stamps: Iterable[int | None]) -> int | None:
+    return pick((stamp for stamp in stamps if stamp is not None), default=None)
 
 
 def _of(table: Table, files: Sequence[Any]) -> tuple[Any, ...]:

@@ -30,7 +30,7 @@ from pyiceberg.typedef import Record
 
 REPORT = "report"
 
-_TRIMMED = b" \t\r\n"
+_TRIMMED = " \t\r\n"
 _DEEP = 512
 _SMALLEST_PIECE = 16
 _PATIENCE = 6
@@ -228,7 +228,7 @@ class Parser:
         except pa.ArrowInvalid:
             return None
         if not _are_objects(values):
-            text = pc.utf8_trim(text, characters=_TRIMMED.decode())
+            text = pc.utf8_trim(text, characters=_TRIMMED)
             values = text.cast(pa.binary())
             if not _are_objects(values):
                 return None
@@ -253,10 +253,11 @@ class Parser:
             )
         except pa.ArrowInvalid:
             return None
-        if unexpected == "infer":
-            table = _without_nulls(table, self.fields)
-        if table is None or table.schema.types != self.fields.types:
+        kind = pa.struct(list(self.fields))
+        if not _adds_nulls_only(pa.struct(list(table.schema)), kind):
             return None
+        if unexpected == "infer":
+            table = pa.Table.from_struct_array(shaped(table.to_struct_array().combine_chunks(), kind))
         # NaN and Infinity are no JSON.
         return table if all(_sound(table.column(name)) for name in self._critical) else None
 
@@ -265,26 +266,16 @@ def _are_objects(values: pa.Array) -> bool:
     return bool(pc.all(pc.and_(pc.starts_with(values, b"{"), pc.ends_with(values, b"}"))).as_py())
 
 
-def _without_nulls(table: pa.Table, fields: pa.Schema) -> pa.Table | None:
-    """Return the columns of a table, or None if it has others that aren't null wherever they are."""
-    whole = pa.struct(list(fields))
-    found = _as(table.to_struct_array().combine_chunks(), whole)
-    return None if found is None else pa.Table.from_struct_array(found)
-
-
-def _as(array: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    if array.type == kind:
-        return array
-    if pa.types.is_list(kind) and pa.types.is_list(array.type):
-        items = _as(array.flatten(), kind.value_type)
-        return None if items is None else _list_like(array, items, kind)
-    if not (pa.types.is_struct(kind) and pa.types.is_struct(array.type)):
-        return None
-    wanted = {f.name: f.type for f in kind}
-    if any(f.name not in wanted and not pa.types.is_null(f.type) for f in array.type):
-        return None
-    parts = [_as(array.field(name), part) for name, part in wanted.items()]
-    return None if None in parts else pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
+def _adds_nulls_only(found: Any, wanted: Any) -> bool:
+    """Return whether an inferred type is the one wanted, but for fields that are null wherever they are."""
+    if found == wanted:
+        return True
+    if pa.types.is_list(wanted) and pa.types.is_list(found):
+        return _adds_nulls_only(found.value_type, wanted.value_type)
+    if not (pa.types.is_struct(wanted) and pa.types.is_struct(found)):
+        return False
+    kinds = {f.name: f.type for f in wanted}
+    return all(_adds_nulls_only(f.type, kinds.get(f.name, pa.null())) for f in found)
 
 
 def _list_like(array: pa.Array, items: pa.Array, kind: Any) -> pa.Array:

@@ -524,11 +524,11 @@ class _Batch:
         branch.create()
         undo.callback(branch.discard)
         tasks = _tasks(self.state, self.plan, spark)
-        given = (self.spec, spark, self.records, self.target, self.state, self.plan, tasks)
-        arrow = None if doubt else by_arrow(*given)
-        staged = None if arrow is None else self._append_files(branch, arrow, tasks, undo)
-        if staged is not None:
-            return staged
+        if not doubt:
+            arrow = by_arrow(self.spec, spark, self.records, self.target, self.state, self.plan, tasks)
+            staged = None if arrow is None else self._append_files(branch, arrow, tasks, undo)
+            if staged is not None:
+                return staged
         rows, counted = self._decoded(self.records)
         return self._append_rows(branch, rows, tasks), counted(), self.records
 
@@ -542,7 +542,7 @@ class _Batch:
         marks = {**self.marks, DECODED_BY_ARROW: str(counts["records"])}
         if arrow.rest is not None:
             rows, counted = self._decoded(arrow.rest)
-            more = rows_by_arrow(self.spec, self._fitting(rows).coalesce(tasks), self.target, self.state, self.plan)
+            more = rows_by_arrow(arrow.work, self._fitting(rows).coalesce(tasks), self.state.table)
             if more is None:
                 arrow.discard(self.state.table)
                 return None
