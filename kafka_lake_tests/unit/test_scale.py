@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -63,25 +62,27 @@ def loaded(catalog: LakeCatalog) -> Table:
     return table
 
 
-def test_a_commit_to_an_old_table_takes_less_than_a_second(catalog: LakeCatalog) -> None:
+def test_a_commit_to_an_old_table_copies_none_of_its_snapshots(catalog: LakeCatalog) -> None:
     table = loaded(catalog)
-    before, began = head_of(table), time.process_time()
+    before, had = head_of(table), table.metadata.snapshots
     table.append(pa.Table.from_pydict({"id": [1]}))
-    # Where PyIceberg copies each snapshot again and again it is six.
-    assert time.process_time() - began < 1.5
+    # PyIceberg by itself copies each of them more than a dozen times.
+    assert all(new is old for new, old in zip(table.metadata.snapshots, had, strict=False))
     after = loaded(catalog)
     newest = list(ancestors(after, head_of(after)))
     assert len(newest) == SNAPSHOTS + 2
     assert newest[1].snapshot_id == before
 
 
-def test_the_whole_history_of_an_old_table_is_walked_at_once(catalog: LakeCatalog) -> None:
+def test_the_whole_history_of_an_old_table_is_walked_without_looking_its_snapshots_up(
+    catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = loaded(catalog)
-    began = time.process_time()
-    for _ in range(10):
-        assert len(list(ancestors(table, head_of(table)))) > SNAPSHOTS
-    # Looked up one by one, a single walk takes more than a second.
-    assert time.process_time() - began < 1.0
+    asked: list[int] = []
+    # Each of PyIceberg's look-ups goes through all.
+    monkeypatch.setattr(TableMetadataV2, "snapshot_by_id", lambda _metadata, snapshot: asked.append(snapshot))
+    assert len(list(ancestors(table, head_of(table)))) > SNAPSHOTS
+    assert not asked
 
 
 def test_an_unchanged_table_is_parsed_once_and_a_changed_one_again(catalog: LakeCatalog) -> None:
@@ -115,13 +116,10 @@ def test_what_is_known_of_a_table_spares_most_of_the_next_parse(catalog: LakeCat
     table = loaded(catalog)
     table.append(pa.Table.from_pydict({"id": [3]}))
     text = Path(table.metadata_location.removeprefix("file://")).read_text()
-    began = time.process_time()
-    plain = TableMetadataV2.model_validate_json(text)
-    halfway = time.process_time()
     spared = parse_by(known, text)
-    assert time.process_time() - halfway < 0.7 * (halfway - began)
-    assert spared == plain
-    assert spared.snapshots[0] is known.snapshots[0]
+    assert spared == TableMetadataV2.model_validate_json(text)
+    assert all(new is old for new, old in zip(spared.snapshots, known.snapshots, strict=False))
+    assert all(new is old for new, old in zip(spared.snapshot_log, known.snapshot_log, strict=False))
 
 
 def test_a_snapshot_of_the_same_id_with_other_files_is_not_taken_for_the_known_one(catalog: LakeCatalog) -> None:
