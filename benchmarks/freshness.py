@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +177,9 @@ class Ledger:
 
 
 def produce(bootstrap: str, name: str, ledger: Ledger, rate: int, stop: threading.Event) -> None:
-    """Produce records at a rate, evenly, until ``stop`` is set.
+    """Produce records at a rate until ``stop`` is set, evenly in time and over the partitions.
+
+    A few at a time go to one partition, as clients do that are told none: each batch is a request to the brokers.
 
     Args:
         bootstrap: The brokers, ``host:port``.
@@ -194,10 +196,12 @@ def produce(bootstrap: str, name: str, ledger: Ledger, rate: int, stop: threadin
     began = time.monotonic()
     source = values(SMALL, 100_000_000)
     sent = 0
-    while not stop.wait(_TICK_SECONDS):
+    for tick in count():
+        if stop.wait(_TICK_SECONDS):
+            break
         due = int((time.monotonic() - began) * rate)
-        for number in range(sent, due):
-            partition = number % ledger.partitions
+        partition = tick % ledger.partitions
+        for _ in range(sent, due):
             producer.produce(name, next(source), partition=partition)
             ledger.produced[partition].append(time.monotonic())
         sent = due

@@ -140,6 +140,7 @@ class ConnectServer(Server):
             "spark.driver.bindAddress": HOST,
             "spark.log.level": "WARN",
             "spark.ui.enabled": "false",
+            "spark.python.daemon.module": "kafka_lake.spark.daemon",
             "spark.jars": spark_jars(),
             **_FEW_MEMORIES,
             "spark.connect.session.manager.defaultSessionTimeout": FORGOTTEN_SESSION_TIMEOUT,

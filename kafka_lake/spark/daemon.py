@@ -1,0 +1,125 @@
+"""Python workers for the sessions of a Connect server in a moment: forked from a process that has imported all.
+
+Spark has a Python daemon of its own for each session, which forks a worker for each task. So every run would import
+pyarrow, pandas and PyIceberg anew, some three CPU-seconds. Spark starts this module instead
+(``spark.python.daemon.module``): the first leaves a nursery behind, which forks the daemons of later sessions. A daemon
+gets its session's environment, folder and standard streams, and so is in everything that session's own. The nursery
+ends with Spark's JVM, and serves this user's processes only. It needs Linux; elsewhere there is none.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+_IMPORTED = ("pandas", "pyarrow.json", "pyarrow.parquet", "pyiceberg.io.pyarrow", "pyiceberg_core", "pyspark.worker")
+_STREAMS = [0, 1, 2]
+_CREDENTIALS = struct.Struct("3i")
+
+
+def main() -> None:
+    """Be the Python daemon that Spark asked for, here or in a process that the nursery forks."""
+    if sys.platform == "linux":
+        jvm = os.getppid()
+        if _forked_by_nursery(jvm):
+            return
+        if os.fork() == 0:
+            _nurse(jvm)
+    _be_daemon()
+
+
+def _address(jvm: int) -> str:
+    # In Linux's abstract namespace, where nothing is left behind.
+    return f"\0kafka_lake/python/{jvm}"
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
+
+
+def _forked_by_nursery(jvm: int) -> bool:
+    """Have the nursery fork the daemon, and stay as long as that lives; false if there is no nursery."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(_address(jvm))
+        except ConnectionRefusedError:
+            return False
+        if not _is_ours(connection):
+            return False
+        socket.send_fds(connection, [b"\0"], _STREAMS)
+        connection.sendall(json.dumps({"folder": str(Path.cwd()), "environment": dict(os.environ)}).encode())
+        connection.shutdown(socket.SHUT_WR)
+        # Spark takes the process that it has started for the daemon; the streams tell that one when this one is gone.
+        connection.recv(1)
+    return True
+
+
+def _nurse(jvm: int) -> NoReturn:
+    """Fork daemons until the JVM is gone."""
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(_address(jvm))
+            listener.listen()
+            with Path(os.devnull).open() as nothing:
+                os.dup2(nothing.fileno(), 0)
+            os.dup2(2, 1)
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            ended = os.pidfd_open(jvm)
+            _import_all()
+            while ended not in select.select([listener.fileno(), ended], [], [])[0]:
+                _fork_daemon(listener)
+    except OSError:
+        # Another one was first, or the JVM is gone already.
+        os._exit(0)
+    os._exit(0)
+
+
+def _fork_daemon(listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        if not _is_ours(connection) or os.fork() != 0:
+            return
+        try:
+            listener.close()
+            _, streams, _, _ = socket.recv_fds(connection, 1, len(_STREAMS))
+            told = b"".join(iter(lambda: connection.recv(65536), b""))
+            for own, given in zip(_STREAMS, streams, strict=True):
+                os.dup2(given, own)
+                os.close(given)
+            _become(**json.loads(told))
+            _be_daemon()
+        finally:
+            os._exit(0)
+
+
+def _become(folder: str, environment: dict[str, str]) -> None:
+    # By -m, Python looks for modules in the folder that it was started in; that is the first session's.
+    sys.path[:] = [folder if entry == str(Path.cwd()) else entry for entry in sys.path]
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def _be_daemon() -> None:
+    from pyspark.daemon import manager
+
+    manager()
+
+
+def _import_all() -> None:
+    for module in _IMPORTED:
+        # What is missing, the tasks that need it will say themselves.
+        with suppress(ImportError):
+            import_module(module)
+
+
+if __name__ == "__main__":
+    main()
