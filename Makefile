@@ -34,6 +34,7 @@ $(STAMP): requirements.lock pyproject.toml kafka_lake/spark/ivy.xml
 	  $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .; \
 	fi
 	@$(BIN)/python -m kafka_lake.spark.jars
+	@$(BIN)/python -m kafka_lake.demo.rehearsal
 	@touch $@
 
 .PHONY: demo

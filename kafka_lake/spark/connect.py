@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Self
 
 from kafka_lake.errors import KafkaLakeError
+from kafka_lake.spark import daemon
+from kafka_lake.spark.archive import archive_options
 from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.java import java_env
 from kafka_lake.spark.process import HOST, Server, ServerProcess, ServerStartError, free_port, port_open
@@ -40,6 +42,9 @@ _FEW_MEMORIES = {
     "spark.sql.connect.ui.retainedStatements": "20",
     "spark.connect.session.manager.closedSessionsTombstonesSize": "200",
 }
+
+CLASSPATH = "spark.driver.extraClassPath"
+_DAEMON = "spark.python.daemon.module"
 
 _SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -140,20 +145,45 @@ class ConnectServer(Server):
             "spark.driver.bindAddress": HOST,
             "spark.log.level": "WARN",
             "spark.ui.enabled": "false",
-            "spark.python.daemon.module": "kafka_lake.spark.daemon",
-            "spark.jars": spark_jars(),
             **_FEW_MEMORIES,
             "spark.connect.session.manager.defaultSessionTimeout": FORGOTTEN_SESSION_TIMEOUT,
             **self.conf,
             "spark.connect.grpc.binding.address": HOST,
             "spark.connect.grpc.binding.port": str(self.port),
         }
+        if not {"spark.jars", CLASSPATH} & set(self.conf):
+            conf = on_driver(conf, spark_jars())
         # Before the others, so that a user's own win. Out of memory, a server that goes on is worse than none.
         bounds = (
             f"-XX:MaxDirectMemorySize={self.direct_memory} -XX:MaxMetaspaceSize={self.metaspace}"
             " -XX:+ExitOnOutOfMemoryError"
         )
         return {**conf, "spark.driver.defaultJavaOptions": f"{bounds} {conf['spark.driver.defaultJavaOptions']}"}
+
+
+def on_driver(conf: Mapping[str, str], jars: str) -> dict[str, str]:
+    """Return the settings of a Spark whose driver does all the work, with jars to load.
+
+    They are on the JVM's own class path, and not in ``spark.jars``: Spark would copy them at each start, load them by
+    a loader of its own, and Java's archive of classes couldn't have them. Python workers come from a daemon of ours,
+    unless they are of another Python than this process.
+
+    Args:
+        conf: Spark settings.
+        jars: Comma-separated paths.
+
+    Raises:
+        JavaNotFoundError: If there is no Java.
+    """
+    if not jars:
+        return dict(conf)
+    ours = jars.replace(",", os.pathsep)
+    options = f"{archive_options(ours)} {conf['spark.driver.defaultJavaOptions']}".strip()
+    classpath = os.pathsep.join(filter(None, [conf.get(CLASSPATH), ours]))
+    whole = {**conf, CLASSPATH: classpath, "spark.driver.defaultJavaOptions": options}
+    if os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable:
+        whole.setdefault(_DAEMON, daemon.__name__)
+    return whole
 
 
 def connect_command(properties: Path) -> list[str]:
@@ -186,6 +216,7 @@ def connect_env() -> dict[str, str | None]:
         "SPARK_HOME": str(_spark_home()),
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        daemon.NURSERY: "1",
     }
 
 

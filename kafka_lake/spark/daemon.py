@@ -1,10 +1,11 @@
-"""Python workers for the sessions of a Connect server in a moment: forked from a process that has imported all.
+"""Python workers for Spark in a moment: forked from a process that has imported what they need.
 
-Spark has a Python daemon of its own for each session, which forks a worker for each task. So every run would import
-pyarrow, pandas and PyIceberg anew, some three CPU-seconds. Spark starts this module instead
-(``spark.python.daemon.module``): the first leaves a nursery behind, which forks the daemons of later sessions. A daemon
-gets its session's environment, folder and standard streams, and so is in everything that session's own. The nursery
-ends with Spark's JVM, and serves this user's processes only. It needs Linux; elsewhere there is none.
+Spark's own Python daemon forks a worker for each task, and each imports pyarrow, pandas and PyIceberg by itself, some
+two CPU-seconds. This one has imported them (``spark.python.daemon.module``).
+
+A Connect server has a daemon for each of its sessions. There the first leaves a nursery behind, which forks the daemons
+of later sessions. A daemon gets its session's environment, folder and standard streams, and so is in everything that
+session's own. The nursery ends with Spark's JVM, and serves this user's processes only. It needs Linux.
 """
 
 import json
@@ -19,6 +20,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+NURSERY = "KAFKA_LAKE_PYTHON_NURSERY"
+"""Environment variable, whatever its value: a nursery is wanted."""
+
 _IMPORTED = ("pandas", "pyarrow.json", "pyarrow.parquet", "pyiceberg.io.pyarrow", "pyiceberg_core", "pyspark.worker")
 _STREAMS = [0, 1, 2]
 _CREDENTIALS = struct.Struct("3i")
@@ -26,12 +30,12 @@ _CREDENTIALS = struct.Struct("3i")
 
 def main() -> None:
     """Be the Python daemon that Spark asked for, here or in a process that the nursery forks."""
-    if sys.platform == "linux":
-        jvm = os.getppid()
-        if _forked_by_nursery(jvm):
-            return
-        if os.fork() == 0:
-            _nurse(jvm)
+    jvm, nursery = os.getppid(), sys.platform == "linux" and NURSERY in os.environ
+    if nursery and _forked_by_nursery(jvm):
+        return
+    _import_all()
+    if nursery and os.fork() == 0:
+        _nurse(jvm)
     _be_daemon()
 
 
@@ -73,7 +77,6 @@ def _nurse(jvm: int) -> NoReturn:
             os.dup2(2, 1)
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
             ended = os.pidfd_open(jvm)
-            _import_all()
             while ended not in select.select([listener.fileno(), ended], [], [])[0]:
                 _fork_daemon(listener)
     except OSError:

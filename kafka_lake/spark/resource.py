@@ -18,7 +18,7 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.connect import AVRO_LIMITS
+from kafka_lake.spark.connect import AVRO_LIMITS, on_driver
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -83,13 +83,15 @@ def local_conf(catalog: LakeCatalog, master: str, jars: str, extra: Mapping[str,
     Returns:
         Spark settings by their standard names.
     """
-    defaults = dict(_DEFAULTS)
+    conf = {**_DEFAULTS, "spark.master": master, **catalog.spark_conf(), **extra}
     if cores := local_cores(master):
-        defaults[PARALLELISM] = str(cores)
-    else:
-        # On a cluster, executors must reach the driver: let Spark choose the address.
-        del defaults["spark.driver.bindAddress"], defaults["spark.driver.host"]
-    return {**defaults, "spark.master": master, "spark.jars": jars, **catalog.spark_conf(), **extra}
+        conf.setdefault(PARALLELISM, str(cores))
+        return on_driver(conf, jars)
+    # On a cluster, executors must reach the driver: let Spark choose the address.
+    for key in ("spark.driver.bindAddress", "spark.driver.host"):
+        if key not in extra:
+            del conf[key]
+    return {"spark.jars": jars, **conf}
 
 
 class SparkResource(LazyPySparkResource):  # type: ignore[misc]

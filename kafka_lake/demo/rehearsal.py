@@ -1,0 +1,110 @@
+"""Has Spark do once, on a broker and a table that are gone afterwards, what runs do: its start is cheaper from then on.
+
+Java writes down the classes that were loaded meanwhile; `kafka_lake.spark.archive` says what for. Takes a minute, once
+per version of Java, of PySpark and of the jars: ``python -m kafka_lake.demo.rehearsal``.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+
+from kafka_lake.demo.broker import EmbeddedBroker
+from kafka_lake.demo.orders import OrderProducer, produce_orders
+from kafka_lake.demo.topics import ensure_topic
+from kafka_lake.errors import KafkaLakeError
+from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.archive import class_archive, training_options
+from kafka_lake.spark.connect import ConnectServer
+from kafka_lake.spark.jars import jars_classpath, spark_jars
+from kafka_lake.spark.resource import SparkResource, local_conf
+
+_TOPIC = "rehearsal"
+_ORDERS = 1_000
+_SCHEMA = "order_id bigint, store_id int, date_ordered timestamp, sauce string, meats array<string>"
+_DUMP_SECONDS = 300
+
+
+def rehearse(say: Callable[[str], None]) -> Path:
+    """Return the archive of Spark's classes, after making it if there is none.
+
+    Args:
+        say: Called with a line of progress, only if it has to be made.
+
+    Raises:
+        KafkaLakeError: If broker or Spark don't start, or no archive was written. None is there then.
+    """
+    archive = class_archive(jars_classpath("spark"))
+    if archive.is_file():
+        return archive
+    say("Rehearsing Spark's start, so that later ones take a third less (once; takes a minute)")
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=archive.parent) as scratch:
+        written = Path(scratch, archive.name)
+        _train(Path(scratch), written)
+        if not written.is_file():
+            raise KafkaLakeError("Java wrote no archive of Spark's classes.", "Everything works without it, slower.")
+        written.replace(archive)
+    return archive
+
+
+def _train(folder: Path, archive: Path) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+    catalog = LakeCatalog("lake", properties)
+    extra = {"spark.driver.extraJavaOptions": f"-XX:+UseParallelGC {training_options(archive)}"}
+    conf = local_conf(catalog, "local[2]", spark_jars(), extra)
+    with EmbeddedBroker(folder / "kafka") as broker, ConnectServer(folder / "connect", conf=conf) as server:
+        ensure_topic(broker.bootstrap_servers, _TOPIC, 2)
+        produce_orders(broker.bootstrap_servers, _TOPIC, _ORDERS, seed=1)
+        producer = OrderProducer(broker.bootstrap_servers, _TOPIC)
+        producer.send("0", "no order")
+        producer.flush()
+        with _engine(server.remote):
+            _ingest(broker.bootstrap_servers, catalog)
+        java = psutil.Process(server.pid)
+        java.terminate()
+        psutil.wait_procs([java], _DUMP_SECONDS)
+
+
+@contextmanager
+def _engine(remote: str) -> Iterator[None]:
+    before = os.environ.get("SPARK_REMOTE")
+    os.environ["SPARK_REMOTE"] = remote
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_REMOTE"]
+        if before is not None:
+            os.environ["SPARK_REMOTE"] = before
+
+
+def _ingest(bootstrap: str, catalog: LakeCatalog) -> None:
+    kafka = KafkaResource(properties={"bootstrap.servers": bootstrap})
+    spark = SparkResource(spark_config={}, catalog=CatalogResource(name="lake"))
+    systems = Systems(kafka.cluster(), kafka.spark_options(), catalog, spark.live_session)
+    try:
+        for table, arrow in (("by_arrow", True), ("by_spark", False)):
+            spec = TopicTable(_TOPIC, _TOPIC, table, schema=_SCHEMA, arrow=arrow)
+            ingest(spec, systems, table)
+    finally:
+        spark.stop()
+
+
+def main() -> None:
+    """Make the archive, with progress on standard output; without it all goes on, so that a failure is only said."""
+    try:
+        print(f"Spark's classes: {rehearse(lambda line: print(line, flush=True))}")
+    except KafkaLakeError as error:
+        print(f"Spark's start wasn't rehearsed: {error}")
+
+
+if __name__ == "__main__":
+    main()
