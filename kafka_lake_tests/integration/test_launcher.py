@@ -1,0 +1,198 @@
+"""Runs that are forked: they do what runs do, end when they are told to, and are missed when they are killed."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from runpy import run_path
+from typing import Any
+
+import psutil
+import pytest
+from dagster import DagsterInstance, DagsterRunStatus
+from dagster._core.launcher.base import WorkerStatus
+from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import PythonFileTarget
+
+from kafka_lake.launcher import PROCESS_TAG, ForkingRunLauncher, _forkable
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+INSTANCE = """
+telemetry: {enabled: false}
+run_coordinator:
+  module: dagster.core.run_coordinator
+  class: DefaultRunCoordinator
+run_launcher:
+  module: kafka_lake.launcher
+  class: ForkingRunLauncher
+"""
+
+LOCATION = """
+import os
+import time
+from pathlib import Path
+
+import dagster as dg
+
+HERE = Path(__file__).parent
+
+
+@dg.op
+def tell():
+    (HERE / "told").write_text(f"WORD {os.getppid()}")
+
+
+@dg.op
+def wait():
+    (HERE / "waits").touch()
+    while True:
+        time.sleep(0.05)
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def tells():
+    tell()
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def waits():
+    wait()
+
+
+defs = dg.Definitions(jobs=[tells, waits])
+"""
+
+Launch = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("launched")
+    (folder / "dagster.yaml").write_text(INSTANCE)
+    (folder / "location.py").write_text(LOCATION.replace("WORD", "first"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def instance(project: Path) -> Iterator[DagsterInstance]:
+    with DagsterInstance.from_config(str(project)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def launch(project: Path, instance: DagsterInstance) -> Iterator[Launch]:
+    """Return a function that launches a job as the daemon does, and returns the run's id."""
+    target = PythonFileTarget(str(project / "location.py"), None, str(project), None)
+    with WorkspaceProcessContext(instance, target) as process:
+
+        def go(name: str) -> str:
+            workspace = process.create_request_context()
+            (location,) = workspace.code_locations
+            job = location.get_repository("__repository__").get_full_job(name)
+            run = instance.create_run_for_job(
+                run_path(str(project / "location.py"))[name],
+                remote_job_origin=job.get_remote_origin(),
+                job_code_origin=job.get_python_origin(),
+            )
+            instance.launch_run(run.run_id, workspace)
+            return run.run_id
+
+        yield go
+
+
+def until(reached: Callable[[], Any], what: str, seconds: float = 90) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := reached()):
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.05)
+    return found
+
+
+def end_of(instance: DagsterInstance, run_id: str) -> DagsterRunStatus:
+    def ended() -> DagsterRunStatus | None:
+        run = instance.get_run_by_id(run_id)
+        return run.status if run and run.is_finished else None
+
+    return until(ended, f"run {run_id} to end")
+
+
+def process_of(instance: DagsterInstance, run_id: str) -> psutil.Process:
+    name = instance.get_run_by_id(run_id).tags[PROCESS_TAG]
+    return psutil.Process(int(name.split(":")[1]))
+
+
+@pytest.fixture
+def waiting(project: Path, instance: DagsterInstance, launch: Launch) -> Iterator[str]:
+    """A run that goes on until it is told to end."""
+    (project / "waits").unlink(missing_ok=True)
+    run_id = launch("waits")
+    process = process_of(instance, run_id)
+    until((project / "waits").exists, "the run to begin")
+    yield run_id
+    if process.is_running():
+        process.kill()
+        end_of(instance, run_id)
+
+
+def test_a_run_is_forked_and_has_the_code_as_it_is_when_it_begins(
+    project: Path, instance: DagsterInstance, launch: Launch
+) -> None:
+    assert end_of(instance, launch("tells")) is DagsterRunStatus.SUCCESS
+    word, parent = (project / "told").read_text().split()
+    assert word == "first"
+    assert "forkserver" in " ".join(psutil.Process(int(parent)).cmdline())
+    (project / "location.py").write_text(LOCATION.replace("WORD", "second"))
+    assert end_of(instance, launch("tells")) is DagsterRunStatus.SUCCESS
+    assert (project / "told").read_text() == f"second {parent}"
+
+
+def test_a_run_whose_process_is_killed_is_reported_as_failed(instance: DagsterInstance, waiting: str) -> None:
+    process = process_of(instance, waiting)
+    process.kill()
+    assert end_of(instance, waiting) is DagsterRunStatus.FAILURE
+    said = [entry.message for entry in instance.all_logs(waiting)]
+    assert any(f"process {process.pid} ended with -9" in line for line in said), said
+
+
+def test_a_run_ends_when_it_is_told_to(instance: DagsterInstance, waiting: str) -> None:
+    process = process_of(instance, waiting)
+    assert instance.run_launcher.terminate(waiting)
+    assert end_of(instance, waiting) is DagsterRunStatus.CANCELED
+    until(lambda: not process.is_running(), "its process to end")
+    assert not instance.run_launcher.terminate(waiting)
+
+
+def test_another_daemon_tells_whether_a_run_lives(instance: DagsterInstance, waiting: str) -> None:
+    launcher = ForkingRunLauncher()
+    run = instance.get_run_by_id(waiting)
+    assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
+    host, pid, began = run.tags[PROCESS_TAG].split(":")
+    other_process = run.with_tags({PROCESS_TAG: f"{host}:{pid}:{float(began) - 100:.2f}"})
+    assert launcher.check_run_worker_health(other_process).status is WorkerStatus.NOT_FOUND
+    elsewhere = run.with_tags({PROCESS_TAG: f"not-{host}:{pid}:1.00"})
+    assert launcher.check_run_worker_health(elsewhere).status is WorkerStatus.RUNNING
+    assert launcher.check_run_worker_health(run.with_tags({})).status is WorkerStatus.RUNNING
+    os.kill(int(pid), signal.SIGSTOP)
+    assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
+    os.kill(int(pid), signal.SIGKILL)
+    until(lambda: launcher.check_run_worker_health(run).status is WorkerStatus.NOT_FOUND, "the death to be noticed")
+
+
+def test_runs_of_other_environments_are_not_forked(instance: DagsterInstance, waiting: str) -> None:
+    run = instance.get_run_by_id(waiting)
+    code = run.job_code_origin
+    assert _forkable(run, code)
+    repository = code.repository_origin
+    other_python = repository._replace(executable_path="/elsewhere/python")
+    in_container = repository._replace(container_image="image")
+    for origin in (other_python, in_container):
+        assert isinstance(origin, RepositoryPythonOrigin)
+        assert not _forkable(run, JobPythonOrigin(code.job_name, origin))
+    remote = run.remote_job_origin
+    behind = GrpcServerCodeLocationOrigin(host="somewhere", port=4000)
+    far = remote._replace(repository_origin=remote.repository_origin._replace(code_location_origin=behind))
+    assert not _forkable(run._replace(remote_job_origin=far), code)
