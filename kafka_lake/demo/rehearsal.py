@@ -31,6 +31,7 @@ _TOPIC = "rehearsal"
 _ORDERS = 1_000
 _SCHEMA = "order_id bigint, store_id int, date_ordered timestamp, sauce string, meats array<string>"
 _DUMP_SECONDS = 300
+_KEPT = 3
 
 
 def rehearse(say: Callable[[str], None]) -> Path:
@@ -53,7 +54,15 @@ def rehearse(say: Callable[[str], None]) -> Path:
         if not written.is_file():
             raise KafkaLakeError("Java wrote no archive of Spark's classes.", "Everything works without it, slower.")
         written.replace(archive)
+    _forget_all_but_the_newest(archive.parent)
     return archive
+
+
+def _forget_all_but_the_newest(folder: Path) -> None:
+    # Each is a quarter of a gigabyte, and of one virtual environment.
+    by_age = sorted(folder.glob("*.jsa"), key=lambda archive: archive.stat().st_mtime)
+    for archive in by_age[:-_KEPT]:
+        archive.unlink()
 
 
 def _train(folder: Path, archive: Path) -> None:

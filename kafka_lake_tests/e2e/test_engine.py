@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType
 
+from kafka_lake.demo.rehearsal import rehearse
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.systems import Systems
@@ -97,6 +100,28 @@ def test_what_one_session_sets_no_other_has(new_session: NewSession, tmp_path: P
         other.range(1).select(ask("id")).collect()
     assert mine.table("kept_here").count() == 3
     assert other.conf.get(PARALLELISM) == "2"
+
+
+def test_classes_and_imports_are_not_loaded_anew(server: WarmServer, new_session: NewSession) -> None:
+    assert str(rehearse(print)) in Path(f"/proc/{server.pid}/maps").read_text()
+
+    def parent_of_the_daemon(_: int) -> int:
+        import psutil
+
+        return psutil.Process().parent().ppid()
+
+    whose = F.udf(parent_of_the_daemon, IntegerType())
+    # At the latest the first session starts the nursery, which forks the daemons of the others.
+    _, *parents = [new_session().live_session().range(1).select(whose("id")).collect()[0][0] for _ in range(3)]
+    nursery = psutil.Process(parents[0])
+    assert parents == [nursery.pid] * 2
+    assert "kafka_lake.spark.daemon" in " ".join(nursery.cmdline())
+    jvm = server.pid
+    assert jvm is not None
+    os.kill(jvm, signal.SIGKILL)
+    gone, _ = psutil.wait_procs([nursery], 10)
+    assert gone
+    assert new_session().live_session().range(3).count() == 3
 
 
 def test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good(

@@ -14,8 +14,10 @@ from typing import Self
 import pytest
 
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark import __main__ as alone
 from kafka_lake.spark import warm
+from kafka_lake.spark.archive import class_archive
 from kafka_lake.spark.connect import ConnectServer
 from kafka_lake.spark.process import ServerProcess, port_open
 from kafka_lake.spark.resource import local_conf, local_cores
@@ -151,8 +153,6 @@ def test_memory_is_bounded_whatever_options_a_user_gives(monkeypatch: pytest.Mon
     [("local", 1), ("local[3]", 3), ("local[3, 2]", 3), ("local[*]", os.cpu_count()), ("yarn", None)],
 )
 def test_a_session_can_ask_how_many_tasks_run_at_once(master: str, cores: int | None) -> None:
-    from kafka_lake.lake.catalog import LakeCatalog
-
     assert local_cores(master) == cores
     catalog = LakeCatalog("lake", {"type": "rest", "uri": "http://127.0.0.1:1"})
     told = local_conf(catalog, master, "", {}).get("spark.default.parallelism")
@@ -192,3 +192,54 @@ def test_alone_it_is_a_server_with_the_catalog_and_what_was_asked_for(
     conf = server._connect.spark_conf()
     assert (conf["spark.master"], conf["spark.default.parallelism"], conf["spark.x"]) == ("local[3]", "3", "1=2")
     assert conf["spark.sql.catalog.lake"] == "org.apache.iceberg.spark.SparkCatalog"
+
+
+def catalog_anywhere() -> LakeCatalog:
+    return LakeCatalog("lake", {"type": "rest", "uri": "http://127.0.0.1:1"})
+
+
+def test_a_local_spark_has_the_jars_on_its_class_path_and_a_cluster_is_sent_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KAFKA_LAKE_CACHE", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    mine = {"spark.driver.extraClassPath": "mine.jar", "spark.jars": "more.jar"}
+    local = local_conf(catalog_anywhere(), "local[2]", "a.jar,b.jar", mine)
+    assert local["spark.driver.extraClassPath"] == "mine.jar:a.jar:b.jar"
+    assert local["spark.jars"] == "more.jar"
+    cluster = local_conf(catalog_anywhere(), "yarn", "a.jar,b.jar", {})
+    assert cluster["spark.jars"] == "a.jar,b.jar"
+    assert "spark.driver.extraClassPath" not in cluster
+    assert "spark.driver.host" not in cluster
+
+
+def test_python_workers_come_from_our_daemon_unless_they_are_another_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "spark.python.daemon.module"
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert local_conf(catalog_anywhere(), "local", "a.jar", {})[key] == "kafka_lake.spark.daemon"
+    assert local_conf(catalog_anywhere(), "local", "a.jar", {key: "mine"})[key] == "mine"
+    monkeypatch.setenv("PYSPARK_PYTHON", "/elsewhere/python3")
+    assert key not in local_conf(catalog_anywhere(), "local", "a.jar", {})
+    assert key not in local_conf(catalog_anywhere(), "yarn", "a.jar", {})
+
+
+def test_the_archive_of_classes_is_used_where_there_is_one_for_this_class_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key = "spark.driver.defaultJavaOptions"
+    monkeypatch.setenv("KAFKA_LAKE_CACHE", str(tmp_path))
+    without = local_conf(catalog_anywhere(), "local", "a.jar,b.jar", {})[key]
+    assert "SharedArchiveFile" not in without
+    archive = class_archive("a.jar:b.jar")
+    archive.parent.mkdir()
+    archive.touch()
+    options = local_conf(catalog_anywhere(), "local", "a.jar,b.jar", {key: "-Dmine=1"})[key].split()
+    assert options[0] == f"-XX:SharedArchiveFile={archive}"
+    assert options[-1] == "-Dmine=1"
+    assert local_conf(catalog_anywhere(), "local", "other.jar", {})[key] == without
+    # Spark splits the options at blanks.
+    monkeypatch.setenv("KAFKA_LAKE_CACHE", str(tmp_path / "my cache"))
+    spaced = class_archive("a.jar:b.jar")
+    spaced.parent.mkdir(parents=True)
+    spaced.touch()
+    assert local_conf(catalog_anywhere(), "local", "a.jar,b.jar", {})[key] == without
