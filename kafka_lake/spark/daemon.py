@@ -40,8 +40,8 @@ def main() -> None:
 
 
 def _address(jvm: int) -> str:
-    # In Linux's abstract namespace, where nothing is left behind.
-    return f"\0kafka_lake/python/{jvm}"
+    # In Linux's abstract namespace, where nothing is left behind; containers may share that, but not their processes.
+    return f"\0kafka_lake/python/{Path('/proc/self/ns/pid').readlink()}/{jvm}"
 
 
 def _is_ours(connection: socket.socket) -> bool:
