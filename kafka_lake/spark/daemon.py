@@ -68,20 +68,17 @@ def _forked_by_nursery(jvm: int) -> bool:
 
 def _nurse(jvm: int) -> NoReturn:
     """Fork daemons until the JVM is gone."""
-    try:
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(_address(jvm))
-            listener.listen()
-            with Path(os.devnull).open() as nothing:
-                os.dup2(nothing.fileno(), 0)
-            os.dup2(2, 1)
-            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-            ended = os.pidfd_open(jvm)
-            while ended not in select.select([listener.fileno(), ended], [], [])[0]:
-                _fork_daemon(listener)
-    except OSError:
-        # Another one was first, or the JVM is gone already.
-        os._exit(0)
+    # It fails if another one was first, or if the JVM is gone already.
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(_address(jvm))
+        listener.listen()
+        with Path(os.devnull).open() as nothing:
+            os.dup2(nothing.fileno(), 0)
+        os.dup2(2, 1)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        ended = os.pidfd_open(jvm)
+        while ended not in select.select([listener.fileno(), ended], [], [])[0]:
+            _fork_daemon(listener)
     os._exit(0)
 
 

@@ -151,19 +151,18 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
                 session.stop()
                 raise _unavailable(remote, error) from error
             return session
-        from kafka_lake.spark.jars import ensure_jars
+        from kafka_lake.spark.jars import spark_jars
         from kafka_lake.spark.java import java_env
 
         # Left by a Connect session of the process that this one was started by; PySpark would look for its server.
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
         os.environ.update(java_env())
-        jars = ",".join(str(jar) for jar in ensure_jars("spark"))
         master = os.environ.get("KAFKA_LAKE_SPARK_MASTER") or "local[*]"
         if master.startswith("local"):
             # Else Python functions run in whatever python3 the PATH has, which may lack every package.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         extra = {key: str(value) for key, value in self.spark_config.items()}
-        for key, value in local_conf(self.catalog.open(), master, jars, extra).items():
+        for key, value in local_conf(self.catalog.open(), master, spark_jars(), extra).items():
             builder = builder.config(key, value)
         session = builder.appName("kafka_lake").getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
