@@ -6,16 +6,17 @@ The code of a location is loaded anew for each run as ever, so that a run has wh
 """
 
 import multiprocessing
+import os
 import signal
 import socket
 import sys
 import threading
 from contextlib import suppress
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
-import psutil
 from dagster import DagsterRun, DefaultRunLauncher
 from dagster._cli.api import execute_run_command
 from dagster._core.launcher.base import CheckRunHealthResult, LaunchRunContext, WorkerStatus
@@ -25,7 +26,7 @@ from dagster._grpc.types import ExecuteRunArgs
 from dagster._serdes import serialize_value
 
 PROCESS_TAG = "kafka_lake/process"
-"""Tag of a run: host, process id and the process's start, by which it is found again."""
+"""Tag of a run: host, process id and the process's start in ticks since boot, by which it is found again."""
 
 _PRELOADED = ["kafka_lake.preload"]
 
@@ -62,12 +63,18 @@ class ForkingRunLauncher(DefaultRunLauncher):
             return
         arguments = ExecuteRunArgs(code, run.run_id, self._instance.get_ref())
         forking = multiprocessing.get_context("forkserver")
-        with self._starting:
-            forking.set_forkserver_preload(_PRELOADED)
-            process = forking.Process(target=_execute, args=[serialize_value(arguments)], name=f"run {run.run_id}")
-            process.start()
-        with suppress(psutil.NoSuchProcess):
-            self._instance.add_run_tags(run.run_id, {PROCESS_TAG: _name_of(psutil.Process(process.pid))})
+        told, tell = forking.Pipe(duplex=False)
+        with tell:
+            with told, self._starting:
+                forking.set_forkserver_preload(_PRELOADED)
+                process = forking.Process(
+                    target=_execute, args=[serialize_value(arguments), told], name=f"run {run.run_id}"
+                )
+                process.start()
+            if name := _name_of(process.pid):
+                self._instance.add_run_tags(run.run_id, {PROCESS_TAG: name})
+                with suppress(BrokenPipeError):
+                    tell.send(None)
         self._run_ids.add(run.run_id)
         threading.Thread(target=self._await_end, args=[process, run.run_id], daemon=True).start()
 
@@ -84,7 +91,8 @@ class ForkingRunLauncher(DefaultRunLauncher):
         if run.is_finished or process is None:
             return False
         self._instance.report_run_canceling(run)
-        process.send_signal(signal.SIGINT)
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGINT)
         return True
 
     @property
@@ -120,21 +128,30 @@ def _forkable(run: DagsterRun, code: JobPythonOrigin) -> bool:
     return ours and same_python and sys.platform == "linux"
 
 
-def _name_of(process: psutil.Process) -> str:
-    return f"{socket.gethostname()}:{process.pid}:{process.create_time():.2f}"
-
-
-def _process_of(run: DagsterRun) -> psutil.Process | None:
-    """Return a run's process on this host, None if it is gone; another one may have its id by now."""
-    name = run.tags[PROCESS_TAG]
+def _name_of(process: int | None) -> str | None:
+    """Return a living process's name for its run, None if it is gone."""
     try:
-        process = psutil.Process(int(name.split(":")[1]))
-        return process if _name_of(process) == name and process.status() != psutil.STATUS_ZOMBIE else None
-    except psutil.NoSuchProcess:
+        after_command = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
         return None
+    # Ticks since the machine's start: unlike a time of day, it is the same whatever becomes of the clock.
+    state, start = after_command[0], after_command[19]
+    return None if state == "Z" else f"{socket.gethostname()}:{process}:{start}"
 
 
-def _execute(arguments: str) -> None:
+def _process_of(run: DagsterRun) -> int | None:
+    """Return the id of a run's process on this host, None if it is gone; another one may have that id by now."""
+    name = run.tags[PROCESS_TAG]
+    process = int(name.split(":")[1])
+    return process if _name_of(process) == name else None
+
+
+def _execute(arguments: str, told: Connection) -> None:
+    """Execute a run once it bears the name of this process, by which its death would be noticed; else not at all."""
+    try:
+        told.recv()
+    except EOFError:
+        return
     # A shell that starts its programs in the background makes them deaf to SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     execute_run_command.main([arguments], standalone_mode=False)

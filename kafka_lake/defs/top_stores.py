@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from kafka_lake.components.following import follow_sources
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.resource import SparkResource
 
@@ -15,7 +16,7 @@ _TOP_STORES = ("pizza", "top_stores")
     group_name="pizza",
     owners=["team:pizza"],
     kinds={"iceberg", "spark"},
-    automation_condition=dg.AutomationCondition.eager(),
+    automation_condition=follow_sources(),
     pool="table_pizza_top_stores",
 )
 def top_stores(catalog: CatalogResource, spark: SparkResource) -> dg.MaterializeResult:  # type: ignore[type-arg]

@@ -47,6 +47,17 @@ _LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\*|\d+)(?:\s*,\s*\d+)?\])?")
 _CHANNEL = [("grpc.max_reconnect_backoff_ms", 2000)]
 
 
+class _Session(ConnectSession):  # type: ignore[misc]
+    """A Connect session that ends when it is told to, and never by itself.
+
+    PySpark's own closes itself when it is collected as garbage. That shuts down a pool of threads that all sessions
+    share, behind a lock that the collecting thread may hold just then: it would wait for itself forever.
+    """
+
+    def __del__(self) -> None:
+        """Do nothing: whoever opened the session stops it."""
+
+
 class EngineUnavailableError(KafkaLakeError):
     """The Spark Connect server doesn't answer. Nothing has been done; asking again is safe."""
 
@@ -142,7 +153,8 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             conf = {key: value for key, value in _DEFAULTS.items() if key in _SESSION_ONLY}
             # What PySpark's builder does for an address; that one takes no options for the channel.
             os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
-            session = ConnectSession.builder.channelBuilder(DefaultChannelBuilder(remote, _CHANNEL)).create()
+            session = _Session(DefaultChannelBuilder(remote, _CHANNEL))
+            ConnectSession._set_default_and_active_session(session)
             session.client.set_retry_policies([patience()])
             try:
                 for key, value in {**conf, **self.spark_config}.items():

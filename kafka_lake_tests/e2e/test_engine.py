@@ -1,11 +1,14 @@
 """The engines a run can have beside its own process: a warm Connect server that dies, and a cluster of two workers."""
 
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +17,7 @@ import psutil
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
+from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 from pyspark.sql.types import IntegerType
 
 from kafka_lake.demo.rehearsal import rehearse
@@ -58,6 +62,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def server(project: Path, catalog_resource: CatalogResource) -> Iterator[WarmServer]:
     extra = {"spark.sql.shuffle.partitions": "2"}
+    rehearse(print)
     conf = local_conf(catalog_resource.open(), "local[2]", spark_jars(), extra)
     connect = ConnectSettings(heap="768m").server(project / "connect", 0, conf)
     with WarmServer(connect, None, print) as running, pytest.MonkeyPatch.context() as patch:
@@ -122,6 +127,29 @@ def test_classes_and_imports_are_not_loaded_anew(server: WarmServer, new_session
     gone, _ = psutil.wait_procs([nursery], 10)
     assert gone
     assert new_session().live_session().range(3).count() == 3
+
+
+def test_a_session_that_is_collected_as_garbage_waits_for_nothing(new_session: NewSession) -> None:
+    resource = new_session()
+    forgotten = resource.live_session()
+    # A circle, which only the garbage collector ends.
+    forgotten.circle = forgotten
+    ended = weakref.ref(forgotten)
+    del forgotten
+    resource.stop()
+    other = new_session().live_session()
+    assert other.range(2).count() == 2
+
+    def collect_while_the_pool_is_locked() -> None:
+        with ExecutePlanResponseReattachableIterator._get_or_create_release_thread_pool()._shutdown_lock:
+            gc.collect()
+
+    collecting = threading.Thread(target=collect_while_the_pool_is_locked, daemon=True)
+    collecting.start()
+    collecting.join(20)
+    assert not collecting.is_alive()
+    assert ended() is None
+    assert other.range(3).count() == 3
 
 
 def test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good(

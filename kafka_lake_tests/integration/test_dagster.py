@@ -13,6 +13,7 @@ import dagster as dg
 import pytest
 
 from kafka_lake.components.assets import build_topic_assets, partitions_of
+from kafka_lake.components.following import follow_sources
 from kafka_lake.components.keys import dead_letter_key, table_key, topic_key
 from kafka_lake.components.replay_job import replay_dead_letters
 from kafka_lake.ingest.audit import CHECKS
@@ -174,7 +175,7 @@ def test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices(
     know_partitions(runner, topic)
     spec, key = topic.spec(), table_key(topic.spec())
 
-    @dg.asset(deps=[key], automation_condition=dg.AutomationCondition.eager())
+    @dg.asset(deps=[key], automation_condition=follow_sources())
     def below() -> None:
         """Follow the table."""
 

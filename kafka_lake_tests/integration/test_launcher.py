@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from runpy import run_path
 from typing import Any
@@ -158,6 +159,24 @@ def test_a_run_whose_process_is_killed_is_reported_as_failed(instance: DagsterIn
     assert any(f"process {process.pid} ended with -9" in line for line in said), said
 
 
+def test_a_run_that_cannot_be_missed_is_not_begun(
+    project: Path, instance: DagsterInstance, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        with pytest.raises(AssertionError, match="the run to begin"):
+            until((project / "told").exists, "the run to begin", 4)
+        raise OSError("The database is gone.")
+
+    (project / "told").unlink(missing_ok=True)
+    monkeypatch.setattr(DagsterInstance, "add_run_tags", fail)
+    with pytest.raises(OSError, match="database is gone"):
+        launch("tells")
+    until(lambda: not psutil.Process(forkserver._forkserver._forkserver_pid).children(), "its process to end")
+    [run] = instance.get_runs(limit=1)
+    assert run.status is DagsterRunStatus.FAILURE
+    assert not (project / "told").exists()
+
+
 def test_a_run_ends_when_it_is_told_to(instance: DagsterInstance, waiting: str) -> None:
     process = process_of(instance, waiting)
     assert instance.run_launcher.terminate(waiting)
@@ -171,9 +190,9 @@ def test_another_daemon_tells_whether_a_run_lives(instance: DagsterInstance, wai
     run = instance.get_run_by_id(waiting)
     assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
     host, pid, began = run.tags[PROCESS_TAG].split(":")
-    other_process = run.with_tags({PROCESS_TAG: f"{host}:{pid}:{float(began) - 100:.2f}"})
+    other_process = run.with_tags({PROCESS_TAG: f"{host}:{pid}:{int(began) - 100}"})
     assert launcher.check_run_worker_health(other_process).status is WorkerStatus.NOT_FOUND
-    elsewhere = run.with_tags({PROCESS_TAG: f"not-{host}:{pid}:1.00"})
+    elsewhere = run.with_tags({PROCESS_TAG: f"not-{host}:{pid}:1"})
     assert launcher.check_run_worker_health(elsewhere).status is WorkerStatus.RUNNING
     assert launcher.check_run_worker_health(run.with_tags({})).status is WorkerStatus.RUNNING
     os.kill(int(pid), signal.SIGSTOP)
