@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -71,17 +72,28 @@ def partitions_of(topic: str) -> dg.DynamicPartitionsDefinition:
 
 
 def build_systems(
-    kafka: KafkaResource, catalog: CatalogResource, spark: SparkResource, registry: RegistryResource
+    kafka: KafkaResource,
+    catalog: CatalogResource,
+    spark: SparkResource,
+    registry: RegistryResource,
+    kept_session: str = "",
 ) -> Systems:
-    """Return what a run works with, from the deployment's resources."""
+    """Return what a run works with, from the deployment's resources, and a session of Spark's by `live_session`."""
     retry = RetryPolicy(
         attempts=kafka.retry_attempts,
         initial_seconds=min(1.0, kafka.retry_max_seconds),
         max_seconds=kafka.retry_max_seconds,
     )
-    return Systems(
-        kafka.cluster(), kafka.spark_options(), catalog.open(), spark.live_session, retry, registry.registry()
-    )
+    session = partial(spark.live_session, kept_session)
+    return Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), session, retry, registry.registry())
+
+
+def kept_session(spec: TopicTable) -> str:
+    """Return the name of the session that the runs of a topic share; empty if each has its own.
+
+    Code of the users' own may leave settings, views and modules behind, and is another one tomorrow.
+    """
+    return "" if spec.transform else f"{spec.topic} to {'.'.join(spec.identifier)}"
 
 
 def build_topic_assets(
@@ -141,7 +153,7 @@ def build_topic_assets(
         spark: SparkResource,
         registry: RegistryResource,
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
-        systems = build_systems(kafka, catalog, spark, registry)
+        systems = build_systems(kafka, catalog, spark, registry, kept_session(spec))
         try:
             if not context.selected_asset_keys:
                 yield from _check_published(context, spec, systems)

@@ -6,6 +6,9 @@ two CPU-seconds. This one has imported them (``spark.python.daemon.module``).
 A Connect server has a daemon for each of its sessions. There the first leaves a nursery behind, which forks the daemons
 of later sessions. A daemon gets its session's environment, folder and standard streams, and so is in everything that
 session's own. The nursery ends with Spark's JVM, and serves this user's processes only. It needs Linux.
+
+Spark never ends the daemon of a session that is over. So a daemon ends itself when it has had no worker for a while;
+Spark starts another one if it is needed after all.
 """
 
 import json
@@ -25,6 +28,8 @@ NURSERY = "KAFKA_LAKE_PYTHON_NURSERY"
 
 _IMPORTED = ("pandas", "pyarrow.json", "pyarrow.parquet", "pyiceberg.io.pyarrow", "pyiceberg_core", "pyspark.worker")
 _STREAMS = [0, 1, 2]
+# Spark itself ends workers that have had no task for a minute.
+_UNUSED_SECONDS = 30.0
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -35,7 +40,10 @@ def main() -> None:
         return
     _import_all()
     if nursery and os.fork() == 0:
-        _nurse(jvm)
+        # Twice, so that it isn't a worker of this daemon's.
+        if os.fork() == 0:
+            _nurse(jvm)
+        os._exit(0)
     _be_daemon()
 
 
@@ -111,7 +119,26 @@ def _become(folder: str, environment: dict[str, str]) -> None:
 def _be_daemon() -> None:
     from pyspark.daemon import manager
 
+    unused = False
+
+    def end_if_unused(*_: object) -> None:
+        nonlocal unused
+        unused, before = not _has_children(), unused
+        if unused and before:
+            sys.exit()
+
+    # Forked workers don't have the timer.
+    signal.signal(signal.SIGALRM, end_if_unused)
+    signal.setitimer(signal.ITIMER_REAL, _UNUSED_SECONDS, _UNUSED_SECONDS)
     manager()
+
+
+def _has_children() -> bool:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _import_all() -> None:

@@ -1,13 +1,20 @@
 """The Spark session as a Dagster resource: nothing starts before it is used, nothing stays after."""
 
+import json
 import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from itertools import count
+from socket import gethostname
 from typing import Any
+from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from pydantic import PrivateAttr
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
@@ -16,6 +23,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from kafka_lake.errors import KafkaLakeError
+from kafka_lake.home import home
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.connect import AVRO_LIMITS, on_driver
@@ -53,6 +61,11 @@ class _Session(ConnectSession):  # type: ignore[misc]
     PySpark's own closes itself when it is collected as garbage. That shuts down a pool of threads that all sessions
     share, behind a lock that the collecting thread may hold just then: it would wait for itself forever.
     """
+
+    def __init__(self, channel: DefaultChannelBuilder) -> None:
+        super().__init__(channel)
+        self.tag = f"{uuid4()}"
+        """Of all operations that this client of the session asks for."""
 
     def __del__(self) -> None:
         """Do nothing: whoever opened the session stops it."""
@@ -114,27 +127,37 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     """
 
     catalog: CatalogResource
+    _kept: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def _init_session(self) -> None:
         if self._spark_session is None:  # type: ignore[has-type]
-            self._spark_session = self._session()
+            self._spark_session = self._session("")
 
-    def live_session(self) -> Any:
-        """Return the session, a new one if a Connect server has been restarted and knows the old one no more."""
+    def live_session(self, kept: str = "") -> Any:
+        """Return the session, a new one if a Connect server has been restarted and knows the old one no more.
+
+        Args:
+            kept: Name of a session that a Connect server keeps when this process ends, with all that it has compiled
+                and loaded, for the next process of this deployment that asks for that name. Only for work that leaves
+                nothing else behind: settings, views and artifacts would stay, too. Empty for a session of one's own.
+
+        Raises:
+            EngineUnavailableError: If there is a Connect server and it doesn't answer.
+        """
         remote = os.environ.get("SPARK_REMOTE")
+        if not remote:
+            return self.spark_session
+        session = self._kept.get(kept) if kept else self._spark_session
         # A session that has once been told by the server that it is unknown has closed itself.
-        if remote and self._spark_session is not None and self._spark_session.is_stopped:
-            self.stop()
-        session = self.spark_session
-        if remote:
-            try:
-                session.conf.get("spark.sql.session.timeZone")
-            except SparkConnectGrpcException as error:
-                if "INVALID_HANDLE" not in str(error):
-                    raise _unavailable(remote, error) from error
+        if session is None or session.is_stopped or not _is_known(session, remote):
+            if session is not None:
                 # Its connection would count as a client of the server.
-                self.stop()
-                session = self.spark_session
+                session.stop()
+            session = self._session(kept)
+            if kept:
+                self._kept[kept] = session
+            else:
+                self._spark_session = session
         return session
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
@@ -142,27 +165,24 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         self.stop()
 
     def stop(self) -> None:
-        """Stop the session, if one was started; the next use starts another."""
+        """Stop what sessions were started; the next use starts others."""
+        kept, self._kept = self._kept, {}
+        for session in kept.values():
+            if not session.is_stopped:
+                # What ends with a session of one's own goes on in one that is kept.
+                with suppress(PySparkException):
+                    session.interruptTag(session.tag)
+                session.stop()
         if self._spark_session is not None:
             self._spark_session.stop()
             self._spark_session = None
 
-    def _session(self) -> Any:
+    def _session(self, kept: str) -> Any:
         builder = SparkSession.builder
         if remote := os.environ.get("SPARK_REMOTE"):
-            conf = {key: value for key, value in _DEFAULTS.items() if key in _SESSION_ONLY}
             # What PySpark's builder does for an address; that one takes no options for the channel.
             os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
-            session = _Session(DefaultChannelBuilder(remote, _CHANNEL))
-            ConnectSession._set_default_and_active_session(session)
-            session.client.set_retry_policies([patience()])
-            try:
-                for key, value in {**conf, **self.spark_config}.items():
-                    _set(session, key, value)
-            except PySparkException as error:
-                session.stop()
-                raise _unavailable(remote, error) from error
-            return session
+            return next(filter(None, (self._connected(remote, kept, generation) for generation in count())))
         from kafka_lake.spark.jars import spark_jars
         from kafka_lake.spark.java import java_env
 
@@ -179,6 +199,44 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         session = builder.appName("kafka_lake").getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         return session
+
+    def _connected(self, remote: str, kept: str, generation: int) -> Any:
+        """Return a session of a Connect server; None if it is to be kept, and the server has ended it for good."""
+        channel = DefaultChannelBuilder(remote, _CHANNEL)
+        keep = bool(kept) and channel.session_id is None
+        if keep:
+            channel.set(DefaultChannelBuilder.PARAM_SESSION_ID, self._kept_id(kept, generation))
+        session = _Session(channel)
+        session.release_session_on_close = not keep
+        session.client.set_retry_policies([patience()])
+        conf = {key: value for key, value in _DEFAULTS.items() if key in _SESSION_ONLY}
+        try:
+            for key, value in {**conf, **self.spark_config}.items():
+                _set(session, key, value)
+        except PySparkException as error:
+            session.stop()
+            if keep and "SESSION_CLOSED" in str(error):
+                return None
+            raise _unavailable(remote, error) from error
+        session.addTag(session.tag)
+        ConnectSession._set_default_and_active_session(session)
+        return session
+
+    def _kept_id(self, kept: str, generation: int) -> str:
+        # Of this deployment, of this version, and of a session that was set up in the same way.
+        deployment = os.environ.get("DAGSTER_HOME") or str(home())
+        told = [gethostname(), deployment, version("kafka_lake"), self.spark_config, kept, generation]
+        return str(uuid5(NAMESPACE_URL, json.dumps(told, sort_keys=True, default=str)))
+
+
+def _is_known(session: Any, remote: str) -> bool:
+    try:
+        session.conf.get("spark.sql.session.timeZone")
+    except SparkConnectGrpcException as error:
+        if "INVALID_HANDLE" not in str(error):
+            raise _unavailable(remote, error) from error
+        return False
+    return True
 
 
 def _set(session: Any, key: str, value: Any) -> None:

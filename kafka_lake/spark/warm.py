@@ -27,6 +27,7 @@ _GLANCE_SECONDS = 0.5
 _LOOKS_PER_IDLE_TIME = 30
 _LONGEST_PAUSE_SECONDS = 60.0
 _HEALTHY_SECONDS = 600.0
+_THREADS_BORNE = 2000
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 DEATHS_BORNE = 6
@@ -194,17 +195,26 @@ class WarmServer(Server):
                 self._say(str(error))
 
     def _watch(self) -> bool:
-        """Return once the server has died or shall end (true), or has had no client for the idle time (false)."""
+        """Return once the server has died or shall end (true), or is unused: for the idle time, or worn (false)."""
         used = looked = time.monotonic()
+        pause = (self._idle_seconds or _LONGEST_PAUSE_SECONDS) / _LOOKS_PER_IDLE_TIME
         while self._connect.alive() and not self._ending.wait(_GLANCE_SECONDS):
-            if self._idle_seconds is None or time.monotonic() - looked < self._idle_seconds / _LOOKS_PER_IDLE_TIME:
+            now = time.monotonic()
+            if now - looked < pause:
                 continue
-            looked = time.monotonic()
+            looked = now
             if self._has_clients():
-                used = looked
-            elif looked - used >= self._idle_seconds:
+                used = now
+            elif self._is_worn() or (self._idle_seconds is not None and now - used >= self._idle_seconds):
                 return False
         return True
+
+    def _is_worn(self) -> bool:
+        # Spark never ends the thread that looks after the Python workers of a session, though the session be over.
+        try:
+            return psutil.Process(self._connect.pid).num_threads() > _THREADS_BORNE
+        except psutil.Error:
+            return False
 
     def _has_clients(self) -> bool:
         try:

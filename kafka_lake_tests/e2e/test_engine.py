@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,8 +11,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -127,6 +130,76 @@ def test_classes_and_imports_are_not_loaded_anew(server: WarmServer, new_session
     gone, _ = psutil.wait_procs([nursery], 10)
     assert gone
     assert new_session().live_session().range(3).count() == 3
+
+
+def test_a_kept_session_serves_the_next_process_of_that_name_and_no_other(new_session: NewSession) -> None:
+    def of(session: Any) -> str:
+        return str(session.session_id)
+
+    before = new_session()
+    kept = of(before.live_session("orders to pizza.orders"))
+    of_another = of(before.live_session("refunds to pizza.refunds"))
+    own = of(before.spark_session)
+    before.stop()
+    after = new_session()
+    assert of(after.live_session("orders to pizza.orders")) == kept
+    assert of(after.live_session("orders to pizza.orders")) == kept
+    assert of(after.live_session()) == of(after.spark_session)
+    assert len({kept, of_another, own, of(after.spark_session)}) == 4
+
+    # As the server does by itself with one that nobody uses for half an hour; it never takes that id again.
+    after.live_session("orders to pizza.orders").client.release_session()
+    renewed = after.live_session("orders to pizza.orders")
+    assert renewed.range(2).count() == 2
+    assert of(renewed) not in (kept, of_another)
+    assert of(new_session().live_session("orders to pizza.orders")) == of(renewed)
+
+
+def test_what_a_process_asked_of_a_kept_session_ends_with_it_and_nothing_else_does(
+    new_session: NewSession, tmp_path: Path
+) -> None:
+    def ask_for_long(resource: SparkResource, name: str) -> int:
+        begun = str(tmp_path / name)
+
+        def slowly(number: int) -> int:
+            with Path(begun).open("a") as told:
+                told.write(f"{number}\n")
+            time.sleep(0.2)
+            return 1
+
+        rows = resource.live_session("orders to pizza.orders").range(0, 60, 1, 1)
+        return int(rows.select(F.udf(slowly, "int")("id").alias("one")).agg(F.sum("one")).collect()[0][0])
+
+    mine, other = new_session(), new_session()
+    with ThreadPoolExecutor(2) as pool:
+        ended, going = pool.submit(ask_for_long, mine, "mine"), pool.submit(ask_for_long, other, "other")
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "mine").exists() or not (tmp_path / "other").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        mine.stop()
+        with pytest.raises(PySparkException):
+            ended.result(60)
+        assert going.result(60) == 60
+    assert len((tmp_path / "mine").read_text().splitlines()) < 40
+
+
+def test_a_daemon_that_has_ended_is_started_again_when_it_is_needed(new_session: NewSession) -> None:
+    session = new_session().live_session()
+
+    def tell(number: int) -> int:
+        if number:
+            raise ValueError(f"of daemon {os.getppid()}.")
+        return os.getppid()
+
+    told = F.udf(tell, "int")
+    with pytest.raises(PySparkException, match="of daemon") as failed:
+        session.range(1, 2, 1, 1).select(told("id")).collect()
+    # Spark ends the worker then; without any the daemon would end soon, too.
+    daemon = psutil.Process(int(re.search(r"of daemon (\d+)", str(failed.value))[1]))
+    daemon.terminate()
+    daemon.wait(30)
+    assert session.range(0, 1, 1, 1).select(told("id")).collect()[0][0] != daemon.pid
 
 
 def test_a_session_that_is_collected_as_garbage_waits_for_nothing(new_session: NewSession) -> None:

@@ -7,7 +7,7 @@ import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 
 from kafka_lake.components import KafkaTopicTable
-from kafka_lake.components.assets import build_topic_assets, settings_of
+from kafka_lake.components.assets import build_topic_assets, kept_session, settings_of
 from kafka_lake.ingest.continuous import Continuous
 from kafka_lake.ingest.topic_table import FORMATS, TopicTable
 from kafka_lake.kafka.registry_resource import RegistryResource
@@ -270,3 +270,10 @@ def test_a_missing_topic_is_refused():
 def test_a_bad_topic_name_is_refused():
     with pytest.raises(ValueError, match="topic"):
         KafkaTopicTable(topic="or ders")
+
+
+def test_sessions_are_kept_by_topic_and_table_but_not_for_code_of_users():
+    orders, refunds = TopicTable("orders", "shop", "orders"), TopicTable("refunds", "shop", "refunds")
+    again = TopicTable("orders", "shop", "orders_again")
+    assert len({kept_session(spec) for spec in (orders, refunds, again)} - {""}) == 3
+    assert kept_session(TopicTable("orders", "shop", "orders", transform="shop:loud")) == ""

@@ -107,6 +107,25 @@ def test_while_a_client_is_connected_it_does_not_rest(tmp_path: Path, monkeypatc
         until(lambda: server.pid is None, "rest once the client has gone")
 
 
+@pytest.mark.parametrize("idle", [None, 3600.0])
+def test_a_worn_one_rests_as_soon_as_it_has_no_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: float | None
+) -> None:
+    monkeypatch.setattr(warm, "_LOOKS_PER_IDLE_TIME", 50_000)
+    monkeypatch.setattr(warm, "_THREADS_BORNE", 2)
+    with kept(tmp_path, monkeypatch, idle) as (server, listener, said):
+        with socket.create_connection(("127.0.0.1", listener.port)):
+            began = time.monotonic()
+            until(lambda: time.monotonic() - began > 0.5, "several looks")
+            assert said == []
+        began = time.monotonic()
+        until(lambda: time.monotonic() - began > 0.5, "several looks")
+        assert said == [], "it has only one thread"
+        monkeypatch.setattr(warm, "_THREADS_BORNE", 0)
+        until(lambda: server.pid is None, "rest")
+        assert "rests" in said[0]
+
+
 def test_it_can_be_stopped_while_it_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with kept(tmp_path, monkeypatch, idle=0.1) as (server, _listener, said):
         until(lambda: server.pid is None, "rest")
