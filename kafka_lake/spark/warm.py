@@ -212,7 +212,7 @@ class WarmServer(Server):
     def _is_worn(self) -> bool:
         # Spark never ends the thread that looks after the Python workers of a session, though the session be over.
         try:
-            return psutil.Process(self._connect.pid).num_threads() > _THREADS_BORNE
+            return bool(psutil.Process(self._connect.pid).num_threads() > _THREADS_BORNE)
         except psutil.Error:
             return False
 
