@@ -24,7 +24,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.ingest import arrow_worker
-from kafka_lake.ingest.arrow_worker import REPORT, Report, Span, Work, loaded
+from kafka_lake.ingest.arrow_worker import REPORT, Report, Span, Work, loaded, unpacking
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json import Json, asked_fields, nullable_all
 from kafka_lake.ingest.decode.target import Target
@@ -155,7 +155,7 @@ def by_arrow(
     # Null lists one after the other cost Spark's Arrow writer the square of their number.
     given = records.select(*[headers.alias(n) if n == "headers" else F.col(n) for n in _RECORD]).coalesce(tasks)
     kinds = T.StructType([*nullable_all(given.schema).fields, T.StructField(REPORT, T.BinaryType())])
-    frame = given.mapInArrow(arrow_worker.decode_and_write(work), kinds).persist()
+    frame = given.mapInArrow(_packed(arrow_worker.decode_and_write(work)), kinds).persist()
     reports = _reports(frame.filter(F.col(REPORT).isNotNull()))
     if reports is None:
         frame.unpersist()
@@ -186,7 +186,7 @@ def rows_by_arrow(work: Work, rows: DataFrame, table: Table) -> tuple[Any, ...] 
         rows: With the table's columns.
         table: The table.
     """
-    reports = _reports(rows.mapInArrow(arrow_worker.write(work), f"{REPORT} binary"))
+    reports = _reports(rows.mapInArrow(_packed(arrow_worker.write(work)), f"{REPORT} binary"))
     return None if reports is None else _of(table, _merged(reports).files)
 
 
@@ -221,6 +221,11 @@ def _work(spec: TopicTable, target: Target, table: Table, plan: Plan) -> Work:
         metadata_column=spec.metadata_column,
         max_record_bytes=spec.max_record_bytes,
     )
+
+
+def _packed(function: Callable[..., Any]) -> Callable[..., Any]:
+    # Spark Connect packs the functions of a plan whenever it sends it, some four times a batch; this is quick to pack.
+    return unpacking(cloudpickle.dumps(function))
 
 
 def _reports(frame: DataFrame) -> list[Report] | None:

@@ -491,6 +491,16 @@ def _dumped(report: Report) -> bytes:
     return pickle.dumps({**vars(report), "spans": [tuple(vars(span).values()) for span in report.spans]})
 
 
+def unpacking(packed: bytes) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function for ``mapInArrow`` that does what the packed one does."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]] = pickle.loads(packed)
+        return function(batches)
+
+    return run
+
+
 def loaded(report: bytes) -> Report:
     """Return a report as a task sent it."""
     said = pickle.loads(report)

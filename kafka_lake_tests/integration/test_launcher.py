@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from dagster import DagsterInstance, DagsterRunStatus
+from dagster import AssetKey, DagsterInstance, DagsterRunStatus
 from dagster._core.launcher.base import WorkerStatus
 from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin
@@ -64,7 +64,17 @@ def waits():
     wait()
 
 
-defs = dg.Definitions(jobs=[tells, waits])
+@dg.asset
+def made():
+    (HERE / "made").write_text(str(os.getpid()))
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    with (HERE / "loads").open("a") as loads:
+        print(os.getpid(), file=loads)
+    makes = dg.define_asset_job("makes", [made], executor_def=dg.in_process_executor)
+    return dg.Definitions([made], jobs=[tells, waits, makes])
 """
 
 Launch = Callable[[str], str]
@@ -95,9 +105,10 @@ def launch(project: Path, instance: DagsterInstance) -> Iterator[Launch]:
             (location,) = workspace.code_locations
             job = location.get_repository("__repository__").get_full_job(name)
             run = instance.create_run_for_job(
-                run_path(str(project / "location.py"))[name],
+                run_path(str(project / "location.py"))["defs"]().resolve_job_def(name),
                 remote_job_origin=job.get_remote_origin(),
                 job_code_origin=job.get_python_origin(),
+                asset_selection=frozenset([AssetKey("made")]) if name == "makes" else None,
             )
             instance.launch_run(run.run_id, workspace)
             return run.run_id
@@ -149,6 +160,12 @@ def test_a_run_is_forked_and_has_the_code_as_it_is_when_it_begins(
     (project / "location.py").write_text(LOCATION.replace("WORD", "second"))
     assert end_of(instance, launch("tells")) is DagsterRunStatus.SUCCESS
     assert (project / "told").read_text() == f"second {parent}"
+
+
+def test_a_run_loads_its_definitions_once(project: Path, instance: DagsterInstance, launch: Launch) -> None:
+    assert end_of(instance, launch("makes")) is DagsterRunStatus.SUCCESS
+    loads = (project / "loads").read_text().split()
+    assert loads.count((project / "made").read_text()) == 1
 
 
 def test_a_run_whose_process_is_killed_is_reported_as_failed(instance: DagsterInstance, waiting: str) -> None:
