@@ -23,6 +23,7 @@ from dagster._core.storage import sql
 from dagster.components.core import load_defs
 
 import kafka_lake.components
+from kafka_lake.ingest import arrow_stage
 
 __all__ = ["dagster", "jinja2", "kafka_lake", "pyiceberg", "pyspark", "tomlkit"]
 
@@ -66,6 +67,7 @@ _swap(load_defs, "get_library_json_enriched_defs", lambda _: _without_schemas)
 _swap(sql, "ScriptDirectory", _migrations_read_once)
 # A run loads its location's definitions for all jobs first, and once more for the assets that it makes.
 _swap(reconstruct, "reconstruct_repository_def_from_pointer", cache)
+arrow_stage.prepare()
 _rehearse()
 # The collector needn't look at what is here already; its looks would be writes to memory that runs share.
 gc.collect()

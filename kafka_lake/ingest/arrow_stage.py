@@ -5,10 +5,12 @@ two no record passes through the JVM again, and none that the two ways could dis
 """
 
 import logging
+import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
@@ -155,7 +157,7 @@ def by_arrow(
     # Null lists one after the other cost Spark's Arrow writer the square of their number.
     given = records.select(*[headers.alias(n) if n == "headers" else F.col(n) for n in _RECORD]).coalesce(tasks)
     kinds = T.StructType([*nullable_all(given.schema).fields, T.StructField(REPORT, T.BinaryType())])
-    frame = given.mapInArrow(_packed(arrow_worker.decode_and_write(work)), kinds).persist()
+    frame = given.mapInArrow(_told(arrow_worker.decode_and_write, work), kinds).persist()
     reports = _reports(frame.filter(F.col(REPORT).isNotNull()))
     if reports is None:
         frame.unpersist()
@@ -186,7 +188,7 @@ def rows_by_arrow(work: Work, rows: DataFrame, table: Table) -> tuple[Any, ...] 
         rows: With the table's columns.
         table: The table.
     """
-    reports = _reports(rows.mapInArrow(_packed(arrow_worker.write(work)), f"{REPORT} binary"))
+    reports = _reports(rows.mapInArrow(_told(arrow_worker.write, work), f"{REPORT} binary"))
     return None if reports is None else _of(table, _merged(reports).files)
 
 
@@ -223,9 +225,20 @@ def _work(spec: TopicTable, target: Target, table: Table, plan: Plan) -> Work:
     )
 
 
-def _packed(function: Callable[..., Any]) -> Callable[..., Any]:
+def prepare() -> None:
+    """Do what is done once in a process, before there is a batch."""
+    _packed(arrow_worker.decode_and_write)
+
+
+def _told(function: Callable[[Work], arrow_worker.Batches], work: Work) -> arrow_worker.Batches:
     # Spark Connect packs the functions of a plan whenever it sends it, some four times a batch; this is quick to pack.
-    return unpacking(cloudpickle.dumps(function))
+    return unpacking(_packed(function), pickle.dumps(vars(work)))
+
+
+@cache
+def _packed(function: Callable[[Work], arrow_worker.Batches]) -> bytes:
+    packed: bytes = cloudpickle.dumps((arrow_worker.make, function))
+    return packed
 
 
 def _reports(frame: DataFrame) -> list[Report] | None:

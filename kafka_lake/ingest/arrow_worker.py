@@ -30,6 +30,9 @@ from pyiceberg.typedef import Record
 
 REPORT = "report"
 
+Batches = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What ``mapInArrow`` takes."""
+
 _TRIMMED = " \t\r\n"
 _DEEP = 512
 _SMALLEST_PIECE = 16
@@ -107,7 +110,7 @@ class Report:
     spans: tuple[Span, ...] = ()
 
 
-def decode_and_write(work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def decode_and_write(work: Work) -> Batches:
     """Return the function for ``mapInArrow`` that takes records, and gives those back that it left, and a `Report`.
 
     Its input has the columns value, key, partition, offset, timestamp, timestampType and headers, its output also
@@ -136,7 +139,7 @@ def decode_and_write(work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterato
     return run
 
 
-def write(work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def write(work: Work) -> Batches:
     """Return the function for ``mapInArrow`` that takes a table's rows, writes them and gives a `Report`."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -491,12 +494,23 @@ def _dumped(report: Report) -> bytes:
     return pickle.dumps({**vars(report), "spans": [tuple(vars(span).values()) for span in report.spans]})
 
 
-def unpacking(packed: bytes) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for ``mapInArrow`` that does what the packed one does."""
+def make(function: Callable[[Work], Batches], work: Mapping[str, Any]) -> Batches:
+    """Return what the function makes of the work with these fields."""
+    return function(Work(**work))
+
+
+def unpacking(packed: bytes, work: bytes) -> Batches:
+    """Return a function for ``mapInArrow`` that does what `make` makes of what is packed.
+
+    Args:
+        packed: `make` and its first argument, by cloudpickle.
+        work: The fields of a `Work`, pickled.
+    """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]] = pickle.loads(packed)
-        return function(batches)
+        making, function = pickle.loads(packed)
+        does: Batches = making(function, pickle.loads(work))
+        return does(batches)
 
     return run
 
