@@ -23,7 +23,7 @@ from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.archive import class_archive, training_options
-from kafka_lake.spark.connect import ConnectServer
+from kafka_lake.spark.connect import JVM_OPTIONS, ConnectServer
 from kafka_lake.spark.jars import jars_classpath, spark_jars
 from kafka_lake.spark.resource import SparkResource, local_conf
 
@@ -68,7 +68,7 @@ def _forget_all_but_the_newest(folder: Path) -> None:
 def _train(folder: Path, archive: Path) -> None:
     properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
     catalog = LakeCatalog("lake", properties)
-    extra = {"spark.driver.extraJavaOptions": f"-XX:+UseParallelGC {training_options(archive)}"}
+    extra = {"spark.driver.extraJavaOptions": f"{JVM_OPTIONS} {training_options(archive)}"}
     conf = local_conf(catalog, "local[2]", spark_jars(), extra)
     with EmbeddedBroker(folder / "kafka") as broker, ConnectServer(folder / "connect", conf=conf) as server:
         ensure_topic(broker.bootstrap_servers, _TOPIC, 2)

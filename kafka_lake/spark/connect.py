@@ -29,6 +29,21 @@ AVRO_LIMITS = " ".join(
 Corrupt bytes ask for any number. A record that has more is malformed. Users' own options come after these and win.
 """
 
+JVM_OPTIONS = "-XX:+UseParallelGC " + " ".join(
+    f"-XX:Tier4{what}Threshold={ten_times}"
+    for what, ten_times in (
+        ("Invocation", 50_000),
+        ("MinInvocation", 6_000),
+        ("Compile", 150_000),
+        ("BackEdge", 400_000),
+    )
+)
+"""JVM options for what decodes and plans, which users' own replace.
+
+The thresholds are ten times Java's: of Spark's code a little is called for every record and gets there at once; by the
+usual ones the slow compiler takes a fifth of the CPU of a start for what is called a few thousand times.
+"""
+
 FORGOTTEN_SESSION_TIMEOUT = "30m"
 """The server forgets a session whose client asks nothing for so long; a client that ends well releases it itself."""
 
@@ -140,7 +155,7 @@ class ConnectServer(Server):
             "spark.driver.memory": self.driver_memory,
             "spark.driver.defaultJavaOptions": AVRO_LIMITS,
             "spark.executor.defaultJavaOptions": AVRO_LIMITS,
-            "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+            "spark.driver.extraJavaOptions": JVM_OPTIONS,
             "spark.driver.host": HOST,
             "spark.driver.bindAddress": HOST,
             "spark.log.level": "WARN",

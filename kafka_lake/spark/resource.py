@@ -26,7 +26,7 @@ from kafka_lake.errors import KafkaLakeError
 from kafka_lake.home import home
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.connect import AVRO_LIMITS, on_driver
+from kafka_lake.spark.connect import AVRO_LIMITS, JVM_OPTIONS, on_driver
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -36,7 +36,7 @@ _DEFAULTS = {
     # Spark puts these before the user's own extraJavaOptions.
     "spark.driver.defaultJavaOptions": AVRO_LIMITS,
     "spark.executor.defaultJavaOptions": AVRO_LIMITS,
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.driver.extraJavaOptions": JVM_OPTIONS,
     # Each idle consumer keeps what it fetched ahead, up to 16 MiB: Spark's 64 would fill a small heap.
     "spark.kafka.consumer.cache.capacity": "16",
     "spark.kafka.consumer.fetchedData.cache.timeout": "30s",
