@@ -234,9 +234,9 @@ def clean(
     Younger files and branches are spared, since they may belong to writers that are at work: a run, a compaction. 0s
     spares nothing, and is safe only while nothing else writes to the tables.
     """
-    from kafka_lake.cli_again import seconds_of
     from kafka_lake.cli_render import cleaned_lines
     from kafka_lake.cli_topics import systems_at_hand, topic_tables
+    from kafka_lake.durations import seconds_of
     from kafka_lake.ingest.clean import clean as clean_table
 
     seconds = seconds_of(older_than)

@@ -23,7 +23,6 @@ from kafka_lake.kafka.offsets import Position
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _VALUE_LENGTH = 500
 
 
@@ -202,21 +201,6 @@ def _samples(table: Table, condition: BooleanExpression, chosen: pa.Table, count
 
 def _time(moment: Any) -> str:
     return moment.isoformat(timespec="milliseconds") if moment else ""
-
-
-def seconds_of(text: str) -> float:
-    """Return a duration in seconds.
-
-    Raises:
-        ConfigurationError: If the text is none.
-
-    >>> seconds_of("30m"), seconds_of("1.5h"), seconds_of("0s")
-    (1800.0, 5400.0, 0.0)
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text.strip(), re.ASCII)
-    if match is None:
-        raise ConfigurationError(f"{text!r} is no duration.", "Write a number and a unit: 30s, 30m, 24h, 7d.")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 def partitions_of(text: str | None) -> frozenset[int] | None:

@@ -9,8 +9,9 @@ import dagster as dg
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from kafka_lake.components.assets import build_topic_assets
+from kafka_lake.durations import seconds_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.continuous import Continuous, seconds_of
+from kafka_lake.ingest.continuous import Continuous
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan import start_timestamp_ms
 from kafka_lake.ingest.topic_table import BY_SCHEMA, REGISTERED, Compatibility, Format, TopicTable, dead_letter_limit

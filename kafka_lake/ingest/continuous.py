@@ -4,7 +4,6 @@ When to do what is decided by pure functions of the settings and of what happene
 commit is one of `pipeline.Run`'s, with all its gates: nothing here knows how a commit is made.
 """
 
-import re
 import signal
 import threading
 import time
@@ -21,27 +20,11 @@ from kafka_lake.kafka.offsets import Position, Watermarks
 from kafka_lake.lake.compact import commits_since_compaction, compact
 from kafka_lake.lake.positions import TableState
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LOOK_SECONDS = 0.5
 # Others may move a table back while its topic rests: then there is work, and the topic doesn't tell.
 _GLANCE_SECONDS = 10.0
 _REPORTING_SHARE = 0.05
 _NAP_SECONDS = 0.1
-
-
-def seconds_of(text: str) -> float:
-    """Return a duration in seconds.
-
-    Raises:
-        ConfigurationError: If the text is none.
-
-    >>> seconds_of("500ms"), seconds_of("2s"), seconds_of("10m"), seconds_of("1.5h")
-    (0.5, 2.0, 600.0, 5400.0)
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", text.strip())
-    if not match:
-        raise ConfigurationError(f"{text!r} is no duration.", "Write a number and ms, s, m or h: 500ms, 2s, 10m, 1h.")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 @dataclass(frozen=True)

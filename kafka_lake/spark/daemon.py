@@ -125,6 +125,7 @@ def _be_daemon() -> None:
         nonlocal unused
         unused, before = not _has_children(), unused
         if unused and before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             sys.exit()
 
     # Forked workers don't have the timer.

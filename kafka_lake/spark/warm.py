@@ -19,6 +19,7 @@ from typing import Self
 
 import psutil
 
+from kafka_lake.durations import seconds_of
 from kafka_lake.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.spark.connect import ConnectServer
 from kafka_lake.spark.process import HOST, Server
@@ -28,7 +29,6 @@ _LOOKS_PER_IDLE_TIME = 30
 _LONGEST_PAUSE_SECONDS = 60.0
 _HEALTHY_SECONDS = 600.0
 _THREADS_BORNE = 2000
-_UNITS = {"s": 1, "m": 60, "h": 3600}
 
 DEATHS_BORNE = 6
 """How many times in a row the server may end by itself, each less than ten minutes after its start."""
@@ -88,12 +88,15 @@ def idle_seconds(text: str) -> float | None:
     """
     if text == "never":
         return None
-    found = re.fullmatch(r"([1-9]\d*)([smh])", text)
-    if found is None:
+    try:
+        seconds = seconds_of(text)
+    except ConfigurationError:
+        seconds = 0.0
+    if seconds == 0:
         raise ConfigurationError(
             f"The idle time of Spark Connect, KAFKA_LAKE_CONNECT_IDLE, is {text}.", "Write 90s, 15m, 1h, or never."
         )
-    return float(found[1]) * _UNITS[found[2]]
+    return seconds
 
 
 def pause_seconds(deaths: int) -> float:

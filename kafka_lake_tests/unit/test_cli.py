@@ -32,7 +32,6 @@ from kafka_lake.cli_again import (
     partitions_of,
     pinned,
     resets_of,
-    seconds_of,
 )
 from kafka_lake.cli_render import cleaned_lines, dead_letter_tables, followed, reset_table
 from kafka_lake.doctor import Diagnosis
@@ -184,13 +183,6 @@ def shown(*parts: RenderableType) -> str:
     console.print(*parts, sep="\n")
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("0s", 0), ("90s", 90), ("30m", 1800), ("24h", 86400), ("7d", 604800), (" 1.5 h", 5400)]
-)
-def test_durations(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "24", "h", "-1h", "1w", "1h30m", "inf s", "٣h"])
@@ -377,7 +369,7 @@ def test_an_error_that_is_no_definition_s_is_not_explained_away(monkeypatch: pyt
 
 def test_systems_are_as_the_definitions_say_and_spark_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped: list[bool] = []
-    spark = SimpleNamespace(stop=lambda: stopped.append(True), live_session=None)
+    spark = SimpleNamespace(stop=lambda: stopped.append(True), live_session=lambda _: None)
     resources = {"kafka": KafkaResource(read_committed=False, retry_attempts=2), "spark": spark}
     monkeypatch.setattr(kafka_lake.cli_topics, "defs", lambda: SimpleNamespace(resources=resources))
 

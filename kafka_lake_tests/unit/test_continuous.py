@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.errors import ConfigurationError, KafkaLakeError
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest import continuous
 from kafka_lake.ingest.continuous import (
     Continuous,
@@ -24,24 +24,12 @@ from kafka_lake.ingest.continuous import (
     has_news,
     next_look,
     report_due,
-    seconds_of,
 )
 from kafka_lake.kafka.offsets import Position, TopicIdentity, Watermarks
 
 ME = TopicIdentity("c", "t", "pizzas")
 SETTINGS = Continuous(trigger=2, time_limit=3600, idle=300, compact_every=None, report_every=30)
 moments = st.floats(0, 1e5)
-
-
-@pytest.mark.parametrize("text", ["", "2", "s", "2 days", "-1s", "1h30m", "1,5s", "2sec"])
-def test_what_is_no_duration_is_refused(text):
-    with pytest.raises(ConfigurationError, match="no duration"):
-        seconds_of(text)
-
-
-@given(st.integers(0, 10**6), st.sampled_from(["ms", "s", "m", "h"]))
-def test_durations_are_read_whole(number, unit):
-    assert seconds_of(f" {number}{unit} ") == pytest.approx(number * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[unit])
 
 
 @given(moments, moments)
