@@ -213,7 +213,10 @@ def test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices(
     assert "dagster/column_schema" in newest.metadata
 
     told = result.get_asset_materialization_events()
-    assert [e.partition for e in told] == ["0", "1", "1", "0", "1"]
+    assert [e.partition for e in told[:3]] == ["0", "1", "1"]
+    # Dagster tells of a result's partitions in no order.
+    assert {e.partition for e in told[3:]} == {"0", "1"}
+    assert len(told) == 5
     assert sum(int(e.materialization.metadata["rows_added"].value) for e in told if e.partition == "1") == 1  # type: ignore[call-overload]
     evaluated = result.get_asset_check_evaluations()
     assert len(evaluated) == 3 * len(CHECKS)
