@@ -53,10 +53,8 @@ from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables import apply_changes, ensure_table, evolve_layout, schema_of
 from kafka_lake.spark.resource import PARALLELISM
 
-_TARGET_FILE_BYTES = 128 << 20
 _ROWS_WORTH_A_TASK = 250_000
 _PARTITIONS_WORTH_A_TASK = 100
-_GUESSED_BYTES_PER_ROW = 100
 _SAMPLE_CHARACTERS = 200
 
 
@@ -396,7 +394,7 @@ def _stage_dead_letters(
     branch.create()
     try:
         columns = spark.table(systems.catalog.spark_name(identifier)).schema
-        staged = _append(branch, state, shaped(letters, columns).coalesce(_tasks(state, plan, spark)), summary)
+        staged = _append(branch, state, shaped(letters, columns).coalesce(_tasks(plan, spark)), summary)
     except BaseException:
         branch.discard()
         raise
@@ -523,7 +521,7 @@ class _Batch:
         branch = StagingBranch(spark, self.systems.catalog, self.spec.identifier, self.branch, self.state.head)
         branch.create()
         undo.callback(branch.discard)
-        tasks = _tasks(self.state, self.plan, spark)
+        tasks = _tasks(self.plan, spark)
         if not doubt:
             arrow = by_arrow(self.spec, spark, self.records, self.target, self.state, self.plan, tasks)
             staged = None if arrow is None else self._append_files(branch, arrow, tasks, undo)
@@ -629,15 +627,13 @@ def _delete(spec: TopicTable, spark: Any, branch: StagingBranch, plan: Plan) -> 
     spark.sql(f"DELETE FROM {branch.write_name} WHERE {same_topic} AND ({offsets})")
 
 
-def _tasks(state: TableState, plan: Plan, spark: Any) -> int:
-    """Return how many tasks shall write: as many as the bytes call for, but no core idle on a long batch."""
-    snapshot = state.table.current_snapshot()
-    summary = summary_of(snapshot) if snapshot else {}
-    rows, size = int(summary.get("total-records", 0)), int(summary.get("total-files-size", 0))
-    per_row = size / rows if rows else _GUESSED_BYTES_PER_ROW
-    by_bytes = -(-int(plan.records_at_most * per_row) // _TARGET_FILE_BYTES)
+def _tasks(plan: Plan, spark: Any) -> int:
+    """Return how many tasks shall write: no core idle on a long batch, and none of them works through two of a size.
+
+    Writers begin another file when one is full; their number doesn't depend on what all of it takes.
+    """
     cores = int(spark.conf.get(PARALLELISM, "2"))
-    by_work = min(-(-plan.records_at_most // _ROWS_WORTH_A_TASK), cores)
+    by_work = -(-plan.records_at_most // _ROWS_WORTH_A_TASK)
     # Each Kafka partition takes a consumer of its own to open: many are opened on all cores.
-    by_partitions = min(-(-len(plan.ranges) // _PARTITIONS_WORTH_A_TASK), cores)
-    return max(1, by_bytes, by_work, by_partitions)
+    by_partitions = -(-len(plan.ranges) // _PARTITIONS_WORTH_A_TASK)
+    return max(1, min(cores, max(by_work, by_partitions)))
