@@ -7,8 +7,8 @@ two no record passes through the JVM again, and none that the two ways could dis
 import logging
 import pickle
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -20,13 +20,13 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import UnknownTransform, VoidTransform
 from pyspark import cloudpickle
 from pyspark.errors import PythonException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.ingest import arrow_worker
-from kafka_lake.ingest.arrow_worker import REPORT, Report, Span, Work, loaded, unpacking
+from kafka_lake.ingest.arrow_worker import LARGE, REPORT, Report, Span, Work, loaded, unpacking
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json import Json, asked_fields, nullable_all
 from kafka_lake.ingest.decode.target import Target
@@ -41,6 +41,14 @@ DECODED_BY_ARROW = "kafka-lake.decoded-by-arrow"
 """In a snapshot's summary: how many of its records Arrow decoded."""
 HANDED_BACK = "kafka-lake.handed-back"
 """In a snapshot's summary: how many records Arrow left to Spark, if they were the most."""
+LARGE_RECORDS = "kafka-lake.large-records"
+"""In a snapshot's summary: how many of its records were larger than most topics' records ever are, if any was."""
+
+# Spark bounds the bytes of a batch by asking all its columns, record after record, how long they are by now: a third of
+# what its side of the way to Arrow costs. Where none is large, their number is bound enough.
+_BOUND, _USUAL_BOUND, _NO_BOUND = "spark.sql.execution.arrow.maxBytesPerBatch", "67108864b", "2147483647"
+_WORTH_A_LOOK = 100_000
+_LARGE_BYTES, _LARGE_HEADER_BYTES, _MANY_HEADERS = 8192, 1024, 8
 
 _SAYS = re.compile(r"[\w.]+(Error|Exception)\b")
 _log = logging.getLogger(__name__)
@@ -59,6 +67,7 @@ class ByArrow:
         rest: The records that it left to others, with the columns of the Kafka source; None if there are none.
         spans: The rows by task and Kafka partition.
         work: What its tasks were told.
+        large: How many records were large.
         frame: What keeps the rest.
     """
 
@@ -67,6 +76,7 @@ class ByArrow:
     rest: DataFrame | None
     spans: tuple[Span, ...]
     work: Work
+    large: int
     frame: DataFrame
 
     def discard(self, table: Table) -> None:
@@ -152,13 +162,13 @@ def by_arrow(
     """
     if spark.conf.get("spark.sql.session.timeZone") != "UTC":
         return None
-    work = _work(spec, target, state.table, plan)
-    headers = F.coalesce("headers", F.array().cast(records.schema["headers"].dataType))
-    # Null lists one after the other cost Spark's Arrow writer the square of their number.
-    given = records.select(*[headers.alias(n) if n == "headers" else F.col(n) for n in _RECORD]).coalesce(tasks)
+    withhold = _may_withhold(spark, state, plan)
+    work = _work(spec, target, state.table, plan, withhold)
+    given = _given(records, withhold)
     kinds = T.StructType([*nullable_all(given.schema).fields, T.StructField(REPORT, T.BinaryType())])
-    frame = given.mapInArrow(_told(arrow_worker.decode_and_write, work), kinds).persist()
-    reports = _reports(frame.filter(F.col(REPORT).isNotNull()))
+    frame = given.coalesce(tasks).mapInArrow(_told(arrow_worker.decode_and_write, work), kinds).persist()
+    with _without_bound(spark) if withhold else nullcontext():
+        reports = _reports(frame.filter(F.col(REPORT).isNotNull()))
     if reports is None:
         frame.unpersist()
         return None
@@ -168,6 +178,9 @@ def by_arrow(
         back = frame.filter(F.col(REPORT).isNull()).drop(REPORT).withColumn("topic", F.lit(spec.topic))
         full = F.when(F.size("headers") > 0, F.col("headers"))
         left = back.withColumn("headers", full).select(*records.columns)
+    if merged.large and withhold:
+        large = records.filter(_is_large())
+        left = large if left is None else left.union(large)
     counts = {
         "records": merged.records - merged.handed_back,
         "tombstones": merged.tombstones,
@@ -177,7 +190,47 @@ def by_arrow(
         "newest_ms": merged.newest_ms,
         "observed": None,
     }
-    return ByArrow(_of(state.table, merged.files), counts, left, merged.spans, work, frame)
+    return ByArrow(_of(state.table, merged.files), counts, left, merged.spans, work, merged.large, frame)
+
+
+def _given(records: DataFrame, withhold: bool) -> DataFrame:
+    """Return records as Arrow's tasks get them; large ones without what makes them large, if that is withheld."""
+    # Null lists one after the other cost Spark's Arrow writer the square of their number.
+    none = F.array().cast(records.schema["headers"].dataType)
+    headers = F.coalesce("headers", none)
+    given = {name: F.col(name) for name in _RECORD} | {"headers": headers, LARGE: _is_large()}
+    if withhold:
+        # Nothing is taken away but where that is said, whatever the condition gives.
+        blank = {"key": F.lit(None), "value": F.lit(None), "headers": none}
+        given |= {name: F.when(given[LARGE], empty).otherwise(given[name]) for name, empty in blank.items()}
+    return records.select(*[column.alias(name) for name, column in given.items()])
+
+
+def _is_large() -> Column:
+    def long(column: Column | str) -> Column:
+        return F.coalesce(F.length(column), F.lit(0))
+
+    longest = F.greatest(long("value"), long("key"))
+    headers = F.coalesce(F.size("headers"), F.lit(0))
+    exceeds = F.exists("headers", lambda each: long(each["key"]) + long(each["value"]) > _LARGE_HEADER_BYTES)
+    return (longest > _LARGE_BYTES) | ((headers > 0) & ((headers > _MANY_HEADERS) | exceeds))
+
+
+def _may_withhold(spark: Any, state: TableState, plan: Plan) -> bool:
+    head = state.table.current_snapshot()
+    if plan.records_at_most < _WORTH_A_LOOK or (head is not None and LARGE_RECORDS in summary_of(head)):
+        return False
+    # A bound of the users' own stays.
+    return bool(spark.conf.get(_BOUND) == _USUAL_BOUND)
+
+
+@contextmanager
+def _without_bound(spark: Any) -> Iterator[None]:
+    spark.conf.set(_BOUND, _NO_BOUND)
+    try:
+        yield
+    finally:
+        spark.conf.set(_BOUND, _USUAL_BOUND)
 
 
 def rows_by_arrow(work: Work, rows: DataFrame, table: Table) -> tuple[Any, ...] | None:
@@ -202,7 +255,7 @@ def added(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
     return both
 
 
-def _work(spec: TopicTable, target: Target, table: Table, plan: Plan) -> Work:
+def _work(spec: TopicTable, target: Target, table: Table, plan: Plan, withheld: bool) -> Work:
     fields = nullable_all(target.columns)
     assert isinstance(fields, T.StructType)
     slim: dict[str, Any] = {
@@ -222,6 +275,7 @@ def _work(spec: TopicTable, target: Target, table: Table, plan: Plan) -> Work:
         topic_id=plan.after.identity.topic_id,
         metadata_column=spec.metadata_column,
         max_record_bytes=spec.max_record_bytes,
+        withheld=withheld,
     )
 
 
@@ -255,6 +309,7 @@ def _merged(reports: Sequence[Report]) -> Report:
     return Report(
         tuple(chain.from_iterable(each.files for each in reports)),
         sum(each.records for each in reports),
+        sum(each.large for each in reports),
         sum(each.tombstones for each in reports),
         sum(each.handed_back for each in reports),
         _pick(min, (each.oldest_ms for each in reports)),

@@ -29,6 +29,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Record
 
 REPORT = "report"
+LARGE = "large"
 
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What ``mapInArrow`` takes."""
@@ -57,6 +58,7 @@ class Work:
         topic_id: Its id; None if the brokers have none to tell.
         metadata_column: Struct that says where a row came from; None for none.
         max_record_bytes: Longer values are handed back; None for no limit.
+        withheld: Whether large records come without what makes them large; they are left out then.
         group_bytes: Bytes of Arrow columns that become one row group, where the table has no partitions.
         file_bytes: Bytes of them that become one data file; for each of the table's partitions in them, if it has any.
     """
@@ -70,6 +72,7 @@ class Work:
     topic_id: str | None
     metadata_column: str | None
     max_record_bytes: int | None
+    withheld: bool = False
     group_bytes: int = 32 << 20
     file_bytes: int = 512 << 20
 
@@ -93,7 +96,8 @@ class Report:
 
     Args:
         files: Iceberg's descriptions of the data files it wrote, in no snapshot yet.
-        records: Records it was given.
+        records: Records it was given, but for those that are left out.
+        large: Large records that it was given, left out or not.
         tombstones: Records without a value among them.
         handed_back: Records among them that are not in the files.
         oldest_ms: The least Kafka timestamp of its rows and tombstones, None if none has any.
@@ -103,6 +107,7 @@ class Report:
 
     files: tuple[Any, ...] = ()
     records: int = 0
+    large: int = 0
     tombstones: int = 0
     handed_back: int = 0
     oldest_ms: int | None = None
@@ -113,7 +118,7 @@ class Report:
 def decode_and_write(work: Work) -> Batches:
     """Return the function for ``mapInArrow`` that takes records, and gives those back that it left, and a `Report`.
 
-    Its input has the columns value, key, partition, offset, timestamp, timestampType and headers, its output also
+    Its input has the columns value, key, partition, offset, timestamp, timestampType, headers and large, its output also
     ``report``, which is null where there is a record and the only one that isn't null in its last row.
     """
 
@@ -124,6 +129,10 @@ def decode_and_write(work: Work) -> Batches:
         parser = Parser(work.fields, work.ignore)
         for batch in batches:
             schema = schema or pa.schema([*batch.schema, pa.field(REPORT, pa.binary())])
+            if large := pc.sum(batch.column(LARGE)).as_py():
+                report = replace(report, large=report.large + large)
+                if work.withheld:
+                    batch = batch.filter(pc.invert(batch.column(LARGE)))  # noqa: PLW2901
             rows, kept, left = decode(batch, work, parser)
             report = _counted(report, batch, left)
             if len(rows):

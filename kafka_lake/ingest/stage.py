@@ -14,6 +14,7 @@ from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.arrow_stage import (
     DECODED_BY_ARROW,
     HANDED_BACK,
+    LARGE_RECORDS,
     ByArrow,
     added,
     by_arrow,
@@ -538,6 +539,8 @@ class _Batch:
         files, counts = arrow.files, dict(arrow.counts)
         spans: tuple[Span, ...] | None = arrow.spans
         marks = {**self.marks, DECODED_BY_ARROW: str(counts["records"])}
+        if arrow.large:
+            marks[LARGE_RECORDS] = str(arrow.large)
         if arrow.rest is not None:
             rows, counted = self._decoded(arrow.rest)
             more = rows_by_arrow(arrow.work, self._fitting(rows).coalesce(tasks), self.state.table)
@@ -545,7 +548,9 @@ class _Batch:
                 arrow.discard(self.state.table)
                 return None
             left = counted()
-            if left["records"] > counts["records"]:
+            # By what withholds large ones no more, which are plain maybe.
+            withheld = arrow.large if arrow.work.withheld else 0
+            if left["records"] - withheld > counts["records"] + withheld:
                 marks[HANDED_BACK] = str(left["records"])
             files, counts, spans = files + more, added(counts, left), None
         base = branch.staged_snapshot()

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFile
 
-from kafka_lake.ingest import stage
-from kafka_lake.ingest.arrow_stage import DECODED_BY_ARROW, HANDED_BACK
+from kafka_lake.ingest import arrow_stage, stage
+from kafka_lake.ingest.arrow_stage import DECODED_BY_ARROW, HANDED_BACK, LARGE_RECORDS
 from kafka_lake.ingest.pipeline import GateFailedError, ingest
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
@@ -196,6 +196,60 @@ def test_most_records_left_to_spark_leave_all_to_it_for_one_batch(
     # A piece as small as the second batch is left as a whole.
     assert seen == [("1", None), ("0", "3"), (None, None), ("1", None)]
     view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_large_records_are_read_again_and_from_then_on_bound_the_batches(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_stage, "_WORTH_A_LOOK", 1)
+    topic, spark = new_topic(2), systems().spark()
+    spec = topic.spec("id bigint, name string")
+    bound = spark.conf.get(arrow_stage._BOUND)
+    bounds, reports = [], arrow_stage._reports
+
+    def seen(frame: Any) -> Any:
+        bounds.append(spark.conf.get(arrow_stage._BOUND))
+        return reports(frame)
+
+    monkeypatch.setattr(arrow_stage, "_reports", seen)
+    large = {"id": 50, "name": "x" * 9000}
+    few, many = [("a", b"1"), ("b", None)], [("a", b"")] * 9
+    batches = [
+        lambda: (
+            topic.send_ids(range(50), 2),
+            topic.send(large),
+            topic.send({"id": 51}, 1, key=b"k" * 9000),
+            topic.send({"id": 52}, 1, headers=many),
+            topic.send({"id": 53}, headers=[("a", b"v" * 1100)]),
+            topic.send({"id": 54}, headers=few, key=b"k"),
+            topic.send(b"broken" * 2000),
+            topic.send(None),
+            topic.send(None, key=b"k" * 9000),
+        ),
+        lambda: (topic.send(large), topic.send({"id": 55})),
+        lambda: topic.send_ids(range(56, 60), 2),
+        lambda: topic.send_ids(range(60, 64), 2),
+    ]
+    told = []
+    for batch in batches:
+        batch()
+        bounds.clear()
+        ingest(spec, systems(), "run")
+        head = view(spec).table.current_snapshot()
+        assert head is not None
+        summary = summary_of(head)
+        told.append((summary[DECODED_BY_ARROW], summary.get(LARGE_RECORDS), HANDED_BACK in summary, bounds[0]))
+        assert spark.conf.get(arrow_stage._BOUND) == bound
+    none = arrow_stage._NO_BOUND
+    assert told == [("52", "6", False, none), ("2", "1", False, bound), ("4", None, False, bound), ("4", None, False, none)]
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert len(see.dead_letters()) == 1
+    sent = {(s.partition, s.offset): (s.key, [(k, v) for k, v in s.headers]) for s in topic.ledger}
+    for row in see.rows():
+        origin = row["_kafka"]
+        key, headers = sent[origin["partition"], origin["offset"]]
+        assert (origin["key"], [(h["key"], h["value"]) for h in origin["headers"] or []]) == (key, headers)
 
 
 def test_a_batch_that_is_refused_leaves_no_file_in_any_snapshot(
