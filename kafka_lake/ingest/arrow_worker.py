@@ -7,6 +7,7 @@ Travels with the function by value and imports nothing of kafka_lake, so that th
 packages ``pyarrow`` and ``pyiceberg[pyarrow]`` only.
 """
 
+import io
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
+import pyarrow.parquet as pq
 from pyiceberg.io import OutputFile, load_file_io
 from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import _determine_partitions, schema_to_pyarrow
@@ -39,6 +41,7 @@ _DEEP = 512
 _SMALLEST_PIECE = 16
 _PATIENCE = 6
 _LARGE_GAP = 10_000
+_WORTH_A_LOOK, _LOOKED_AT = 1000, 10_000
 # What a datetime holds, from the year 1 to the year 9999.
 _FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 _TIMESTAMP_TYPES = ["CreateTime", "LogAppendTime"]
@@ -479,6 +482,9 @@ class _File:
         self._writer = model.create_writer(output, metadata.schema(), metadata.properties)
 
     def write(self, rows: pa.Table, size: int) -> None:
+        if not self.size:
+            # Iceberg has no property for it.
+            self._writer._parquet_writer_kwargs["use_dictionary"] = _repetitive(rows)
         self._writer.write(rows)
         self.size += size
 
@@ -496,6 +502,35 @@ class _File:
             key_metadata=None,
             **statistics.to_serialized_dict(),
         )
+
+
+def _repetitive(rows: pa.Table) -> list[str] | bool:
+    """Return Parquet's paths of the columns whose values repeat, by a look at the first rows; true for all.
+
+    A dictionary of values that are all different, as offsets and ids are, takes time and room. Lists aren't looked at.
+    """
+    if len(rows) < _WORTH_A_LOOK:
+        return True
+    some = rows.slice(0, _LOOKED_AT)
+    empty = io.BytesIO()
+    pq.write_table(some.slice(0, 0), empty)
+    paths = pq.read_metadata(empty).schema
+    unique = {
+        path for path, values in _leaves(some) if 2 * pc.count_distinct(values, mode="all").as_py() > len(some)
+    }
+    return [path for path in (paths.column(n).path for n in range(len(paths))) if path not in unique]
+
+
+def _leaves(rows: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    """Give the columns that are no lists and their paths, those in structs one by one."""
+    todo = deque((name, rows.column(name)) for name in rows.column_names)
+    while todo:
+        path, values = todo.popleft()
+        if pa.types.is_struct(values.type):
+            inner = (f.name for f in values.type)
+            todo.extend((f"{path}.{name}", pc.struct_field(values, [n])) for n, name in enumerate(inner))
+        elif not pa.types.is_nested(values.type):
+            yield path, values
 
 
 def _dumped(report: Report) -> bytes:

@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.ingest.arrow_worker import Parser, Report, Span, Work, _dumped, _Spans, decode, loaded, shaped
+from kafka_lake.ingest.arrow_worker import (
+    Parser,
+    Report,
+    Span,
+    Work,
+    _dumped,
+    _repetitive,
+    _Spans,
+    decode,
+    loaded,
+    shaped,
+)
 from kafka_lake.ingest.audit import partitions_of
 
 FIELDS = pa.schema(
@@ -284,3 +295,22 @@ def test_fields_are_matched_by_name_and_nulls_stay_null() -> None:
     structs = pa.StructArray.from_arrays([lists], ["l"], mask=pa.array([False, False, True, False]))
     made = shaped(structs.slice(1), pa.struct([("k", pa.binary()), ("l", want)])).to_pylist()
     assert made == [{"k": None, "l": None}, None, {"k": None, "l": expected[2]}]
+
+
+@pytest.mark.parametrize("count", [5000, 20_000])
+def test_values_that_are_all_different_get_no_dictionary(count: int) -> None:
+    numbers = list(range(count))
+    rows = pa.table(
+        {
+            "id": numbers,
+            "store": [n % 7 for n in numbers],
+            "nothing": pa.nulls(count, pa.string()),
+            "tags": [[f"{n}"] for n in numbers],
+            "_kafka": [{"offset": n, "topic": "pizzas", "inner": {"key": f"k{n}"}} for n in numbers],
+            "pairs": pa.array([[("k", n)] for n in numbers], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    with_dictionary = {"store", "nothing", "tags.list.element", "_kafka.topic"}
+    with_dictionary |= {"pairs.key_value.key", "pairs.key_value.value"}
+    assert set(_repetitive(rows) or ()) == with_dictionary
+    assert _repetitive(rows.slice(0, 100)) is True
