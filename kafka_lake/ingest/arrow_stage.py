@@ -54,7 +54,18 @@ _SAYS = re.compile(r"[\w.]+(Error|Exception)\b")
 _log = logging.getLogger(__name__)
 _TYPES = (T.BooleanType, T.IntegerType, T.LongType, T.DoubleType, T.StringType, T.TimestampType)
 _SCHEMES = ("", "file", "s3", "s3a", "s3n", "gs", "abfs", "abfss")
-_RECORD = ("key", "value", "partition", "offset", "timestamp", "timestampType", "headers")
+_HEADERS = T.ArrayType(T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())]))
+# What Spark's Kafka source gives, but for the topic; to ask for it would be to plan the reading once more.
+_RECORD: dict[str, T.DataType] = {
+    "key": T.BinaryType(),
+    "value": T.BinaryType(),
+    "partition": T.IntegerType(),
+    "offset": T.LongType(),
+    "timestamp": T.TimestampType(),
+    "timestampType": T.IntegerType(),
+    "headers": _HEADERS,
+}
+_GIVEN = {**_RECORD, LARGE: T.BooleanType(), REPORT: T.BinaryType()}
 
 
 @dataclass(frozen=True)
@@ -165,7 +176,7 @@ def by_arrow(
     withhold = _may_withhold(spark, state, plan)
     work = _work(spec, target, state.table, plan, withhold)
     given = _given(records, withhold)
-    kinds = T.StructType([*nullable_all(given.schema).fields, T.StructField(REPORT, T.BinaryType())])
+    kinds = T.StructType([T.StructField(name, kind) for name, kind in _GIVEN.items()])
     frame = given.coalesce(tasks).mapInArrow(_told(arrow_worker.decode_and_write, work), kinds).persist()
     with _without_bound(spark) if withhold else nullcontext():
         reports = _reports(frame.filter(F.col(REPORT).isNotNull()))
@@ -196,7 +207,7 @@ def by_arrow(
 def _given(records: DataFrame, withhold: bool) -> DataFrame:
     """Return records as Arrow's tasks get them; large ones without what makes them large, if that is withheld."""
     # Null lists one after the other cost Spark's Arrow writer the square of their number.
-    none = F.array().cast(records.schema["headers"].dataType)
+    none = F.array().cast(_HEADERS)
     headers = F.coalesce("headers", none)
     given = {name: F.col(name) for name in _RECORD} | {"headers": headers, LARGE: _is_large()}
     if withhold:

@@ -121,8 +121,8 @@ class Report:
 def decode_and_write(work: Work) -> Batches:
     """Return the function for ``mapInArrow`` that takes records, and gives those back that it left, and a `Report`.
 
-    Its input has the columns value, key, partition, offset, timestamp, timestampType, headers and large, its output also
-    ``report``, which is null where there is a record and the only one that isn't null in its last row.
+    Its input has the columns key, value, partition, offset, timestamp, timestampType, headers and large, its output
+    also ``report``, which is null where there is a record and the only one that isn't null in its last row.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -135,7 +135,7 @@ def decode_and_write(work: Work) -> Batches:
             if large := pc.sum(batch.column(LARGE)).as_py():
                 report = replace(report, large=report.large + large)
                 if work.withheld:
-                    batch = batch.filter(pc.invert(batch.column(LARGE)))  # noqa: PLW2901
+                    batch = batch.filter(pc.invert(batch.column(LARGE)))
             rows, kept, left = decode(batch, work, parser)
             report = _counted(report, batch, left)
             if len(rows):
@@ -515,9 +515,7 @@ def _repetitive(rows: pa.Table) -> list[str] | bool:
     empty = io.BytesIO()
     pq.write_table(some.slice(0, 0), empty)
     paths = pq.read_metadata(empty).schema
-    unique = {
-        path for path, values in _leaves(some) if 2 * pc.count_distinct(values, mode="all").as_py() > len(some)
-    }
+    unique = {path for path, values in _leaves(some) if 2 * pc.count_distinct(values, mode="all").as_py() > len(some)}
     return [path for path in (paths.column(n).path for n in range(len(paths))) if path not in unique]
 
 

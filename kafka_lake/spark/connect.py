@@ -29,7 +29,7 @@ AVRO_LIMITS = " ".join(
 Corrupt bytes ask for any number. A record that has more is malformed. Users' own options come after these and win.
 """
 
-JVM_OPTIONS = "-XX:+UseParallelGC " + " ".join(
+JVM_OPTIONS = "-XX:+UseParallelGC -XX:MetaspaceSize=200m " + " ".join(
     f"-XX:Tier4{what}Threshold={ten_times}"
     for what, ten_times in (
         ("Invocation", 50_000),
@@ -39,6 +39,8 @@ JVM_OPTIONS = "-XX:+UseParallelGC " + " ".join(
     )
 )
 """JVM options for what decodes and plans, which users' own replace.
+
+Spark's classes alone take more than the metaspace from which on Java collects all of the heap.
 
 The thresholds are ten times Java's: of Spark's code a little is called for every record and gets there at once; by the
 usual ones the slow compiler takes a fifth of the CPU of a start for what is called a few thousand times.
@@ -57,6 +59,10 @@ _FEW_MEMORIES = {
     "spark.sql.connect.ui.retainedStatements": "20",
     "spark.connect.session.manager.closedSessionsTombstonesSize": "200",
 }
+
+# Each session has generated code of its own, some fifty classes. With more sessions at work than there is room for,
+# all of it is generated, compiled and warmed up anew for each of their commits.
+_ROOM = {"spark.sql.codegen.cache.maxEntries": "4000"}
 
 CLASSPATH = "spark.driver.extraClassPath"
 _DAEMON = "spark.python.daemon.module"
@@ -161,6 +167,7 @@ class ConnectServer(Server):
             "spark.log.level": "WARN",
             "spark.ui.enabled": "false",
             **_FEW_MEMORIES,
+            **_ROOM,
             "spark.connect.session.manager.defaultSessionTimeout": FORGOTTEN_SESSION_TIMEOUT,
             **self.conf,
             "spark.connect.grpc.binding.address": HOST,

@@ -241,7 +241,12 @@ def test_large_records_are_read_again_and_from_then_on_bound_the_batches(
         told.append((summary[DECODED_BY_ARROW], summary.get(LARGE_RECORDS), HANDED_BACK in summary, bounds[0]))
         assert spark.conf.get(arrow_stage._BOUND) == bound
     none = arrow_stage._NO_BOUND
-    assert told == [("52", "6", False, none), ("2", "1", False, bound), ("4", None, False, bound), ("4", None, False, none)]
+    assert told == [
+        ("52", "6", False, none),
+        ("2", "1", False, bound),
+        ("4", None, False, bound),
+        ("4", None, False, none),
+    ]
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert len(see.dead_letters()) == 1

@@ -1,6 +1,7 @@
 """Which decoder a topic's settings ask for, knowing what the table remembers of its schemas."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 from pyspark.sql import types as T
@@ -46,7 +47,7 @@ def _one(
         ddl = spec.schema if part == "value" else spec.key_schema
         # Spark parses what it alone understands.
         systems.spark()
-        declared = None if ddl is None else Target(T._parse_datatype_string(ddl), {}, _renamed(spec))
+        declared = None if ddl is None else Target(_parsed(ddl), {}, _renamed(spec))
         exact = frozenset(json.loads(_remembered(state, EXACT_TEXT) or "[]"))
         return Json(declared, spec.infer_timestamps, spec.on_incompatible == "new_column", exact=exact)
     if file is not None:
@@ -58,6 +59,12 @@ def _one(
         )
     decoder = Registered(format_, systems.registry.by_id, part=part)
     return decoder.remembering(_remembered(state, MARKS[part]))
+
+
+@cache
+def _parsed(ddl: str) -> T.StructType:
+    kind: T.StructType = T._parse_datatype_string(ddl)
+    return kind
 
 
 def _renamed(spec: TopicTable) -> dict[str, tuple[str, ...]]:
