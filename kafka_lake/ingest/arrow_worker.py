@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 from pyiceberg.io import OutputFile, load_file_io
-from pyiceberg.io.fileformat import FileFormatFactory
-from pyiceberg.io.pyarrow import _determine_partitions, schema_to_pyarrow
+from pyiceberg.io.pyarrow import ParquetFormatWriter, _determine_partitions, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.table import WriteTask
@@ -478,8 +477,7 @@ class _File:
     def __init__(self, metadata: TableMetadata, output: OutputFile, key: PartitionKey | None) -> None:
         self.size = 0
         self._metadata, self._output, self._key = metadata, output, key
-        model = FileFormatFactory.get(FileFormat.PARQUET)
-        self._writer = model.create_writer(output, metadata.schema(), metadata.properties)
+        self._writer = ParquetFormatWriter(output, metadata.schema(), metadata.properties)
 
     def write(self, rows: pa.Table, size: int) -> None:
         if not self.size:
