@@ -55,6 +55,7 @@ from kafka_lake.lake.tables import apply_changes, ensure_table, evolve_layout, s
 from kafka_lake.spark.resource import PARALLELISM
 
 _ROWS_WORTH_A_TASK = 250_000
+_ROWS_WORTH_A_FILE = 1_000_000
 _PARTITIONS_WORTH_A_TASK = 100
 _SAMPLE_CHARACTERS = 200
 
@@ -635,9 +636,11 @@ def _delete(spec: TopicTable, spark: Any, branch: StagingBranch, plan: Plan) -> 
 def _tasks(plan: Plan, spark: Any) -> int:
     """Return how many tasks shall write: no core idle on a long batch, and none of them works through two of a size.
 
-    Writers begin another file when one is full; their number doesn't depend on what all of it takes.
+    Writers begin another file when one is full; their number doesn't depend on what all of it takes. A cluster that
+    doesn't say how many tasks it runs at once gets some for its executors to share, and files of a fair size.
     """
-    cores = int(spark.conf.get(PARALLELISM, "2"))
+    told = spark.conf.get(PARALLELISM, "")
+    cores = int(told) if told else max(2, plan.records_at_most // _ROWS_WORTH_A_FILE)
     by_work = -(-plan.records_at_most // _ROWS_WORTH_A_TASK)
     # Each Kafka partition takes a consumer of its own to open: many are opened on all cores.
     by_partitions = -(-len(plan.ranges) // _PARTITIONS_WORTH_A_TASK)
