@@ -228,11 +228,16 @@ def _is_large() -> Column:
 
 
 def _may_withhold(spark: Any, state: TableState, plan: Plan) -> bool:
-    head = state.table.current_snapshot()
-    if plan.records_at_most < _WORTH_A_LOOK or (head is not None and LARGE_RECORDS in summary_of(head)):
+    bound = spark.conf.get(_BOUND)
+    if bound == _NO_BOUND:
+        # Left behind in a session that is kept, by a run that was killed in the midst.
+        spark.conf.set(_BOUND, _USUAL_BOUND)
+    elif bound != _USUAL_BOUND:
+        # The users' own stays.
         return False
-    # A bound of the users' own stays.
-    return bool(spark.conf.get(_BOUND) == _USUAL_BOUND)
+    head = state.table.current_snapshot()
+    known = head is not None and LARGE_RECORDS in summary_of(head)
+    return plan.records_at_most >= _WORTH_A_LOOK and not known
 
 
 @contextmanager

@@ -204,7 +204,7 @@ def test_large_records_are_read_again_and_from_then_on_bound_the_batches(
     monkeypatch.setattr(arrow_stage, "_WORTH_A_LOOK", 1)
     topic, spark = new_topic(2), systems().spark()
     spec = topic.spec("id bigint, name string")
-    bound = spark.conf.get(arrow_stage._BOUND)
+    bound, none, own = spark.conf.get(arrow_stage._BOUND), arrow_stage._NO_BOUND, "50m"
     bounds, reports = [], arrow_stage._reports
 
     def seen(frame: Any) -> Any:
@@ -229,6 +229,13 @@ def test_large_records_are_read_again_and_from_then_on_bound_the_batches(
         lambda: (topic.send(large), topic.send({"id": 55})),
         lambda: topic.send_ids(range(56, 60), 2),
         lambda: topic.send_ids(range(60, 64), 2),
+        # As by a run that was killed; and too few records to do without a bound.
+        lambda: (
+            spark.conf.set(arrow_stage._BOUND, none),
+            monkeypatch.setattr(arrow_stage, "_WORTH_A_LOOK", 100),
+            topic.send(large),
+        ),
+        lambda: (spark.conf.set(arrow_stage._BOUND, "50m"), topic.send_ids(range(64, 200), 2)),
     ]
     told = []
     for batch in batches:
@@ -239,13 +246,15 @@ def test_large_records_are_read_again_and_from_then_on_bound_the_batches(
         assert head is not None
         summary = summary_of(head)
         told.append((summary[DECODED_BY_ARROW], summary.get(LARGE_RECORDS), HANDED_BACK in summary, bounds[0]))
-        assert spark.conf.get(arrow_stage._BOUND) == bound
-    none = arrow_stage._NO_BOUND
+        assert spark.conf.get(arrow_stage._BOUND) in (bound, own)
+    spark.conf.set(arrow_stage._BOUND, bound)
     assert told == [
         ("52", "6", False, none),
         ("2", "1", False, bound),
         ("4", None, False, bound),
         ("4", None, False, none),
+        ("1", "1", False, bound),
+        ("136", None, False, own),
     ]
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
