@@ -447,13 +447,14 @@ class _Files:
         ]
         rows = pa.Table.from_arrays(columns, schema=self._columns)
         if self._whole:
-            self._open = self._open or self._begun(None)
+            self._open = self._open or self._begun(None, _repetitive(rows))
             self._open.write(rows, size)
             if self._open.size >= self._work.file_bytes:
                 self._roll()
             return
+        repetitive = _repetitive(rows)
         for part in _determine_partitions(self._metadata.spec(), self._metadata.schema(), rows):
-            self._open = self._begun(part.partition_key)
+            self._open = self._begun(part.partition_key, repetitive)
             self._open.write(part.arrow_table_partition, 0)
             self._roll()
 
@@ -462,10 +463,11 @@ class _Files:
             self._files.append(self._open.closed())
             self._open = None
 
-    def _begun(self, key: PartitionKey | None) -> "_File":
+    def _begun(self, key: PartitionKey | None, repetitive: list[str] | bool) -> "_File":
         task = WriteTask(self._uuid, len(self._files), self._metadata.schema(), [])
         name = task.generate_data_file_filename("parquet")
-        return _File(self._metadata, self._io.new_output(self._locations.new_data_location(name, key)), key)
+        output = self._io.new_output(self._locations.new_data_location(name, key))
+        return _File(self._metadata, output, key, repetitive)
 
 
 class _File:
@@ -474,15 +476,16 @@ class _File:
     Not by PyIceberg's write_file, which writes one table at a time and makes null lists of structs empty ones.
     """
 
-    def __init__(self, metadata: TableMetadata, output: OutputFile, key: PartitionKey | None) -> None:
+    def __init__(
+        self, metadata: TableMetadata, output: OutputFile, key: PartitionKey | None, repetitive: list[str] | bool
+    ) -> None:
         self.size = 0
         self._metadata, self._output, self._key = metadata, output, key
         self._writer = ParquetFormatWriter(output, metadata.schema(), metadata.properties)
+        # Iceberg has no property for it.
+        self._writer._parquet_writer_kwargs["use_dictionary"] = repetitive
 
     def write(self, rows: pa.Table, size: int) -> None:
-        if not self.size:
-            # Iceberg has no property for it.
-            self._writer._parquet_writer_kwargs["use_dictionary"] = _repetitive(rows)
         self._writer.write(rows)
         self.size += size
 
