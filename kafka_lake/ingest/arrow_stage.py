@@ -47,7 +47,7 @@ LARGE_RECORDS = "kafka-lake.large-records"
 # Spark bounds the bytes of a batch by asking all its columns, record after record, how long they are by now: a third of
 # what its side of the way to Arrow costs. Where none is large, their number is bound enough.
 _BOUND, _USUAL_BOUND, _NO_BOUND = "spark.sql.execution.arrow.maxBytesPerBatch", "67108864b", "2147483647"
-_WORTH_A_LOOK = 100_000
+_LONG_BATCH = 100_000
 _LARGE_BYTES, _LARGE_HEADER_BYTES, _MANY_HEADERS = 8192, 1024, 8
 
 _SAYS = re.compile(r"[\w.]+(Error|Exception)\b")
@@ -65,7 +65,9 @@ _RECORD: dict[str, T.DataType] = {
     "timestampType": T.IntegerType(),
     "headers": _HEADERS,
 }
-_GIVEN = {**_RECORD, LARGE: T.BooleanType(), REPORT: T.BinaryType()}
+_RETURNED = T.StructType(
+    [T.StructField(*each) for each in {**_RECORD, LARGE: T.BooleanType(), REPORT: T.BinaryType()}.items()]
+)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class ByArrow:
         rest: The records that it left to others, with the columns of the Kafka source; None if there are none.
         spans: The rows by task and Kafka partition.
         work: What its tasks were told.
-        large: How many records were large.
+        marks: What the snapshot's summary tells of it.
         frame: What keeps the rest.
     """
 
@@ -87,7 +89,7 @@ class ByArrow:
     rest: DataFrame | None
     spans: tuple[Span, ...]
     work: Work
-    large: int
+    marks: Mapping[str, str]
     frame: DataFrame
 
     def discard(self, table: Table) -> None:
@@ -175,9 +177,8 @@ def by_arrow(
         return None
     withhold = _may_withhold(spark, state, plan)
     work = _work(spec, target, state.table, plan, withhold)
-    given = _given(records, withhold)
-    kinds = T.StructType([T.StructField(name, kind) for name, kind in _GIVEN.items()])
-    frame = given.coalesce(tasks).mapInArrow(_told(arrow_worker.decode_and_write, work), kinds).persist()
+    function = _told(arrow_worker.decode_and_write, work)
+    frame = _given(records, withhold).coalesce(tasks).mapInArrow(function, _RETURNED).persist()
     with _without_bound(spark) if withhold else nullcontext():
         reports = _reports(frame.filter(F.col(REPORT).isNotNull()))
     if reports is None:
@@ -189,11 +190,19 @@ def by_arrow(
         back = frame.filter(F.col(REPORT).isNull()).drop(REPORT).withColumn("topic", F.lit(spec.topic))
         full = F.when(F.size("headers") > 0, F.col("headers"))
         left = back.withColumn("headers", full).select(*records.columns)
-    if merged.large and withhold:
+    withheld = merged.large if withhold else 0
+    if withheld:
         large = records.filter(_is_large())
         left = large if left is None else left.union(large)
+    plain = merged.records - merged.handed_back
+    marks = {DECODED_BY_ARROW: str(plain)}
+    if merged.large:
+        marks[LARGE_RECORDS] = str(merged.large)
+    if merged.handed_back > plain + withheld:
+        # What was withheld may be plain; the next batch will withhold nothing.
+        marks[HANDED_BACK] = str(merged.handed_back + withheld)
     counts = {
-        "records": merged.records - merged.handed_back,
+        "records": plain,
         "tombstones": merged.tombstones,
         "failed": 0,
         "wrong_type": 0,
@@ -201,7 +210,7 @@ def by_arrow(
         "newest_ms": merged.newest_ms,
         "observed": None,
     }
-    return ByArrow(_of(state.table, merged.files), counts, left, merged.spans, work, merged.large, frame)
+    return ByArrow(_of(state.table, merged.files), counts, left, merged.spans, work, marks, frame)
 
 
 def _given(records: DataFrame, withhold: bool) -> DataFrame:
@@ -218,13 +227,14 @@ def _given(records: DataFrame, withhold: bool) -> DataFrame:
 
 
 def _is_large() -> Column:
-    def long(column: Column | str) -> Column:
-        return F.coalesce(F.length(column), F.lit(0))
+    def long(header: Column) -> Column:
+        key, value = (F.coalesce(F.length(header[name]), F.lit(0)) for name in ("key", "value"))
+        return key + value > _LARGE_HEADER_BYTES
 
-    longest = F.greatest(long("value"), long("key"))
-    headers = F.coalesce(F.size("headers"), F.lit(0))
-    exceeds = F.exists("headers", lambda each: long(each["key"]) + long(each["value"]) > _LARGE_HEADER_BYTES)
-    return (longest > _LARGE_BYTES) | ((headers > 0) & ((headers > _MANY_HEADERS) | exceeds))
+    by_bytes = F.greatest(F.length("key"), F.length("value")) > _LARGE_BYTES
+    by_headers = (F.size("headers") > _MANY_HEADERS) | F.exists("headers", long)
+    # Never null: what is neither large nor not would be in neither reading.
+    return F.coalesce(by_bytes | by_headers, F.lit(False))
 
 
 def _may_withhold(spark: Any, state: TableState, plan: Plan) -> bool:
@@ -237,7 +247,7 @@ def _may_withhold(spark: Any, state: TableState, plan: Plan) -> bool:
         return False
     head = state.table.current_snapshot()
     known = head is not None and LARGE_RECORDS in summary_of(head)
-    return plan.records_at_most >= _WORTH_A_LOOK and not known
+    return plan.records_at_most >= _LONG_BATCH and not known
 
 
 @contextmanager
@@ -246,7 +256,9 @@ def _without_bound(spark: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        spark.conf.set(_BOUND, _USUAL_BOUND)
+        # A server that is gone must not hide what went wrong by that; the next batch sees to it then.
+        with suppress(Exception):
+            spark.conf.set(_BOUND, _USUAL_BOUND)
 
 
 def rows_by_arrow(work: Work, rows: DataFrame, table: Table) -> tuple[Any, ...] | None:

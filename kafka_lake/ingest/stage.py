@@ -12,9 +12,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.ingest.arrow_stage import (
-    DECODED_BY_ARROW,
-    HANDED_BACK,
-    LARGE_RECORDS,
     ByArrow,
     added,
     by_arrow,
@@ -539,23 +536,15 @@ class _Batch:
         undo.callback(arrow.release)
         files, counts = arrow.files, dict(arrow.counts)
         spans: tuple[Span, ...] | None = arrow.spans
-        marks = {**self.marks, DECODED_BY_ARROW: str(counts["records"])}
-        if arrow.large:
-            marks[LARGE_RECORDS] = str(arrow.large)
         if arrow.rest is not None:
             rows, counted = self._decoded(arrow.rest)
             more = rows_by_arrow(arrow.work, self._fitting(rows).coalesce(tasks), self.state.table)
             if more is None:
                 arrow.discard(self.state.table)
                 return None
-            left = counted()
-            # By what withholds large ones no more, which are plain maybe.
-            withheld = arrow.large if arrow.work.withheld else 0
-            if left["records"] - withheld > counts["records"] + withheld:
-                marks[HANDED_BACK] = str(left["records"])
-            files, counts, spans = files + more, added(counts, left), None
+            files, counts, spans = files + more, added(counts, counted()), None
         base = branch.staged_snapshot()
-        branch.append(files, self._summary(marks))
+        branch.append(files, self._summary({**self.marks, **arrow.marks}))
         return _staged(branch, base, self.state, spans), counts, arrow.rest
 
     def _decoded(self, records: DataFrame) -> tuple[DataFrame, Callable[[], dict[str, Any]]]:

@@ -201,7 +201,7 @@ def test_most_records_left_to_spark_leave_all_to_it_for_one_batch(
 def test_large_records_are_read_again_and_from_then_on_bound_the_batches(
     new_topic: NewTopic, systems: NewSystems, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_stage, "_WORTH_A_LOOK", 1)
+    monkeypatch.setattr(arrow_stage, "_LONG_BATCH", 1)
     topic, spark = new_topic(2), systems().spark()
     spec = topic.spec("id bigint, name string")
     bound, none, own = spark.conf.get(arrow_stage._BOUND), arrow_stage._NO_BOUND, "50m"
@@ -232,7 +232,7 @@ def test_large_records_are_read_again_and_from_then_on_bound_the_batches(
         # As by a run that was killed; and too few records to do without a bound.
         lambda: (
             spark.conf.set(arrow_stage._BOUND, none),
-            monkeypatch.setattr(arrow_stage, "_WORTH_A_LOOK", 100),
+            monkeypatch.setattr(arrow_stage, "_LONG_BATCH", 100),
             topic.send(large),
         ),
         lambda: (spark.conf.set(arrow_stage._BOUND, "50m"), topic.send_ids(range(64, 200), 2)),

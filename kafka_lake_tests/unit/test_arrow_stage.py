@@ -1,0 +1,34 @@
+"""Arrow's batches without a bound of bytes: what is lifted is put back, and nothing that goes wrong there hides more."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kafka_lake.ingest.arrow_stage import _without_bound
+
+
+def session(fails_from: int) -> tuple[Any, list[str]]:
+    """Return a session that answers no more from its n-th setting on, and what it was set to."""
+    told: list[str] = []
+
+    def set_(_: str, value: str) -> None:
+        told.append(value)
+        if len(told) >= fails_from:
+            raise ConnectionError("the server is gone")
+
+    return SimpleNamespace(conf=SimpleNamespace(set=set_)), told
+
+
+def test_the_bound_is_put_back_whatever_becomes_of_the_batch() -> None:
+    spark, told = session(9)
+    with pytest.raises(ValueError, match="the batch"), _without_bound(spark):
+        raise ValueError("the batch")
+    assert told == ["2147483647", "67108864b"]
+
+
+def test_a_server_that_is_gone_hides_no_error_by_that() -> None:
+    spark, told = session(2)
+    with pytest.raises(ValueError, match="the batch"), _without_bound(spark):
+        raise ValueError("the batch")
+    assert len(told) == 2
