@@ -285,4 +285,4 @@ def _comment(lines: Iterable[str], indent: str = "") -> str:
 
 def _dumped(settings: dict[str, Any], indent: str = "") -> str:
     text = yaml.safe_dump(settings, sort_keys=False, width=_WIDTH - len(indent))
-    return textwrap.indent(text, indent)
+    return textwrap.indent(text, indent, lambda _: True)

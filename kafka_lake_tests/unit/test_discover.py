@@ -16,7 +16,7 @@ import pytest
 import yaml
 from dagster import BetaWarning
 from dagster.components.testing import create_defs_folder_sandbox
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
@@ -364,6 +364,7 @@ def test_a_topic_s_name_stays_a_name(topic: str) -> None:
 
 @settings(deadline=None)
 @given(TEXTS.filter(bool), st.sampled_from(["json", "avro"]))
+@example("\n", "json")
 def test_no_name_of_a_field_breaks_a_document(name: str, format_: Any) -> None:
     columns = (Column(name, ddl(json_kind(name))), Column("id", "bigint", "date"))
     guessed = Guess(format_, "so", columns, (f"A remark on {name}.",))
