@@ -1,4 +1,4 @@
-"""Arrow's batches without a bound of bytes: what is lifted is put back, and nothing that goes wrong there hides more."""
+"""Arrow's batches without a bound of bytes: what is lifted is put back, and what goes wrong there hides nothing."""
 
 from types import SimpleNamespace
 from typing import Any
