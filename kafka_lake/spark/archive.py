@@ -1,10 +1,13 @@
 """Where Java keeps Spark's classes as it has loaded and verified them before: a start costs a third less with it.
 
-Class data sharing of the JVM (JEP 350). An archive fits one Java, one class path; with any other the JVM reads the
-classes from their jars, as it does if there is no archive. `kafka_lake.demo.rehearsal` makes one.
+Class data sharing of the JVM (JEP 350). An archive fits one Java and the files of one class path, whose sizes and times
+the JVM compares; with any other it reads the classes from their jars, as it does if there is no archive.
+`kafka_lake.demo.rehearsal` makes one.
 """
 
 import hashlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from kafka_lake.home import cache
@@ -14,7 +17,7 @@ _SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
 def class_archive(classpath: str) -> Path:
-    """Return the archive's file for today's Java and a class path; it needn't exist.
+    """Return the archive's file for today's Java and a class path as its files are now; it needn't exist.
 
     Args:
         classpath: What Spark gets besides its own jars.
@@ -25,7 +28,7 @@ def class_archive(classpath: str) -> Path:
     java = find_java()
     release = java / "release"
     told = release.read_text() if release.is_file() else ""
-    key = hashlib.sha256("\n".join([str(java), told, _pyspark(), classpath]).encode())
+    key = hashlib.sha256("\n".join([str(java), told, *_files(classpath)]).encode())
     return cache() / "classes" / f"spark-{key.hexdigest()[:12]}.jsa"
 
 
@@ -42,7 +45,17 @@ def training_options(archive: Path) -> str:
     return f"-XX:ArchiveClassesAtExit={archive} {_SILENT}"
 
 
-def _pyspark() -> str:
+def _files(classpath: str) -> Iterator[str]:
     import pyspark
 
-    return f"{pyspark.__version__} {Path(pyspark.__file__).parent}"
+    spark = sorted(Path(pyspark.__file__).parent.glob("jars/*.jar"))
+    for jar in [*spark, *map(Path, classpath.split(os.pathsep))]:
+        yield f"{jar} {_state(jar)}"
+
+
+def _state(jar: Path) -> str:
+    try:
+        found = jar.stat()
+    except OSError:
+        return ""
+    return f"{found.st_size} {int(found.st_mtime)}"

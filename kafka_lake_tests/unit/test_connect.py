@@ -262,3 +262,22 @@ def test_the_archive_of_classes_is_used_where_there_is_one_for_this_class_path(
     spaced.parent.mkdir(parents=True)
     spaced.touch()
     assert local_conf(catalog_anywhere(), "local", "a.jar,b.jar", {})[key] == without
+
+
+def test_an_archive_of_classes_is_of_the_files_that_were_there_when_it_was_written(tmp_path: Path) -> None:
+    jar, other = tmp_path / "a.jar", tmp_path / "b.jar"
+    jar.write_bytes(b"one")
+    other.write_bytes(b"two")
+    classpath = f"{jar}:{other}"
+    os.utime(jar, (1_000, 1_000))
+    written_for = class_archive(classpath)
+    assert class_archive(classpath) == written_for
+    # Java compares times and sizes, so a virtual environment made anew at the same place needs an archive of its own.
+    os.utime(jar, (2_000, 2_000))
+    assert class_archive(classpath) != written_for
+    jar.write_bytes(b"one more")
+    os.utime(jar, (1_000, 1_000))
+    assert class_archive(classpath) != written_for
+    jar.write_bytes(b"one")
+    os.utime(jar, (1_000, 1_000))
+    assert class_archive(classpath) == written_for
