@@ -33,6 +33,7 @@ from kafka_lake.home import home
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state
 from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark import daemon
 
 LOOK_SECONDS = 0.05
 _TICK_SECONDS = 0.02
@@ -388,7 +389,7 @@ def _usage() -> dict[str, float]:
             command = " ".join(child.cmdline())
             if "kafka.Kafka" in command:
                 parts["broker"] += cpu_seconds(child.pid)
-            elif "SparkConnectServer" in command:
+            elif "SparkConnectServer" in command or daemon.__name__ in command:
                 parts["spark"] += cpu_seconds(child.pid)
     all_of_it = cpu_seconds(os.getpid()) - time.process_time()
     return {**parts, "dagster": all_of_it - sum(parts.values())}

@@ -9,7 +9,7 @@ import dagster as dg
 from pydantic import Field
 
 from kafka_lake.components.dead_letters import build_dead_letter_assets, report_dead_letters
-from kafka_lake.components.keys import table_key, topic_key
+from kafka_lake.components.keys import op_name, table_key, topic_key
 from kafka_lake.components.metadata import LENGTHY, check_result, partition_metadata, run_metadata
 from kafka_lake.errors import AuditFailedError, KafkaLakeError
 from kafka_lake.ingest.again import Extent, replay
@@ -28,6 +28,7 @@ from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.resource import SparkResource
 
 SETTINGS = "kafka_lake/topic_table"
+_REPORT_SECONDS = 20.0
 TABLE_TAG = "kafka_lake/table"
 
 _CHECK_DESCRIPTIONS = {
@@ -64,6 +65,22 @@ class IngestConfig(dg.Config):
     keep_missing: bool = Field(
         default=False, description="For replace: keep rows whose records Kafka no longer has, instead of refusing."
     )
+    keep_up_for: float = Field(
+        default=0.0,
+        ge=0,
+        description="For incremental: go on for so many seconds at most while records come and no other run waits in "
+        "Dagster's queue. With 0 the run ends where the topic ended when it began.",
+    )
+    look_every: float = Field(
+        default=10.0, gt=0, description="For keep_up_for: at most one commit is begun in so many seconds."
+    )
+
+    def staying(self) -> Continuous | None:
+        """Return how the run goes on after it has done what it was asked for; None if it doesn't."""
+        if not self.keep_up_for or self.mode is not Mode.incremental:
+            return None
+        trigger = min(self.look_every, self.keep_up_for)
+        return Continuous(trigger, self.keep_up_for, 0.0, None, max(_REPORT_SECONDS, trigger))
 
 
 def partitions_of(topic: str) -> dg.DynamicPartitionsDefinition:
@@ -85,7 +102,8 @@ def build_systems(
         max_seconds=kafka.retry_max_seconds,
     )
     session = partial(spark.live_session, kept_session)
-    return Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), session, retry, registry.registry())
+    schemas, turns = registry.registry(), spark.turns()
+    return Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), session, retry, schemas, turns)
 
 
 def kept_session(spec: TopicTable) -> str:
@@ -137,7 +155,7 @@ def build_topic_assets(
     ]
 
     @dg.multi_asset(
-        name=f"{spec.namespace}__{spec.table}",
+        name=op_name(spec),
         specs=[table],
         check_specs=checks,
         partitions_def=partitions_of(spec.topic),
@@ -158,7 +176,11 @@ def build_topic_assets(
             if not context.selected_asset_keys:
                 yield from _check_published(context, spec, systems)
             elif continuous is not None and config.mode is Mode.incremental:
-                yield from _keep_up(context, continuous, spec, systems)
+                yield from _keep_up(context, _steadily(context, continuous, spec, systems), spec, systems)
+            elif staying := config.staying():
+                steadily = _steadily(context, staying, spec, systems)
+                steadily.at_least, steadily.waited_for = steadily.run.now, partial(_others_wait, context.instance)
+                yield from _keep_up(context, steadily, spec, systems)
             else:
                 yield from _materialize(context, config, spec, systems)
         except KafkaLakeError as error:
@@ -210,12 +232,20 @@ def _result(
     )
 
 
-def _keep_up(
-    context: dg.AssetExecutionContext, settings: Continuous, spec: TopicTable, systems: Systems
-) -> Iterator[Any]:
+def _steadily(context: dg.AssetExecutionContext, settings: Continuous, spec: TopicTable, systems: Systems) -> Steadily:
     wanted = {int(key) for key in context.partition_keys}
     # What the log is told goes to the event log, where a line for each commit would be too many.
-    steadily = Steadily(Run(spec, systems, context.run_id, say=context.log.warning), settings, wanted)
+    return Steadily(Run(spec, systems, context.run_id, say=context.log.warning), settings, wanted)
+
+
+def _others_wait(instance: dg.DagsterInstance) -> bool:
+    return instance.get_runs_count(dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED])) > 0
+
+
+def _keep_up(
+    context: dg.AssetExecutionContext, steadily: Steadily, spec: TopicTable, systems: Systems
+) -> Iterator[Any]:
+    wanted = set(steadily.partitions)
     # Until all have one, Dagster takes what the run has not materialized yet for in progress.
     silent = set(wanted)
     try:

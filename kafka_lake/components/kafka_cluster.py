@@ -3,10 +3,12 @@
 from typing import Any
 
 import dagster as dg
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from kafka_lake.components.replay_job import replay_dead_letters
 from kafka_lake.components.sensor import build_sensor
+from kafka_lake.durations import seconds_of
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
@@ -42,7 +44,21 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
         description="Seconds between two looks at the offsets. Under 5, which is the daemon's own interval, the sensor "
         "looks several times in a tick.",
     )
+    keep_up_for: str = Field(
+        default="5m",
+        description="A run that the sensor asked for goes on for so long at most: while records come, and no other run "
+        "waits in Dagster's queue. 0s: it ends where the topic ended when the run began.",
+    )
     sensor_running: bool = Field(default=True, description="Whether the sensor is on without being switched on.")
+
+    @field_validator("keep_up_for")
+    @classmethod
+    def _duration(cls, text: str) -> str:
+        try:
+            seconds_of(text)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
+        return text
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return resources, executor, sensor and job."""
@@ -61,6 +77,8 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
             },
             # One JVM or one Connect session a run: steps in processes of their own would start one each.
             executor=dg.in_process_executor,
-            sensors=[build_sensor(self.sensor_interval_seconds, self.sensor_running)],
+            sensors=[
+                build_sensor(self.sensor_interval_seconds, self.sensor_running, seconds_of(self.keep_up_for)),
+            ],
             jobs=[replay_dead_letters],
         )

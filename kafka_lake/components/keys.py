@@ -18,3 +18,8 @@ def table_key(spec: TopicTable) -> dg.AssetKey:
 def dead_letter_key(spec: TopicTable) -> dg.AssetKey:
     """Return the asset key of the dead-letter table."""
     return dg.AssetKey(list(spec.dead_letter_table))
+
+
+def op_name(spec: TopicTable) -> str:
+    """Return the name of the op that fills the table, by which a run's config names it."""
+    return f"{spec.namespace}__{spec.table}"

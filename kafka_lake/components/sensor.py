@@ -13,7 +13,7 @@ from itertools import takewhile
 import dagster as dg
 
 from kafka_lake.components.assets import TABLE_TAG, partitions_of, topics_of
-from kafka_lake.components.keys import table_key, topic_key
+from kafka_lake.components.keys import op_name, table_key, topic_key
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.plan import backlog
 from kafka_lake.ingest.topic_table import TopicTable
@@ -68,6 +68,23 @@ class Work:
         return sum(self.behind.values())
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How often topics are looked at, by the sensor and by the runs that it asks for. Times are in seconds.
+
+    Args:
+        interval: Between two looks.
+        keep_up: For how long a run goes on while records come; 0 for runs that end where the topic ended at first.
+    """
+
+    interval: float
+    keep_up: float = 0.0
+
+    def run_config(self) -> dict[str, float]:
+        """Return it as a run's config has it."""
+        return {"keep_up_for": self.keep_up, "look_every": self.interval}
+
+
 def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known: Iterable[str]) -> Work:
     """Return what a topic asks for. Pure.
 
@@ -85,13 +102,15 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
     return Work(spec, missing, behind, due.losses, sha256(state.encode()).hexdigest()[:16])
 
 
-def build_sensor(interval_seconds: int, running: bool) -> dg.SensorDefinition:
+def build_sensor(interval_seconds: int, running: bool, keep_up_seconds: float = 0.0) -> dg.SensorDefinition:
     """Return the sensor.
 
     Args:
         interval_seconds: Time between two looks; what is shorter than the daemon's loop is kept within a tick.
         running: Whether it is on by default.
+        keep_up_seconds: For how long a run goes on looking in the sensor's stead; 0 for not at all.
     """
+    pace = Pace(float(interval_seconds), keep_up_seconds)
 
     @dg.sensor(
         name=SENSOR,
@@ -106,7 +125,7 @@ def build_sensor(interval_seconds: int, running: bool) -> dg.SensorDefinition:
         specs = topics_of(context.repository_def)
         if not specs:
             return dg.SkipReason("No topics: add a YAML document of type kafka_lake.KafkaTopicTable to defs/.")
-        return look_out(context, specs, kafka.cluster(), catalog.open(), interval_seconds)
+        return look_out(context, specs, kafka.cluster(), catalog.open(), pace)
 
     return kafka_offsets
 
@@ -116,7 +135,7 @@ def look_out(
     specs: Sequence[TopicTable],
     cluster: KafkaCluster,
     catalog: LakeCatalog,
-    interval_seconds: float,
+    pace: Pace,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dg.SensorResult | dg.SkipReason:
@@ -124,14 +143,14 @@ def look_out(
 
     Arguments and errors are those of `evaluate`. Between evaluations only the brokers are asked.
     """
-    last_look = clock() + _DAEMON_LOOP_SECONDS - interval_seconds
+    last_look = clock() + _DAEMON_LOOP_SECONDS - pace.interval
     answers = cluster.watermarks(spec.topic for spec in specs)
-    result = evaluate(context, specs, answers, catalog)
+    result = evaluate(context, specs, answers, catalog, pace)
     while isinstance(result, dg.SkipReason) and clock() < last_look:
-        sleep(interval_seconds)
+        sleep(pace.interval)
         before, answers = answers, cluster.watermarks(spec.topic for spec in specs)
         if _told(answers) != _told(before):
-            result = evaluate(context, specs, answers, catalog)
+            result = evaluate(context, specs, answers, catalog, pace)
     return result
 
 
@@ -144,6 +163,7 @@ def evaluate(
     specs: Sequence[TopicTable],
     answers: Mapping[str, Watermarks | KafkaLakeError],
     catalog: LakeCatalog,
+    pace: Pace,
 ) -> dg.SensorResult | dg.SkipReason:
     """Return what one look asks for: new partitions, runs, and observations of the topics.
 
@@ -154,6 +174,7 @@ def evaluate(
         specs: The topics.
         answers: What the brokers said of each.
         catalog: Where the tables are.
+        pace: How the runs go on.
 
     Raises:
         KafkaLakeError: If no topic at all could be looked at; the next tick tries again.
@@ -184,7 +205,7 @@ def evaluate(
         if (pause := _pause(context, spec)) > 0:
             notes.append(f"{spec.topic}: its last runs failed, the next one starts in {pause:.0f} s")
             continue
-        requests.append(_request(context, work, known))
+        requests.append(_request(context, work, known, pace))
         observations.append(_observation(work, now))
     if failures and len(failures) == len(specs):
         raise KafkaLakeError("No topic could be looked at: " + "; ".join(failures))
@@ -210,13 +231,14 @@ def _pause(context: dg.SensorEvaluationContext, spec: TopicTable) -> float:
     return float(failed[0].end_time + min(_FIRST_PAUSE * 2 ** (len(failed) - 1), _LONGEST_PAUSE) - time.time())
 
 
-def _request(context: dg.SensorEvaluationContext, work: Work, known: Sequence[str]) -> dg.RunRequest:
+def _request(context: dg.SensorEvaluationContext, work: Work, known: Sequence[str], pace: Pace) -> dg.RunRequest:
     # Dagster orders a range by insertion: the known keys come first, the new ones after them.
     keys = [*known, *work.new_partitions]
     before = context.instance.get_runs(dg.RunsFilter(tags={WORK_TAG: work.fingerprint, TOPIC_TAG: work.spec.topic}))
     return dg.RunRequest(
         run_key=f"{work.spec.topic}:{work.fingerprint}:{len(before)}",
         asset_selection=[table_key(work.spec)],
+        run_config={"ops": {op_name(work.spec): {"config": pace.run_config()}}},
         tags={
             _RANGE_START: keys[0],
             _RANGE_END: keys[-1],

@@ -23,6 +23,8 @@ from kafka_lake.lake.positions import TableState
 _LOOK_SECONDS = 0.5
 # Others may move a table back while its topic rests: then there is work, and the topic doesn't tell.
 _GLANCE_SECONDS = 10.0
+# For whether others wait, which is a question to Dagster's database.
+_GLIMPSE_SECONDS = 1.0
 _REPORTING_SHARE = 0.05
 _NAP_SECONDS = 0.1
 
@@ -34,7 +36,7 @@ class Continuous:
     Args:
         trigger: At most one commit is begun in this time.
         time_limit: No commit is begun after this time; the sensor starts another run as soon as there is work.
-        idle: The run ends when nothing has come for so long.
+        idle: The run ends when nothing has come for so long; with 0 as soon as a commit leaves nothing to do.
         compact_every: After so many commits small files are compacted; None for never.
         report_every: Materializations and check results are reported at most once in this time.
 
@@ -95,8 +97,24 @@ def ending(settings: Continuous, at: Times, now: float, news: bool) -> str | Non
     if now - at.began >= settings.time_limit:
         return f"its time of {settings.time_limit:g} s is over"
     if not news and now - at.fed >= settings.idle:
-        return f"nothing came for {settings.idle:g} s"
+        return f"nothing came for {settings.idle:g} s" if settings.idle else "nothing more has come"
     return None
+
+
+def reached(position: Position | None, target: Watermarks, partitions: Collection[int]) -> bool:
+    """Return whether a table holds all that a topic held at some time, or the topic is another one since.
+
+    Args:
+        position: The table's; None if it has none.
+        target: The topic's watermarks at that time.
+        partitions: Only these Kafka partitions.
+    """
+    if position is None:
+        return False
+    ends = {p: target.end[p] for p in partitions if p in target.end}
+    return not position.identity.same_as(target.identity) or all(
+        position.offsets.get(p, -1) >= end for p, end in ends.items()
+    )
 
 
 def report_due(settings: Continuous, at: Times, now: float, commits: int) -> bool:
@@ -177,6 +195,9 @@ class Steadily:
         partitions: The Kafka partitions that it reads. A topic that has others too is brought up to its present end
             and left at that, so that a run over all partitions can follow.
         stop: The wish to stop.
+        at_least: What the topic held at some time: before the table has it the run ends for no other reason than the
+            wish to stop. None for a run that owes nothing.
+        waited_for: Tells whether others wait for the run's place; it ends then.
         clock: Seconds that only go up.
         ended: Why the run ended, once it has.
     """
@@ -185,6 +206,8 @@ class Steadily:
     settings: Continuous
     partitions: Collection[int]
     stop: Stop = field(default_factory=Stop)
+    at_least: Watermarks | None = None
+    waited_for: Callable[[], bool] | None = None
     clock: Callable[[], float] = time.monotonic
     ended: str | None = field(init=False, default=None)
     _at: Times = field(init=False)
@@ -221,30 +244,65 @@ class Steadily:
         yield report
 
     def _turn(self) -> None:
-        self.stop.sleep(max(0.0, next_look(self.settings, self._at) - self.clock()))
+        others_wait = self._pause()
         now = self.clock()
         self.run.look()
         self._at = replace(self._at, looked=now)
-        news = has_news(self.run.position, self.run.now, self.partitions)
-        self.ended = ending(self.settings, self._at, now, news)
+        news = self._has_news()
+        if not self._owes():
+            self.ended = (
+                "another run waits for its place" if others_wait else ending(self.settings, self._at, now, news)
+            )
         if self.ended:
             return
         agenda, records = self._agenda, reading(self.run)
         if others := sorted(set(self.run.now.partitions) - set(self.partitions)):
-            while self.run.once(agenda, records):
+            while self._commit(agenda, records):
                 pass
             self.ended = f"the topic has partitions that are not this run's: {', '.join(map(str, others))}"
             return
         if not news and now - self._at.asked < _GLANCE_SECONDS:
             return
         self._at = replace(self._at, asked=now)
-        if self.run.once(agenda, records):
+        if self._commit(agenda, records):
             self._at = replace(self._at, committed=now)
             news = True
             self._compact()
         if news:
             # Also if another run was faster: what counts is that something came.
             self._at = replace(self._at, fed=self.clock())
+        if not self.settings.idle and not self._owes():
+            self.run.look()
+            self.ended = None if self._has_news() else ending(self.settings, self._at, self.clock(), news=False)
+
+    def _pause(self) -> bool:
+        """Wait until it is time for a look, and no longer than others wait for the run's place; tell whether they do.
+
+        Raises:
+            StoppedError: As soon as the wish is there.
+        """
+        self.stop.sleep(0)
+        due = next_look(self.settings, self._at)
+        while not (others_wait := self.waited_for is not None and not self._owes() and self.waited_for()):
+            left = due - self.clock()
+            if left <= 0:
+                break
+            self.stop.sleep(left if self.waited_for is None else min(left, _GLIMPSE_SECONDS))
+        return others_wait
+
+    def _has_news(self) -> bool:
+        return has_news(self.run.position, self.run.now, self.partitions)
+
+    def _owes(self) -> bool:
+        if self.at_least is None:
+            return False
+        # The table is looked at once in any case: what a dead run left is settled, and a table comes into being.
+        untouched = self._at.asked == float("-inf")
+        return untouched or not reached(self.run.position, self.at_least, self.partitions)
+
+    def _commit(self, agenda: Callable[[TableState | None], Plan | None], records: Callable[[Plan], Any]) -> bool:
+        with self.run.turn(look=True):
+            return self.run.once(agenda, records) is not None
 
     def _compact(self) -> None:
         if self.settings.compact_every is None:

@@ -6,7 +6,8 @@ the position is part of the snapshot that holds the rows, and a fast-forward is 
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -108,9 +109,27 @@ class Run:
             PublishRefusedError: If others kept moving ``main`` ahead of this run.
             KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
         """
-        while self.once(next_plan, reading, published) is not None:
-            pass
-        return self.finish()
+        done: Commit | None
+        while True:
+            with self.turn(look=not self.committed):
+                done = self.once(next_plan, reading, published)
+            if done is None:
+                return self.finish()
+
+    @contextmanager
+    def turn(self, look: bool) -> Iterator[None]:
+        """Have this run's turn among those on the machine during the block, which is for one commit.
+
+        Args:
+            look: Whether to look at the topic again if others came first: what came meanwhile goes with the commit.
+        """
+        if self.systems.turns is None:
+            yield
+            return
+        with self.systems.turns.take(self.sleep) as waited:
+            if waited and look:
+                self.look()
+            yield
 
     def once(
         self,

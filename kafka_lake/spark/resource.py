@@ -10,6 +10,7 @@ from importlib.metadata import version
 from itertools import count
 from socket import gethostname
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import dagster as dg
@@ -27,6 +28,7 @@ from kafka_lake.home import home
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.connect import AVRO_LIMITS, JVM_OPTIONS, on_driver
+from kafka_lake.spark.turns import Turns
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -47,6 +49,8 @@ PARALLELISM = "spark.default.parallelism"
 """Says how many tasks run at once, to sessions of every kind; set by us where the master is local."""
 
 _SESSION_ONLY = {"spark.sql.session.timeZone", "spark.sql.caseSensitive"}
+
+_THIS_MACHINE = {"127.0.0.1", "localhost", "::1"}
 
 _LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\*|\d+)(?:\s*,\s*\d+)?\])?")
 
@@ -159,6 +163,13 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             else:
                 self._spark_session = session
         return session
+
+    def turns(self) -> Turns | None:
+        """Return the turns that commits take where Spark works on this machine; None where it doesn't."""
+        remote, master = os.environ.get("SPARK_REMOTE"), os.environ.get("KAFKA_LAKE_SPARK_MASTER") or "local[*]"
+        here = urlsplit(remote).hostname in _THIS_MACHINE if remote else local_cores(master) is not None
+        # One more than cores, since a commit waits for files and for the catalog now and then.
+        return Turns(home() / "turns", (os.cpu_count() or 1) + 1) if here else None
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session, if one was started."""

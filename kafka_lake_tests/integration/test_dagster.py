@@ -6,11 +6,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 
 from kafka_lake.components.assets import build_topic_assets, partitions_of
 from kafka_lake.components.following import follow_sources
@@ -18,7 +20,7 @@ from kafka_lake.components.keys import dead_letter_key, table_key, topic_key
 from kafka_lake.components.replay_job import replay_dead_letters
 from kafka_lake.ingest.audit import CHECKS
 from kafka_lake.ingest.continuous import Continuous
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.pipeline import Run, ingest
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry_resource import RegistryResource
@@ -244,6 +246,66 @@ def test_a_continuous_run_that_a_gate_fails_tells_of_the_commits_before(
     assert [e.materialization.metadata["rows_added"].value for e in result.get_asset_materialization_events()] == [1, 1]
     assert {e.check_name for e in result.get_asset_check_evaluations() if not e.passed} == {"dead_letters"}
     assert view(spec).ids() == [0, 1]
+
+
+STAY = {"keep_up_for": 120.0, "look_every": 0.3}
+
+
+def test_a_run_that_finds_nothing_more_to_do_ends_and_is_told_of_once(new_topic: NewTopic, runner: Runner) -> None:
+    topic = new_topic(2)
+    topic.send_ids(range(5), 2)
+    know_partitions(runner, topic)
+    result = runner.run(topic.spec(), (0, 1), **STAY)
+    assert result.success
+    assert {key: m["rows_added"] for key, m in materializations(result).items()} == {"0": 3, "1": 2}
+    assert set(checks(result)) == set(CHECKS)
+    again = runner.run(topic.spec(), (0, 1), with_spark=False, **STAY)
+    assert again.success
+    assert {key: m["rows_added"] for key, m in materializations(again).items()} == {"0": 0, "1": 0}
+
+
+def test_a_run_stays_while_records_come_until_another_one_waits(
+    new_topic: NewTopic, runner: Runner, view: NewView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(2)
+    topic.send_ids(range(4), 2)
+    know_partitions(runner, topic)
+    spec = topic.spec()
+    ids = count(4)
+
+    def more_after(commit: Any) -> Any:
+        """Send after each commit, before the run looks again: it always finds something."""
+
+        def commit_and_send(run: Run, *arguments: Any) -> Any:
+            done = commit(run, *arguments)
+            topic.send_ids([next(ids)], 2)
+            if run.committed == 3:
+                runner.instance.add_run(queued_run())
+            return done
+
+        return commit_and_send
+
+    monkeypatch.setattr(Run, "once", more_after(Run.once))
+    result = runner.run(spec, (0, 1), **STAY)
+    assert result.success
+    assert "another run waits for its place" in log_of(runner.instance, result.run_id)
+    told = result.get_asset_materialization_events()
+    assert sum(int(e.materialization.metadata["rows_added"].value) for e in told) == 6  # type: ignore[call-overload]
+    monkeypatch.undo()
+    assert runner.run(spec, (0, 1)).success
+    view(spec).assert_exactly_once(topic.ledger)
+    view(spec).assert_no_branches()
+
+
+def log_of(instance: dg.DagsterInstance, run_id: str) -> str:
+    return "\n".join(entry.user_message for entry in instance.all_logs(run_id))
+
+
+def queued_run() -> dg.DagsterRun:
+    """Return a run as Dagster's queue has them: with the place of its code, which need not be there."""
+    location = GrpcServerCodeLocationOrigin("localhost", location_name="elsewhere")
+    origin = RemoteJobOrigin(RemoteRepositoryOrigin(location, "repository"), "job")
+    return dg.DagsterRun("job", status=dg.DagsterRunStatus.QUEUED, remote_job_origin=origin)
 
 
 def test_columns_their_fields_and_their_changes_show(new_topic: NewTopic, runner: Runner) -> None:

@@ -369,7 +369,7 @@ def test_an_error_that_is_no_definition_s_is_not_explained_away(monkeypatch: pyt
 
 def test_systems_are_as_the_definitions_say_and_spark_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped: list[bool] = []
-    spark = SimpleNamespace(stop=lambda: stopped.append(True), live_session=lambda _: None)
+    spark = SimpleNamespace(stop=lambda: stopped.append(True), live_session=lambda _: None, turns=lambda: None)
     resources = {"kafka": KafkaResource(read_committed=False, retry_attempts=2), "spark": spark}
     monkeypatch.setattr(kafka_lake.cli_topics, "defs", lambda: SimpleNamespace(resources=resources))
 

@@ -53,21 +53,21 @@ compatibility: full
 """
 
 
-def load(attributes):
+def load(attributes, kind="KafkaTopicTable"):
     """Load a real defs.yaml through Dagster; the attributes begin at its third line."""
     with create_defs_folder_sandbox() as sandbox:
         folder = sandbox.defs_folder_path / "orders"
         folder.mkdir()
-        text = "type: kafka_lake.KafkaTopicTable\nattributes:\n" + textwrap.indent(attributes.strip(), "  ") + "\n"
+        text = f"type: kafka_lake.{kind}\nattributes:\n" + textwrap.indent(attributes.strip(), "  ") + "\n"
         (folder / "defs.yaml").write_text(text)
         with sandbox.load_component_and_build_defs(folder) as (component, defs):
             return component, defs
 
 
-def refusal(attributes):
+def refusal(attributes, kind="KafkaTopicTable"):
     """All that is said by the error and its causes."""
     with pytest.raises(Exception, match=r"defs\.yaml|topic|attributes") as refused:
-        load(attributes)
+        load(attributes, kind)
     text, error = "", refused.value
     while error is not None:
         text, error = f"{text}\n{error}", error.__cause__ or error.__context__
@@ -261,6 +261,17 @@ def test_a_mistake_is_refused_with_its_file(line, says):
 @pytest.mark.parametrize("line", ["topics: orders", "max_records_per_commit: 0", "continuous: {every: 2s}"])
 def test_a_mistake_that_the_schema_tells_is_refused_with_its_line(line):
     assert "defs.yaml:4" in refusal(f"topic: orders\n{line}")
+
+
+def test_for_how_long_runs_go_on_is_the_clusters_to_say():
+    component, _ = load("sensor_interval_seconds: 2", "KafkaCluster")
+    assert component.keep_up_for == "5m"
+    component, defs = load("keep_up_for: 0s", "KafkaCluster")
+    assert component.keep_up_for == "0s"
+    assert [sensor.name for sensor in defs.sensors] == ["kafka_offsets"]
+    said = refusal("keep_up_for: 5 minutes", "KafkaCluster")
+    assert "'5 minutes' is no duration" in said
+    assert "keep_up_for" in said
 
 
 def test_a_missing_topic_is_refused():

@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from kafka_lake.ingest.continuous import (
     ending,
     has_news,
     next_look,
+    reached,
     report_due,
 )
 from kafka_lake.kafka.offsets import Position, TopicIdentity, Watermarks
@@ -131,6 +133,9 @@ class Script:
         self.commits.append(self.clock.now)
         return object()
 
+    def turn(self, look: bool) -> Any:
+        return nullcontext()
+
     def say(self, line: str) -> None:
         self.said.append(line)
 
@@ -153,7 +158,7 @@ def steady(monkeypatch):
         clock = Clock()
         run: Any = Script(clock, arrivals, **script)
         stop = Stop()
-        made = Steadily(run, settings, {0}, stop, clock)
+        made = Steadily(run, settings, {0}, stop, clock=clock)
 
         def sleep(seconds: float) -> None:
             if stop.requested:
@@ -235,6 +240,76 @@ def test_a_table_that_others_moved_back_is_noticed_while_the_topic_rests(steady)
     list(made.reports())
     assert len(run.begun) == 2
     assert run.begun[1] < 62
+
+
+STAY = Continuous(trigger=2, time_limit=300, idle=0, compact_every=None, report_every=20)
+
+
+def test_a_run_that_leaves_nothing_to_do_does_not_stay(steady):
+    run, made = steady(lambda now: 5, STAY)
+    assert list(made.reports()) == [(1.0,)], "told of once, at the end"
+    assert made.ended == "nothing more has come"
+    assert run.clock.now == 1.0
+
+
+def test_a_run_stays_while_records_come_and_commits_at_its_pace_until_its_time_is_over(steady):
+    run, made = steady(lambda now: int(now * 100) + 1, STAY)
+    reports = list(made.reports())
+    assert made.ended == "its time of 300 s is over"
+    assert {round(b - a, 6) for a, b in zip(run.begun, run.begun[1:], strict=False)} == {2}
+    assert len(run.begun) == 150
+    assert 14 <= len(reports) <= 17
+
+
+def test_a_run_that_stays_goes_once_nothing_more_comes(steady):
+    run, made = steady(lambda now: min(int(now * 100) + 1, 701), STAY)
+    list(made.reports())
+    assert made.ended == "nothing more has come"
+    assert run.position.offsets[0] == 701
+    assert run.clock.now < 11
+
+
+def test_a_run_makes_way_for_another_within_a_second_but_not_before_it_has_done_what_it_was_asked_for(steady):
+    run, made = steady(lambda now: int(now * 100) + 1, replace(STAY, trigger=10))
+    made.waited_for = lambda: run.clock.now >= 33.5
+    made.at_least = Watermarks(ME, {0: 0}, {0: 1})
+    list(made.reports())
+    assert made.ended == "another run waits for its place"
+    assert 33.5 <= run.clock.now <= 34.5
+    run, made = steady(lambda now: int(now * 100) + 1, STAY)
+    made.waited_for = lambda: True
+    made.at_least = Watermarks(ME, {0: 0}, {0: 1001})
+    list(made.reports())
+    assert made.ended == "another run waits for its place"
+    assert run.position.offsets[0] >= 1001
+    assert len(run.begun) == 6
+
+
+def test_what_a_run_was_asked_for_is_done_whatever_time_it_takes(steady):
+    run, made = steady(lambda now: int(now * 100) + 1, replace(STAY, time_limit=4))
+    made.at_least = Watermarks(ME, {0: 0}, {0: 1001})
+    list(made.reports())
+    assert made.ended == "its time of 4 s is over"
+    assert 1001 <= run.position.offsets[0] <= 1201
+
+
+def test_a_table_is_looked_at_once_even_if_its_topic_has_no_news(steady):
+    run, made = steady(lambda now: 5, STAY)
+    run.position = Position(ME, {0: 5})
+    made.at_least = Watermarks(ME, {0: 0}, {0: 5})
+    made.waited_for = lambda: True
+    assert list(made.reports()) == [()]
+    assert run.asked == [0.0]
+
+
+def test_what_was_asked_for_is_reached_by_offsets_of_the_same_topic_only():
+    target = Watermarks(ME, {0: 0, 1: 0}, {0: 5, 1: 7})
+    assert not reached(None, target, {0, 1})
+    assert not reached(Position(ME, {0: 5, 1: 6}), target, {0, 1})
+    assert not reached(Position(ME, {0: 5}), target, {0, 1})
+    assert reached(Position(ME, {0: 5, 1: 6}), target, {0}), "the other partition is another run's"
+    assert reached(Position(ME, {0: 9, 1: 7}), target, {0, 1})
+    assert reached(Position(TopicIdentity("c", "other", "pizzas"), {0: 1}), target, {0, 1}), "it was made anew since"
 
 
 def test_partitions_of_others_end_the_run_once_it_has_caught_up(steady):

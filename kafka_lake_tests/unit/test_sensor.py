@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_lake.components import sensor
-from kafka_lake.components.sensor import TOPIC_TAG, WORK_TAG, evaluate, look_out
+from kafka_lake.components.sensor import TOPIC_TAG, WORK_TAG, Pace, evaluate, look_out
 from kafka_lake.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -21,6 +21,7 @@ OTHER = TopicTable("pasta", "pizza", "pasta")
 ME = TopicIdentity("c", "t", "pizzas")
 TWELVE = dict.fromkeys(range(12), 5)
 KEYS = [str(p) for p in range(12)]
+PACE = Pace(5.0)
 
 
 @pytest.fixture
@@ -47,9 +48,9 @@ def instance():
         yield made
 
 
-def tick(instance, catalog, specs=(SPEC,)):
+def tick(instance, catalog, specs=(SPEC,), pace=PACE):
     answers = KafkaResource().cluster().watermarks(spec.topic for spec in specs)
-    result = evaluate(dg.build_sensor_context(instance=instance), specs, answers, catalog)
+    result = evaluate(dg.build_sensor_context(instance=instance), specs, answers, catalog, pace)
     for request in getattr(result, "dynamic_partitions_requests", None) or ():
         instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
     return result
@@ -79,6 +80,11 @@ def test_the_first_tick_asks_for_one_run_over_all_partitions(instance, catalog, 
     (seen,) = result.asset_events
     assert seen.asset_key == dg.AssetKey(["kafka", "pizzas"])
     assert seen.metadata["lag"].value == 60
+
+
+def test_a_run_goes_on_looking_as_the_sensor_would(instance, catalog, answers):
+    (request,) = tick(instance, catalog, pace=Pace(2.0, 300.0)).run_requests
+    assert request.run_config == {"ops": {"pizza__orders": {"config": {"keep_up_for": 300.0, "look_every": 2.0}}}}
 
 
 def test_a_run_in_flight_keeps_its_topic_waiting(instance, catalog, answers):
@@ -183,7 +189,7 @@ class Waiting:
 
 def wait(instance, catalog, clock, interval, specs=(SPEC,)):
     context = dg.build_sensor_context(instance=instance)
-    return look_out(context, specs, KafkaResource().cluster(), catalog, interval, clock, clock.sleep)
+    return look_out(context, specs, KafkaResource().cluster(), catalog, Pace(interval), clock, clock.sleep)
 
 
 def test_records_that_come_during_a_tick_need_not_wait_for_the_next(instance, catalog, answers):

@@ -1,0 +1,74 @@
+"""Turns: as many commits at once as the machine has cores, the others one after the other.
+
+Ten commits that share two cores take as long as all of them together, and what each has read is as old by then. In turn
+each still comes as often, and is done in a fraction of that time. It is courtesy and no lock: nothing rests on it.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+_LOOK_SECONDS = 0.05
+_FORGOTTEN_SECONDS = 600.0
+
+
+class Turns:
+    """The queue of all processes that name the same folder. First come, first served.
+
+    A ticket is a file there. Who waits touches its own at every look, and who has its turn touches it no more: so one
+    rule, that a ticket is void some time after it was touched, bounds turns and forgets who died or was suspended.
+
+    Args:
+        folder: On this machine; made if it isn't there. Where it can't be written all have their turn at once.
+        places: How many have their turn at once.
+        longest: Seconds after which a turn keeps nobody waiting any more.
+    """
+
+    def __init__(self, folder: Path, places: int, longest: float = 5.0) -> None:
+        self.folder = folder
+        self.places = places
+        self.longest = longest
+
+    @contextmanager
+    def take(self, sleep: Callable[[float], None] = time.sleep) -> Iterator[bool]:
+        """Wait for a turn, and have it during the block.
+
+        Args:
+            sleep: Pauses between two looks, for that many seconds; what it raises ends the wait, and leaves no ticket.
+
+        Yields:
+            Whether there was anything to wait for.
+        """
+        ticket, waited = self.folder / f"{time.monotonic_ns():020d}-{uuid4().hex}", False
+        try:
+            while self._ahead(ticket) >= self.places:
+                waited = True
+                sleep(_LOOK_SECONDS)
+            yield waited
+        finally:
+            with suppress(OSError):
+                ticket.unlink()
+
+    def _ahead(self, ticket: Path) -> int:
+        """Return how many come before a ticket, which is touched."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            ticket.touch()
+            now = ticket.stat().st_mtime
+            ages = {other: now - touched for other, touched in self._others(ticket.name)}
+            for name in [name for name, age in ages.items() if age > _FORGOTTEN_SECONDS]:
+                (self.folder / name).unlink(missing_ok=True)
+        except OSError:
+            return 0
+        return sum(other < ticket.name and age < self.longest for other, age in ages.items())
+
+    def _others(self, own: str) -> Iterator[tuple[str, float]]:
+        with os.scandir(self.folder) as tickets:
+            for each in tickets:
+                # One whose turn ends meanwhile takes its ticket away.
+                with suppress(FileNotFoundError):
+                    if each.name != own:
+                        yield each.name, each.stat().st_mtime

@@ -1,0 +1,120 @@
+"""Commits take turns on a machine: in order, a few at once, and nobody waits for the dead, for the slow or forever."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from kafka_lake.spark.turns import Turns
+
+
+class Waiting:
+    """Somebody who waits for a turn in a thread of its own, until told to give it back."""
+
+    def __init__(self, pool: ThreadPoolExecutor, turns: Turns, order: list[str], name: str) -> None:
+        self.waits, self.has_turn, self.done = threading.Event(), threading.Event(), threading.Event()
+        self.deadline = time.monotonic() + 30
+        self.result: Future[bool] = pool.submit(self._run, turns, order, name)
+
+    def _run(self, turns: Turns, order: list[str], name: str) -> bool:
+        with turns.take(self._sleep) as waited:
+            order.append(name)
+            self.has_turn.set()
+            assert self.done.wait(30)
+            return waited
+
+    def _sleep(self, _: float) -> None:
+        assert time.monotonic() < self.deadline, "no turn in 30 s"
+        self.waits.set()
+        # As in life, but shorter: others need a moment to come and go.
+        self.has_turn.wait(0.001)
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(8) as threads:
+        yield threads
+
+
+def test_as_many_at_once_as_there_are_places_and_the_others_in_the_order_of_their_coming(tmp_path, pool):
+    turns, order = Turns(tmp_path / "turns", 2), []
+    first, second = (Waiting(pool, turns, order, name) for name in ("first", "second"))
+    assert first.has_turn.wait(30)
+    assert second.has_turn.wait(30)
+    later = []
+    for name in ("third", "fourth", "fifth"):
+        later.append(Waiting(pool, turns, order, name))
+        assert later[-1].waits.wait(30)
+    assert len(order) == 2
+    second.done.set()
+    for one, following in zip(later, [*later[1:], None], strict=True):
+        assert one.has_turn.wait(30)
+        assert following is None or not following.has_turn.is_set()
+        one.done.set()
+    first.done.set()
+    assert order[2:] == ["third", "fourth", "fifth"]
+    assert [each.result.result(30) for each in (first, second, *later)] == [False, False, True, True, True]
+    assert list((tmp_path / "turns").iterdir()) == []
+
+
+def test_a_turn_that_takes_long_keeps_nobody_waiting_any_more(tmp_path):
+    turns = Turns(tmp_path, 1, longest=5)
+    naps = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 3:
+            touched = held.stat().st_mtime - 6
+            os.utime(held, (touched, touched))
+
+    with turns.take():
+        (held,) = tmp_path.iterdir()
+        with turns.take(sleep) as waited:
+            assert waited
+    assert len(naps) == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_died_keeps_nobody_waiting_for_long_and_its_ticket_is_taken_away(tmp_path):
+    script = (
+        "import os, pathlib, sys\n"
+        "from kafka_lake.spark.turns import Turns\n"
+        "with Turns(pathlib.Path(sys.argv[1]), 1).take():\n"
+        "    os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    (left,) = tmp_path.iterdir()
+    naps = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        touched = left.stat().st_mtime - 3600
+        os.utime(left, (touched, touched))
+
+    with Turns(tmp_path, 1).take(sleep) as waited:
+        assert waited
+        assert left not in tmp_path.iterdir()
+    assert len(naps) == 1
+
+
+def test_a_wait_that_is_broken_off_leaves_no_ticket(tmp_path):
+    def give_up(_: float) -> None:
+        raise InterruptedError
+
+    turns = Turns(tmp_path, 1)
+    with turns.take():
+        with pytest.raises(InterruptedError), turns.take(give_up):
+            pytest.fail("Somebody else's turn.")
+        assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_where_nothing_can_be_written_all_have_their_turn(tmp_path):
+    (tmp_path / "file").touch()
+    turns = Turns(tmp_path / "file" / "turns", 1)
+    with ExitStack() as open_turns:
+        assert not any(open_turns.enter_context(turns.take()) for _ in range(3))
