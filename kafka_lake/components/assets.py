@@ -10,7 +10,7 @@ from pydantic import Field
 
 from kafka_lake.components.dead_letters import build_dead_letter_assets, report_dead_letters
 from kafka_lake.components.keys import op_name, table_key, topic_key
-from kafka_lake.components.metadata import LENGTHY, check_result, partition_metadata, run_metadata
+from kafka_lake.components.metadata import LENGTHY, check_result, partition_metadata, run_metadata, topic_observation
 from kafka_lake.errors import AuditFailedError, KafkaLakeError
 from kafka_lake.ingest.again import Extent, replay
 from kafka_lake.ingest.audit import CHECKS, GATES
@@ -22,6 +22,7 @@ from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.offsets import lag
 from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
@@ -273,7 +274,7 @@ def _keep_up(
 
 def _despite_an_error(
     context: dg.AssetExecutionContext, report: RunReport, silent: set[int], spec: TopicTable, systems: Systems
-) -> list[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+) -> list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]:
     try:
         return list(_interval(context, report, silent, spec, systems))
     except Exception as error:
@@ -284,10 +285,12 @@ def _despite_an_error(
 
 def _interval(
     context: dg.AssetExecutionContext, report: RunReport, silent: set[int], spec: TopicTable, systems: Systems
-) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+) -> Iterator[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]:
     """Give what Dagster shows of a run that goes on: only the partitions that had records, or that were silent yet."""
     touched = {r.partition for commit in report.commits for r in commit.ranges} | silent
     shown = [each for each in report.partitions() if each.partition in touched]
+    # The sensor leaves the topic alone while its run goes on.
+    yield topic_observation(spec, report.watermarks, lag(report.position, report.watermarks))
     metadata = run_metadata(report, systems.catalog, spec)
     figures = {key: value for key, value in metadata.items() if key not in LENGTHY}
     for each in shown:

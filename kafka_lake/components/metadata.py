@@ -1,7 +1,9 @@
 """What a run's report looks like on Dagster's pages."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
+from hashlib import sha256
 from typing import Any
 
 import dagster as dg
@@ -11,6 +13,7 @@ from kafka_lake.components.keys import topic_key
 from kafka_lake.ingest.audit import Finding
 from kafka_lake.ingest.report import PartitionReport, RunReport
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.offsets import Watermarks
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import schema_history
 from kafka_lake.lake.positions import row_count
@@ -35,6 +38,20 @@ def check_result(finding: Finding, asset_key: dg.AssetKey) -> dg.AssetCheckResul
         description="; ".join(finding.problems) or None,
         metadata=metadata,
     )
+
+
+def topic_observation(spec: TopicTable, now: Watermarks, behind: Mapping[int, int]) -> dg.AssetObservation:
+    """Return what Dagster shows of a topic: its end, which is its data version, and what its table lacks of it.
+
+    Args:
+        spec: The topic.
+        now: Its watermarks.
+        behind: Offsets still to consume by partition; those that are left out have none.
+    """
+    version = sha256(repr(sorted(now.end.items())).encode()).hexdigest()[:16]
+    lags = {f"lag_partition_{p}": count for p, count in behind.items() if count}
+    figures = {"end_offset": sum(now.end.values()), "lag": sum(behind.values()), "partitions": len(now.end)}
+    return dg.AssetObservation(topic_key(spec), metadata={**figures, **lags}, tags={"dagster/data_version": version})
 
 
 def partition_metadata(report: PartitionReport) -> dict[str, int]:

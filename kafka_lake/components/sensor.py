@@ -4,7 +4,6 @@ It asks brokers and catalog only, keeps no cursor, and compares anew at every ti
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -13,7 +12,8 @@ from itertools import takewhile
 import dagster as dg
 
 from kafka_lake.components.assets import TABLE_TAG, partitions_of, topics_of
-from kafka_lake.components.keys import op_name, table_key, topic_key
+from kafka_lake.components.keys import op_name, table_key
+from kafka_lake.components.metadata import topic_observation
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.plan import backlog
 from kafka_lake.ingest.topic_table import TopicTable
@@ -206,7 +206,7 @@ def evaluate(
             notes.append(f"{spec.topic}: its last runs failed, the next one starts in {pause:.0f} s")
             continue
         requests.append(_request(context, work, known, pace))
-        observations.append(_observation(work, now))
+        observations.append(topic_observation(spec, now, work.behind))
     if failures and len(failures) == len(specs):
         raise KafkaLakeError("No topic could be looked at: " + "; ".join(failures))
     if not requests and not additions:
@@ -245,14 +245,4 @@ def _request(context: dg.SensorEvaluationContext, work: Work, known: Sequence[st
             TOPIC_TAG: work.spec.topic,
             WORK_TAG: work.fingerprint,
         },
-    )
-
-
-def _observation(work: Work, now: Watermarks) -> dg.AssetObservation:
-    version = sha256(repr(sorted(now.end.items())).encode()).hexdigest()[:16]
-    behind: Counter[str] = Counter({f"lag_partition_{p}": count for p, count in work.behind.items()})
-    return dg.AssetObservation(
-        topic_key(work.spec),
-        metadata={"end_offset": sum(now.end.values()), "lag": work.offsets, "partitions": len(now.end), **behind},
-        tags={"dagster/data_version": version},
     )

@@ -291,6 +291,13 @@ def test_a_run_stays_while_records_come_until_another_one_waits(
     assert "another run waits for its place" in log_of(runner.instance, result.run_id)
     told = result.get_asset_materialization_events()
     assert sum(int(e.materialization.metadata["rows_added"].value) for e in told) == 6  # type: ignore[call-overload]
+    # The sensor, which observes the topic else, leaves it alone meanwhile.
+    *_, first = events_of(runner.instance, dg.DagsterEventType.ASSET_OBSERVATION, topic_key(spec))
+    observed = first.dagster_event.asset_observation_data.asset_observation  # type: ignore[union-attr]
+    assert {k: v.value for k, v in observed.metadata.items() if k in {"end_offset", "lag"}} == {
+        "end_offset": 5,
+        "lag": 1,
+    }
     monkeypatch.undo()
     assert runner.run(spec, (0, 1)).success
     view(spec).assert_exactly_once(topic.ledger)
