@@ -33,6 +33,20 @@ def _patiently(change: Callable[[], object]) -> None:
     )(change)
 
 
+def _in_sequence(append: Callable[[], None]) -> None:
+    """Append a snapshot, again if one of another branch has got its sequence number at that moment.
+
+    Nothing has happened then. PyIceberg tries again by itself where catalogs tell of a conflict, but takes this for the
+    caller's mistake.
+    """
+    tenacity.Retrying(
+        retry=tenacity.retry_if_exception_message(match=r".*Cannot add snapshot with sequence number"),
+        stop=tenacity.stop_after_attempt(_TRIES),
+        wait=tenacity.wait_random_exponential(0.05),
+        reraise=True,
+    )(append)
+
+
 def branch_name(run_id: str, head: int, purpose: str = "stage") -> str:
     """Return a name that no other attempt has: it tells when the branch was made, from which head, and by which run.
 
@@ -95,6 +109,9 @@ class StagingBranch:
         Raises:
             PublishRefusedError: If the table or the branch is gone.
         """
+        _in_sequence(lambda: self._append(files, summary))
+
+    def _append(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
         table = self._catalog.table(self.identifier)
         if table is None or self.name not in table.metadata.refs:
             raise PublishRefusedError(
