@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from enum import Enum
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 import dagster as dg
 from pydantic import Field
 
 from kafka_lake.components.dead_letters import build_dead_letter_assets, report_dead_letters
 from kafka_lake.components.keys import op_name, table_key, topic_key
+from kafka_lake.components.making_way import makes_way
 from kafka_lake.components.metadata import LENGTHY, check_result, partition_metadata, run_metadata, topic_observation
 from kafka_lake.errors import AuditFailedError, KafkaLakeError
 from kafka_lake.ingest.again import Extent, replay
@@ -69,19 +71,21 @@ class IngestConfig(dg.Config):
     keep_up_for: float = Field(
         default=0.0,
         ge=0,
-        description="For incremental: go on for so many seconds at most while records come and no other run waits in "
-        "Dagster's queue. With 0 the run ends where the topic ended when it began.",
+        description="For incremental: go on for so many seconds at most while records come and no other run in "
+        "Dagster's queue needs its place. With 0 the run ends where the topic ended when it began.",
     )
     look_every: float = Field(
         default=10.0, gt=0, description="For keep_up_for: at most one commit is begun in so many seconds."
     )
 
-    def staying(self) -> Continuous | None:
-        """Return how the run goes on after it has done what it was asked for; None if it doesn't."""
+    def staying(self, run_id: str) -> Continuous | None:
+        """Return how a run goes on after it has done what it was asked for; None if it doesn't."""
         if not self.keep_up_for or self.mode is not Mode.incremental:
             return None
-        trigger = min(self.look_every, self.keep_up_for)
-        return Continuous(trigger, self.keep_up_for, 0.0, None, max(_REPORT_SECONDS, trigger))
+        # Up to a quarter less: else runs that began together would end together, and start together again.
+        time_limit = self.keep_up_for * (1 - crc32(run_id.encode()) / 2**34)
+        trigger = min(self.look_every, time_limit)
+        return Continuous(trigger, time_limit, 0.0, None, max(_REPORT_SECONDS, trigger))
 
 
 def partitions_of(topic: str) -> dg.DynamicPartitionsDefinition:
@@ -178,9 +182,10 @@ def build_topic_assets(
                 yield from _check_published(context, spec, systems)
             elif continuous is not None and config.mode is Mode.incremental:
                 yield from _keep_up(context, _steadily(context, continuous, spec, systems), spec, systems)
-            elif staying := config.staying():
+            elif staying := config.staying(context.run_id):
                 steadily = _steadily(context, staying, spec, systems)
-                steadily.at_least, steadily.waited_for = steadily.run.now, partial(_others_wait, context.instance)
+                steadily.at_least = steadily.run.now
+                steadily.waited_for = partial(makes_way, context.instance, context.run_id, table.key)
                 yield from _keep_up(context, steadily, spec, systems)
             else:
                 yield from _materialize(context, config, spec, systems)
@@ -237,10 +242,6 @@ def _steadily(context: dg.AssetExecutionContext, settings: Continuous, spec: Top
     wanted = {int(key) for key in context.partition_keys}
     # What the log is told goes to the event log, where a line for each commit would be too many.
     return Steadily(Run(spec, systems, context.run_id, say=context.log.warning), settings, wanted)
-
-
-def _others_wait(instance: dg.DagsterInstance) -> bool:
-    return instance.get_runs_count(dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED])) > 0
 
 
 def _keep_up(

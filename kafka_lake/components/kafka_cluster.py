@@ -47,7 +47,7 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
     keep_up_for: str = Field(
         default="5m",
         description="A run that the sensor asked for goes on for so long at most: while records come, and no other run "
-        "waits in Dagster's queue. 0s: it ends where the topic ended when the run began.",
+        "in Dagster's queue needs its place. 0s: it ends where the topic ended when the run began.",
     )
     sensor_running: bool = Field(default=True, description="Whether the sensor is on without being switched on.")
 

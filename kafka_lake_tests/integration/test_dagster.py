@@ -280,7 +280,7 @@ def test_a_run_stays_while_records_come_until_another_one_waits(
             done = commit(run, *arguments)
             topic.send_ids([next(ids)], 2)
             if run.committed == 3:
-                runner.instance.add_run(queued_run())
+                runner.instance.add_run(queued_run(spec))
             return done
 
         return commit_and_send
@@ -308,11 +308,12 @@ def log_of(instance: dg.DagsterInstance, run_id: str) -> str:
     return "\n".join(entry.user_message for entry in instance.all_logs(run_id))
 
 
-def queued_run() -> dg.DagsterRun:
-    """Return a run as Dagster's queue has them: with the place of its code, which need not be there."""
+def queued_run(spec: TopicTable) -> dg.DagsterRun:
+    """Return a run for the same table as Dagster's queue has it; the place of its code need not be there."""
     location = GrpcServerCodeLocationOrigin("localhost", location_name="elsewhere")
     origin = RemoteJobOrigin(RemoteRepositoryOrigin(location, "repository"), "job")
-    return dg.DagsterRun("job", status=dg.DagsterRunStatus.QUEUED, remote_job_origin=origin)
+    selection = frozenset([table_key(spec)])
+    return dg.DagsterRun("job", status=dg.DagsterRunStatus.QUEUED, remote_job_origin=origin, asset_selection=selection)
 
 
 def test_columns_their_fields_and_their_changes_show(new_topic: NewTopic, runner: Runner) -> None:

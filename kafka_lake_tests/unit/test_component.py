@@ -7,7 +7,7 @@ import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 
 from kafka_lake.components import KafkaTopicTable
-from kafka_lake.components.assets import build_topic_assets, kept_session, settings_of
+from kafka_lake.components.assets import IngestConfig, Mode, build_topic_assets, kept_session, settings_of
 from kafka_lake.ingest.continuous import Continuous
 from kafka_lake.ingest.topic_table import FORMATS, TopicTable
 from kafka_lake.kafka.registry_resource import RegistryResource
@@ -261,6 +261,16 @@ def test_a_mistake_is_refused_with_its_file(line, says):
 @pytest.mark.parametrize("line", ["topics: orders", "max_records_per_commit: 0", "continuous: {every: 2s}"])
 def test_a_mistake_that_the_schema_tells_is_refused_with_its_line(line):
     assert "defs.yaml:4" in refusal(f"topic: orders\n{line}")
+
+
+def test_runs_that_begin_together_do_not_end_together():
+    assert IngestConfig().staying("a") is None
+    assert IngestConfig(mode=Mode.replace, keep_up_for=300).staying("a") is None
+    limits = {IngestConfig(keep_up_for=300, look_every=2).staying(f"run {n}").time_limit for n in range(20)}
+    assert len(limits) == 20
+    assert min(limits) >= 225
+    assert max(limits) <= 300
+    assert IngestConfig(keep_up_for=1, look_every=60).staying("a").trigger <= 1
 
 
 def test_for_how_long_runs_go_on_is_the_clusters_to_say():

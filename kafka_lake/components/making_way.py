@@ -1,0 +1,41 @@
+"""Whether a run that stays while records come makes way for another one in Dagster's queue."""
+
+import time
+from collections.abc import Callable
+from itertools import takewhile
+
+import dagster as dg
+
+_NEXT_SECONDS = 5.0
+_QUEUED_LOOKED_AT = 20
+_IN_PROGRESS = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+
+
+def makes_way(
+    instance: dg.DagsterInstance, run_id: str, table: dg.AssetKey, clock: Callable[[], float] = time.time
+) -> bool:
+    """Return whether another run can't begin before one ends, and it is for this one to end.
+
+    For a run that fills the same table it is, at once. If all places are taken it is for the run that was launched
+    first; five seconds later for the second as well, and so on: one is enough, but may not be able to go yet.
+
+    Args:
+        instance: Dagster's.
+        run_id: Of the run that stays.
+        table: What it fills.
+        clock: Seconds since the epoch.
+    """
+    queued = instance.get_run_records(
+        dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED]), limit=_QUEUED_LOOKED_AT, ascending=True
+    )
+    if not queued:
+        return False
+    if any(table in (record.dagster_run.asset_selection or ()) for record in queued):
+        return True
+    queue = instance.get_concurrency_config().run_queue_config
+    going = instance.get_run_records(dg.RunsFilter(statuses=_IN_PROGRESS), ascending=True)
+    # Without a limit, or below it, what is queued begins in a moment, or waits for something else.
+    if queue is None or not 0 <= queue.max_concurrent_runs <= len(going):
+        return False
+    before = len(list(takewhile(lambda record: record.dagster_run.run_id != run_id, going)))
+    return clock() - queued[0].create_timestamp.timestamp() >= _NEXT_SECONDS * before

@@ -1,0 +1,77 @@
+"""Which of the runs that stay ends when another one waits, on a real instance of Dagster."""
+
+import time
+
+import dagster as dg
+import pytest
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+
+from kafka_lake.components.making_way import makes_way
+
+PIZZAS, PASTA, SALADS = (dg.AssetKey(["lake", name]) for name in ("pizzas", "pasta", "salads"))
+STARTED, QUEUED = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.QUEUED
+
+
+@pytest.fixture(scope="module")
+def limited():
+    overrides = {
+        "run_coordinator": {"module": "dagster.core.run_coordinator", "class": "QueuedRunCoordinator"},
+        "concurrency": {"runs": {"max_concurrent_runs": 2}},
+    }
+    with dg.DagsterInstance.local_temp(overrides=overrides) as made:
+        yield made
+
+
+@pytest.fixture
+def instance(limited):
+    yield limited
+    for run in limited.get_runs():
+        limited.delete_run(run.run_id)
+
+
+def add(instance, status, table):
+    location = GrpcServerCodeLocationOrigin("localhost", location_name="elsewhere")
+    origin = RemoteJobOrigin(RemoteRepositoryOrigin(location, "repository"), "job")
+    run = dg.DagsterRun("job", status=status, remote_job_origin=origin, asset_selection=frozenset([table]))
+    instance.add_run(run)
+    return run.run_id
+
+
+def later(seconds):
+    return lambda: time.time() + seconds
+
+
+def test_nobody_goes_while_nobody_waits(instance):
+    first, second = add(instance, STARTED, PIZZAS), add(instance, STARTED, PASTA)
+    assert not makes_way(instance, first, PIZZAS, later(3600))
+    assert not makes_way(instance, second, PASTA, later(3600))
+
+
+def test_what_waits_while_there_is_a_place_waits_for_something_else(instance):
+    first = add(instance, STARTED, PIZZAS)
+    add(instance, QUEUED, SALADS)
+    assert not makes_way(instance, first, PIZZAS, later(3600))
+
+
+def test_who_was_launched_first_goes_first_and_the_next_if_that_is_not_enough(instance):
+    first, second = add(instance, STARTED, PIZZAS), add(instance, STARTED, PASTA)
+    add(instance, QUEUED, SALADS)
+    assert makes_way(instance, first, PIZZAS)
+    assert not makes_way(instance, second, PASTA)
+    assert makes_way(instance, second, PASTA, later(6))
+
+
+def test_a_run_for_the_same_table_is_made_way_for_at_once(instance):
+    first, second = add(instance, STARTED, PIZZAS), add(instance, STARTED, PASTA)
+    add(instance, QUEUED, PASTA)
+    assert makes_way(instance, second, PASTA)
+    add(instance, QUEUED, PIZZAS)
+    assert makes_way(instance, first, PIZZAS)
+
+
+def test_without_a_queue_there_is_no_limit():
+    with dg.DagsterInstance.ephemeral() as instance:
+        first = add(instance, STARTED, PIZZAS)
+        add(instance, STARTED, PASTA)
+        add(instance, QUEUED, SALADS)
+        assert not makes_way(instance, first, PIZZAS, later(3600))
