@@ -196,7 +196,7 @@ class Steadily:
             and left at that, so that a run over all partitions can follow.
         stop: The wish to stop.
         at_least: What the topic held at some time: before the table has it the run ends for no other reason than the
-            wish to stop. None for a run that owes nothing.
+            wish to stop; after that, each commit stands for a run of its own. None for a run that owes nothing.
         waited_for: Tells whether others wait for the run's place; it ends then.
         clock: Seconds that only go up.
         ended: Why the run ended, once it has.
@@ -301,6 +301,8 @@ class Steadily:
         return untouched or not reached(self.run.position, self.at_least, self.partitions)
 
     def _commit(self, agenda: Callable[[TableState | None], Plan | None], records: Callable[[Plan], Any]) -> bool:
+        if self.at_least is not None and not self._owes():
+            self.run.count_anew()
         with self.run.turn(look=True):
             return self.run.once(agenda, records) is not None
 

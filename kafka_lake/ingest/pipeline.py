@@ -178,6 +178,10 @@ class Run:
         self.on_commit(commit, todo)
         return commit
 
+    def count_anew(self) -> None:
+        """Forget how many dead letters this run has borne: what it does from now on stands for a run of its own."""
+        self._borne = 0, 0
+
     def report(self) -> RunReport:
         """Return what was done since the last report, or since the run began."""
         commits, began = self.commits, self._reported

@@ -270,7 +270,9 @@ def test_a_run_stays_while_records_come_until_another_one_waits(
     topic = new_topic(2)
     topic.send_ids(range(4), 2)
     know_partitions(runner, topic)
-    spec = topic.spec()
+    # One dead letter each time: a run bears no two.
+    topic.send(b"junk")
+    spec = topic.spec(max_dead_letters=1)
     ids = count(4)
 
     def more_after(commit: Any) -> Any:
@@ -279,6 +281,7 @@ def test_a_run_stays_while_records_come_until_another_one_waits(
         def commit_and_send(run: Run, *arguments: Any) -> Any:
             done = commit(run, *arguments)
             topic.send_ids([next(ids)], 2)
+            topic.send(b"junk")
             if run.committed == 3:
                 runner.instance.add_run(queued_run(spec))
             return done
@@ -295,8 +298,8 @@ def test_a_run_stays_while_records_come_until_another_one_waits(
     *_, first = events_of(runner.instance, dg.DagsterEventType.ASSET_OBSERVATION, topic_key(spec))
     observed = first.dagster_event.asset_observation_data.asset_observation  # type: ignore[union-attr]
     assert {k: v.value for k, v in observed.metadata.items() if k in {"end_offset", "lag"}} == {
-        "end_offset": 5,
-        "lag": 1,
+        "end_offset": 7,
+        "lag": 2,
     }
     monkeypatch.undo()
     assert runner.run(spec, (0, 1)).success

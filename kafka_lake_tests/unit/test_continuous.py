@@ -109,6 +109,7 @@ class Script:
     looks: list[float] = field(default_factory=list)
     asked: list[float] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
+    anew: list[float] = field(default_factory=list)
     spec: Any = field(default_factory=lambda: SimpleNamespace(identifier=("lake", "pizzas")))
     systems: Any = field(
         default_factory=lambda: SimpleNamespace(catalog=SimpleNamespace(table=lambda _: None), spark=lambda: None)
@@ -135,6 +136,9 @@ class Script:
 
     def turn(self, look: bool) -> Any:
         return nullcontext()
+
+    def count_anew(self) -> None:
+        self.anew.append(self.clock.now)
 
     def say(self, line: str) -> None:
         self.said.append(line)
@@ -283,6 +287,7 @@ def test_a_run_makes_way_for_another_within_a_second_but_not_before_it_has_done_
     assert made.ended == "another run waits for its place"
     assert run.position.offsets[0] >= 1001
     assert len(run.begun) == 6
+    assert run.anew == [], "it is one run until then"
 
 
 def test_what_a_run_was_asked_for_is_done_whatever_time_it_takes(steady):
@@ -290,6 +295,7 @@ def test_what_a_run_was_asked_for_is_done_whatever_time_it_takes(steady):
     made.at_least = Watermarks(ME, {0: 0}, {0: 1001})
     list(made.reports())
     assert made.ended == "its time of 4 s is over"
+    assert run.anew == []
     assert 1001 <= run.position.offsets[0] <= 1201
 
 
