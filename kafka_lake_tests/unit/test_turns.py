@@ -10,6 +10,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.resource import SparkResource
 from kafka_lake.spark.turns import Turns
 
 
@@ -118,3 +120,26 @@ def test_where_nothing_can_be_written_all_have_their_turn(tmp_path):
     turns = Turns(tmp_path / "file" / "turns", 1)
     with ExitStack() as open_turns:
         assert not any(open_turns.enter_context(turns.take()) for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    ("remote", "master", "taken"),
+    [
+        ("", "", True),
+        ("", "local[4]", True),
+        ("", "spark://10.0.0.1:7077", False),
+        ("", "yarn", False),
+        ("sc://127.0.0.1:15002", "", True),
+        ("sc://localhost:15002/;session_id=x", "yarn", True),
+        ("sc://spark.example:443/;use_ssl=true;token=secret", "", False),
+    ],
+)
+def test_turns_are_for_spark_on_this_machine(remote, master, taken, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARK_REMOTE", remote)
+    monkeypatch.setenv("KAFKA_LAKE_SPARK_MASTER", master)
+    monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path))
+    turns = SparkResource(spark_config={}, catalog=CatalogResource()).turns()
+    assert (turns is not None) is taken
+    if turns is not None:
+        assert turns.folder == tmp_path / "turns"
+        assert turns.places == (os.cpu_count() or 1) + 1
