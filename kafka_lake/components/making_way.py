@@ -38,4 +38,6 @@ def makes_way(
     if queue is None or not 0 <= queue.max_concurrent_runs <= len(going):
         return False
     before = len(list(takewhile(lambda record: record.dagster_run.run_id != run_id, going)))
-    return clock() - queued[0].create_timestamp.timestamp() >= _NEXT_SECONDS * before
+    # The database's clock may be ahead of ours.
+    waited = max(0.0, clock() - queued[0].create_timestamp.timestamp())
+    return waited >= _NEXT_SECONDS * before

@@ -57,6 +57,7 @@ def test_who_was_launched_first_goes_first_and_the_next_if_that_is_not_enough(in
     first, second = add(instance, STARTED, PIZZAS), add(instance, STARTED, PASTA)
     add(instance, QUEUED, SALADS)
     assert makes_way(instance, first, PIZZAS)
+    assert makes_way(instance, first, PIZZAS, later(-60)), "the database's clock is ahead"
     assert not makes_way(instance, second, PASTA)
     assert makes_way(instance, second, PASTA, later(6))
 
