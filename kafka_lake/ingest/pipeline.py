@@ -109,7 +109,6 @@ class Run:
             PublishRefusedError: If others kept moving ``main`` ahead of this run.
             KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
         """
-        done: Commit | None
         while True:
             with self.turn(look=not self.committed):
                 done = self.once(next_plan, reading, published)

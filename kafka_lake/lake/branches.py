@@ -23,28 +23,27 @@ _TRIES = 5
 _NAME = re.compile(rf"{PREFIX}(?P<created>\d+)_(?P<head>\d+)_\w+")
 
 
-def _patiently(change: Callable[[], object]) -> None:
-    """Change a table's refs, again if it fails: who changes another ref at that moment makes a catalog refuse it."""
+def _again(change: Callable[[], object], retry: tenacity.retry_base) -> None:
     tenacity.Retrying(
-        retry=tenacity.retry_if_not_exception_type(PublishRefusedError),
+        retry=retry,
         stop=tenacity.stop_after_attempt(_TRIES),
         wait=tenacity.wait_random_exponential(0.05),
         reraise=True,
     )(change)
 
 
-def _in_sequence(append: Callable[[], None]) -> None:
+def _patiently(change: Callable[[], object]) -> None:
+    """Change a table's refs, again if it fails: who changes another ref at that moment makes a catalog refuse it."""
+    _again(change, tenacity.retry_if_not_exception_type(PublishRefusedError))
+
+
+def _in_sequence(append: Callable[[], object]) -> None:
     """Append a snapshot, again if one of another branch has got its sequence number at that moment.
 
     Nothing has happened then. PyIceberg tries again by itself where catalogs tell of a conflict, but takes this for the
     caller's mistake.
     """
-    tenacity.Retrying(
-        retry=tenacity.retry_if_exception_message(match=r".*Cannot add snapshot with sequence number"),
-        stop=tenacity.stop_after_attempt(_TRIES),
-        wait=tenacity.wait_random_exponential(0.05),
-        reraise=True,
-    )(append)
+    _again(append, tenacity.retry_if_exception_message(match=r".*Cannot add snapshot with sequence number"))
 
 
 def branch_name(run_id: str, head: int, purpose: str = "stage") -> str:

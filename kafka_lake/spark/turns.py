@@ -43,6 +43,8 @@ class Turns:
             Whether there was anything to wait for.
         """
         ticket, waited = self.folder / f"{time.monotonic_ns():020d}-{uuid4().hex}", False
+        with suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
         try:
             while self._ahead(ticket) >= self.places:
                 waited = True
@@ -55,7 +57,6 @@ class Turns:
     def _ahead(self, ticket: Path) -> int:
         """Return how many come before a ticket, which is touched."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             ticket.touch()
             now = ticket.stat().st_mtime
             ages = {other: now - touched for other, touched in self._others(ticket.name)}
