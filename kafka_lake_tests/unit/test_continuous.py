@@ -308,6 +308,15 @@ def test_a_table_is_looked_at_once_even_if_its_topic_has_no_news(steady):
     assert run.asked == [0.0]
 
 
+def test_nothing_is_owed_any_more_once_the_plan_has_no_more_to_do(steady):
+    # Kafka's end has moved back, or a partition is new, empty, and not in the position.
+    run, made = steady(lambda now: 5, STAY, fails_at=100)
+    made.at_least = Watermarks(ME, {0: 0}, {0: 50})
+    list(made.reports())
+    assert made.ended == "nothing more has come"
+    assert len(run.begun) == 1
+
+
 def test_what_was_asked_for_is_reached_by_offsets_of_the_same_topic_only():
     target = Watermarks(ME, {0: 0, 1: 0}, {0: 5, 1: 7})
     assert not reached(None, target, {0, 1})
