@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from kafka_lake.discover import Discovered, Document, discover, documents, topic
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.guess import Guess
 from kafka_lake.json_columns import Column
+from kafka_lake.partition_keys import register
 
 _COLUMNS = 12
 _TYPE_LENGTH = 40
@@ -87,12 +88,19 @@ def run(request: Request, out: Console, err: Console) -> bool:
     chosen = _chosen(found) if asks else found
     planned = documents(chosen, specs, request.into or cli_topics.FOLDER) if request.write else []
     write(planned)
+    _register({each.topic for each in planned}, found, err)
     if request.as_json:
         written = {each.topic: str(each.path) for each in planned}
         typer.echo(json.dumps([{**asdict(each), "written": written.get(each.topic)} for each in found], indent=2))
     elif request.write:
         out.print(*written_lines(planned), sep="\n", soft_wrap=True, highlight=False, markup=False)
     return not any(each.error for each in found)
+
+
+def _register(topics: Collection[str], found: Sequence[Discovered], err: Console) -> None:
+    """Tell Dagster of the partitions of topics that it loads from now on."""
+    if topics:
+        register({each.topic: range(each.partitions) for each in found if each.topic in topics}, err.print)
 
 
 def discovered_blocks(found: Sequence[Discovered], whole: bool = False) -> list[RenderableType]:

@@ -22,9 +22,11 @@ from kafka_lake.demo.stack import broker_at_hand
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.partition_keys import register_topics
 from kafka_lake.spark.resource import SparkResource
 
 FOLDER = Path(kafka_lake.definitions.__file__).parent / "defs"
@@ -59,9 +61,23 @@ def topic_tables(topic: str | None = None) -> list[TopicTable]:
     return chosen
 
 
+def configured_cluster() -> KafkaCluster:
+    """Return the cluster of the definitions.
+
+    Raises:
+        ConfigurationError: If the definitions can't be loaded.
+    """
+    with _loading():
+        resources = defs().resources or {}
+    kafka: KafkaResource = resources.get("kafka") or KafkaResource()
+    return kafka.cluster()
+
+
 @contextmanager
 def systems_at_hand(say: Callable[[str], None], with_broker: bool = True) -> Iterator[Systems]:
     """Run the block with what its runs work with, as the definitions configure it; Spark is stopped behind it.
+
+    After the block, unless it failed, Dagster knows the partitions of all topics that could be asked.
 
     Args:
         say: Called with a line for the user when an embedded broker is started.
@@ -81,7 +97,9 @@ def systems_at_hand(say: Callable[[str], None], with_broker: bool = True) -> Ite
     try:
         if with_broker:
             with broker_at_hand(Ports.from_env(), say):
-                yield build_systems(kafka, catalog, spark, registry)
+                systems = build_systems(kafka, catalog, spark, registry)
+                yield systems
+                register_topics(topic_tables(), systems.cluster, say)
         else:
             yield build_systems(kafka, catalog, spark, registry)
     finally:

@@ -11,9 +11,10 @@ from itertools import takewhile
 
 import dagster as dg
 
-from kafka_lake.components.assets import TABLE_TAG, partitions_of, topics_of
+from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, TABLE_TAG, topics_of
 from kafka_lake.components.keys import op_name, table_key
 from kafka_lake.components.metadata import topic_observation
+from kafka_lake.components.partitions import missing_keys, partitions_of
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.plan import backlog
 from kafka_lake.ingest.topic_table import TopicTable
@@ -94,11 +95,10 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
         now: The topic's watermarks.
         known: Partition keys that Dagster has already.
     """
-    have = set(known)
-    missing = tuple(str(p) for p in now.partitions if str(p) not in have)
     state = f"{position.to_json() if position else ''}→{sorted(now.end.items())}"
     due = backlog(position, now, now.low, go_on=True)
     behind = {r.partition: len(r) for r in due.ranges}
+    missing = tuple(missing_keys(known, now.partitions))
     return Work(spec, missing, behind, due.losses, sha256(state.encode()).hexdigest()[:16])
 
 
@@ -117,7 +117,7 @@ def build_sensor(interval_seconds: int, running: bool, keep_up_seconds: float = 
         asset_selection=dg.AssetSelection.tag(TABLE_TAG, ""),
         minimum_interval_seconds=interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
-        description="Looks for records that the tables lack, and asks for the runs that fetch them.",
+        description=_description(pace),
     )
     def kafka_offsets(
         context: dg.SensorEvaluationContext, kafka: KafkaResource, catalog: CatalogResource
@@ -128,6 +128,18 @@ def build_sensor(interval_seconds: int, running: bool, keep_up_seconds: float = 
         return look_out(context, specs, kafka.cluster(), catalog.open(), pace)
 
     return kafka_offsets
+
+
+def _description(pace: Pace) -> str:
+    """Return what the sensor does, and what stopping it leaves running, as Dagster's page of it shows."""
+    catch_up = f"A catch-up run goes on for up to {pace.keep_up / 60:g} min, its tag {CATCH_UP_TAG} says until when. "
+    return (
+        "Looks for records that the tables lack, and asks for the runs that fetch them. Stopping the sensor starts no "
+        "further runs, but ends none. "
+        f"{catch_up if pace.keep_up else ''}"
+        f"A continuous run goes on for the time that its topic sets, its tag {CONTINUOUS_TAG} says until when. "
+        "To end a run at once, terminate it on the Runs page: what it has committed stays, the rest is read later."
+    )
 
 
 def look_out(

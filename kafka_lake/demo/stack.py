@@ -239,20 +239,26 @@ def broker_at_hand(ports: Ports, say: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def prepare_dagster_home() -> Path:
-    """Make the folder of Dagster's storage with this folder's ``dagster.yaml``, and end runs that no one runs.
-
-    Runs that were cut off together with an earlier stack would count as in flight forever.
-
-    Returns:
-        The folder, for ``DAGSTER_HOME``.
-    """
+def dagster_home() -> Path:
+    """Make the folder of Dagster's storage, with this folder's ``dagster.yaml``, and return it for ``DAGSTER_HOME``."""
     folder = home() / "dagster"
     folder.mkdir(parents=True, exist_ok=True)
     if Path("dagster.yaml").exists():
         shutil.copy("dagster.yaml", folder)
     else:
         (folder / "dagster.yaml").touch()
+    return folder
+
+
+def prepare_dagster_home() -> Path:
+    """Make the folder of Dagster's storage as `dagster_home` does, and end runs that no one runs.
+
+    Runs that were cut off together with an earlier stack would count as in flight forever.
+
+    Returns:
+        The folder, for ``DAGSTER_HOME``.
+    """
+    folder = dagster_home()
     if (folder / "storage").exists() or (folder / "history").exists():
         _end_orphaned_runs(folder)
     return folder

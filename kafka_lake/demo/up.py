@@ -7,11 +7,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
 
+from kafka_lake.cli_topics import configured_cluster, topic_tables
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.columns import columns_of
 from kafka_lake.demo.ports import Ports, check_free
 from kafka_lake.demo.stack import Stack, interruptible, use_registry
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.partition_keys import register_topics
 from kafka_lake.spark.jars import JarsError
 
 VERSION_2_AFTER_S = 60.0
@@ -45,6 +48,7 @@ def stay_up(ports: Ports, demo: bool, rate: float, say: Callable[[str], None]) -
         if connect:
             stack.start_connect()
         url = stack.start_dagster()
+        trickles.append(lambda _stop: _register_topics(say))
         say(f"All is up: {url} (Ctrl-C ends it; logs are in {stack.log_dir})")
         with _live(trickles) as running:
             while True:
@@ -83,6 +87,16 @@ def demo_trickles(stack: Stack, rate: float, say: Callable[[str], None]) -> list
     if version == 1:
         trickles.append(lambda stop: _await_new_column(stack.ports, stop, say))
     return trickles
+
+
+def _register_topics(say: Callable[[str], None]) -> None:
+    try:
+        specs, cluster = topic_tables(), configured_cluster()
+    except KafkaLakeError as error:
+        # Dagster's pages say so too, and load the definitions again once they are mended.
+        say(str(error))
+        return
+    register_topics(specs, cluster, say)
 
 
 def _deliver(

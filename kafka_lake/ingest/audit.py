@@ -143,7 +143,7 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
         problems.append(f"{staged.failed} records didn't decode, but the dead-letter table has {kept} of them")
     facts = {
         "records_read": staged.records,
-        "rows": staged.primary.rows,
+        "rows_added": staged.primary.rows,
         "dead_letters": staged.failed,
         "tombstones": staged.tombstones,
         # Aborted transactions, transaction markers, and what compaction removed.
@@ -241,8 +241,6 @@ def schema_evolution(
             for c in staged.classes
             if c.name == WRONG_TYPE
         ]
-    counted = {"ignored": len(staged.ignored), "incompatible": len(staged.conflicts)}
-    facts |= {name: count for name, count in counted.items() if count}
     facts |= {f"records of {label}": count for label, count in staged.schemas.items()}
     notes = noted(spec, evolution, staged.ignored, staged.conflicts, staged.unkept)
     return Finding("schema_evolution", tuple(problems), facts, notes)

@@ -244,6 +244,7 @@ class Run:
             todo.kind,
             staged.classes,
             waited(staged, visible_at) if todo.kind != "replace" else None,
+            visible_at,
         )
         return commit, todo
 

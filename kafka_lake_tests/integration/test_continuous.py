@@ -301,8 +301,9 @@ def test_records_without_a_time_do_not_count(spark_resource: Any) -> None:
 _RUN = """
 import sys
 import dagster as dg
-from kafka_lake.components.assets import build_topic_assets, partitions_of
+from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.keys import table_key
+from kafka_lake.components.partitions import partitions_of
 from kafka_lake.ingest.continuous import Continuous
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry_resource import RegistryResource

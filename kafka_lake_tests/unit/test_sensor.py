@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_lake.components import sensor
+from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.components.sensor import TOPIC_TAG, WORK_TAG, Pace, evaluate, look_out
 from kafka_lake.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.ingest.topic_table import TopicTable
@@ -85,6 +86,14 @@ def test_the_first_tick_asks_for_one_run_over_all_partitions(instance, catalog, 
 def test_a_run_goes_on_looking_as_the_sensor_would(instance, catalog, answers):
     (request,) = tick(instance, catalog, pace=Pace(2.0, 300.0)).run_requests
     assert request.run_config == {"ops": {"pizza__orders": {"config": {"keep_up_for": 300.0, "look_every": 2.0}}}}
+
+
+def test_its_description_tells_what_stopping_it_leaves_running():
+    text = sensor.build_sensor(10, True, 300.0).description or ""
+    assert "ends none" in text
+    assert f"up to 5 min, its tag {CATCH_UP_TAG} says until when" in text
+    assert CONTINUOUS_TAG in text
+    assert CATCH_UP_TAG not in (sensor.build_sensor(10, True).description or "")
 
 
 def test_a_run_in_flight_keeps_its_topic_waiting(instance, catalog, answers):
