@@ -275,7 +275,7 @@ def stage(
         letters = None
         if failed:
             decoded = judged
-            if marks_errors(transformed(decoded, spec, topic_id), spec):
+            if spec.transform is not None and marks_errors(transformed(decoded, spec, topic_id), spec):
                 decoded = with_transform_errors(decoded, transform_errors(transformed(decoded, spec, topic_id), spec))
             letters = dead_letters_of(decoded, run_id, topic_id=topic_id)
             if plan.kind != "redeliver" and spec.dead_letters == "table":
