@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 from dagster import BetaWarning
+from dagster.components.resolved.errors import ResolutionException
 from dagster_shared.error import DagsterUnresolvableSymbolError
 from pydantic import ValidationError
 from pyspark.logger import PySparkLogger
@@ -31,6 +32,10 @@ FOLDER = Path(kafka_lake.definitions.__file__).parent / "defs"
 
 _AT = re.compile(r"^`?(?P<where>.*?) at (?P<file>.+):(?P<line>\d+)`?$")
 _COMPONENT = re.compile(r"component (?P<folder>\S+?)\[(?P<document>\d+)\]")
+_TEMPLATE = re.compile(
+    r"(?P<file>.+):(?P<line>\d+) - attributes\.(?P<where>\S+)\n.*?^\s*\|?\s*\^ (?P<problem>[^\n]+)",
+    re.DOTALL | re.MULTILINE,
+)
 _SETTING = re.compile(r"^(?P<name>\w+):")
 _SYMBOL = re.compile(r"`(?P<module>[\w.]+)`(?: has no attribute `(?P<name>\w+)`)?")
 
@@ -120,6 +125,9 @@ def explanation(error: BaseException, folder: Path) -> ConfigurationError | None
             return _broken(Path(mark.name), mark.line + 1, f"no YAML: {problem}")
         if isinstance(each, ValidationError) and (found := _refused_settings(each, document)):
             return found
+        if isinstance(each, ResolutionException) and (template := _TEMPLATE.match(str(each))):
+            file, line = Path(template["file"]), int(template["line"])
+            return _broken(file, line, f"{template['where']}: {template['problem'].strip()}")
         if isinstance(each, DagsterUnresolvableSymbolError) and (found := _unknown_type(each, folder)):
             return found
     return _in_python(chain, folder) or _empty_document(chain, folder)

@@ -337,6 +337,18 @@ _TOPIC = "type: kafka_lake.KafkaTopicTable\nattributes:\n  topic: pizzas\n"
         (_TOPIC.replace("kafka_lake", "kafka_lak"), 1, "there is no such component"),
         ("# " + _TOPIC.replace("\n", "\n# "), 1, "there is no document in it"),
         ("attributes:\n  topic: a\n", 1, "type: Field required"),
+        (
+            _TOPIC.replace("pizzas", "123"),
+            3,
+            "topic: YAML reads this value as the number 123. Write the text in quotes.",
+        ),
+        (
+            _TOPIC + "  renames: {1: one}\n",
+            4,
+            "renames: 1: YAML reads this value as the number 1. Write the text in quo",
+        ),
+        (_TOPIC + "  schema: id bigintt\n", 4, "schema: column 'id bigintt' has unknown type 'bigintt'. Spark's types"),
+        (_TOPIC + "  group: '{{ team }}'\n", 4, "group: 'team' is undefined"),
     ],
 )
 def test_broken_definitions_are_one_line(

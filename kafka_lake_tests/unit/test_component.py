@@ -284,6 +284,72 @@ def test_for_how_long_runs_go_on_is_the_clusters_to_say():
     assert "keep_up_for" in said
 
 
+@pytest.mark.parametrize("text", ["123", "007", "on", "null", "1e3", "0x10", "None", "True"])
+def test_text_in_quotes_stays_as_it_is_written(text):
+    component, _ = load(
+        f'topic: "{text}"\ndescription: "{text}"\nsort_by: ["{text}"]\nconsumer_group: "{text}"\n'
+        f'table_properties: {{"{text}": "{text}"}}\nrenames: {{"{text}": "{text}"}}'
+    )
+    spec = component.topic_table()
+    assert (component.description, component.sort_by) == (text, [text])
+    assert (spec.topic, spec.consumer_group) == (text, text)
+    assert (spec.properties, spec.renames) == ({text: text}, {text: text})
+
+
+def test_properties_may_be_numbers_and_truth_values():
+    written = "{format-version: 3, write.target-file-size-bytes: 1048576, a.enabled: true, a.fpp: 0.01}"
+    expected = {"format-version": "3", "write.target-file-size-bytes": "1048576", "a.enabled": "true", "a.fpp": "0.01"}
+    component, _ = load(f"topic: orders\ntable_properties: {written}")
+    assert component.topic_table().properties == expected
+    maps = ("kafka_properties", "registry_properties", "catalog_properties", "spark_config")
+    component, _ = load("\n".join(f"{name}: {written}" for name in maps), "KafkaCluster")
+    assert [getattr(component, name) for name in maps] == [expected] * 4
+
+
+def test_templates_give_text(monkeypatch):
+    monkeypatch.setenv("NUMBER_LIKE", "1e3")
+    component, _ = load('topic: orders\ngroup: "{{ env.NUMBER_LIKE }}"\ntable_properties: {a: "{{ 1 + 2 }}"}')
+    assert (component.group, component.table_properties) == ("1e3", {"a": "3"})
+    component, _ = load('topic: orders\nmetadata_column: null\ndescription: "{{ env.IT_IS_NOT_SET }}"')
+    assert (component.metadata_column, component.description) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "read_as"),
+    [
+        ("namespace: 2024", "the number 2024"),
+        ("table: 007", "the number 7"),
+        ("table: on", "true"),
+        ("description: 5", "the number 5"),
+        ("start: no", "false"),
+        ("namespace: null", "none"),
+        ("renames: {1: one}", "the number 1"),
+        ("renames: {one: 1}", "the number 1"),
+        ("renames: {one: ~}", "none"),
+        ("owners: [1.5]", "the number 1.5"),
+        ("table_properties: {1: one}", "the number 1"),
+        ("table_properties: {one: null}", "none"),
+        ("max_dead_letters: yes", "true"),
+        ("continuous: {for: 5}", "the number 5"),
+    ],
+)
+def test_what_yaml_reads_as_something_else_is_to_be_quoted(line, read_as):
+    text = refusal(f"topic: orders\n{line}")
+    assert "Write the text in quotes" in text
+    assert f" as {read_as}" in text
+    assert "defs.yaml:4" in text
+
+
+@pytest.mark.parametrize("value", ["123", "on", "null", "~", "", "1.5"])
+def test_a_topic_that_yaml_reads_as_something_else_is_to_be_quoted(value):
+    assert "Write the text in quotes" in refusal(f"topic: {value}")
+
+
+@pytest.mark.parametrize("line", ["partition_by: day(at)", "renames: old to new", "table_properties: many"])
+def test_one_text_is_no_list_and_no_mapping(line):
+    assert "Input should be a valid" in refusal(f"topic: orders\n{line}")
+
+
 def test_a_missing_topic_is_refused():
     assert "topic" in refusal("namespace: shop")
 
