@@ -188,7 +188,7 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
             dead_letter_limit(self.max_dead_letters)
             declared = check_ddl(self.columns) if self.columns is not None else None
             if self.key_schema is not None:
-                check_ddl(self.key_schema)
+                check_ddl(self.key_schema, "key_schema")
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
         if self.transform is not None:

@@ -9,6 +9,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 from kafka_lake.components import KafkaTopicTable
 from kafka_lake.components.assets import IngestConfig, Mode, build_topic_assets, kept_session, settings_of
 from kafka_lake.ingest.continuous import Continuous
+from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.topic_table import FORMATS, TopicTable
 from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
@@ -212,6 +213,16 @@ def test_settings_survive_the_assets_metadata(spec):
         ("schema: id bigintt", "bigintt"),
         ("schema: id int, ID int", "twice"),
         ("schema: id array<int", "brackets"),
+        ("schema: id array<strng>", "array of 'strng' has unknown type 'strng'"),
+        ("schema: 'id struct<a: int, b: struct<c: intt>>'", "has unknown type 'intt'"),
+        ("schema: 'id struct<a: int, A: int>'", "field 'A' is there twice"),
+        ("schema: id map<string>", "map has 1 types in it"),
+        ("schema: id array", "array has no types in brackets"),
+        ("schema: 'id decimal(50, 2)'", "decimal of 50 digits"),
+        ("schema: 'id decimal(5, 7)'", "decimal of 5 digits, 7 of them"),
+        ("schema: id varchar", "varchar without a length"),
+        ("schema: id int name string", "'name string' isn't understood after int"),
+        ("key_format: json\nkey_schema: id array<intt>", "key_schema: column 'id array<intt>'"),
         ("transform: somewhere:function", "without schema"),
         ("transform: somewhere", "module:function"),
         ("schema: _KAFKA string", "metadata column"),
@@ -256,6 +267,22 @@ def test_a_mistake_is_refused_with_its_file(line, says):
     text = refusal(f"topic: orders\n{line}")
     assert says in text
     assert "defs.yaml" in text
+
+
+@pytest.mark.parametrize(
+    ("ddl", "names"),
+    [
+        ("a int", ["a"]),
+        ("`a b` int, `c,``d` string", ["a b", "c,`d"]),
+        ("a: int, b:string", ["a", "b"]),
+        ("a int not null comment 'one, \\'two\\'', b STRING COMMENT \"x\"", ["a", "b"]),
+        ("a decimal, b decimal(38), c dec(10, 2), d varchar(5), e char(3)", list("abcde")),
+        ("a array<array<map<string, struct<x: decimal(38,10), `y z`: int not null comment 'u, v'>>>>", ["a"]),
+        ("a struct<b int, c: timestamp_ntz>, d timestamp without time zone", ["a", "d"]),
+    ],
+)
+def test_what_spark_understands_is_accepted(ddl, names):
+    assert check_ddl(ddl) == names
 
 
 @pytest.mark.parametrize("line", ["topics: orders", "max_records_per_commit: 0", "continuous: {every: 2s}"])
