@@ -5,7 +5,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import yaml
@@ -65,15 +65,22 @@ def topic_tables(topic: str | None = None) -> list[TopicTable]:
 
 
 @contextmanager
-def systems_at_hand(say: Callable[[str], None], with_broker: bool = True) -> Iterator[Systems]:
+def systems_at_hand(
+    say: Callable[[str], None], with_broker: bool = True, with_catalog: bool = True, with_spark: bool = False
+) -> Iterator[Systems]:
     """Run the block with what its runs work with, as the definitions configure it; Spark is stopped behind it.
+
+    What is needed is asked once before, so that a command ends within seconds where one of them isn't there. What
+    fails later is tried again as often as in any run.
 
     Args:
         say: Called with a line for the user when an embedded broker is started.
-        with_broker: Have the embedded broker up, if that is the configured cluster; not needed for tables alone.
+        with_broker: Brokers are needed: the embedded one is started, if that is the configured cluster.
+        with_catalog: The catalog is needed.
+        with_spark: Spark is needed, and must answer if it is a Connect server.
 
     Raises:
-        ConfigurationError: If the definitions can't be loaded.
+        KafkaLakeError: If the definitions can't be loaded, or what is needed doesn't answer.
     """
     with _loading():
         resources = defs().resources or {}
@@ -84,11 +91,15 @@ def systems_at_hand(say: Callable[[str], None], with_broker: bool = True) -> Ite
     # What Spark refuses becomes an error of ours; PySpark would log the JVM's stack trace before it.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
-        if with_broker:
-            with broker_at_hand(Ports.from_env(), say):
-                yield build_systems(kafka, catalog, spark, registry)
-        else:
-            yield build_systems(kafka, catalog, spark, registry)
+        with broker_at_hand(Ports.from_env(), say) if with_broker else nullcontext():
+            systems = build_systems(kafka, catalog, spark, registry)
+            if with_broker:
+                systems.cluster.check()
+            if with_catalog:
+                systems.catalog.check()
+            if with_spark:
+                spark.check()
+            yield systems
     finally:
         spark.stop()
 
