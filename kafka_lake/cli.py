@@ -1,6 +1,7 @@
 """The command line, ``kafka-lake …``. Decides nothing: each command calls one function and shows what it returns."""
 
 import json
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,12 +13,15 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
+from kafka_lake.cli_log import log_to_file, log_to_terminal
 from kafka_lake.errors import KafkaLakeError
 
 # Engines, clients and Dagster take seconds to import: each command imports what it needs, so that help is instant.
 
 _out = Console()
 _err = Console(stderr=True)
+
+_OWN_PROCESS = object()
 
 
 class _Group(TyperGroup):
@@ -27,21 +31,41 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except KafkaLakeError as error:
-            _err.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
-            raise typer.Exit(1) from None
+            told = str(error)
+            logging.getLogger(__name__).info("The command failed", exc_info=error)
+        except Exception as error:
+            from kafka_lake.ingest.sentence import sentence
+
+            told = sentence(error) or ""
+            if not told:
+                raise
+            logging.getLogger(__name__).warning("The command failed", exc_info=error)
+        _err.print(f"[bold red]Error:[/] {escape(told)}", soft_wrap=True, highlight=False)
+        raise typer.Exit(1)
 
 
 app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
     rich_markup_mode="markdown",
+    # Its traces show the values of variables, passwords among them.
+    pretty_exceptions_enable=False,
     help="Kafka topics become Apache Iceberg tables, exactly once, under Dagster.",
 )
 
 
 @app.callback()
-def _load_environment() -> None:
+def _prepare(
+    ctx: typer.Context,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", envvar="KAFKA_LAKE_VERBOSE", help="Show what libraries and servers log.")
+    ] = False,
+) -> None:
     load_dotenv(".env")
+    if verbose:
+        log_to_terminal()
+    elif ctx.obj is _OWN_PROCESS:
+        log_to_file()
 
 
 @app.command()
@@ -88,7 +112,7 @@ def ingest(topic: Topic) -> None:
     from kafka_lake.status import collect
 
     specs = topic_tables(topic)
-    with systems_at_hand(_err.print) as systems:
+    with systems_at_hand(_err.print, with_spark=True) as systems:
         for spec, before in zip(specs, collect(specs, systems.cluster, systems.catalog), strict=True):
             with followed(topic, _err, before.lag) as hooks:
                 report = pipeline.ingest(spec, systems, str(uuid4()), None, hooks.on_commit, hooks.on_step, hooks.say)
@@ -139,7 +163,7 @@ def dead_letters(
 
     specs = topic_tables(topic)
     told: list[dict[str, Any]] = []
-    with systems_at_hand(_err.print, with_broker=replay) as systems:
+    with systems_at_hand(_err.print, with_broker=replay, with_spark=replay) as systems:
         for spec in specs:
             if replay:
                 with followed(topic, _err) as hooks:
@@ -180,7 +204,7 @@ def replay(
     specs = topic_tables(topic)
     if not (start or end or chosen or yes):
         _agree(f"Read all of topic {topic} again?")
-    with systems_at_hand(_err.print) as systems:
+    with systems_at_hand(_err.print, with_spark=True) as systems:
         for spec in specs:
             with followed(topic, _err) as hooks:
                 report = again.replay(spec, systems, str(uuid4()), extent, hooks.on_commit, hooks.on_step, hooks.say)
@@ -206,7 +230,7 @@ def reset(
 
     chosen = partitions_of(partitions)
     specs = topic_tables(topic)
-    with systems_at_hand(_err.print) as systems:
+    with systems_at_hand(_err.print, with_spark=True) as systems:
         due = []
         for spec in specs:
             plan = again.plan_reset(spec, systems, to, chosen)
@@ -267,7 +291,8 @@ def schema(
     specs = topic_tables(topic)
     refused = False
     told: list[Any] = []
-    with systems_at_hand(_err.print, with_broker=not history and sample > 0) as systems:
+    looks = not history and sample > 0
+    with systems_at_hand(_err.print, with_broker=looks, with_spark=looks) as systems:
         for spec in specs:
             if history:
                 versions = cli_schema.history_of(spec, systems)
@@ -334,4 +359,4 @@ def doctor() -> None:
 
 def main() -> None:
     """Run the command line."""
-    app()
+    app(obj=_OWN_PROCESS)

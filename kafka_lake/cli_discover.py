@@ -70,7 +70,10 @@ def run(request: Request, out: Console, err: Console) -> bool:
         )
     specs = cli_topics.topic_tables()
     left_out = 0
-    with cli_topics.systems_at_hand(err.print) as systems, err.status("Looking at topics") as working:
+    with (
+        cli_topics.systems_at_hand(err.print, with_catalog=False) as systems,
+        err.status("Looking at topics") as working,
+    ):
         topics: Sequence[str] = list(dict.fromkeys(request.topics))
         if not topics:
             topics, left_out = topics_of(systems.cluster, request.internal)

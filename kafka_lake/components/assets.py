@@ -11,12 +11,12 @@ import dagster as dg
 from pydantic import Field
 
 from kafka_lake.components.dead_letters import build_dead_letter_assets
+from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import op_name, table_key, topic_key
 from kafka_lake.components.making_way import makes_way
 from kafka_lake.components.metadata import check_result
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.reporting import Event, Reporter
-from kafka_lake.errors import AuditFailedError, KafkaLakeError
 from kafka_lake.ingest.again import Extent, replay
 from kafka_lake.ingest.audit import CHECKS, GATES
 from kafka_lake.ingest.continuous import Continuous, Steadily
@@ -176,8 +176,8 @@ def build_topic_assets(
         spark: SparkResource,
         registry: RegistryResource,
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
-        systems = build_systems(kafka, catalog, spark, registry, kept_session(spec))
-        try:
+        with as_failures():
+            systems = build_systems(kafka, catalog, spark, registry, kept_session(spec))
             if not context.selected_asset_keys:
                 yield from _check_published(context, spec, systems)
             elif continuous is not None and config.mode is Mode.incremental:
@@ -191,8 +191,6 @@ def build_topic_assets(
                 yield from _keep_up(reporter, steadily)
             else:
                 yield from _materialize(context, config, spec, systems)
-        except KafkaLakeError as error:
-            raise dg.Failure(description=str(error), allow_retries=not isinstance(error, AuditFailedError)) from error
 
     if spec.dead_letters != "table":
         return [source, ingest_topic]

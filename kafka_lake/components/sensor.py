@@ -12,10 +12,11 @@ from itertools import takewhile
 import dagster as dg
 
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, TABLE_TAG, topics_of
+from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.keys import op_name, table_key
 from kafka_lake.components.metadata import topic_observation
 from kafka_lake.components.partitions import missing_keys, partitions_of
-from kafka_lake.errors import KafkaLakeError
+from kafka_lake.errors import CatalogError, KafkaLakeError
 from kafka_lake.ingest.plan import backlog
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -125,7 +126,8 @@ def build_sensor(interval_seconds: int, running: bool, keep_up_seconds: float = 
         specs = topics_of(context.repository_def)
         if not specs:
             return dg.SkipReason("No topics: add a YAML document of type kafka_lake.KafkaTopicTable to defs/.")
-        return look_out(context, specs, kafka.cluster(), catalog.open(), pace)
+        with as_failed_tick():
+            return look_out(context, specs, kafka.cluster(), catalog.open(), pace)
 
     return kafka_offsets
 
@@ -192,7 +194,7 @@ def evaluate(
         KafkaLakeError: If no topic at all could be looked at; the next tick tries again.
     """
     busy = _busy_topics(context, specs)
-    requests, additions, observations, failures, notes = [], [], [], [], []
+    requests, additions, observations, failures, reasons, notes = [], [], [], [], [], []
     for spec in specs:
         try:
             now = answers[spec.topic]
@@ -204,6 +206,7 @@ def evaluate(
         except Exception as error:
             context.log.error(f"Topic {spec.topic} is skipped: {error}")
             failures.append(f"{spec.topic}: {error}")
+            reasons.append(str(error) if isinstance(error, CatalogError) else failures[-1])
             continue
         work = work_of(spec, position, now, known)
         if work.new_partitions:
@@ -220,7 +223,8 @@ def evaluate(
         requests.append(_request(context, work, known, pace))
         observations.append(topic_observation(spec, now, work.behind))
     if failures and len(failures) == len(specs):
-        raise KafkaLakeError("No topic could be looked at: " + "; ".join(failures))
+        # What is wrong with brokers or catalog is the same for all.
+        raise KafkaLakeError("No topic could be looked at: " + "; ".join(dict.fromkeys(reasons)))
     if not requests and not additions:
         return dg.SkipReason("; ".join([*notes, *failures]))
     return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=additions, asset_events=observations)

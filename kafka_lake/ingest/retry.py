@@ -21,7 +21,10 @@ from sqlalchemy import exc as sql
 from kafka_lake.errors import (
     AuthenticationError,
     AuthorizationError,
+    CatalogError,
+    CatalogRefusedError,
     ConfigurationError,
+    EngineUnavailableError,
     KafkaError,
     KafkaLakeError,
     RegistryError,
@@ -34,13 +37,14 @@ T = TypeVar("T")
 
 _LINE_LENGTH = 300
 
-_PASSING_ERRORS = (KafkaError, RegistryError)
+_PASSING_ERRORS = (KafkaError, RegistryError, CatalogError, EngineUnavailableError)
 _LASTING_ERRORS = (
     UnknownTopicError,
     AuthenticationError,
     AuthorizationError,
     UnknownSchemaError,
     RegistryRefusedError,
+    CatalogRefusedError,
 )
 
 _PROGRAMMING_ERRORS = (
@@ -167,7 +171,7 @@ def call(
         count = f"attempt {state.attempt_number} of {policy.attempts}"
         head, tail = f"{what}: {count} failed: ", f" Trying again in {state.upcoming_sleep:.1f} s."
         room = max(_LINE_LENGTH - len(head) - len(tail), 0)
-        say(head + _clipped(_headline(error), room) + tail)
+        say(head + _clipped(headline(error), room) + tail)
 
     retrying = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(policy.attempts),
@@ -252,7 +256,7 @@ def _text(error: BaseException) -> str:
         return f"stopped SparkContext: {type(unreadable).__name__}"
 
 
-def _headline(error: BaseException | None) -> str:
+def headline(error: BaseException | None) -> str:
     """Return the line of an error that says most, with neither stack trace nor secrets."""
     lines = [line.strip() for line in _message(error).splitlines() if line.strip()]
     if isinstance(error, Py4JJavaError) and len(lines) > 1:

@@ -29,6 +29,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.process import free_port
 from kafka_lake.spark.resource import SparkResource
 from kafka_lake_tests.conftest import Topic, View
 
@@ -588,6 +589,29 @@ def test_an_error_of_the_users_is_the_runs_failure(new_topic: NewTopic, runner: 
     assert not result.success
     failure = next(e for e in result.all_events if e.is_step_failure).step_failure_data
     assert f"Topic {topic.name}: the cluster at" in str(failure.user_failure_data.description)
+
+
+def test_a_catalog_that_is_gone_is_the_runs_failure_with_the_sentence_first(
+    new_topic: NewTopic, runner: Runner, kafka_resource: KafkaResource
+) -> None:
+    topic = new_topic()
+    topic.send_ids([0])
+    know_partitions(runner, topic)
+    uri = f"127.0.0.1:{free_port()}"
+    runner.resources["catalog"] = CatalogResource(properties={"type": "rest", "uri": f"http://bob:hush@{uri}"})
+    runner.resources["kafka"] = KafkaResource(
+        properties=kafka_resource.properties, retry_attempts=3, retry_max_seconds=0.01
+    )
+    result = runner.run(topic.spec(), (0, 0), with_spark=False)
+    assert not result.success
+    failure = next(e for e in result.all_events if e.is_step_failure).step_failure_data
+    sentence = f"catalog lake (rest at http://{uri}) gave no answer: Connection refused. Check that it runs."
+    assert sentence in str(failure.user_failure_data.description)
+    assert sentence in failure.error.message.splitlines()[0]
+    assert failure.error.cause.cls_name == "CatalogError"
+    logged = [e.user_message for e in runner.instance.all_logs(result.run_id) if " of 3 failed: " in e.user_message]
+    assert [line.partition(": ")[2].partition(" failed")[0] for line in logged] == ["attempt 1 of 3", "attempt 2 of 3"]
+    assert not any("hush" in e.to_json() for e in runner.instance.all_logs(result.run_id))
 
 
 def test_dead_letters_are_an_asset_beside_the_table_with_a_check_that_warns(
