@@ -122,6 +122,8 @@ def explanation(error: BaseException, folder: Path) -> ConfigurationError | None
             return found
         if isinstance(each, DagsterUnresolvableSymbolError) and (found := _unknown_type(each, folder)):
             return found
+        if isinstance(each, ConfigurationError):
+            return each
     return _in_python(chain, folder) or _empty_document(chain, folder)
 
 

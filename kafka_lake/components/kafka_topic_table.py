@@ -1,12 +1,12 @@
 """`type: kafka_lake.KafkaTopicTable`: a few lines of YAML become source asset, table asset and checks."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import dagster as dg
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
 
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.keys import plain_name
@@ -181,6 +181,21 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
         "compact_every: 100, report_every: 30s}, each of them optional.",
     )
 
+    _place: Path = PrivateAttr(default_factory=Path)
+
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
+        """Return the component of a document, which remembers where that is."""
+        component = super().load(attributes, context)
+        place = context.component_path.file_path
+        component._place = place / "defs.yaml" if place.is_dir() else place
+        return component
+
+    def tables(self) -> tuple[tuple[str, str], ...]:
+        """Return namespace and name of the tables that are this topic's alone."""
+        spec = self.topic_table(self._place.parent)
+        return (spec.identifier, spec.dead_letter_table) if self.dead_letters == "table" else (spec.identifier,)
+
     @model_validator(mode="after")
     def _possible(self) -> "KafkaTopicTable":
         try:
@@ -301,6 +316,26 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
             "continuous": self.continuous.settings() if self.continuous else None,
         }
         return dg.Definitions(assets=build_topic_assets(self.topic_table(context.path), **presentation))
+
+
+def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:
+    """Make sure that no two topics have a table in common: neither their tables nor their dead-letter tables.
+
+    Args:
+        components: All topics of a deployment.
+
+    Raises:
+        ConfigurationError: If two do, with both documents' names.
+    """
+    owners: dict[tuple[str, str], KafkaTopicTable] = {}
+    for each in components:
+        for table in each.tables():
+            if (other := owners.setdefault(table, each)) is not each:
+                raise ConfigurationError(
+                    f"Table {'.'.join(table)} would be two topics': {other.topic}'s ({other._place}) and "
+                    f"{each.topic}'s ({each._place}).",
+                    "Give one of them another table: or namespace:.",
+                )
 
 
 def _file(setting: str, name: str | None, folder: Path) -> str | None:

@@ -283,6 +283,12 @@ class Run:
         if state.position is not None or not row_count(table):
             return state
         position = rebuilt_position(self.spec, self.systems, state, self.now)
+        if position is None:
+            self.say(
+                f"Table {'.'.join(self.spec.identifier)}: its {row_count(table)} rows are others', none can be of "
+                f"topic {self.spec.topic}; they stay, and the topic begins at {self.spec.start}."
+            )
+            return replace(state, adopted=row_count(table))
         self.say(
             f"Table {'.'.join(self.spec.identifier)}: no snapshot carries the position any more; "
             f"rebuilt from the rows: {dict(position.offsets)}."

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import NewPartitions
@@ -460,12 +461,12 @@ def test_a_topic_made_anew_can_be_followed_into_the_same_table(
 
 
 def test_rows_of_unknown_origin_are_not_added_to(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
-    """A table with rows and no position may hold the topic already: reading on could double them."""
+    """A table with rows, no position and no metadata column may hold the topic already: rows could double."""
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0])
     ingest(spec, systems(), "run-1")
-    other = replace(spec, table=f"{spec.table}_copy")
+    other = replace(spec, table=f"{spec.table}_copy", metadata_column=None)
     rows = view(spec).table.scan(selected_fields=("id",)).to_arrow()
     made = systems().catalog.pyiceberg.create_table(other.identifier, rows.schema)
     made.append(rows)
@@ -473,3 +474,50 @@ def test_rows_of_unknown_origin_are_not_added_to(new_topic: NewTopic, systems: N
     with pytest.raises(TableError, match="carries a position"):
         ingest(other, systems(), "run-2")
     assert view(other).fingerprint() == before
+
+
+OTHERS = pa.table({"id": pa.array([100, 101], pa.int64())})
+
+
+@pytest.mark.parametrize("whose", ["others made it", "we made it"])
+def test_a_table_that_has_rows_of_others_only_is_begun_as_a_new_one(
+    whose: str, new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    spec, said = topic.spec(), list[str]()
+    topic.send_ids([0, 1])
+
+    def append() -> None:
+        catalog = systems().catalog
+        catalog.ensure_namespace(spec.namespace)
+        if whose == "others made it":
+            catalog.pyiceberg.create_table(spec.identifier, OTHERS.schema)
+        view(spec).table.append(OTHERS)
+
+    if whose == "others made it":
+        append()
+        report = ingest(spec, systems(), "run-1", say=said.append)
+    else:
+        report = ingest(spec, systems(), "run-1", on_step=at("table created", append), say=said.append)
+    assert view(spec).ids() == [0, 1, 100, 101]
+    assert view(spec).position() == {0: 2}
+    assert f"Table {'.'.join(spec.identifier)}: its 2 rows are others'" in said[0]
+    assert report.findings()[0].facts["rows_of_others_before"] == 2
+    topic.send_ids([2])
+    ingest(spec, systems(), "run-2")
+    assert view(spec).ids() == [0, 1, 2, 100, 101]
+
+
+def test_a_table_with_rows_of_another_topic_is_not_taken_for_others(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+) -> None:
+    topic, another = new_topic(), new_topic()
+    topic.send_ids([0])
+    another.send_ids([1])
+    ingest(topic.spec(), systems(), "run-1")
+    copy = replace(another.spec(), table=f"{another.table}_copy")
+    made = f"CREATE TABLE {view(copy).sql_name()} USING iceberg AS SELECT * FROM {view(topic.spec()).sql_name()}"
+    spark_resource.spark_session.sql(made)
+    with pytest.raises(TableError, match=f"none of the rows is of topic {another.name}"):
+        ingest(copy, systems(), "run-2")
+    assert view(copy).ids() == [0]

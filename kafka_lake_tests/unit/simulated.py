@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 import tenacity
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType, StructType
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
@@ -123,12 +125,20 @@ class Metadata:
         return self.by_id.get(snapshot_id)
 
 
+_ORIGIN = [NestedField(n, name, StringType()) for n, name in enumerate(("topic", "topic_id", "partition", "offset"), 2)]
+SCHEMA = Schema(NestedField(1, "_kafka", StructType(*_ORIGIN)))
+
+
 class View:
     """A table as loaded at some moment."""
 
     def __init__(self, identifier: tuple[str, str], load: Callable[[], Metadata | None]) -> None:
         self._identifier, self.load = identifier, load
         self.metadata: Metadata = load() or Metadata({}, {})
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return {"kafka-lake.layout": "{}"}
 
     def refresh(self) -> "View":
         self.metadata = self.load() or self.metadata
@@ -142,7 +152,7 @@ class View:
         return None if head is None else self.metadata.by_id[head]
 
     def schema(self) -> Any:
-        return SimpleNamespace(fields=[SimpleNamespace(name="_kafka")])
+        return SCHEMA
 
     def content(self) -> tuple[Record, ...]:
         """Return what readers of ``main`` see."""

@@ -6,6 +6,7 @@ import dagster as dg
 import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 
+from kafka_lake.cli_topics import explanation
 from kafka_lake.components import KafkaTopicTable
 from kafka_lake.components.assets import IngestConfig, Mode, build_topic_assets, kept_session, settings_of
 from kafka_lake.components.keys import op_name, plain_name, pool_name
@@ -52,6 +53,9 @@ on_incompatible: new_column
 renames: {cust: customer, lines.element.sku: article}
 compatibility: full
 """
+
+
+TOPIC = "KafkaTopicTable"
 
 
 def load(attributes, kind="KafkaTopicTable"):
@@ -140,6 +144,33 @@ def test_the_longest_topic_has_a_dead_letter_table_with_a_name_of_its_own():
     assert len({*letters}) == 2
     assert all(len(name) == 255 and name.endswith("__dead_letters") for name in letters)
     assert TopicTable("t", "n", "x" * 241).dead_letter_table[1] == "x" * 241 + "__dead_letters"
+
+
+CLASHES = {
+    "by name": ("topic: shop.orders\ndead_letters: skip", "topic: shop-orders\ndead_letters: skip", "lake.shop_orders"),
+    "by settings": ("topic: a\nnamespace: n\ntable: t", "topic: b\nnamespace: n\ntable: t", "n.t"),
+    "with letters": ("topic: a", "topic: b\ntable: a__dead_letters", "lake.a__dead_letters"),
+    "same topic": ("topic: a", "topic: a", "lake.a"),
+}
+
+
+@pytest.mark.parametrize("clash", CLASHES)
+def test_two_documents_with_one_table_are_refused_by_both_their_names(clash):
+    first, second, table = CLASHES[clash]
+    with create_defs_folder_sandbox() as sandbox:
+        documents = {"cluster": ("KafkaCluster", ""), "one": (TOPIC, first), "two": (TOPIC, second)}
+        for name, (kind, attributes) in documents.items():
+            folder = sandbox.defs_folder_path / name
+            folder.mkdir()
+            text = f"type: kafka_lake.{kind}\nattributes:\n" + textwrap.indent(attributes or "{}", "  ")
+            (folder / "defs.yaml").write_text(text)
+        with pytest.raises(Exception, match="defs") as refused, sandbox.build_all_defs():
+            pass
+    said = explanation(refused.value, sandbox.defs_folder_path)
+    assert said is not None
+    assert f"Table {table} " in said.message
+    assert "one/defs.yaml" in said.message
+    assert "two/defs.yaml" in said.message
 
 
 def test_all_attributes():
