@@ -14,11 +14,13 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import NewPartitions
+from pyiceberg.types import StringType
 
 from kafka_lake.errors import DataLossError, TableError, TopicReplacedError
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Loss, losses_from_json
@@ -521,3 +523,57 @@ def test_a_table_with_rows_of_another_topic_is_not_taken_for_others(
     with pytest.raises(TableError, match=f"none of the rows is of topic {another.name}"):
         ingest(copy, systems(), "run-2")
     assert view(copy).ids() == [0]
+
+
+@pytest.mark.parametrize("partitioned", [(), ("bucket(4, id)",)], ids=("whole", "partitioned"))
+def test_a_writer_that_is_always_faster_keeps_no_run_from_its_commit(
+    partitioned: tuple[str, ...], new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec(partition_by=partitioned)
+    topic.send_ids([0, 1], 2)
+    ingest(spec, systems(), "run-1")
+    topic.send_ids([2, 3, 4], 2)
+    steps: list[str] = []
+
+    def overtake(step: str) -> None:
+        steps.append(step)
+        if step == "audited" and steps.count(step) <= 12:
+            table = view(spec).table
+            table.append(pa.table({"id": pa.array([100 + steps.count(step)], pa.int64())}))
+
+    patient = replace(systems(), retry=RetryPolicy(initial_seconds=0.01))
+    report = ingest(spec, patient, "run-2", on_step=overtake)
+    assert report.total("rows") == 3
+    assert steps.count("primary staged") == 1, "the files are written once"
+    assert steps.count("followed") == 12
+    assert view(spec).ids() == [*range(5), *range(101, 113)]
+    assert view(spec).position() == {0: 3, 1: 2}
+    view(spec).assert_no_branches()
+    assert all(finding.passed for finding in examine(spec, systems().catalog, systems().cluster))
+
+
+def test_what_was_written_for_another_schema_is_written_again(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids([0])
+    ingest(spec, systems(), "run-1")
+    topic.send_ids([1])
+    steps: list[str] = []
+
+    def change(step: str) -> None:
+        steps.append(step)
+        if step == "audited" and steps.count(step) == 1:
+            table = view(spec).table
+            with table.update_schema() as update:
+                update.add_column("noted", StringType())
+            table.append(pa.table({"id": pa.array([100], pa.int64())}))
+
+    ingest(spec, systems(), "run-2", on_step=change)
+    assert steps.count("primary staged") == 2
+    assert "followed" not in steps
+    assert view(spec).ids() == [0, 1, 100]
+    assert view(spec).position() == {0: 2}
+    view(spec).assert_no_branches()

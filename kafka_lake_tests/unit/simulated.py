@@ -789,7 +789,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the simulation below the real protocol: in place of Spark's functions, and of what decodes."""
     nothing = pipeline.ignore
     patches: dict[Any, dict[str, Any]] = {
-        pipeline: {"read": read, "create_table": create_table},
+        pipeline: {"read": read, "create_table": create_table, "follow": nothing},
         stage: {
             "F": ANYTHING,
             "shaped": lambda rows, _: rows,

@@ -19,10 +19,13 @@ PLAN = Plan((OffsetRange(0, 5, 9), OffsetRange(1, 2, 4)), Position(ME, {0: 9, 1:
 HELD = (PartitionRows(0, 4, 5, 8, 4), PartitionRows(1, 1, 3, 3, 1))
 
 
+PLANNED = TableState(table=None, head=1, position=None)  # type: ignore[arg-type]
+
+
 @dataclass
 class Rows:
     rows: int
-    state: TableState = TableState(table=None, head=1, position=None)  # type: ignore[arg-type]
+    state: TableState = PLANNED
 
 
 @dataclass
