@@ -158,6 +158,8 @@ def explanation(error: BaseException, folder: Path) -> ConfigurationError | None
             return _broken(file, line, f"{template['where']}: {template['problem'].strip()}")
         if isinstance(each, DagsterUnresolvableSymbolError) and (found := _unknown_type(each, folder)):
             return found
+        if isinstance(each, ConfigurationError):
+            return each
     return _in_python(chain, folder) or _empty_document(chain, folder)
 
 

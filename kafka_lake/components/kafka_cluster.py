@@ -3,6 +3,7 @@
 import dagster as dg
 from pydantic import ConfigDict, Field, field_validator
 
+from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
 from kafka_lake.components.replay_job import replay_dead_letters
 from kafka_lake.components.sensor import build_sensor
 from kafka_lake.components.text import Properties, Text
@@ -58,7 +59,12 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
         return text
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Return resources, executor, sensor and job."""
+        """Return resources, executor, sensor and job.
+
+        Raises:
+            ConfigurationError: If two topics have a table in common.
+        """
+        refuse_shared_tables(context.component_tree.get_all_components(KafkaTopicTable))
         catalog = CatalogResource(properties=self.catalog_properties)
         return dg.Definitions(
             resources={

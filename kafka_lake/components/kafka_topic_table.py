@@ -1,14 +1,15 @@
 """`type: kafka_lake.KafkaTopicTable`: a few lines of YAML become source asset, table asset and checks."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import dagster as dg
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
 
 from kafka_lake.components.assets import build_topic_assets
+from kafka_lake.components.keys import plain_name
 from kafka_lake.components.text import Limit, OptionalText, Properties, Text, TextList, TextMap
 from kafka_lake.durations import seconds_of
 from kafka_lake.errors import ConfigurationError
@@ -26,9 +27,12 @@ from kafka_lake.ingest.topic_table import (
     dead_letter_limit,
 )
 from kafka_lake.lake.evolution import EvolutionMode, OnIncompatible
+from kafka_lake.lake.names import shortened
 from kafka_lake.lake.tables import parse_partition_field, parse_sort_field
 
 Name = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+# Iceberg takes any name; a slash or a sign that URIs have a use for would make another folder of a table's.
+TableName = Annotated[Text, StringConstraints(pattern=r"^\w([\w .'-]*\w)?$")]
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
 
 
@@ -90,8 +94,10 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
     topic: Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")] = Field(
         description="Name of the Kafka topic."
     )
-    namespace: Name = Field(default="lake", description="Iceberg namespace of the table.")
-    table: Name | None = Field(default=None, description="Name of the table; the topic's, in lower case, by default.")
+    namespace: TableName = Field(default="lake", description="Iceberg namespace of the table.")
+    table: TableName | None = Field(
+        default=None, description="Name of the table; the topic's, in lower case, by default."
+    )
     format: Format = Field(
         default="json",
         description="What values are: json, avro, protobuf, json_schema (each with a registry's schema ids, or by "
@@ -194,6 +200,21 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
         "compact_every: 100, report_every: 30s}, each of them optional.",
     )
 
+    _place: Path = PrivateAttr(default_factory=Path)
+
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
+        """Return the component of a document, which remembers where that is."""
+        component = super().load(attributes, context)
+        place = context.component_path.file_path
+        component._place = place / "defs.yaml" if place.is_dir() else place
+        return component
+
+    def tables(self) -> tuple[tuple[str, str], ...]:
+        """Return namespace and name of the tables that are this topic's alone."""
+        spec = self.topic_table(self._place.parent)
+        return (spec.identifier, spec.dead_letter_table) if self.dead_letters == "table" else (spec.identifier,)
+
     @model_validator(mode="after")
     def _possible(self) -> "KafkaTopicTable":
         try:
@@ -228,6 +249,9 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
                 f"namespace: topic {self.topic} and its table would be the same asset, kafka/{self.topic}. "
                 "Choose another namespace: or table:."
             )
+        for setting, name in (("namespace", self.namespace), ("table", self.table)):
+            if name is not None and shortened(name) != name:
+                raise ValueError(f"{setting}: a name of {len(name.encode())} bytes is too long. 255 is the most.")
         if self.table_properties.get("write.distribution-mode") == "range":
             raise ValueError(
                 "table_properties: write.distribution-mode range reads the topic twice, which the gates refuse. "
@@ -310,11 +334,31 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
         """Return the topic's assets and checks."""
         presentation: dict[str, Any] = {
             "owners": self.owners,
-            "group_name": self.group or self.namespace,
+            "group_name": self.group or plain_name(self.namespace),
             "description": self.description,
             "continuous": self.continuous.settings() if self.continuous else None,
         }
         return dg.Definitions(assets=build_topic_assets(self.topic_table(context.path), **presentation))
+
+
+def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:
+    """Make sure that no two topics have a table in common: neither their tables nor their dead-letter tables.
+
+    Args:
+        components: All topics of a deployment.
+
+    Raises:
+        ConfigurationError: If two do, with both documents' names.
+    """
+    owners: dict[tuple[str, str], KafkaTopicTable] = {}
+    for each in components:
+        for table in each.tables():
+            if (other := owners.setdefault(table, each)) is not each:
+                raise ConfigurationError(
+                    f"Table {'.'.join(table)} would be two topics': {other.topic}'s ({other._place}) and "
+                    f"{each.topic}'s ({each._place}).",
+                    "Give one of them another table: or namespace:.",
+                )
 
 
 def _file(setting: str, name: str | None, folder: Path) -> str | None:

@@ -149,6 +149,8 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
         # Aborted transactions, transaction markers, and what compaction removed.
         "invisible_offsets": max(0, plan.records_at_most - staged.records),
     }
+    if staged.primary.state.adopted:
+        facts["rows_of_others_before"] = staged.primary.state.adopted
     return Finding("row_count", tuple(problems), facts)
 
 

@@ -11,9 +11,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+from tenacity.wait import wait_base
+
 from kafka_lake.errors import AuditFailedError, KafkaError, KafkaLakeError, PublishRefusedError, TableError
 from kafka_lake.ingest.audit import Finding, audit, schema_refused
 from kafka_lake.ingest.clean import sweep
+from kafka_lake.ingest.follow import can_follow, follow
 from kafka_lake.ingest.plan import Plan, opening, plan, standstill, start_offsets
 from kafka_lake.ingest.publish import publish
 from kafka_lake.ingest.read import read
@@ -31,6 +42,12 @@ from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
+_FOLLOWED = 30
+_LONGEST_WAIT_SECONDS = 2.0
+
+
+class _OvertakenError(PublishRefusedError):
+    """Others moved ``main`` after the commit was staged, which is still there."""
 
 
 class GateFailedError(AuditFailedError):
@@ -40,6 +57,10 @@ class GateFailedError(AuditFailedError):
         said = remedy or "main is as it was and the staged snapshot is gone; mend the cause and run again."
         super().__init__(message, said)
         self.findings = findings
+
+
+def _lost(error: BaseException | None) -> str | None:
+    return kafka_data_loss(error) if error else None
 
 
 def ignore(*_: Any) -> None:
@@ -141,31 +162,23 @@ class Run:
         Returns:
             The commit, or None if there was nothing to do.
         """
-        refused = 0
-        while True:
-            try:
-                done = call(
-                    self.systems.retry,
-                    self.say,
-                    f"Topic {self.spec.topic}",
-                    lambda: self._commit(next_plan, reading, published),
-                    self.sleep,
-                )
-            except PublishRefusedError as error:
-                refused += 1
-                if refused >= _ATTEMPTS:
-                    raise
-                self.say(f"{error} Planning again from the new position ({refused} of {_ATTEMPTS}).")
-                continue
-            except Exception as error:
-                refused += 1
-                if (lost := kafka_data_loss(error)) is None or refused >= _ATTEMPTS:
-                    raise
-                # The plan knows what that means for this topic, and says which offsets are concerned.
-                self.say(f"Topic {self.spec.topic}: Kafka lost records after the plan was made: {lost}")
-                self.look()
-                continue
-            break
+        retrying = Retrying(
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=self._wait,
+            retry=retry_if_exception(lambda error: isinstance(error, PublishRefusedError) or _lost(error) is not None),
+            before_sleep=self._tell_refusal,
+            sleep=self.sleep,
+            reraise=True,
+        )
+        done = retrying(
+            lambda: call(
+                self.systems.retry,
+                self.say,
+                f"Topic {self.spec.topic}",
+                lambda: self._commit(next_plan, reading, published),
+                self.sleep,
+            )
+        )
         if done is None:
             return None
         commit, todo = done
@@ -176,6 +189,21 @@ class Run:
         self._mirror(commit.after)
         self.on_commit(commit, todo)
         return commit
+
+    @property
+    def _wait(self) -> wait_base:
+        # Who meets writers of a fixed pace must not have one.
+        policy = self.systems.retry
+        return wait_random_exponential(policy.initial_seconds, min(policy.max_seconds, _LONGEST_WAIT_SECONDS))
+
+    def _tell_refusal(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, PublishRefusedError):
+            self.say(f"{error} Planning again from the new position ({state.attempt_number} of {_ATTEMPTS}).")
+            return
+        # The plan knows what that means for this topic, and says which offsets are concerned.
+        self.say(f"Topic {self.spec.topic}: Kafka lost records after the plan was made: {_lost(error)}")
+        self.look()
 
     def count_anew(self) -> None:
         """Forget how many dead letters this run has borne: what it does from now on stands for a run of its own."""
@@ -259,17 +287,48 @@ class Run:
             staged = stage(spec, systems, state, todo, records, self.run_id, self.on_step)
         except SchemaRefusedError as error:
             raise GateFailedError(error.message, [schema_refused(error)], error.remedy) from error
+        retrying = Retrying(
+            stop=stop_after_attempt(_FOLLOWED),
+            wait=self._wait,
+            retry=retry_if_exception_type(_OvertakenError),
+            sleep=self.sleep,
+            reraise=True,
+        )
         try:
-            findings, by_partition = audit(spec, systems, todo, staged, self._borne)
-            if failed := [f for f in findings if f.refuses]:
-                reasons = "; ".join(f"{f.check}: {p}" for f in failed for p in f.problems)
-                raise GateFailedError(f"Topic {spec.topic}, table {'.'.join(spec.identifier)}: {reasons}.", findings)
-            self.on_step("audited")
-            visible_at = publish(staged, self.on_step)
+            for attempt in retrying:
+                with attempt:
+                    if attempt.retry_state.attempt_number > 1:
+                        staged = self._followed(todo, staged)
+                    findings, by_partition = self._audited(todo, staged)
+                    try:
+                        visible_at = publish(staged, self.on_step)
+                    except PublishRefusedError as error:
+                        if not can_follow(todo, staged):
+                            raise
+                        raise _OvertakenError(error.message) from error
         except BaseException:
             staged.discard()
             raise
         return staged, findings, by_partition, visible_at
+
+    def _audited(self, todo: Plan, staged: Staged) -> tuple[list[Finding], dict[int, int]]:
+        spec = self.spec
+        findings, by_partition = audit(spec, self.systems, todo, staged, self._borne)
+        if failed := [f for f in findings if f.refuses]:
+            reasons = "; ".join(f"{f.check}: {p}" for f in failed for p in f.problems)
+            raise GateFailedError(f"Topic {spec.topic}, table {'.'.join(spec.identifier)}: {reasons}.", findings)
+        self.on_step("audited")
+        return findings, by_partition
+
+    def _followed(self, todo: Plan, staged: Staged) -> Staged:
+        followed = follow(self.systems, todo, staged, self.run_id)
+        if followed is None:
+            raise PublishRefusedError(
+                f"Table {'.'.join(self.spec.identifier)}: main moved from snapshot {staged.primary.branch.head} "
+                "meanwhile, and what was written doesn't go with what is there now."
+            )
+        self.on_step("followed")
+        return followed
 
     def state(self) -> TableState | None:
         """Return the table as it is now, its position rebuilt if no snapshot carries it any more.
@@ -284,6 +343,12 @@ class Run:
         if state.position is not None or not row_count(table):
             return state
         position = rebuilt_position(self.spec, self.systems, state, self.now)
+        if position is None:
+            self.say(
+                f"Table {'.'.join(self.spec.identifier)}: its {row_count(table)} rows are others', none can be of "
+                f"topic {self.spec.topic}; they stay, and the topic begins at {self.spec.start}."
+            )
+            return replace(state, adopted=row_count(table))
         self.say(
             f"Table {'.'.join(self.spec.identifier)}: no snapshot carries the position any more; "
             f"rebuilt from the rows: {dict(position.offsets)}."

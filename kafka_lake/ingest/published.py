@@ -107,6 +107,8 @@ def _duplicates(column: str, table: Table, position: Position | None) -> list[st
     fields = tuple(f"{column}.{name}" for name in ("topic_id", "partition", "offset"))
     rows = table.scan(selected_fields=fields).to_arrow().flatten()
     rows = rows.rename_columns([name.rpartition(".")[2] for name in rows.column_names])
+    # Rows of others name no record.
+    rows = rows.filter(pc.is_valid(rows["offset"]))
     # A topic made anew uses the offsets of the old one again: only both together name a record.
     grouped = rows.group_by(["topic_id", "partition"]).aggregate(
         [("offset", "count"), ("offset", "count_distinct"), ("offset", "max")]

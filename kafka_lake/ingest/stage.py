@@ -40,7 +40,17 @@ from kafka_lake.ingest.wanted import Wanted, refuse, wanted
 from kafka_lake.kafka.offsets import OffsetRange, Position, losses_to_json
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.evolution import Conflict
-from kafka_lake.lake.positions import LOSSES, POSITION, RESET, RUN_ID, TableState, read_state, row_count, summary_of
+from kafka_lake.lake.positions import (
+    ADOPTED,
+    LOSSES,
+    POSITION,
+    RESET,
+    RUN_ID,
+    TableState,
+    read_state,
+    row_count,
+    summary_of,
+)
 from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables import apply_changes, ensure_table, evolve_layout, schema_of
 from kafka_lake.spark.resource import PARALLELISM
@@ -240,6 +250,8 @@ def stage(
     marks = {}
     if plan.kind == "reset":
         marks[RESET] = run_id
+    if state.adopted:
+        marks[ADOPTED] = str(state.adopted)
     if plan.losses:
         marks[LOSSES] = losses_to_json(plan.losses)
     if spec.metadata_column and (known is not None or plan.kind == "redeliver"):
