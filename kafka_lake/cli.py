@@ -12,10 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
+from kafka_lake.demo.running import running
 from kafka_lake.errors import KafkaLakeError
 
 # Engines, clients and Dagster take seconds to import: each command imports what it needs, so that help is instant.
 
+_STARTING = ("demo", "up")
 _out = Console()
 _err = Console(stderr=True)
 
@@ -40,8 +42,10 @@ app = typer.Typer(
 
 
 @app.callback()
-def _load_environment() -> None:
+def _load_environment(context: typer.Context) -> None:
     load_dotenv(".env")
+    if context.invoked_subcommand not in _STARTING and (stack := running()):
+        stack.use()
 
 
 @app.command()
