@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
+from kafka_lake import cli_kafka
 from kafka_lake.demo.running import running
 from kafka_lake.errors import KafkaLakeError
 
@@ -39,6 +40,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Kafka topics become Apache Iceberg tables, exactly once, under Dagster.",
 )
+
+app.add_typer(cli_kafka.app, name="topic")
 
 
 @app.callback()
