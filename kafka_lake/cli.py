@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from kafka_lake import cli_kafka
 from kafka_lake.demo.running import running
 from kafka_lake.errors import KafkaLakeError
+from kafka_lake.home import home
 
 # Engines, clients and Dagster take seconds to import: each command imports what it needs, so that help is instant.
 
@@ -292,6 +293,66 @@ def schema(
         typer.echo(json.dumps(told, indent=2))
     if refused:
         raise typer.Exit(1)
+
+
+@app.command()
+def reload() -> None:
+    """Have the Dagster that `kafka-lake up` runs load its definitions again; the sensor then starts what is new."""
+    from kafka_lake.cli_topics import topic_tables
+    from kafka_lake.demo.runs import reload_definitions
+
+    stack = running()
+    if stack is None or not stack.ui_url:
+        raise KafkaLakeError(
+            f"No local stack with Dagster runs in {home()}.",
+            "`kafka-lake up` starts one. The UI of a Dagster of your own has the button Reload definitions.",
+        )
+    # What is wrong with them is told with file and line here.
+    specs = topic_tables()
+    with _err.status("Loading definitions"):
+        reload_definitions(stack.ui_url)
+    _out.print(f"Dagster has loaded the tables of {len(specs)} topics:", highlight=False)
+    for spec in specs:
+        _out.print(f"  {stack.ui_url}/assets/{'/'.join(spec.identifier)}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def query(
+    topic: Topic,
+    sql: Annotated[
+        str, typer.Argument(metavar="SQL", help='A query in Spark\'s SQL, as in "SELECT count(*) FROM this".')
+    ],
+    limit: Annotated[int, typer.Option(min=1, help="Rows to show at most.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Query a topic's table, which goes by its own name and as this; other tables by namespace.table. Reads only."""
+    from kafka_lake import cli_query
+    from kafka_lake.cli_topics import systems_at_hand, topic_tables
+
+    spec = topic_tables(topic)[0]
+    with systems_at_hand(_err.print, with_broker=False) as systems, _err.status("Asking Spark"):
+        answer = cli_query.ask(spec, systems, sql, limit, as_json)
+    if as_json:
+        typer.echo(cli_query.answer_json(answer.rows))
+    else:
+        _out.print(cli_query.answer_table(answer))
+
+
+@app.command()
+def env(
+    secrets: Annotated[bool, typer.Option("--secrets", help="With passwords, keys and tokens.")] = False,
+) -> None:
+    """Print the variables by which other tools find the same brokers, catalog and Spark.
+
+    In a shell: eval "$(kafka-lake env)"
+    """
+    from kafka_lake import cli_env
+    from kafka_lake.cli_topics import systems_at_hand
+
+    with systems_at_hand(_err.print, with_broker=False) as systems:
+        found = cli_env.variables(systems.catalog, systems.cluster.bootstrap_servers)
+    for line in cli_env.lines(found, secrets):
+        typer.echo(line)
 
 
 @app.command()
