@@ -1,16 +1,12 @@
 """``kafka-lake env``: the variables by which other tools reach the same brokers, catalog and Spark."""
 
 import os
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from kafka_lake.lake.catalog import LakeCatalog
-
-_SECRET = re.compile(r"credential|token|password|secret|access-key|account-key|sas|connection-string|auth")
-_HARMLESS = re.compile(r"(server-uri|endpoint|uri|type|region)$")
+from kafka_lake.lake.how_to_read import is_secret
 
 
 @dataclass(frozen=True)
@@ -47,19 +43,6 @@ def variables(
     if remote := environment.get("SPARK_REMOTE"):
         found.append(Variable("SPARK_REMOTE", remote, "token=" in remote))
     return found
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Return whether a property is for few eyes, by its name or by a password in its address.
-
-    >>> is_secret("credential", "id:key"), is_secret("uri", "postgresql://me:word@db/lake"), is_secret("uri", "x://db")
-    (True, True, False)
-    >>> is_secret("s3.secret-access-key", "k"), is_secret("oauth2-server-uri", "https://id/token")
-    (True, False)
-    """
-    if urlsplit(value).password:
-        return True
-    return bool(_SECRET.search(name.lower())) and not _HARMLESS.search(name.lower())
 
 
 def lines(found: list[Variable], secrets: bool) -> list[str]:

@@ -16,12 +16,13 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Watermarks
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import schema_history
+from kafka_lake.lake.how_to_read import how_to_read_page
 from kafka_lake.lake.positions import row_count
 from kafka_lake.lake.tables import sources_of
 
 _SHOWN_CHANGES = 20
 
-LENGTHY = frozenset({"dagster/column_schema", "dagster/column_lineage", "schema_changes"})
+LENGTHY = frozenset({"dagster/column_schema", "dagster/column_lineage", "schema_changes", "how_to_read"})
 """Keys of a run's metadata that describe the table, and are as long as it has columns."""
 
 
@@ -107,6 +108,7 @@ def run_metadata(report: RunReport, catalog: LakeCatalog, spec: TopicTable) -> d
             "snapshot_id": str(snapshot.snapshot_id),
             "dagster/row_count": row_count(table),
             "dagster/uri": table.location(),
+            "how_to_read": dg.MetadataValue.md(how_to_read_page(catalog.name, spec.identifier, catalog.properties)),
             "dagster/column_schema": dg.TableSchema(
                 columns=[
                     dg.TableColumn(
