@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,6 +131,26 @@ def test_classes_and_imports_are_not_loaded_anew(server: WarmServer, new_session
     gone, _ = psutil.wait_procs([nursery], 10)
     assert gone
     assert new_session().live_session().range(3).count() == 3
+
+
+def test_a_server_serves_new_sessions_though_the_folders_of_others_are_gone(new_session: NewSession) -> None:
+    def of_the_daemon(_: int) -> str:
+        return os.getcwd()
+
+    def of_the_nursery(_: int) -> str:
+        import psutil
+
+        return str(psutil.Process().parent().parent().cwd())
+
+    def ask(what: Callable[[int], str]) -> str:
+        return str(new_session().live_session().range(1).select(F.udf(what, "string")("id")).collect()[0][0])
+
+    folders = [Path(ask(of_the_daemon)) for _ in range(2)]
+    assert len(set(folders)) == 2
+    for each in folders:
+        shutil.rmtree(each)
+    assert ask(of_the_nursery) == "/"
+    assert Path(ask(of_the_daemon)) not in folders
 
 
 def test_a_kept_session_serves_the_next_process_of_that_name_and_no_other(new_session: NewSession) -> None:
