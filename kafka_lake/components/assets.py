@@ -10,7 +10,7 @@ import dagster as dg
 from pydantic import Field
 
 from kafka_lake.components.dead_letters import build_dead_letter_assets, report_dead_letters
-from kafka_lake.components.keys import op_name, table_key, topic_key
+from kafka_lake.components.keys import op_name, pool_name, table_key, topic_key
 from kafka_lake.components.making_way import makes_way
 from kafka_lake.components.metadata import LENGTHY, check_result, partition_metadata, run_metadata, topic_observation
 from kafka_lake.errors import AuditFailedError, KafkaLakeError
@@ -166,7 +166,7 @@ def build_topic_assets(
         partitions_def=partitions_of(spec.topic),
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
-        pool=f"table_{spec.namespace}_{spec.table}",
+        pool=pool_name(spec),
     )
     def ingest_topic(
         context: dg.AssetExecutionContext,

@@ -9,6 +9,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from kafka_lake.components.assets import build_topic_assets
+from kafka_lake.components.keys import plain_name
 from kafka_lake.durations import seconds_of
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.continuous import Continuous
@@ -16,9 +17,12 @@ from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan import start_timestamp_ms
 from kafka_lake.ingest.topic_table import BY_SCHEMA, REGISTERED, Compatibility, Format, TopicTable, dead_letter_limit
 from kafka_lake.lake.evolution import EvolutionMode, OnIncompatible
+from kafka_lake.lake.names import shortened
 from kafka_lake.lake.tables import parse_partition_field, parse_sort_field
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+# Iceberg takes any name; a slash or a sign that URIs have a use for would make another folder of a table's.
+TableName = Annotated[str, StringConstraints(pattern=r"^\w([\w .'-]*\w)?$")]
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
 
 
@@ -80,8 +84,10 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
     topic: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")] = Field(
         description="Name of the Kafka topic."
     )
-    namespace: Name = Field(default="lake", description="Iceberg namespace of the table.")
-    table: Name | None = Field(default=None, description="Name of the table; the topic's, in lower case, by default.")
+    namespace: TableName = Field(default="lake", description="Iceberg namespace of the table.")
+    table: TableName | None = Field(
+        default=None, description="Name of the table; the topic's, in lower case, by default."
+    )
     format: Format = Field(
         default="json",
         description="What values are: json, avro, protobuf, json_schema (each with a registry's schema ids, or by "
@@ -209,6 +215,9 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
                 f"namespace: topic {self.topic} and its table would be the same asset, kafka/{self.topic}. "
                 "Choose another namespace: or table:."
             )
+        for setting, name in (("namespace", self.namespace), ("table", self.table)):
+            if name is not None and shortened(name) != name:
+                raise ValueError(f"{setting}: a name of {len(name.encode())} bytes is too long. 255 is the most.")
         if self.table_properties.get("write.distribution-mode") == "range":
             raise ValueError(
                 "table_properties: write.distribution-mode range reads the topic twice, which the gates refuse. "
@@ -287,7 +296,7 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
         """Return the topic's assets and checks."""
         presentation: dict[str, Any] = {
             "owners": self.owners,
-            "group_name": self.group or self.namespace,
+            "group_name": self.group or plain_name(self.namespace),
             "description": self.description,
             "continuous": self.continuous.settings() if self.continuous else None,
         }

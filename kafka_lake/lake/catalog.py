@@ -48,6 +48,25 @@ def properties_from_environment(name: str) -> dict[str, str]:
     }
 
 
+def quoted(name: str) -> str:
+    """Return a name, whatever is in it, as one part of an identifier in Spark SQL.
+
+    >>> quoted("shop"), quoted("a`b.c")
+    ('`shop`', '`a``b.c`')
+    """
+    return f"`{name.replace('`', '``')}`"
+
+
+def literal(text: str) -> str:
+    r"""Return a text as Spark SQL writes it.
+
+    >>> print(literal(r"it's 1\2"))
+    'it\'s 1\\2'
+    """
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 class LakeCatalog:
     """A catalog, seen from both engines.
 
@@ -106,7 +125,22 @@ class LakeCatalog:
     def spark_name(self, identifier: tuple[str, str], branch: str | None = None) -> str:
         """Return the quoted name that Spark SQL knows the table, or a branch of it, by."""
         parts = [self.name, *identifier] + ([f"branch_{branch}"] if branch else [])
-        return ".".join(f"`{part}`" for part in parts)
+        return ".".join(quoted(part) for part in parts)
+
+    def call(self, procedure: str, identifier: tuple[str, str], **arguments: str) -> str:
+        """Return the statement that calls one of Iceberg's procedures for a table.
+
+        The table's name has all three parts: of two, Iceberg takes a namespace that is called as the catalog is for
+        the catalog (https://iceberg.apache.org/docs/latest/spark-procedures/).
+
+        Args:
+            procedure: Its name, as ``fast_forward``.
+            identifier: Namespace and name of the table.
+            arguments: Its other arguments, as SQL: `literal` makes one of a text.
+        """
+        named = {"table": literal(self.spark_name(identifier)), **arguments}
+        told = ", ".join(f"{name} => {value}" for name, value in named.items())
+        return f"CALL {quoted(self.name)}.system.{procedure}({told})"
 
     def spark_conf(self) -> dict[str, str]:
         """Return the Spark settings that make this catalog known there under the same name."""

@@ -260,9 +260,7 @@ def test_a_table_that_others_rolled_back_is_filled_again_though_the_topic_rests(
     commits: list[int] = []
     with going(spec, systems(), on_commit=lambda commit, _: commits.append(commit.rows)) as run:
         eventually(lambda: commits == [2])
-        spark_resource.spark_session.sql(
-            f"CALL lake.system.rollback_to_snapshot(table => '{'.'.join(spec.identifier)}', snapshot_id => {first})"
-        ).collect()
+        spark_resource.spark_session.sql(view(spec).call("rollback_to_snapshot", snapshot_id=f"{first}")).collect()
         eventually(lambda: commits == [2, 2])
         assert run.rested() == "nothing came for 1 s"
     view(spec).assert_exactly_once(topic.ledger)

@@ -266,11 +266,9 @@ def test_partitions_added_while_a_run_is_on(new_topic: NewTopic, systems: NewSys
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def compact_files(spark_resource: Any, spec: TopicTable) -> None:
-    spark_resource.spark_session.sql(
-        f"CALL lake.system.rewrite_data_files(table => '{spec.namespace}.{spec.table}', "
-        "options => map('rewrite-all', 'true'))"
-    ).collect()
+def compact_files(spark_resource: Any, see: View) -> None:
+    statement = see.call("rewrite_data_files", options="map('rewrite-all', 'true')")
+    spark_resource.spark_session.sql(statement).collect()
 
 
 def test_a_compaction_between_two_runs(
@@ -282,7 +280,7 @@ def test_a_compaction_between_two_runs(
         topic.send_ids([number])
         ingest(spec, systems(), f"run-{number}")
     assert len(list(view(spec).table.scan().plan_files())) == 2
-    compact_files(spark_resource, spec)
+    compact_files(spark_resource, view(spec))
     assert len(list(view(spec).table.scan().plan_files())) == 1
     assert view(spec).position() == {0: 2}
     topic.send_ids([2])
@@ -301,7 +299,7 @@ def test_a_compaction_while_a_run_is_staging(
     topic.send_ids([2])
 
     def compact() -> None:
-        compact_files(spark_resource, spec)
+        compact_files(spark_resource, view(spec))
 
     report = ingest(spec, systems(), "overtaken", on_step=at("audited", compact))
     assert report.total("records") == 1

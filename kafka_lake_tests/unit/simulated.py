@@ -538,10 +538,9 @@ _NAME = r"`lake`\.`(\w+)`\.`(\w+)`"
 _WRITE_NAME = re.compile(rf"{_NAME}\.`branch_(\w+)`")
 _CREATE = re.compile(rf"ALTER TABLE {_NAME} CREATE BRANCH `(\w+)` AS OF VERSION (\d+)")
 _DROP = re.compile(rf"ALTER TABLE {_NAME} DROP BRANCH IF EXISTS `(\w+)`")
-_FORWARD = re.compile(r"CALL `lake`\.system\.fast_forward\(table => '(\w+)\.(\w+)', branch => 'main', to => '(\w+)'\)")
-_EXPIRE = re.compile(
-    r"CALL `lake`\.system\.expire_snapshots\(table => '(\w+)\.(\w+)', snapshot_ids => ARRAY\(([\d, ]+)\)\)"
-)
+_CALL = r"CALL `lake`\.system"
+_FORWARD = re.compile(rf"{_CALL}\.fast_forward\(table => '{_NAME}', branch => 'main', to => '(\w+)'\)")
+_EXPIRE = re.compile(rf"{_CALL}\.expire_snapshots\(table => '{_NAME}', snapshot_ids => ARRAY\(([\d, ]+)\)\)")
 _SELECT = re.compile(rf"SELECT \* FROM {_NAME} VERSION AS OF (\d+)")
 _DELETE = re.compile(rf"DELETE FROM {_NAME}\.`branch_(\w+)` WHERE .*")
 _DELETED = re.compile(r"partition = (\d+) AND \S+offset >= (\d+) AND \S+offset < (\d+)")

@@ -8,6 +8,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 
 from kafka_lake.components import KafkaTopicTable
 from kafka_lake.components.assets import IngestConfig, Mode, build_topic_assets, kept_session, settings_of
+from kafka_lake.components.keys import op_name, plain_name, pool_name
 from kafka_lake.ingest.continuous import Continuous
 from kafka_lake.ingest.topic_table import FORMATS, TopicTable
 from kafka_lake.kafka.registry_resource import RegistryResource
@@ -109,6 +110,36 @@ def test_a_topic_is_enough():
 def test_a_topic_that_keeps_no_dead_letters_has_no_table_of_them(policy):
     _, defs = load(f"topic: orders\ndead_letters: {policy}")
     assert not any("dead_letters" in key.path[-1] for key in resolved(defs).get_all_asset_keys())
+
+
+@pytest.mark.parametrize("name", ["with-dash", "with.dot", "with space", "größe_数", "it's", "select"])
+def test_a_namespace_and_a_table_may_have_names_that_dagster_has_no_room_for(name):
+    _, defs = load(f'topic: orders\nnamespace: "{name}"\ntable: "{name}"')
+    graph = resolved(defs)
+    (table,) = [graph.get(key) for key in graph.materializable_asset_keys]
+    assert table.metadata["dagster/table_name"] == f"{name}.{name}"
+    told = {graph.get(key).metadata.get("dagster/table_name") for key in graph.external_asset_keys}
+    assert f"{name}.{name}__dead_letters" in told
+
+
+def test_names_that_differ_have_ops_pools_and_groups_that_differ():
+    pairs = [("a.b", "c"), ("a-b", "c"), ("a_b", "c"), ("a.b", "c.d")]
+    specs = [TopicTable("t", *pair) for pair in pairs]
+    for name_of in (op_name, pool_name, lambda spec: plain_name(".".join(spec.identifier))):
+        assert len({name_of(spec) for spec in specs}) == len(specs)
+
+
+@pytest.mark.parametrize("name", ["a/b", "", " a", "a#b", "a?b", "a%20b", "x" * 256])
+def test_a_name_that_no_catalog_and_no_folder_takes_is_refused(name):
+    assert "table" in refusal(f'topic: orders\ntable: "{name}"')
+
+
+def test_the_longest_topic_has_a_dead_letter_table_with_a_name_of_its_own():
+    specs = [KafkaTopicTable(topic="x" * 248 + last).topic_table() for last in "ab"]
+    letters = [spec.dead_letter_table[1] for spec in specs]
+    assert len({*letters}) == 2
+    assert all(len(name) == 255 and name.endswith("__dead_letters") for name in letters)
+    assert TopicTable("t", "n", "x" * 241).dead_letter_table[1] == "x" * 241 + "__dead_letters"
 
 
 def test_all_attributes():
@@ -216,7 +247,7 @@ def test_settings_survive_the_assets_metadata(spec):
         ("transform: somewhere", "module:function"),
         ("schema: _KAFKA string", "metadata column"),
         ("start: yesterday", "yesterday"),
-        ("table: no-name", "table"),
+        ("table: no/name", "table"),
         ("max_records_per_commit: 0", "max_records_per_commit"),
         ("namespace: kafka", "would be the same asset"),
         ("max_dead_letters: some", "max_dead_letters"),
