@@ -104,21 +104,33 @@ def ingest(topic: Topic) -> None:
 
 
 @app.command()
-def status(topic: AnyTopic = None, as_json: AsJson = False) -> None:
-    """Show per topic and partition how far its table is."""
+def status(
+    topic: AnyTopic = None,
+    as_json: AsJson = False,
+    wait: Annotated[
+        str | None, typer.Option(help="Wait until the tables have all records, for so long at most: 90s, 5m.")
+    ] = None,
+) -> None:
+    """Show per topic and partition how far its table is; exit code 1 if that can't be told, or --wait was in vain."""
     from kafka_lake.cli_render import status_table
     from kafka_lake.cli_topics import systems_at_hand, topic_tables
-    from kafka_lake.status import collect
+    from kafka_lake.durations import seconds_of
+    from kafka_lake.status import awaited, collect
 
+    seconds = None if wait is None else seconds_of(wait)
     specs = topic_tables(topic)
     with systems_at_hand(_err.print) as systems:
-        found = collect(specs, systems.cluster, systems.catalog)
+        if seconds is None:
+            found = collect(specs, systems.cluster, systems.catalog)
+        else:
+            with _err.status("Waiting for the tables"):
+                found = awaited(specs, systems.cluster, systems.catalog, seconds)
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
     else:
         for each in found:
             _out.print(status_table(each))
-    if any(each.error for each in found):
+    if any(each.error or (wait and each.lag) for each in found):
         raise typer.Exit(1)
 
 

@@ -13,6 +13,7 @@ from kafka_lake.cli_render import printable
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.catalog import quoted
 
 _NESTED = (T.StructType, T.ArrayType, T.MapType, T.VariantType)
 # The microseconds that a table keeps; Spark's own format of JSON cuts them to milliseconds.
@@ -60,10 +61,9 @@ def ask(spec: TopicTable, systems: Systems, sql: str, limit: int, as_json: bool 
             f"`kafka-lake ingest {spec.topic}` starts one.",
         )
     spark = systems.spark()
-    table = systems.catalog.spark_name(spec.identifier)
     try:
-        spark.sql(f"USE {table.rpartition('.')[0]}")
-        spark.table(table).createOrReplaceTempView("this")
+        spark.sql(f"USE {quoted(systems.catalog.name)}.{quoted(spec.namespace)}")
+        spark.table(systems.catalog.spark_name(spec.identifier)).createOrReplaceTempView("this")
         # As a part of a query of ours it can be nothing but a query itself.
         asked = spark.sql(f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n)")
         columns = unique(asked.columns)
@@ -100,7 +100,7 @@ def unique(names: Iterable[str]) -> tuple[str, ...]:
 def answer_table(answer: Answer) -> Table:
     """Return an answer as a table, a row each."""
     rows = f"{len(answer.rows):,} row{'' if len(answer.rows) == 1 else 's'}"
-    shown = Table(caption=f"the first {rows}; --limit shows more" if answer.more else rows, min_width=20)
+    shown = Table(caption=f"the first {rows}; --limit shows more" if answer.more else rows, min_width=40)
     for name in answer.columns:
         shown.add_column(Text(printable(name)), overflow="fold")
     for row in answer.rows:
@@ -114,7 +114,7 @@ def answer_json(rows: Sequence[Sequence[str | None]]) -> str:
 
 
 def _as_text(field: T.StructField) -> F.Column:
-    column = F.col(f"`{field.name.replace('`', '``')}`")
+    column = F.col(quoted(field.name))
     text = F.to_json(column, _JSON_FORMATS) if isinstance(field.dataType, _NESTED) else column.cast("string")
     return text.alias(field.name)
 
