@@ -6,18 +6,26 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from typer.testing import CliRunner
 
 import kafka_lake.cli
 import kafka_lake.cli_topics
+import kafka_lake.status
 from kafka_lake.demo.ports import Ports
 from kafka_lake.demo.running import Running, RunningFile, check_alone, running
 from kafka_lake.demo.stack import needs_connect
 from kafka_lake.errors import KafkaLakeError
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.status import TopicStatus
 
 STACK = Running("127.0.0.1:7", "http://127.0.0.1:8/apis", "sc://127.0.0.1:9", "http://127.0.0.1:10", {"kafka-lake": 1})
 HOLDER = """
@@ -135,6 +143,86 @@ def test_a_command_asks_the_broker_that_runs(monkeypatch: pytest.MonkeyPatch) ->
     result = CliRunner().invoke(kafka_lake.cli.app, ["status"])
     assert "enough" in result.output
     assert asked == ["127.0.0.1:7"]
+
+
+class _Dagster(BaseHTTPRequestHandler):
+    """A webserver that answers every query in the same way, once it has been asked to reload."""
+
+    answer: ClassVar[dict[str, object]] = {}
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert "reloadWorkspace" in asked["query"]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"data": {"reloadWorkspace": self.answer}}).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def dagster() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Dagster) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "code"),
+    [
+        ({"locationEntries": [{"name": "lake", "locationOrLoadError": {}}]}, "/assets/shop/orders", 0),
+        (
+            {"locationEntries": [{"name": "lake", "locationOrLoadError": {"message": "no such type"}}]},
+            "can't load lake: no such type",
+            1,
+        ),
+        ({"message": "read only"}, "can't load its definitions again: read only.", 1),
+    ],
+)
+def test_definitions_are_loaded_again(
+    monkeypatch: pytest.MonkeyPatch, dagster: str, answer: dict[str, object], said: str, code: int
+) -> None:
+    monkeypatch.setattr(_Dagster, "answer", answer)
+    specs = [TopicTable("orders", "shop", "orders")]
+    monkeypatch.setattr(kafka_lake.cli_topics, "topic_tables", lambda topic=None: specs)
+    file = RunningFile()
+    file.write(Running(ui_url=dagster))
+    try:
+        result = CliRunner(env={"COLUMNS": "200"}).invoke(kafka_lake.cli.app, ["reload"])
+    finally:
+        file.remove()
+    assert result.exit_code == code
+    assert said in result.output
+
+
+def test_without_a_stack_nothing_is_loaded_again(folder: Path) -> None:
+    result = CliRunner(env={"COLUMNS": "400"}).invoke(kafka_lake.cli.app, ["reload"])
+    assert result.exit_code == 1
+    assert f"No local stack with Dagster runs in {folder}." in result.output
+
+
+@pytest.mark.parametrize(("lags", "code"), [([2, 1, 0], 0), ([2] * 10_000, 1)])
+def test_status_waits_until_no_table_lags_or_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, lags: list[int], code: int
+) -> None:
+    left = iter(lags)
+
+    @contextmanager
+    def at_hand(*_: object) -> Iterator[object]:
+        yield SimpleNamespace(cluster=None, catalog=None)
+
+    def collect(*_: object) -> list[TopicStatus]:
+        return [TopicStatus("orders", "shop.orders", (), next(left), 1, None, 0, 0)]
+
+    monkeypatch.setattr(kafka_lake.cli_topics, "topic_tables", lambda topic=None: [])
+    monkeypatch.setattr(kafka_lake.cli_topics, "systems_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.status, "collect", collect)
+    monkeypatch.setattr(kafka_lake.status, "_POLL_SECONDS", 0.01)
+    result = CliRunner().invoke(kafka_lake.cli.app, ["status", "orders", "--wait", "300ms", "--json"])
+    assert result.exit_code == code, result.output
+    assert json.loads(result.stdout)[0]["lag"] == lags[-1]
 
 
 def test_a_stack_starts_its_own_engine_where_the_variable_names_one_that_has_ended(
