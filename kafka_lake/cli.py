@@ -13,11 +13,15 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
+from kafka_lake import cli_kafka
 from kafka_lake.cli_log import log_to_file, log_to_terminal
+from kafka_lake.demo.running import running
 from kafka_lake.errors import KafkaLakeError
+from kafka_lake.home import home
 
 # Engines, clients and Dagster take seconds to import: each command imports what it needs, so that help is instant.
 
+_STARTING = ("demo", "up")
 _out = Console()
 _err = Console(stderr=True)
 
@@ -53,6 +57,8 @@ app = typer.Typer(
     help="Kafka topics become Apache Iceberg tables, exactly once, under Dagster.",
 )
 
+app.add_typer(cli_kafka.app, name="topic")
+
 
 @app.callback()
 def _prepare(
@@ -62,6 +68,8 @@ def _prepare(
     ] = False,
 ) -> None:
     load_dotenv(".env")
+    if ctx.invoked_subcommand not in _STARTING and (stack := running()):
+        stack.use()
     if verbose:
         log_to_terminal()
     elif ctx.obj is _OWN_PROCESS:
@@ -120,21 +128,33 @@ def ingest(topic: Topic) -> None:
 
 
 @app.command()
-def status(topic: AnyTopic = None, as_json: AsJson = False) -> None:
-    """Show per topic and partition how far its table is."""
+def status(
+    topic: AnyTopic = None,
+    as_json: AsJson = False,
+    wait: Annotated[
+        str | None, typer.Option(help="Wait until the tables have all records, for so long at most: 90s, 5m.")
+    ] = None,
+) -> None:
+    """Show per topic and partition how far its table is; exit code 1 if that can't be told, or --wait was in vain."""
     from kafka_lake.cli_render import status_table
     from kafka_lake.cli_topics import systems_at_hand, topic_tables
-    from kafka_lake.status import collect
+    from kafka_lake.durations import seconds_of
+    from kafka_lake.status import awaited, collect
 
+    seconds = None if wait is None else seconds_of(wait)
     specs = topic_tables(topic)
     with systems_at_hand(_err.print) as systems:
-        found = collect(specs, systems.cluster, systems.catalog)
+        if seconds is None:
+            found = collect(specs, systems.cluster, systems.catalog)
+        else:
+            with _err.status("Waiting for the tables"):
+                found = awaited(specs, systems.cluster, systems.catalog, seconds)
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
     else:
         for each in found:
             _out.print(status_table(each))
-    if any(each.error for each in found):
+    if any(each.error or (wait and each.lag) for each in found):
         raise typer.Exit(1)
 
 
@@ -310,6 +330,66 @@ def schema(
         typer.echo(json.dumps(told, indent=2))
     if refused:
         raise typer.Exit(1)
+
+
+@app.command()
+def reload() -> None:
+    """Have the Dagster that `kafka-lake up` runs load its definitions again; the sensor then starts what is new."""
+    from kafka_lake.cli_topics import topic_tables
+    from kafka_lake.demo.runs import reload_definitions
+
+    stack = running()
+    if stack is None or not stack.ui_url:
+        raise KafkaLakeError(
+            f"No local stack with Dagster runs in {home()}.",
+            "`kafka-lake up` starts one. The UI of a Dagster of your own has the button Reload definitions.",
+        )
+    # What is wrong with them is told with file and line here.
+    specs = topic_tables()
+    with _err.status("Loading definitions"):
+        reload_definitions(stack.ui_url)
+    _out.print(f"Dagster has loaded the tables of {len(specs)} topics:", highlight=False)
+    for spec in specs:
+        _out.print(f"  {stack.ui_url}/assets/{'/'.join(spec.identifier)}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def query(
+    topic: Topic,
+    sql: Annotated[
+        str, typer.Argument(metavar="SQL", help='A query in Spark\'s SQL, as in "SELECT count(*) FROM this".')
+    ],
+    limit: Annotated[int, typer.Option(min=1, help="Rows to show at most.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Query a topic's table, which goes by its own name and as this; other tables by namespace.table. Reads only."""
+    from kafka_lake import cli_query
+    from kafka_lake.cli_topics import systems_at_hand, topic_tables
+
+    spec = topic_tables(topic)[0]
+    with systems_at_hand(_err.print, with_broker=False) as systems, _err.status("Asking Spark"):
+        answer = cli_query.ask(spec, systems, sql, limit, as_json)
+    if as_json:
+        typer.echo(cli_query.answer_json(answer.rows))
+    else:
+        _out.print(cli_query.answer_table(answer))
+
+
+@app.command()
+def env(
+    secrets: Annotated[bool, typer.Option("--secrets", help="With passwords, keys and tokens.")] = False,
+) -> None:
+    """Print the variables by which other tools find the same brokers, catalog and Spark.
+
+    In a shell: eval "$(kafka-lake env)"
+    """
+    from kafka_lake import cli_env
+    from kafka_lake.cli_topics import systems_at_hand
+
+    with systems_at_hand(_err.print, with_broker=False) as systems:
+        found = cli_env.variables(systems.catalog, systems.cluster.bootstrap_servers)
+    for line in cli_env.lines(found, secrets):
+        typer.echo(line)
 
 
 @app.command()

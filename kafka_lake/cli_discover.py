@@ -16,7 +16,7 @@ from rich.text import Text
 
 from kafka_lake import cli_topics
 from kafka_lake.cli_render import printable
-from kafka_lake.discover import Discovered, Document, discover, documents, topics_of, write
+from kafka_lake.discover import Discovered, Document, discover, documents, times_of, topics_of, write
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.guess import Guess
 from kafka_lake.json_columns import Column
@@ -157,6 +157,8 @@ def _add_guess(grid: Table, part: str, guess: Guess, whole: bool) -> None:
 
 def _notes(found: Discovered) -> list[str]:
     notes = []
+    if times := times_of(found.value):
+        notes.append(f"text that is a time: {escape(printable(', '.join(times)))}; infer_timestamps makes it one")
     if found.tombstones:
         notes.append(f"{found.tombstones:,} of {found.sampled:,} sampled records are tombstones")
     if found.cleanup_policy and "compact" in found.cleanup_policy:
@@ -198,7 +200,7 @@ def written_lines(planned: Sequence[Document]) -> list[str]:
     commands = {
         f"kafka-lake schema {planned[0].topic}": "shows what the first run would make of its records",
         "dg check defs": "finds what is wrong with documents",
-        "kafka-lake up": "shows them in Dagster's UI, where a sensor runs them",
+        "kafka-lake reload": "has the Dagster of `kafka-lake up` load them; its sensor starts the first run",
     }
     width = max(map(len, commands))
     return [*lines, "Change them as you like; then", *(f"  {c:{width}}  {what}" for c, what in commands.items())]

@@ -15,7 +15,9 @@ from kafka_lake.ingest.published import recorded_losses
 from kafka_lake.ingest.report import Figures, PartitionReport, RunReport, moment
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Watermarks
+from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import schema_history
+from kafka_lake.lake.how_to_read import how_to_read_page
 from kafka_lake.lake.positions import row_count
 from kafka_lake.lake.tables import sources_of
 
@@ -105,16 +107,16 @@ def history_metadata(table: Table | None) -> dict[str, dict[str, Any]]:
     return found
 
 
-def table_metadata(report: RunReport, table: Table | None, catalog: str, spec: TopicTable) -> dict[str, Any]:
+def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog, spec: TopicTable) -> dict[str, Any]:
     """Return what describes a table, and the dead letters of a report.
 
     Args:
         report: What was done.
         table: The table as it is now; None if there is none.
-        catalog: The catalog's name.
+        catalog: Where it is.
         spec: The topic.
     """
-    metadata: dict[str, Any] = {"dagster/table_name": f"{catalog}.{report.table}"}
+    metadata: dict[str, Any] = {"dagster/table_name": f"{catalog.name}.{report.table}"}
     if classes := report.classes():
         metadata["dead_letter_classes"] = dg.MetadataValue.md(
             "\n".join(
@@ -136,6 +138,7 @@ def table_metadata(report: RunReport, table: Table | None, catalog: str, spec: T
             "snapshot_id": str(snapshot.snapshot_id),
             "dagster/row_count": row_count(table),
             "dagster/uri": table.location(),
+            "how_to_read": dg.MetadataValue.md(how_to_read_page(catalog.name, spec.identifier, catalog.properties)),
             "dagster/column_schema": dg.TableSchema(
                 columns=[
                     dg.TableColumn(

@@ -127,7 +127,7 @@ class Reporter:
         figures = figures_metadata(report.figures())
         # By this name the partitions have theirs, and a plot would mix the two.
         del figures["rows_added"]
-        about = table_metadata(report, table, self.systems.catalog.name, self.spec)
+        about = table_metadata(report, table, self.systems.catalog, self.spec)
         return dg.AssetMaterialization(table_key(self.spec), metadata={**figures, **about})
 
     def _checks(self, findings: Sequence[Finding], table: Table | None) -> list[dg.AssetCheckResult]:
