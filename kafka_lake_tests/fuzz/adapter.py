@@ -24,7 +24,7 @@ def outcomes(
     decoder = JsonDecoder([_asked(each) for each in columns], Rules(infer=infer), plain=plain)
     done = decoder.decode(pa.array(contents, pa.binary()))
     reported = Reported(
-        lambda path: _names(done.seen.news, path) or ".".join(path) in done.seen.empty,
+        lambda path, _: _names(done.seen.news, path) or ".".join(path) in done.seen.empty,
         lambda path: ".".join(path) in done.seen.cut,
         infer,
     )

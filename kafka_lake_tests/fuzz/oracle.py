@@ -68,12 +68,12 @@ class Reported:
     """What a report names.
 
     Args:
-        names: Tells whether it names a field without a column, by its path.
+        names: Tells whether it names a field without a column, by its path and value.
         cut: Tells whether it says that times of a column lost digits, by its path.
         all_fields: Whether fields without a column matter; those that a schema leaves out don't.
     """
 
-    names: Callable[[tuple[str, ...]], bool] = lambda path: False
+    names: Callable[[tuple[str, ...], Any], bool] = lambda path, value: False
     cut: Callable[[tuple[str, ...]], bool] = lambda path: False
     all_fields: bool = True
 
@@ -121,6 +121,13 @@ def doubled(value: Any) -> bool:
     if isinstance(value, dict):
         return isinstance(value, Doubled) or any(map(doubled, value.values()))
     return isinstance(value, list) and any(map(doubled, value))
+
+
+def empty(value: Any) -> bool:
+    """Return whether there is nothing but brackets and nulls in a value."""
+    if isinstance(value, dict | list):
+        return all(map(empty, value.values() if isinstance(value, dict) else value))
+    return value is None
 
 
 def levels(content: bytes) -> int:
@@ -348,7 +355,7 @@ def _fields(
         if each is None:
             continue
         if not takers:
-            if reported.all_fields and (doubled(each) or not reported.names((*path, field))):
+            if reported.all_fields and (doubled(each) or not reported.names((*path, field), each)):
                 wrong.append(f"the value of {(*path, field)!r} is nowhere")
             continue
         holding = [column for column in takers if stored[column.name] is not None]

@@ -101,7 +101,7 @@ def test_what_is_lost_altered_moved_or_refused_is_found(
 
 
 def test_what_is_named_is_not_lost() -> None:
-    named = Reported(lambda path: path == ("new",), lambda path: path == ("ts",))
+    named = Reported(lambda path, _: path == ("new",), lambda path: path == ("ts",))
     at = b'{"new":1,"ts":"2026-01-02T03:04:05.123456789Z"}'
     assert judge(at, DECLARED, row(ts=NOON), named) == []
 
