@@ -358,20 +358,20 @@ def _fields(
             if reported.all_fields and (doubled(each) or not reported.names((*path, field), each)):
                 wrong.append(f"the value of {(*path, field)!r} is nowhere")
             continue
-        holding = [column for column in takers if stored[column.name] is not None]
+        holding = [column for column in takers if stored.get(column.name) is not None]
         if not holding:
             wrong.append(f"{(*path, field)!r} is null in {[c.name for c in takers]}")
         for column in holding:
             explained.add(column.name)
         if holding and not any(
-            not _value(each, column.kind, stored[column.name], reported, (*path, column.name)) for column in holding
+            not _value(each, column.kind, stored.get(column.name), reported, (*path, column.name)) for column in holding
         ):
             column = holding[0]
-            wrong += _value(each, column.kind, stored[column.name], reported, (*path, column.name))
+            wrong += _value(each, column.kind, stored.get(column.name), reported, (*path, column.name))
     wrong += [
-        f"column {(*path, column.name)!r} holds {shown(stored[column.name])}, which no field of the record says"
+        f"column {(*path, column.name)!r} holds {shown(stored.get(column.name))}, which no field of the record says"
         for column in columns
-        if stored[column.name] is not None and column.name not in explained
+        if stored.get(column.name) is not None and column.name not in explained
     ]
     return wrong
 
