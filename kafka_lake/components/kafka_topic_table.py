@@ -14,7 +14,16 @@ from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.continuous import Continuous
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan import start_timestamp_ms
-from kafka_lake.ingest.topic_table import BY_SCHEMA, REGISTERED, Compatibility, Format, TopicTable, dead_letter_limit
+from kafka_lake.ingest.topic_table import (
+    BY_SCHEMA,
+    REGISTERED,
+    Compatibility,
+    Format,
+    TimestampPrecision,
+    TimestampUnit,
+    TopicTable,
+    dead_letter_limit,
+)
 from kafka_lake.lake.evolution import EvolutionMode, OnIncompatible
 from kafka_lake.lake.tables import parse_partition_field, parse_sort_field
 
@@ -166,8 +175,17 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
     )
     arrow: bool = Field(
         default=True,
-        description="JSON that plainly fits the table is decoded and written by Arrow, in Spark's tasks; the rest, and "
-        "all if false, by Spark's own functions. The rows are the same; it is a matter of speed.",
+        description="JSON that plainly fits the table is decoded and its files are written by Arrow, in Spark's tasks. "
+        "If false, records are decoded one by one and Spark writes: the same rows, slower.",
+    )
+    timestamp_unit: TimestampUnit | None = Field(
+        default=None,
+        description="Format json: what numbers in columns of times count since 1970 (s, ms, us, ns); without it such "
+        "numbers don't fit.",
+    )
+    timestamp_precision: TimestampPrecision = Field(
+        default="micros",
+        description="Format json: micros cuts, and counts, what a time has beyond microseconds; exact has it not fit.",
     )
     continuous: ContinuousRuns | None = Field(
         default=None,
@@ -236,6 +254,8 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
             yield f"key_column: {self.key_column} is the metadata column too. Give one of them another name."
         if self.infer_timestamps and (self.format != "json" or self.columns is not None):
             yield "infer_timestamps: is for format json without schema:; declared types count otherwise."
+        if self.timestamp_unit is not None and self.format != "json":
+            yield f"timestamp_unit: is for format json; {self.format} brings its own."
         if self.on_incompatible == "new_column" and self.columns is not None:
             yield "on_incompatible: new_column needs inferred columns, and schema: declares them. Leave one out."
         if self.compatibility != "none" and (self.format not in REGISTERED or self.schema_file):
@@ -281,6 +301,8 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
             max_dead_letters=self.max_dead_letters,
             max_record_bytes=self.max_record_bytes,
             arrow=self.arrow,
+            timestamp_unit=self.timestamp_unit,
+            timestamp_precision=self.timestamp_precision,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from kafka_lake.ingest.arrow_worker import Span
+from kafka_lake.executors.arrow_worker import Span
 from kafka_lake.ingest.decode import WRONG_TYPE
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.stage import Staged, added_rows
@@ -244,7 +244,7 @@ def schema_evolution(
     counted = {"ignored": len(staged.ignored), "incompatible": len(staged.conflicts)}
     facts |= {name: count for name, count in counted.items() if count}
     facts |= {f"records of {label}": count for label, count in staged.schemas.items()}
-    notes = noted(spec, evolution, staged.ignored, staged.conflicts)
+    notes = noted(spec, evolution, staged.ignored, staged.conflicts, staged.unkept)
     return Finding("schema_evolution", tuple(problems), facts, notes)
 
 
@@ -254,7 +254,11 @@ def schema_refused(error: SchemaRefusedError) -> Finding:
 
 
 def noted(
-    spec: TopicTable, done: Sequence[Change], ignored: Sequence[Change], conflicts: Sequence[Conflict]
+    spec: TopicTable,
+    done: Sequence[Change],
+    ignored: Sequence[Change],
+    conflicts: Sequence[Conflict],
+    unkept: Mapping[str, str],
 ) -> tuple[ColumnNote, ...]:
     """Return what happened to columns, and what did not and why, as lines of a table."""
     notes = [
@@ -263,6 +267,7 @@ def noted(
     for c in conflicts:
         instead = f"such values go to {c.new_column}" if c.new_column else "records with such values are dead letters"
         notes.append(ColumnNote(c.column, "not changed", c.have, c.got, f"{c.label}: {instead}"))
+    notes += [ColumnNote(path, "not kept", "", "", said) for path, said in unkept.items()]
     return (*_done(done), *notes)
 
 

@@ -113,7 +113,7 @@ def _previewed(spec: TopicTable, systems: Systems, sample: DataFrame) -> Preview
         counts["tombstones"],
         classes_of(dead_letters_of(decoded, "")) if counts["failed"] else (),
         decoder.seen(counts),
-        noted(spec, done, ignored, want.conflicts),
+        noted(spec, done, ignored, want.conflicts, decoder.unkept()),
         _refusal(spec, [*want.refused, *(c for c in done if not c.safe or spec.evolution == "freeze")]),
     )
 

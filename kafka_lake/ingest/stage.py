@@ -11,14 +11,8 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.errors import ConfigurationError, TableError
-from kafka_lake.ingest.arrow_stage import (
-    ByArrow,
-    added,
-    by_arrow,
-    rows_by_arrow,
-    why_not,
-)
-from kafka_lake.ingest.arrow_worker import Span
+from kafka_lake.executors.arrow_worker import Span
+from kafka_lake.ingest.arrow_stage import ByArrow, by_arrow, why_not
 from kafka_lake.ingest.compatibility import refuse_incompatible
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
@@ -33,7 +27,7 @@ from kafka_lake.ingest.decode.frame import (
     with_transform_errors,
     without_errors,
 )
-from kafka_lake.ingest.decode.json import nullable_all
+from kafka_lake.ingest.decode.json import Json, nullable_all
 from kafka_lake.ingest.decode.project import any_of
 from kafka_lake.ingest.decode.target import Target, documented
 from kafka_lake.ingest.decode.undecodable import Unreadable
@@ -132,6 +126,7 @@ class Staged:
         schemas: How many records were written with which schema of the registry.
         oldest_ms: The least Kafka timestamp of the records, milliseconds since the epoch; None if none has any.
         newest_ms: The greatest likewise.
+        unkept: What was in the records and is in no column: path → what is said of it.
     """
 
     primary: StagedTable
@@ -148,6 +143,7 @@ class Staged:
     schemas: Mapping[str, int] = field(default_factory=dict)
     oldest_ms: int | None = None
     newest_ms: int | None = None
+    unkept: Mapping[str, str] = field(default_factory=dict)
 
     def tables(self) -> list[StagedTable]:
         """Return the tables in the order of publication: side tables first, the primary last."""
@@ -273,10 +269,10 @@ def stage(
             state = replace(state, table=state.table.refresh())
             told = {**marks, **decoder.marks()}
             batch = _Batch(spec, systems, state, plan, records, decoder, want.target, name, run_id, told)
-            primary, counts, rest = batch.write(undo)
+            primary, counts, judged = batch.write(undo)
             failed = counts["failed"]
             crash_point("primary staged")
-            learned = None if rest is None else decoder.learn(counts, rest, want.target)
+            learned = decoder.learn(counts, records, want.target)
             if learned is None:
                 break
             refuse_incompatible(spec, systems, known_before, learned.decoder)
@@ -294,7 +290,7 @@ def stage(
         vanished: tuple[Vanished, ...] = ()
         letters = None
         if failed:
-            decoded = decoder.decode(rest, want.target, max_record_bytes=spec.max_record_bytes)
+            decoded = judged
             if marks_errors(transformed(decoded, spec, topic_id), spec):
                 decoded = with_transform_errors(decoded, transform_errors(transformed(decoded, spec, topic_id), spec))
             letters = dead_letters_of(decoded, run_id, topic_id=topic_id)
@@ -324,6 +320,7 @@ def stage(
         decoder.seen(counts),
         counts.get("oldest_ms"),
         counts.get("newest_ms"),
+        decoder.unkept(),
     )
 
 
@@ -521,14 +518,15 @@ class _Batch:
     run_id: str
     marks: Mapping[str, str]
 
-    def write(self, undo: ExitStack) -> tuple[StagedTable, dict[str, Any], DataFrame | None]:
-        """Stage the rows, by Arrow as far as that goes.
+    def write(self, undo: ExitStack) -> tuple[StagedTable, dict[str, Any], DataFrame]:
+        """Stage the rows, by Arrow if it can.
 
         Args:
             undo: Gets what takes them away again.
 
         Returns:
-            What was staged; the batch's metrics; and the records that Spark decoded, None if none was left to it.
+            What was staged; the batch's metrics; and the records with ``error_class`` and ``error_message``, or those
+            alone that have them.
         """
         spark = self.systems.spark()
         assert self.state.head is not None, "ensure_table gives every table a first snapshot"
@@ -538,36 +536,28 @@ class _Batch:
         undo.callback(branch.discard)
         tasks = _tasks(self.plan, spark)
         if not doubt:
-            arrow = by_arrow(self.spec, spark, self.records, self.target, self.state, self.plan, tasks)
-            staged = None if arrow is None else self._append_files(branch, arrow, tasks, undo)
-            if staged is not None:
-                return staged
-        rows, counted = self._decoded(self.records)
-        return self._append_rows(branch, rows, tasks), counted(), self.records
+            assert isinstance(self.decoder, Json), "others have no way by Arrow"
+            arrow = by_arrow(self.spec, spark, self.records, self.decoder, self.target, self.state, self.plan, tasks)
+            if arrow is not None:
+                return self._append_files(branch, arrow, undo)
+        rows, counted, decoded = self._decoded()
+        return self._append_rows(branch, rows, tasks), counted(), decoded
 
     def _append_files(
-        self, branch: StagingBranch, arrow: ByArrow, tasks: int, undo: ExitStack
-    ) -> tuple[StagedTable, dict[str, Any], DataFrame | None] | None:
-        """Append what Arrow wrote and what Spark makes of the rest, as one snapshot; None if Arrow can't write that."""
+        self, branch: StagingBranch, arrow: ByArrow, undo: ExitStack
+    ) -> tuple[StagedTable, dict[str, Any], DataFrame]:
+        """Append what Arrow wrote as one snapshot."""
         undo.callback(arrow.release)
-        files, counts = arrow.files, dict(arrow.counts)
-        spans: tuple[Span, ...] | None = arrow.spans
-        if arrow.rest is not None:
-            rows, counted = self._decoded(arrow.rest)
-            more = rows_by_arrow(arrow.work, self._fitting(rows).coalesce(tasks), self.state.table)
-            if more is None:
-                arrow.discard(self.state.table)
-                return None
-            files, counts, spans = files + more, added(counts, counted()), None
         base = branch.staged_snapshot()
-        branch.append(files, self._summary({**self.marks, **arrow.marks}))
-        return _staged(branch, base, self.state, spans), counts, arrow.rest
+        branch.append(arrow.files, self._summary({**self.marks, **arrow.marks}))
+        failed = self.records if arrow.failed is None else arrow.failed
+        return _staged(branch, base, self.state, arrow.spans), dict(arrow.counts), failed
 
-    def _decoded(self, records: DataFrame) -> tuple[DataFrame, Callable[[], dict[str, Any]]]:
-        """Return the rows of records, and what tells the metrics after they have been written."""
+    def _decoded(self) -> tuple[DataFrame, Callable[[], dict[str, Any]], DataFrame]:
+        """Return the rows, what tells the metrics after they have been written, and the decoded records."""
         spec, topic_id = self.spec, self.plan.after.identity.topic_id
         limit = spec.max_record_bytes
-        decoded = self.decoder.decode(records, self.target, max_record_bytes=limit, messages=False)
+        decoded = self.decoder.decode(self.records, self.target, max_record_bytes=limit, messages=False)
         observation, metrics = Observation(), batch_metrics(self.decoder, limit)
         rows = transformed(decoded.observe(observation, *metrics), spec, topic_id)
         refused = F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused")
@@ -583,7 +573,8 @@ class _Batch:
                 counts["failed"] += marked["refused"]
             return counts
 
-        return without_errors(rows, spec), counted
+        letters = self.decoder.decode(self.records, self.target, max_record_bytes=limit)
+        return without_errors(rows, spec), counted, letters
 
     def _fitting(self, rows: DataFrame) -> DataFrame:
         spark = self.systems.spark()

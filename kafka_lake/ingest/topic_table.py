@@ -14,6 +14,8 @@ BY_SCHEMA: tuple[Format, ...] = ("avro", "protobuf", "json_schema")
 """Formats whose schema may stand in a file."""
 REGISTERED: tuple[Format, ...] = (*BY_SCHEMA, "confluent")
 """Formats whose schema a registry has."""
+TimestampUnit = Literal["s", "ms", "us", "ns"]
+TimestampPrecision = Literal["micros", "exact"]
 Compatibility = Literal["none", "backward", "forward", "full"]
 
 
@@ -52,8 +54,12 @@ class TopicTable:
             ``new_column``.
         renames: Path of a column as it was → its new name.
         compatibility: What new versions in the registry must be to the ones before, as registries name it.
-        arrow: Whether JSON that plainly fits the table is decoded and written by Arrow, in Spark's tasks; the rest
-            always, and all if it is false, by Spark's own functions. The rows are the same.
+        arrow: Whether Arrow decodes JSON that plainly fits the table and writes its files, in Spark's tasks. If it is
+            false, every record is decoded alone and Spark writes. The rows are the same.
+        timestamp_unit: Of JSON numbers in columns of times, since 1970: ``s``, ``ms``, ``us`` or ``ns``; None if such
+            numbers don't fit.
+        timestamp_precision: ``micros`` cuts and counts the digits of a time beyond microseconds, ``exact`` has them not
+            fit.
     """
 
     topic: str
@@ -86,6 +92,8 @@ class TopicTable:
     renames: Mapping[str, str] = field(default_factory=dict)
     compatibility: Compatibility = "none"
     arrow: bool = True
+    timestamp_unit: TimestampUnit | None = None
+    timestamp_precision: TimestampPrecision = "micros"
 
     @property
     def identifier(self) -> tuple[str, str]:

@@ -1,14 +1,14 @@
 """Which decoder a topic's settings ask for, knowing what the table remembers of its schemas."""
 
-import json
 from functools import cache
 from pathlib import Path
 
 from pyspark.sql import types as T
 
 from kafka_lake.errors import ConfigurationError
+from kafka_lake.executors.json_values import Rules
 from kafka_lake.ingest.decode.decoder import Decoder
-from kafka_lake.ingest.decode.json import EXACT_TEXT, Json
+from kafka_lake.ingest.decode.json import Json
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.plain import Plain
 from kafka_lake.ingest.decode.target import Target
@@ -45,11 +45,11 @@ def _one(
         return Plain(format_)
     if format_ == "json":
         ddl = spec.schema if part == "value" else spec.key_schema
-        # Spark parses what it alone understands.
-        systems.spark()
+        if ddl is not None:
+            # Spark parses what it alone understands.
+            systems.spark()
         declared = None if ddl is None else Target(_parsed(ddl), {}, _renamed(spec))
-        exact = frozenset(json.loads(_remembered(state, EXACT_TEXT) or "[]"))
-        return Json(declared, spec.infer_timestamps, spec.on_incompatible == "new_column", exact=exact)
+        return Json(declared, spec.infer_timestamps, rules_of(spec), spec.arrow, part == "value")
     if file is not None:
         return FromFile(writer_of(_schema_in(spec, format_, Path(file)), message=spec.message))
     if systems.registry is None:
@@ -59,6 +59,11 @@ def _one(
         )
     decoder = Registered(format_, systems.registry.by_id, part=part)
     return decoder.remembering(_remembered(state, MARKS[part]))
+
+
+def rules_of(spec: TopicTable) -> Rules:
+    """Return how JSON values are read, by the topic's settings."""
+    return Rules(timestamp_unit=spec.timestamp_unit, exact_times=spec.timestamp_precision == "exact")
 
 
 @cache

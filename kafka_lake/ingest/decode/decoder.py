@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.ingest.decode import NULL_IN_REQUIRED_COLUMN, TOO_LARGE, WRONG_TYPE
+from kafka_lake.ingest.decode import NULL_IN_REQUIRED_COLUMN, TOO_LARGE
 from kafka_lake.ingest.decode.target import Target
 
 MESSAGE = 2000
@@ -47,7 +47,7 @@ class Decoder(Protocol):
         """Return a decoder that knows what a pass has shown; None if there was nothing new.
 
         Args:
-            counts: The metrics' results, and ``wrong_type``, the number of records of that class.
+            counts: The metrics' results.
             records: The records of the pass; read again only if the counts say that there is something.
             target: What they were decoded into.
         """
@@ -60,6 +60,9 @@ class Decoder(Protocol):
 
     def seen(self, counts: Mapping[str, Any]) -> Mapping[str, int]:
         """Return how many records were written with which schema, by its label; empty if no schema tells."""
+
+    def unkept(self) -> Mapping[str, str]:
+        """Return what was in the records of the last pass and is in no column: path → what is said of it."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,10 @@ class Nothing:
         """Return nothing."""
         return {}
 
+    def unkept(self) -> Mapping[str, str]:
+        """Return nothing."""
+        return {}
+
 
 def batch_metrics(decoder: Decoder, max_record_bytes: int | None = None) -> list[Column]:
     """Return the aggregates over decoded records that count them, and tell the decoder what there is to learn."""
@@ -112,7 +119,6 @@ def batch_metrics(decoder: Decoder, max_record_bytes: int | None = None) -> list
         F.count(F.lit(1)).alias("records"),
         F.count_if(F.col("value").isNull()).alias("tombstones"),
         F.count_if(failed.isNotNull()).alias("failed"),
-        F.count_if(failed == WRONG_TYPE).alias("wrong_type"),
         F.unix_millis(F.min(timed)).alias("oldest_ms"),
         F.unix_millis(F.max(timed)).alias("newest_ms"),
         *decoder.metrics(max_record_bytes),

@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.executors.json_task import OBSERVED
 from kafka_lake.ingest.decode import BAD_KEY
 from kafka_lake.ingest.decode.decoder import Decoder, Learned
 from kafka_lake.ingest.decode.plain import COLUMN
@@ -58,14 +59,17 @@ class Keyed:
         values = target.without(self.column)
         frame = self.value.decode(records, values, max_record_bytes=max_record_bytes, messages=messages)
         outcome = ("decoded", "error_class", "error_message")
-        frame = frame.select(*records.columns, F.struct(*outcome).alias(_VALUE))
+        observed = [name for name in (OBSERVED,) if name in frame.columns]
+        kept = [*records.columns, *observed]
+        frame = frame.select(*kept, F.struct(*outcome).alias(_VALUE))
         keys: Target | None = None
         if known:
             kind = target.columns[self.column].dataType
             plain = not isinstance(kind, T.StructType)
             keys = Target(T.StructType([T.StructField(COLUMN, kind)])) if plain else target.part(self.column)
             swapped = frame.withColumn(_KEY, F.col("value")).withColumn("value", F.col("key"))
-            frame = self.key.decode(swapped, keys, messages=messages).withColumn("value", F.col(_KEY))
+            decoded = self.key.decode(swapped.drop(*observed), keys, messages=messages)
+            frame = decoded.withColumn("value", F.col(_KEY))
             key = F.col("decoded").getField(COLUMN) if plain else F.col("decoded")
         else:
             frame = frame.select("*", *[F.lit(None).cast("string").alias(name) for name in outcome[1:]])
@@ -79,7 +83,7 @@ class Keyed:
         bad_key = F.when(F.col("value").isNotNull() & F.col("error_class").isNotNull(), F.lit(BAD_KEY))
         said = F.concat(F.lit("The key: "), F.coalesce("error_message", "error_class"))
         return frame.select(
-            *records.columns,
+            *kept,
             F.when(value.getField("decoded").isNotNull(), row).alias("decoded"),
             F.coalesce(bad_value, bad_key).alias("error_class"),
             F.coalesce(value.getField("error_message"), F.when(bad_key.isNotNull() & bad_value.isNull(), said)).alias(
@@ -114,6 +118,10 @@ class Keyed:
             **self.value.seen(counts),
             **{f"{label} of the key": count for label, count in self.key.seen(counts).items()},
         }
+
+    def unkept(self) -> Mapping[str, str]:
+        """Return what is said of values, then of keys."""
+        return {**self.value.unkept(), **{f"{self.column}.{path}": said for path, said in self.key.unkept().items()}}
 
     def _field(self, columns: T.StructType) -> T.StructField:
         alone = columns.fieldNames() == [COLUMN]

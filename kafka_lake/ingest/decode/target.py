@@ -6,13 +6,16 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import PYARROW_FIELD_DOC_KEY, schema_to_pyarrow
+from pyiceberg.io.pyarrow import (
+    PYARROW_FIELD_DOC_KEY,
+    _ConvertToIcebergWithoutIDs,
+    schema_to_pyarrow,
+    visit_pyarrow,
+)
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-
-from kafka_lake.lake.tables import schema_of
 
 _DOC: bytes = PYARROW_FIELD_DOC_KEY
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -27,13 +30,11 @@ class Target:
         sources: Path of a column → name of the field that feeds it, where the two differ. ``element`` and ``value``
             step into lists and maps, as in Iceberg.
         also: Path of a column → further names of fields that feed it: what it was called before a rename.
-        exact: Paths of text columns that get JSON numbers of more digits than a double holds.
     """
 
     columns: T.StructType
     sources: Mapping[str, str] = field(default_factory=lambda: _NONE)
     also: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _NONE)
-    exact: frozenset[str] = frozenset()
 
     def feeds(self, path: str, column: str) -> Sequence[str]:
         """Return the names of the fields that feed a column, the first that is there counts.
@@ -62,8 +63,14 @@ def _under(paths: Mapping[str, Any], column: str) -> Mapping[str, Any]:
 
 
 def iceberg_columns(columns: T.StructType) -> StructType:
-    """Return Spark columns as Iceberg's, with fresh field ids; comments become docs."""
-    return schema_of(documented(to_arrow_schema(columns), columns)).as_struct()
+    """Return Spark columns as Iceberg's, whose field ids mean nothing; comments become docs.
+
+    Not by way of a schema, which has no room for a field ``a.b`` beside a field ``b`` of ``a``.
+    """
+    arrow = documented(to_arrow_schema(columns), columns)
+    found = visit_pyarrow(pa.struct(list(arrow)), _ConvertToIcebergWithoutIDs())
+    assert isinstance(found, StructType), "what comes of a struct"
+    return found
 
 
 def spark_columns(columns: StructType) -> T.StructType:

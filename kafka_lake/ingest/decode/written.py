@@ -121,7 +121,7 @@ class FromFile(Nothing):
     ) -> DataFrame:
         """Add the three columns of every decoder's result to records."""
         if self.writer.schema.kind == "JSON":
-            return decode_json(records, target, max_record_bytes=max_record_bytes, messages=messages)
+            return decode_json(records, target, max_record_bytes=max_record_bytes)
         alone = [_Share(F.lit(True), F.col("value"), self.writer)]
         return _decoded(records, records, alone, [], target, max_record_bytes, messages)
 
@@ -175,7 +175,7 @@ class Registered:
             if max_record_bytes is not None:
                 payload = F.when(F.octet_length(value) <= max_record_bytes, payload)
             mine = F.col(_ID).isin(json_ids)
-            parsed = decode_json(frame.withColumn("value", F.when(mine, payload)), target, messages=messages)
+            parsed = decode_json(frame.withColumn("value", F.when(mine, payload)), target)
             frame = parsed.withColumn(_JSON, F.struct("decoded", "error_class", "error_message"))
             frame = frame.drop("decoded", "error_class", "error_message").withColumn("value", F.col(_WHOLE))
             failed = mine & F.col(_JSON).getField("error_class").isNotNull()
@@ -272,6 +272,10 @@ class Registered:
         """Return how many values each schema has written; those that wrote none are left out."""
         found = {self.writers[key].label: counts[self._metric(key)] for key in self._keys()}
         return {label: count for label, count in found.items() if count}
+
+    def unkept(self) -> Mapping[str, str]:
+        """Return nothing."""
+        return {}
 
     def _keys(self) -> list[tuple[int, bytes]]:
         return sorted(self.writers)

@@ -1,16 +1,9 @@
-"""What executors run for JSON that plainly fits its table: a batch of records becomes Arrow columns, then data files.
-
-Strict by design: what isn't plain (broken or unexpected values, nulls in required columns, values too large) is handed
-back as the record it was, for the functions of Spark that tell what is wrong with it. So nothing is judged here.
-
-Travels with the function by value and imports nothing of kafka_lake, so that the machines of a cluster need the
-packages ``pyarrow`` and ``pyiceberg[pyarrow]`` only.
-"""
+"""From batches of JSON records to data files of a table, in one task; records that become no row are given back."""
 
 import io
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
@@ -18,7 +11,6 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 import pyarrow.parquet as pq
 from pyiceberg.io import OutputFile, load_file_io
 from pyiceberg.io.pyarrow import ParquetFormatWriter, _determine_partitions, schema_to_pyarrow
@@ -29,20 +21,15 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Record
 
+from kafka_lake.executors.json_decode import Decoded, JsonDecoder, list_like
+from kafka_lake.executors.json_task import ERROR_CLASS, ERROR_MESSAGE, decoder_of, dumped, single_threaded
+from kafka_lake.executors.packing import Batches
+
 REPORT = "report"
 LARGE = "large"
 
-Batches = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What ``mapInArrow`` takes."""
-
-_TRIMMED = " \t\r\n"
-_DEEP = 512
-_SMALLEST_PIECE = 16
-_PATIENCE = 6
 _LARGE_GAP = 10_000
 _WORTH_A_LOOK, _LOOKED_AT = 1000, 10_000
-# What a datetime holds, from the year 1 to the year 9999.
-_FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 _TIMESTAMP_TYPES = ["CreateTime", "LogAppendTime"]
 
 
@@ -53,13 +40,10 @@ class Work:
     Args:
         metadata: The table's metadata as JSON; snapshots may be left out.
         io: Properties of the file system, credentials among them; not shown in its repr.
-        fields: Names and types to parse values as.
-        required: Names of those that may not be null.
-        ignore: Whether other fields of a value don't matter; else only nulls may be under other names.
+        decoding: What `decoder_of` makes a decoder of.
         topic: The topic's name, for the metadata column.
         topic_id: Its id; None if the brokers have none to tell.
         metadata_column: Struct that says where a row came from; None for none.
-        max_record_bytes: Longer values are handed back; None for no limit.
         withheld: Whether large records come without what makes them large; they are left out then.
         group_bytes: Bytes of Arrow columns that become one row group, where the table has no partitions.
         file_bytes: Bytes of them that become one data file; for each of the table's partitions in them, if it has any.
@@ -67,13 +51,10 @@ class Work:
 
     metadata: str
     io: Mapping[str, str] = field(repr=False)
-    fields: pa.Schema
-    required: tuple[str, ...]
-    ignore: bool
+    decoding: Mapping[str, Any]
     topic: str
     topic_id: str | None
     metadata_column: str | None
-    max_record_bytes: int | None
     withheld: bool = False
     group_bytes: int = 32 << 20
     file_bytes: int = 512 << 20
@@ -101,202 +82,93 @@ class Report:
         records: Records it was given, but for those that are left out.
         large: Large records that it was given, left out or not.
         tombstones: Records without a value among them.
-        handed_back: Records among them that are not in the files.
+        failed: Records among them that became no row.
         oldest_ms: The least Kafka timestamp of its rows and tombstones, None if none has any.
         newest_ms: The greatest likewise.
         spans: Its rows by Kafka partition, in any order.
+        seen: What its batches had that no column takes, as `dumped` says it.
     """
 
     files: tuple[Any, ...] = ()
     records: int = 0
     large: int = 0
     tombstones: int = 0
-    handed_back: int = 0
+    failed: int = 0
     oldest_ms: int | None = None
     newest_ms: int | None = None
     spans: tuple[Span, ...] = ()
+    seen: tuple[str, ...] = ()
 
 
-def decode_and_write(work: Work) -> Batches:
-    """Return the function for ``mapInArrow`` that takes records, and gives those back that it left, and a `Report`.
+def decode_and_write(told: Mapping[str, Any]) -> Batches:
+    """Return the function for ``mapInArrow`` that takes records, and gives those back that failed, and a `Report`.
+
+    Args:
+        told: The fields of a `Work`.
 
     Its input has the columns key, value, partition, offset, timestamp, timestampType, headers and large, its output
-    also ``report``, which is null where there is a record and the only one that isn't null in its last row.
+    also ``error_class`` and ``error_message``, and ``report``, which is null where there is a record and the only one
+    that isn't null in its last row.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _single_threaded()
+        single_threaded()
+        work = Work(**told)
         files, report, spans = _Files(work), Report(), _Spans()
+        decoder = decoder_of(work.decoding)
         schema = None
-        parser = Parser(work.fields, work.ignore)
         for batch in batches:
-            schema = schema or pa.schema([*batch.schema, pa.field(REPORT, pa.binary())])
+            added = [(ERROR_CLASS, pa.string()), (ERROR_MESSAGE, pa.string()), (REPORT, pa.binary())]
+            schema = schema or pa.schema([*batch.schema, *(pa.field(*each) for each in added)])
             if large := pc.sum(batch.column(LARGE)).as_py():
                 report = replace(report, large=report.large + large)
                 if work.withheld:
                     batch = batch.filter(pc.invert(batch.column(LARGE)))
-            rows, kept, left = decode(batch, work, parser)
-            report = _counted(report, batch, left)
+            rows, kept, failed, decoded = decode(batch, work, decoder)
+            report = _counted(report, batch, failed)
+            if decoded.seen:
+                report = replace(report, seen=(*report.seen, dumped(decoded.seen, batch)))
             if len(rows):
                 spans.add(kept)
                 files.add(rows)
-            if len(left):
-                yield _with_report(left, None, schema)
+            if len(failed):
+                nothing = pa.nulls(len(failed), pa.binary())
+                yield pa.RecordBatch.from_arrays([*failed.columns, nothing], schema=schema)
         if schema is not None:
             report = replace(report, files=tuple(files.close()), spans=spans.all())
-            empty = pa.RecordBatch.from_pylist([dict.fromkeys(schema.names)], schema.remove(len(schema) - 1))
-            yield _with_report(empty, _dumped(report), schema)
+            last = {**dict.fromkeys(schema.names), REPORT: _dumped(report)}
+            yield pa.RecordBatch.from_pylist([last], schema)
 
     return run
 
 
-def write(work: Work) -> Batches:
-    """Return the function for ``mapInArrow`` that takes a table's rows, writes them and gives a `Report`."""
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _single_threaded()
-        files = _Files(work)
-        for batch in batches:
-            files.add(pa.Table.from_batches([batch]))
-        yield pa.RecordBatch.from_pydict({REPORT: pa.array([_dumped(Report(tuple(files.close())))], pa.binary())})
-
-    return run
-
-
-def decode(batch: pa.RecordBatch, work: Work, parser: "Parser") -> tuple[pa.Table, pa.RecordBatch, pa.RecordBatch]:
+def decode(
+    batch: pa.RecordBatch, work: Work, decoder: JsonDecoder
+) -> tuple[pa.Table, pa.RecordBatch, pa.RecordBatch, Decoded]:
     """Turn records into a table's rows.
 
     Args:
         batch: Records as `decode_and_write` gets them.
-        work: Columns and limits.
-        parser: For ``work.fields``.
+        work: The metadata column, and what is in it.
+        decoder: Of the values.
 
     Returns:
-        Rows with the table's columns by name; the records that they were; and the records that are left, which have
-        a value and became no row.
+        Rows with the table's columns by name; the records that they were; the records that failed, with
+        ``error_class`` and ``error_message``; and what the decoder said.
     """
-    batch = batch.filter(pc.is_valid(batch.column("value")))
-    values = batch.column("value")
-    good = _in_range(batch.column("timestamp"))
-    if work.max_record_bytes is not None:
-        good &= pc.binary_length(values).to_numpy() <= work.max_record_bytes
-    if not good.all():
-        values = values.filter(pa.array(good))
-    parsed, fits = parser.parse(values)
-    for name in work.required:
-        if parsed.column(name).null_count:
-            full = pc.is_valid(parsed.column(name)).combine_chunks().to_numpy(zero_copy_only=False)
-            parsed = parsed.filter(pa.array(full))
-            fits[np.flatnonzero(fits)[~full]] = False
-    good[np.flatnonzero(good)[~fits]] = False
-    whole = bool(good.all())
-    kept = batch if whole else batch.filter(pa.array(good))
-    left = batch.slice(0, 0) if whole else batch.filter(pa.array(~good))
+    decoded = decoder.decode(batch.column("value"))
+    rows, kept = decoded.rows, batch
+    if rows.null_count:
+        good = pc.is_valid(rows)
+        kept, rows = batch.filter(good), rows.filter(good)
+    bad = pc.is_valid(decoded.error_class)
+    failed = batch.filter(bad)
+    for name, each in ((ERROR_CLASS, decoded.error_class), (ERROR_MESSAGE, decoded.error_message)):
+        failed = failed.append_column(name, each.filter(bad))
+    table = pa.Table.from_arrays(rows.flatten(), names=[field.name for field in rows.type])
     if work.metadata_column is not None:
-        parsed = parsed.append_column(work.metadata_column, _metadata(kept, work))
-    return parsed, kept, left
-
-
-class Parser:
-    """Parses JSON objects as columns, and tells which of them don't plainly fit.
-
-    Args:
-        fields: Names and types of the columns.
-        ignore: Whether other fields of an object don't matter; else they may be there as null only.
-    """
-
-    def __init__(self, fields: pa.Schema, ignore: bool) -> None:
-        self.fields = fields
-        self._unexpected = "ignore" if ignore else "error"
-        self._critical = [f.name for f in fields if _is_critical(f.type)]
-
-    def parse(self, values: pa.Array) -> tuple[pa.Table, np.ndarray]:
-        """Return a table of the objects that fit, and for each value whether it is one of them.
-
-        Args:
-            values: Binary, none of them null.
-        """
-        fits = np.zeros(len(values), dtype=bool)
-        tables, patience = [self.fields.empty_table()], _PATIENCE * len(values)
-        todo = deque([(0, len(values))])
-        while todo:
-            start, length = todo.popleft()
-            if not length or patience < 0:
-                continue
-            patience -= length
-            table = self._parse(values.slice(start, length))
-            if table is not None:
-                tables.append(table)
-                fits[start : start + length] = True
-            elif length > _SMALLEST_PIECE:
-                # In order, so that rows and values stay side by side.
-                half = length // 2
-                todo.extendleft([(start + half, length - half), (start, half)])
-        return pa.concat_tables(tables), fits
-
-    def _parse(self, values: pa.Array) -> pa.Table | None:
-        """Return one row for each value, or None if one of them doesn't plainly fit."""
-        try:
-            # Arrow's parser doesn't look whether text is UTF-8.
-            text = values.cast(pa.string())
-        except pa.ArrowInvalid:
-            return None
-        if not _are_objects(values):
-            text = pc.utf8_trim(text, characters=_TRIMMED)
-            values = text.cast(pa.binary())
-            if not _are_objects(values):
-                return None
-        lines = pa.concat_arrays([values, pa.array([b""], values.type)])
-        joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines), b"\n")
-        block = joined[0].as_buffer()
-        table = None if self._unexpected == "infer" else self._read(block, self._unexpected)
-        if table is None and self._unexpected != "ignore" and not _deep(text):
-            # Fields that are null wherever they are need no column. To see that costs more, so it is kept in mind.
-            table = self._read(block, "infer")
-            if table is not None:
-                self._unexpected = "infer"
-        # Each value begins and ends an object, so each has one at least; more are more rows.
-        return table if table is not None and len(table) == len(values) else None
-
-    def _read(self, block: pa.Buffer, unexpected: str) -> pa.Table | None:
-        try:
-            table = pj.read_json(
-                pa.BufferReader(block),
-                pj.ReadOptions(use_threads=False, block_size=block.size + 1),
-                pj.ParseOptions(explicit_schema=self.fields, unexpected_field_behavior=unexpected),
-            )
-        except pa.ArrowInvalid:
-            return None
-        kind = pa.struct(list(self.fields))
-        if not _adds_nulls_only(pa.struct(list(table.schema)), kind):
-            return None
-        if unexpected == "infer":
-            table = pa.Table.from_struct_array(shaped(table.to_struct_array().combine_chunks(), kind))
-        # NaN and Infinity are no JSON.
-        return table if all(_sound(table.column(name)) for name in self._critical) else None
-
-
-def _are_objects(values: pa.Array) -> bool:
-    return bool(pc.all(pc.and_(pc.starts_with(values, b"{"), pc.ends_with(values, b"}"))).as_py())
-
-
-def _adds_nulls_only(found: Any, wanted: Any) -> bool:
-    """Return whether an inferred type is the one wanted, but for fields that are null wherever they are."""
-    if found == wanted:
-        return True
-    if pa.types.is_list(wanted) and pa.types.is_list(found):
-        return _adds_nulls_only(found.value_type, wanted.value_type)
-    if not (pa.types.is_struct(wanted) and pa.types.is_struct(found)):
-        return False
-    kinds = {f.name: f.type for f in wanted}
-    return all(_adds_nulls_only(f.type, kinds.get(f.name, pa.null())) for f in found)
-
-
-def _list_like(array: pa.Array, items: pa.Array, kind: Any) -> pa.Array:
-    """Return lists of the same lengths as those of an array, nulls where it has nulls, with other items."""
-    lengths = pc.fill_null(pc.list_value_length(array), 0)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False))]), pa.int32())
-    return pa.ListArray.from_arrays(offsets, items, kind, mask=array.is_null())
+        table = table.append_column(work.metadata_column, _metadata(kept, work))
+    return table, kept, failed, decoded
 
 
 def shaped(array: pa.Array, kind: Any) -> pa.Array:
@@ -308,7 +180,7 @@ def shaped(array: pa.Array, kind: Any) -> pa.Array:
         parts = [shaped(array.field(f.name), f.type) if f.name in have else pa.nulls(len(array), f.type) for f in kind]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
     if pa.types.is_list(kind):
-        return _list_like(array, shaped(array.flatten(), kind.value_type), kind)
+        return list_like(array, shaped(array.flatten(), kind.value_type), kind)
     return array.cast(kind)
 
 
@@ -322,37 +194,6 @@ def _small(field: pa.Field) -> pa.Field:
     elif pa.types.is_map(kind):
         kind = pa.map_(_small(kind.key_field), _small(kind.item_field))
     return field.with_type({pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind))
-
-
-def _deep(text: pa.Array) -> bool:
-    # To infer the type of something very deep is a recursion that ends the process.
-    opened = pc.add(pc.count_substring(text, "{"), pc.count_substring(text, "["))
-    return bool(len(text) and pc.max(opened).as_py() > _DEEP)
-
-
-def _is_critical(kind: Any) -> bool:
-    if pa.types.is_struct(kind):
-        return any(_is_critical(f.type) for f in kind)
-    if pa.types.is_list(kind):
-        return _is_critical(kind.value_type)
-    return bool(pa.types.is_floating(kind) or pa.types.is_timestamp(kind))
-
-
-def _sound(column: pa.ChunkedArray) -> bool:
-    """Return whether all numbers are finite, and all times such that their files' statistics can tell them."""
-    kind = column.type
-    if pa.types.is_struct(kind):
-        return all(_sound(pc.struct_field(column, [i])) for i in range(kind.num_fields) if _is_critical(kind[i].type))
-    if pa.types.is_list(kind):
-        return _sound(pc.list_flatten(column))
-    if pa.types.is_timestamp(kind):
-        return all(bool(_in_range(chunk).all()) for chunk in column.chunks)
-    return bool(pc.all(pc.is_finite(column), min_count=0).as_py())
-
-
-def _in_range(times: pa.Array) -> Any:
-    micros = pc.fill_null(times.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-    return (micros >= _FIRST_MICROS) & (micros <= _LAST_MICROS)
 
 
 def _metadata(kept: pa.RecordBatch, work: Work) -> pa.StructArray:
@@ -537,35 +378,14 @@ def _dumped(report: Report) -> bytes:
     return pickle.dumps({**vars(report), "spans": [tuple(vars(span).values()) for span in report.spans]})
 
 
-def make(function: Callable[[Work], Batches], work: Mapping[str, Any]) -> Batches:
-    """Return what the function makes of the work with these fields."""
-    return function(Work(**work))
-
-
-def unpacking(packed: bytes, work: bytes) -> Batches:
-    """Return a function for ``mapInArrow`` that does what `make` makes of what is packed.
-
-    Args:
-        packed: `make` and its first argument, by cloudpickle.
-        work: The fields of a `Work`, pickled.
-    """
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        making, function = pickle.loads(packed)
-        does: Batches = making(function, pickle.loads(work))
-        return does(batches)
-
-    return run
-
-
 def loaded(report: bytes) -> Report:
     """Return a report as a task sent it."""
     said = pickle.loads(report)
     return Report(**{**said, "spans": tuple(Span(*span) for span in said["spans"])})
 
 
-def _counted(report: Report, batch: pa.RecordBatch, left: pa.RecordBatch) -> Report:
-    stamps = batch.column("timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
+def _counted(report: Report, batch: pa.RecordBatch, failed: pa.RecordBatch) -> Report:
+    stamps = pc.fill_null(batch.column("timestamp").cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
     # Kafka writes -1 where a record has no time.
     timed = stamps[stamps >= 0]
     oldest = [report.oldest_ms] if report.oldest_ms is not None else []
@@ -577,18 +397,7 @@ def _counted(report: Report, batch: pa.RecordBatch, left: pa.RecordBatch) -> Rep
         report,
         records=report.records + len(batch),
         tombstones=report.tombstones + batch.column("value").null_count,
-        handed_back=report.handed_back + len(left),
+        failed=report.failed + len(failed),
         oldest_ms=min(oldest, default=None),
         newest_ms=max(newest, default=None),
     )
-
-
-def _with_report(batch: pa.RecordBatch, report: bytes | None, schema: pa.Schema) -> pa.RecordBatch:
-    reports = pa.array([report] * len(batch), pa.binary())
-    return pa.RecordBatch.from_arrays([*batch.columns, reports], schema=schema)
-
-
-def _single_threaded() -> None:
-    # Spark runs a worker for each core.
-    pa.set_cpu_count(1)
-    pa.set_io_thread_count(1)

@@ -1,0 +1,25 @@
+"""Functions of the executors as Spark takes them: by value, so that a cluster's machines need no kafka_lake."""
+
+import pickle
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pyspark import cloudpickle
+
+from kafka_lake import executors
+from kafka_lake.executors.packing import Batches, Task, unpacking
+
+cloudpickle.register_pickle_by_value(executors)
+
+
+def told(task: Task, data: Mapping[str, Any]) -> Batches:
+    """Return the function for ``mapInArrow`` that a task makes of plain data."""
+    return unpacking(packed(task), pickle.dumps(dict(data)))
+
+
+@cache
+def packed(task: Task) -> bytes:
+    """Return a task as it travels; made once in a process."""
+    content: bytes = cloudpickle.dumps(task)
+    return content

@@ -1,0 +1,331 @@
+"""What becomes of JSON records: rows whose values are the very ones that were written, or errors that say why."""
+
+import json
+import random
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kafka_lake.executors import json_decode
+from kafka_lake.executors.json_decode import Decoded, JsonDecoder
+from kafka_lake.executors.json_values import Rules
+
+SCALARS = ["boolean", "byte", "short", "int", "long", "float", "double", "string", "binary", "date", "timestamp",
+           "timestamp_ntz", "variant"]  # fmt: skip
+
+
+def column(name: str, kind: Any, *sources: str, required: bool = False) -> Any:
+    kind = (kind,) if isinstance(kind, str) else kind
+    return (name, kind, sources or (name,), required, kind[0])
+
+
+FIELDS = (
+    column("id", "long"),
+    column("n", "int"),
+    column("x", "double"),
+    column("name", "string"),
+    column("ok", "boolean"),
+    column("at", "timestamp"),
+    column("tags", ("list", ("string",))),
+    column("who", ("struct", (column("first", "string"), column("age", "long")))),
+    column("points", ("list", ("struct", (column("y", "double"),)))),
+)
+
+
+def decoded(values: Sequence[bytes | None], infer: bool = True, columns: Any = FIELDS, **settings: Any) -> Decoded:
+    plain = settings.pop("plain", True)
+    limit = settings.pop("max_bytes", None)
+    return JsonDecoder(columns, Rules(infer, **settings), limit, plain).decode(pa.array(values, pa.binary()))
+
+
+def one(value: Any, kind: Any, **settings: Any) -> Any:
+    """Return what a column has of a value, both ways; the error's class if it has nothing."""
+    content = value if isinstance(value, bytes) else b'{"v": %s}' % value.encode()
+    found = []
+    for plain in (True, False):
+        made = decoded([content], columns=(column("v", kind),), plain=plain, **settings)
+        found.append(made.error_class[0].as_py() or made.rows[0].as_py()["v"])
+    assert repr(found[0]) == repr(found[1])
+    return found[0]
+
+
+def test_what_fits_becomes_rows_in_order() -> None:
+    values = [json.dumps({"id": n, "tags": ["a", None], "who": {"age": n}}).encode() for n in range(100)]
+    made = decoded(values)
+    assert made.error_class.null_count == 100
+    assert [(r["id"], r["tags"], r["who"]) for r in made.rows.to_pylist()] == [
+        (n, ["a", None], {"first": None, "age": n}) for n in range(100)
+    ]
+
+
+NOT_JSON = [
+    b"", b" ", b"5", b"null", b"[]", b'[{"id": 1}]', b'"{}"', b"{", b"}", b'{"id": 1', b'{"id": 1}}',
+    b'{"id": 1}{"id": 2}', b'{"id": 1} {"id": 2}', b'{"id": 1},{"id": 2}', b'{"id": 1,}', b"{'id': 1}", b"{id: 1}",
+    b'{"id": 1 /* one */}', b'{"id": 01}', b'{"id": +1}', b'{"x": .5}', b'{"x": 1.}', b'{"id": 1, "id": 2}',
+    b'{"who": {"age": 1, "age": 1}}', b'{"x": NaN}', b'{"x": -Infinity}', b'{"points": [{"y": NaN}]}',
+    b'{"name": "\xff"}', b'{"name": "\xed\xa0\x80"}', b'{"name": "\\ud800"}', b'{"name": "\\udc00\\ud800"}',
+    b'{"name": "a\nb"}', b'{"name": "\x01"}', b'{"name": "\\q"}', b"\xef\xbb\xbf{}", b"{}\x00", b"{}\x0b",
+]  # fmt: skip
+WRONG_TYPE = [
+    b'{"id": "1"}', b'{"id": 1.0}', b'{"id": 1e2}', b'{"id": 9223372036854775808}', b'{"id": true}',
+    b'{"n": 2147483648}', b'{"x": 1e999}', b'{"x": 1e-999}', b'{"x": "1.5"}', b'{"x": 9007199254740993}',
+    b'{"x": 0.1000000000000000055}', b'{"ok": 1}', b'{"ok": "true"}', b'{"at": 5}', b'{"at": "yesterday"}',
+    b'{"at": "2026-02-30T00:00:00Z"}', b'{"at": "2026-02-03T24:00:00Z"}', b'{"at": "03:04:05"}',
+    b'{"at": "2026-02-03"}', b'{"at": "0000-01-01T00:00:00Z"}', b'{"at": "10000-01-01T00:00:00Z"}', b'{"tags": "a"}',
+    b'{"who": {"age": "old"}}', b'{"who": [1]}', b'{"points": [{"y": 1}, {"y": "1"}]}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("infer", [True, False])
+@pytest.mark.parametrize(
+    ("error", "value"), [("not_json", v) for v in NOT_JSON] + [("wrong_type", v) for v in WRONG_TYPE]
+)
+def test_what_does_not_fit_fails_alone(value: bytes, error: str, infer: bool) -> None:
+    good = [json.dumps({"id": n}).encode() for n in range(100)]
+    made = decoded([*good[:40], value, *good[40:]], infer)
+    assert [(n, e) for n, e in enumerate(made.error_class.to_pylist()) if e] == [(40, error)]
+    assert made.error_message[40].as_py()
+    assert [r and r["id"] for r in made.rows.to_pylist()] == [*range(40), None, *range(40, 100)]
+
+
+def test_two_broken_values_do_not_make_up_for_each_other() -> None:
+    for values in ([b'{"id": 1}{"id": 2}', b" ", b'{"id": 3'], [b'{"tags": ["a"', b'"b"]}'], [b'{"name": "}', b'{"}']):
+        assert decoded(values).error_class.to_pylist() == ["not_json"] * len(values)
+
+
+@pytest.mark.parametrize("space", [b" ", b"\n", b"\r\n", b"\t", b" \n "])
+def test_white_space_does_not_matter(space: bytes) -> None:
+    value = b"{%s}" % space.join([b"", b'"id"', b":", b"1", b""])
+    made = decoded([b'{"id": 0}', value, value + space, space + value, b'{"id": 2}'])
+    assert [r["id"] for r in made.rows.to_pylist()] == [0, 1, 1, 1, 2]
+
+
+def test_other_fields_are_left_aside_if_columns_are_declared() -> None:
+    made = decoded([b'{"id": 1, "more": {"a": [1]}, "z": 1, "z": 2, "who": {"age": 2, "b": 3}}'], infer=False)
+    (row,) = made.rows.to_pylist()
+    assert (row["id"], row["who"]) == (1, {"first": None, "age": 2})
+    assert not made.seen
+
+
+# What a column has of a value: the table of docs/formats.md, by examples. A name alone is an error's class.
+VALUES: list[tuple[str, Any, Any]] = [
+    ("long", "9223372036854775807", 2**63 - 1),
+    ("long", "-0", 0),
+    ("byte", "127", 127),
+    ("byte", "128", "wrong_type"),
+    ("short", "-32769", "wrong_type"),
+    ("double", "9007199254740992", 2.0**53),
+    ("double", "9007199254740993", "wrong_type"),
+    ("double", "1E+2", 100.0),
+    ("double", "0.30000000000000004", 0.1 + 0.2),
+    ("double", "0.300000000000000041", "wrong_type"),
+    ("double", "1.50", 1.5),
+    ("double", "5e-324", 5e-324),
+    ("double", "3e-324", "wrong_type"),
+    ("double", "-0.0", -0.0),
+    ("double", '"NaN"', "wrong_type"),
+    ("float", "0.1", pytest.approx(0.1)),
+    ("float", "3.14159265", "wrong_type"),
+    ("float", "16777217", "wrong_type"),
+    (("decimal", 10, 2), "12345678.90", Decimal("12345678.90")),
+    (("decimal", 10, 2), '"-0.5"', Decimal("-0.50")),
+    (("decimal", 10, 2), "1.555", "wrong_type"),
+    (("decimal", 10, 2), "123456789", "wrong_type"),
+    (("decimal", 38, 0), "9" * 38, Decimal("9" * 38)),
+    (("decimal", 38, 0), "1" + "0" * 38, "wrong_type"),
+    ("string", '"NaN"', "NaN"),
+    ("string", "12345678901234567890.10", "12345678901234567890.10"),
+    ("string", '{"a": [1.0, "x"], "b": null}', '{"a":[1.0,"x"],"b":null}'),
+    ("string", '{"a": 1, "a": 2}', "not_json"),
+    ("variant", '{"a": 1e400}', '{"a":1e400}'),
+    ("binary", '"AP8="', b"\x00\xff"),
+    ("binary", '"AP8"', "wrong_type"),
+    ("date", '"2026-01-02"', date(2026, 1, 2)),
+    ("date", '"2026-01-02T00:00:00Z"', "wrong_type"),
+    ("date", '"2026-01-02 garbage"', "wrong_type"),
+    ("date", '"0000-12-31"', "wrong_type"),
+    ("timestamp", '"2026-01-02 03:04:05"', datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
+    ("timestamp", '"2026-01-02t03:04:05.5+01:00"', datetime(2026, 1, 2, 2, 4, 5, 500_000, tzinfo=UTC)),
+    ("timestamp", '"2026-01-02T03:04:05.1234567Z"', datetime(2026, 1, 2, 3, 4, 5, 123_456, tzinfo=UTC)),
+    ("timestamp", '"0001-01-01T00:00:00+01:00"', "wrong_type"),
+    ("timestamp", '"2026-01-02T03:04Z"', "wrong_type"),
+    ("timestamp", '"2026-01-02  03:04:05"', "wrong_type"),
+    ("timestamp_ntz", '"2026-01-02T03:04:05"', datetime(2026, 1, 2, 3, 4, 5)),
+    ("timestamp_ntz", '"2026-01-02T03:04:05Z"', "wrong_type"),
+    (("map", ("long",)), '{"a": 1, "b": null}', [("a", 1), ("b", None)]),
+    (("map", ("long",)), '{"a": "x"}', "wrong_type"),
+    (("list", ("date",)), '["2026-01-02", null]', [date(2026, 1, 2), None]),
+    (("list", ("date",)), '["2026-01-02", "x"]', "wrong_type"),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "expected"), VALUES)
+def test_a_value_is_what_was_written_or_none(kind: Any, value: str, expected: Any) -> None:
+    found = one(value, kind)
+    assert found == expected
+    assert repr(found) == repr(expected) or not isinstance(expected, float)
+
+
+@pytest.mark.parametrize(
+    ("unit", "number", "expected"),
+    [
+        ("s", "1767323045", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        ("s", "1767323045.25", datetime(2026, 1, 2, 3, 4, 5, 250_000, tzinfo=UTC)),
+        ("ms", "1767323045678", datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)),
+        ("ms", "1767323045678000", "wrong_type"),
+        ("ns", "1767323045678000001", datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)),
+        ("us", "-1", datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)),
+        ("us", '"2026-01-02T03:04:05Z"', datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
+    ],
+)
+def test_numbers_are_times_by_a_unit_only(unit: str, number: str, expected: Any) -> None:
+    assert one(number, "timestamp", timestamp_unit=unit) == expected
+    assert number.startswith('"') or one(number, "timestamp") == "wrong_type"
+
+
+def test_digits_beyond_microseconds_are_cut_and_counted_or_do_not_fit() -> None:
+    values = [b'{"at": "2026-01-02T03:04:05.123456%s"}' % digits for digits in (b"Z", b"7Z", b"0Z", b"0001Z")]
+    made = decoded(values)
+    assert made.error_class.null_count == 4
+    assert made.seen.cut == {"at": 2}
+    assert decoded(values, exact_times=True).error_class.to_pylist() == [None, "wrong_type", None, "wrong_type"]
+
+
+def test_fields_without_a_column_are_seen_where_they_are() -> None:
+    made = decoded([b'{"id": 1, "new": 2.5, "who": {"n": [1]}, "points": [{"z": "a"}, {"z": null}]}', b'{"new": 1}'])
+    assert made.seen.news == {
+        "new": {"new": "double"},
+        "in": {
+            "who": {"new": {"n": ["list", "int53"]}},
+            "points": {"in": {"element": {"new": {"z": "text"}}}},
+        },
+    }
+
+
+def test_of_a_record_that_fails_nothing_is_seen_but_what_does_not_fit() -> None:
+    made = decoded([b'{"id": "x", "n": 1, "new": 5, "who": {"first": "a", "age": {"b": 1}}}'])
+    assert (
+        made.error_message[0].as_py()
+        == 'Column id (long) got "x". Column who (struct) got {"first":"a","age":{"b":1}}.'
+    )
+    assert made.seen.news == {}
+    assert made.seen.misfits == ["struct", {"id": "text", "who": ["struct", {"age": ["struct", {"b": "int53"}]}]}]
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_fields_that_are_always_empty_cost_nothing_and_are_named(count: int) -> None:
+    value = b'{"id": 1, "nothing": null, "who": {"l": []}, "o": {"p": {}, "q": null}, "points": [{"m": [null]}]}'
+    made = decoded([value] * count)
+    assert (made.error_class.null_count, made.seen.news if count > 1 else None) == (count, {} if count > 1 else None)
+    assert made.seen.empty == {"who.l", "o", "points.element.m"}
+
+
+def test_columns_of_one_field_take_what_fits_them_first() -> None:
+    columns = (
+        column("s", ("struct", (column("a", "long"), column("a__v2", "string", "a")))),
+        column("s__v2", "string", "s"),
+        column("t", "long"),
+        column("t__v2", ("struct", (column("b", "long"),)), "t"),
+    )
+    made = decoded([b'{"s": {"a": "x", "n": 1}}', b'{"s": [1]}', b'{"t": {"b": 1, "n": true}}'], columns=columns)
+    rows = made.rows.to_pylist()
+    assert [(r["s"], r["s__v2"]) for r in rows[:2]] == [({"a": None, "a__v2": "x"}, None), (None, "[1]")]
+    assert (rows[2]["t"], rows[2]["t__v2"]) == (None, {"b": 1})
+    assert made.seen.news == {"in": {"s": {"new": {"n": "int53"}}, "t__v2": {"new": {"n": "boolean"}}}}
+
+
+def test_a_column_of_two_fields_has_one_value() -> None:
+    columns = (column("price", "long", "cost", "price"),)
+    made = decoded(
+        [b'{"cost": 1}', b'{"price": 2}', b'{"price": 3, "cost": 3}', b'{"price": 4, "cost": 5}'], columns=columns
+    )
+    assert [r and r["price"] for r in made.rows.to_pylist()] == [1, 2, 3, None]
+    assert made.error_message[3].as_py() == "Column price (long) got 5."
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("infer", [True, False])
+def test_levels_without_end_do_no_harm(infer: bool, plain: bool) -> None:
+    def deep(levels: int) -> bytes:
+        return b'{"id": null, "deep": %s%s}' % (b"[" * levels, b"]" * levels)
+
+    made = decoded([deep(200_000), deep(64), deep(63), b'{"id": 1, "deep": null}'], infer, plain=plain)
+    assert made.error_class.to_pylist() == ["too_deep", "too_deep", None, None]
+
+
+def test_names_that_engines_can_not_have_are_names() -> None:
+    odd = {"a.b": 1, "a": {"b": 2}, "": 3, "_kafka": 4, "decoded": 5, "x" * 70_000: 6, "\x00": 7}
+    (value, text) = (json.dumps(odd).encode(), dict.fromkeys(odd, "int53") | {"a": ["struct", {"b": "int53"}]})
+    assert decoded([value], columns=()).seen.news == {"new": text}
+    columns = tuple(column(f"c{n}", "string", name) for n, name in enumerate(odd))
+    assert list(decoded([value], columns=columns).rows[0].as_py().values()) == [
+        v if isinstance(v, str) else json.dumps(v, separators=(",", ":")) for v in odd.values()
+    ]
+
+
+def test_what_nobody_thought_of_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse = json_decode.parse_object
+
+    def odd(content: bytes) -> Any:
+        if b"13" in content:
+            raise RuntimeError("a bug")
+        return {"id": 2**70} if b"14" in content else parse(content)
+
+    monkeypatch.setattr(json_decode, "parse_object", odd)
+    values = [b'{"id": %d}' % n for n in range(20)]
+    monkeypatch.setattr("kafka_lake.executors.json_values._WHOLE", {"long": 100})
+    made = decoded(values, columns=(column("id", "long"),), plain=False)
+    failed = {n: made.error_class[n].as_py() for n in range(20) if made.error_class[n].is_valid}
+    assert failed == {13: "undecodable", 14: "undecodable"}
+    assert made.error_message[13].as_py() == "RuntimeError: a bug"
+    assert [r["id"] for r in made.rows.to_pylist() if r] == [n for n in range(20) if n not in failed]
+
+
+def test_many_broken_values_cost_no_more_than_to_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, read = 0, json_decode._read_json
+
+    def counted(*args: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        return read(*args)
+
+    monkeypatch.setattr(json_decode, "_read_json", counted)
+    decoder = JsonDecoder(FIELDS, Rules())
+    for share, most in ((1000, 15), (10, json_decode._STOPS + 3)):
+        begun = 0
+        values = [b'{"id": x}' if n % share == 0 else b'{"id": 1}' for n in range(10_000)]
+        made = decoder.decode(pa.array(values, pa.binary()))
+        assert made.error_class.null_count == 10_000 - 10_000 // share
+        assert begun <= most
+
+
+draws = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+objects = st.dictionaries(st.sampled_from([*(each[0] for each in FIELDS), "other"]), draws, max_size=4)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(objects, max_size=15), st.booleans(), st.integers(0, 3))
+def test_both_ways_agree_and_rows_say_what_their_objects_say(
+    values: list[dict[str, Any]], infer: bool, seed: int
+) -> None:
+    draw = random.Random(seed)
+    texts = [json.dumps(v).encode() for v in values]
+    texts = [t[: draw.randrange(len(t))] if draw.random() < 0.05 else t for t in texts]
+    quick, slow = decoded(texts, infer), decoded(texts, infer, plain=False)
+    assert repr(quick.rows.to_pylist()) == repr(slow.rows.to_pylist())
+    assert quick.error_class == slow.error_class
+    assert quick.error_message == slow.error_message
+    for row, value, error in zip(quick.rows.to_pylist(), values, quick.error_class.to_pylist(), strict=True):
+        assert (row is None) == (error is not None)
+        for name in ("id", "n", "x", "ok") if row else ():
+            assert row[name] == value.get(name)
