@@ -47,7 +47,7 @@ dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-
 
 .PHONY: test
 test: $(STAMP) ## All tests; two at a time where each has its own broker and Spark
-	@$(BIN)/pytest -n 2 --dist worksteal $(addprefix kafka_lake_tests/,integration unit)
+	@$(BIN)/pytest -n 2 --dist worksteal $(addprefix kafka_lake_tests/,integration unit fuzz)
 	@# Processes of their own: one that has spoken to a Connect server can't start a Spark of its own any more.
 	@$(BIN)/pytest -n 2 --dist loadfile $(addprefix kafka_lake_tests/,e2e chaos)
 
@@ -55,6 +55,12 @@ test: $(STAMP) ## All tests; two at a time where each has its own broker and Spa
 chaos: MINUTES ?= 10
 chaos: $(STAMP) ## Faults at random on real systems, then a count of every record (MINUTES=10 SEED= BROKERS=1)
 	@$(BIN)/python -m kafka_lake_tests.chaos --minutes $(MINUTES) $(addprefix --seed ,$(SEED)) $(addprefix --brokers ,$(BROKERS))
+
+.PHONY: fuzz
+fuzz: N ?= 100000
+fuzz: SEED ?= 1
+fuzz: $(STAMP) ## Inputs of every shape through the decoders, each judged by an oracle (N=100000 SEED=1)
+	@$(BIN)/python -m kafka_lake_tests.fuzz --inputs $(N) --seed $(SEED)
 
 .PHONY: races
 races: RACES ?= 1000

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -25,12 +26,13 @@ from kafka_lake.errors import AuditFailedError, KafkaError, KafkaLakeError, Publ
 from kafka_lake.ingest.audit import Finding, audit, schema_refused
 from kafka_lake.ingest.clean import sweep
 from kafka_lake.ingest.follow import can_follow, follow
+from kafka_lake.ingest.isolate import Search, can_be_parted
 from kafka_lake.ingest.plan import Plan, opening, plan, standstill, start_offsets
 from kafka_lake.ingest.publish import publish
 from kafka_lake.ingest.read import read
 from kafka_lake.ingest.rebuild import rebuilt_position
 from kafka_lake.ingest.report import Commit, RunReport, waited
-from kafka_lake.ingest.retry import call, kafka_data_loss
+from kafka_lake.ingest.retry import call, headline, is_transient, kafka_data_loss, may_be_a_record
 from kafka_lake.ingest.settle import settle
 from kafka_lake.ingest.stage import Staged, create_table, stage
 from kafka_lake.ingest.systems import Systems
@@ -94,6 +96,8 @@ class Run:
     position: Position | None = field(init=False, default=None)
     _borne: tuple[int, int] = field(init=False, default=(0, 0))
     _reported: float = field(init=False, default_factory=time.monotonic)
+    _search: Search = field(init=False, default_factory=Search)
+    _staging: Plan | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.look()
@@ -167,21 +171,31 @@ class Run:
             wait=self._wait,
             retry=retry_if_exception(lambda error: isinstance(error, PublishRefusedError) or _lost(error) is not None),
             before_sleep=self._tell_refusal,
-            sleep=self.sleep,
+            sleep=self._pause,
             reraise=True,
         )
-        done = retrying(
-            lambda: call(
-                self.systems.retry,
-                self.say,
-                f"Topic {self.spec.topic}",
-                lambda: self._commit(next_plan, reading, published),
-                self.sleep,
-            )
-        )
+        while True:
+            try:
+                done = retrying(
+                    lambda: call(
+                        self.systems.retry,
+                        self.say,
+                        f"Topic {self.spec.topic}",
+                        lambda: self._commit(next_plan, reading, published),
+                        self._pause,
+                        self._passes,
+                    )
+                )
+            except Exception as error:
+                if (part := self._part_of(error)) is None:
+                    raise
+                self._search_on(part, error)
+            else:
+                break
         if done is None:
             return None
         commit, todo = done
+        self._search = self._search.done(todo, commit.rows)
         self.commits.append(commit)
         self.committed += 1
         self.position = commit.after
@@ -204,6 +218,37 @@ class Run:
         # The plan knows what that means for this topic, and says which offsets are concerned.
         self.say(f"Topic {self.spec.topic}: Kafka lost records after the plan was made: {_lost(error)}")
         self.look()
+
+    def _pause(self, seconds: float) -> None:
+        # What ends a pause is no record's fault.
+        self._staging = None
+        self.sleep(seconds)
+
+    def _passes(self, error: BaseException) -> bool:
+        """Return whether to attempt the same commit again; in parts is better while a search goes on."""
+        searching = self._search.limit is not None
+        return is_transient(error) and not (searching and self._part_of(error))
+
+    def _part_of(self, error: BaseException) -> Plan | None:
+        """Return the commit of which one record may be the reason for an error; None if none can be."""
+        plan = self._staging
+        if plan is None or not can_be_parted(plan) or not may_be_a_record(error):
+            return None
+        # A transform that asks for a column which isn't there fails without any record.
+        return None if self.spec.transform and isinstance(error, AnalysisException) else plan
+
+    def _search_on(self, plan: Plan, error: Exception) -> None:
+        message = headline(error)
+        self._search = self._search.failed(plan, message)
+        first = next(r for r in plan.ranges if len(r))
+        where = f"Topic {self.spec.topic}: the record at partition {first.partition} offset {first.start}"
+        if self._search.found is None:
+            where = f"Topic {self.spec.topic}: one of {plan.records_at_most} records from partition {first.partition}"
+            where += f" offset {first.start} on"
+            then = f"Trying {self._search.limit} of them."
+        else:
+            then = "It becomes a dead letter of class undecodable."
+        self.say(f"{where} makes its batch fail: {message} {then}")
 
     def count_anew(self) -> None:
         """Forget how many dead letters this run has borne: what it does from now on stands for a run of its own."""
@@ -229,6 +274,7 @@ class Run:
         published: Callable[[Staged], None],
     ) -> tuple[Commit, Plan] | None:
         spec, systems = self.spec, self.systems
+        self._staging = None
         settle(spec, systems, self.run_id, on_step=self.on_step)
         state = self.state()
         self.position = state.position if state else None
@@ -239,9 +285,10 @@ class Run:
         self.on_step("planned")
         if todo is None:
             return None
+        todo = self._staging = self._search.next(todo)
         records = reading(todo)
         if state is None or state.head is None:
-            create_table(spec, systems, records)
+            create_table(spec, systems, records, todo.undecodable is not None)
             self.on_step("table created")
             return self._commit(next_plan, reading, published)
         try:
@@ -287,6 +334,7 @@ class Run:
             staged = stage(spec, systems, state, todo, records, self.run_id, self.on_step)
         except SchemaRefusedError as error:
             raise GateFailedError(error.message, [schema_refused(error)], error.remedy) from error
+        self._staging = None
         retrying = Retrying(
             stop=stop_after_attempt(_FOLLOWED),
             wait=self._wait,

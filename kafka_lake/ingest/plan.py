@@ -25,6 +25,7 @@ class Plan:
         deletes: Offsets whose rows leave the table in the same commit.
         keep_missing: In a replacement, keep rows whose records Kafka no longer has, instead of refusing.
         losses: What this commit gives up for lost.
+        undecodable: Why the records of this commit become dead letters without being decoded; None for all others.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -34,6 +35,7 @@ class Plan:
     deletes: tuple[OffsetRange, ...] = ()
     keep_missing: bool = False
     losses: tuple[Loss, ...] = ()
+    undecodable: str | None = None
 
     @property
     def records_at_most(self) -> int:

@@ -94,7 +94,28 @@ _LASTING_CAUSE = re.compile(
     r"|SQLSTATE: (?:22|38|39|42|0A|P0)"
 )
 
+_SYSTEM_GRPC_CODES = _LASTING_GRPC_CODES | {"CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
+
+# What names a system, or what a table's other writers do, as the cause; all else may be a record's.
+_SYSTEM_CAUSE = re.compile(
+    r"(?:Authentication|Authorization|NotAuthorized|Forbidden|AccessDenied)Exception\b"
+    r"|\bAccess ?Denied\b|ACCESS_DENIED|InvalidAccessKeyId|INVALID_ACCESS_KEY_ID|SignatureDoesNotMatch|NoSuchBucket"
+    r"|OutOfMemoryError|No space left on device|Disk quota exceeded|Too many open files"
+    r"|ClassNotFoundException|NoClassDefFoundError|NoSuchMethodError|UnsupportedClassVersionError"
+    r"|org\.apache\.kafka\.|failOnDataLoss|org\.apache\.iceberg\.exceptions\.|org\.apache\.hadoop\.fs\."
+    r"|java\.(?:net\.\w+|sql\.SQL\w*|io\.(?:\w*IO|FileNotFound))Exception|software\.amazon\.awssdk"
+    r"|java\.util\.concurrent\.TimeoutException|InterruptedException|ExecutorLostFailure|FetchFailed"
+    r"|stopped SparkContext|SparkContext was shut down|ModuleNotFoundError|ImportError"
+    # A service that user code asks, and memory.
+    r"|\bConnection\w*Error\b|\bTimeoutError\b|\bMemoryError\b"
+    r"|Ref does not exist|Cannot fast-forward|Cannot use branch|to unknown snapshot|Cannot find (?:the )?snapshot"
+)
+# Workers that don't start, unlike one that a record has killed.
+_NO_WORKERS = re.compile(r"\A(?!.*Python worker exited unexpectedly).*java\.io\.EOFException", re.DOTALL)
+
 _STACK_FRAME = re.compile(r"^\s+at .*$", re.MULTILINE)
+
+_RAISED = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)$", re.MULTILINE)
 
 _LOST_RANGE = re.compile(r"Could not read records in offset \[(\d+), (\d+)\) for topic partition (\S+)-(\d+)")
 _LOST = re.compile(r"failOnDataLoss to false\.\s+Reason:\s*([^\n]+)|(OffsetOutOfRangeException[^\n]*)")
@@ -149,6 +170,7 @@ def call(
     what: str,
     function: Callable[[], T],
     sleep: Callable[[float], None] = time.sleep,
+    passes: Callable[[BaseException], bool] | None = None,
 ) -> T:
     """Call a function, and again after errors that may be gone by then.
 
@@ -158,6 +180,7 @@ def call(
         what: What is attempted, as the line shall begin.
         function: Must be safe to call again after any error it raises that `is_transient`.
         sleep: Pauses for that many seconds.
+        passes: Tells of an error whether it may be gone by then; `is_transient` if None.
 
     Returns:
         What the function returns.
@@ -176,7 +199,7 @@ def call(
     retrying = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(policy.attempts),
         wait=tenacity.wait_random_exponential(multiplier=policy.initial_seconds, max=policy.max_seconds),
-        retry=tenacity.retry_if_exception(is_transient),
+        retry=tenacity.retry_if_exception(passes or is_transient),
         before_sleep=announce,
         sleep=sleep,
         reraise=True,
@@ -206,6 +229,30 @@ def is_transient(error: BaseException) -> bool:
         # Arrow and the file systems report a store's refusals as plain OSError.
         return not _LASTING_CAUSE.search(str(error))
     return isinstance(error, _PASSING_CATALOG_ERRORS)
+
+
+def may_be_a_record(error: BaseException) -> bool:
+    """Tell whether a record may be the reason why a batch can't be staged.
+
+    Args:
+        error: What reading, decoding or writing a batch raised.
+
+    Returns:
+        False for what is known to be the systems' or a setting's: brokers, registry, catalogs, storage and engine that
+        don't answer or refuse, memory and disk that are used up, lost offsets, and all errors of ours. True for all
+        others, since nobody can list in how many ways a record is odd.
+    """
+    if isinstance(error, (KafkaLakeError, ImportError, MemoryError, NotImplementedError, OSError, sql.SQLAlchemyError)):
+        return False
+    if type(error).__module__ == iceberg.__name__:
+        return isinstance(error, iceberg.ValidationError)
+    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
+        return False
+    if isinstance(error, PySparkException | Py4JError) or _grpc_code(error):
+        text = _text(error)
+        known = _grpc_code(error) in _SYSTEM_GRPC_CODES or _SYSTEM_CAUSE.search(text) or _NO_WORKERS.search(text)
+        return not known
+    return isinstance(error, Exception)
 
 
 def kafka_data_loss(error: BaseException) -> str | None:
@@ -258,6 +305,9 @@ def _text(error: BaseException) -> str:
 
 def headline(error: BaseException | None) -> str:
     """Return the line of an error that says most, with neither stack trace nor secrets."""
+    if isinstance(error, PySparkException | Py4JJavaError) and (raised := _RAISED.findall(_text(error))):
+        # What user code raised; Spark's own first line names the Python worker only.
+        return _without_secrets(str(raised[-1]))
     lines = [line.strip() for line in _message(error).splitlines() if line.strip()]
     if isinstance(error, Py4JJavaError) and len(lines) > 1:
         # The first line names a Py4J object, the second the Java exception.
@@ -266,6 +316,10 @@ def headline(error: BaseException | None) -> str:
     line = lines[0] if lines else name
     if not isinstance(error, KafkaLakeError | PySparkException | Py4JJavaError) and lines:
         line = f"{name}: {line}"
+    return _without_secrets(line)
+
+
+def _without_secrets(line: str) -> str:
     for pattern, replacement in _SECRETS:
         line = pattern.sub(replacement, line)
     return line

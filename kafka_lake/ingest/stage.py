@@ -30,6 +30,7 @@ from kafka_lake.ingest.decode.frame import (
 from kafka_lake.ingest.decode.json import Json, nullable_all
 from kafka_lake.ingest.decode.project import any_of
 from kafka_lake.ingest.decode.target import Target, documented
+from kafka_lake.ingest.decode.undecodable import Unreadable
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.settle import STAGED_WITH, UNSETTLED, at_version, without
 from kafka_lake.ingest.shape import shaped
@@ -164,16 +165,27 @@ class Staged:
             table.branch.discard()
 
 
-def create_table(spec: TopicTable, systems: Systems, records: DataFrame) -> None:
+def create_table(spec: TopicTable, systems: Systems, records: DataFrame, undecodable: bool = False) -> None:
     """Create the topic's table with the columns, partition spec, sort order and properties its settings ask for.
+
+    Args:
+        spec: The topic's settings.
+        systems: Catalog and Spark.
+        records: What shows the columns, where no schema does.
+        undecodable: Whether the records must not be looked at; the columns that they would show come later.
 
     Raises:
         TableError: If no record shows any column.
     """
-    decoder = decoder_of(spec, systems, None).look(records)
+    decoder = decoder_of(spec, systems, None)
+    if not undecodable:
+        decoder = decoder.look(records)
+    elif decoder.fixed is None:
+        # What it would be given has no columns yet.
+        spec = replace(spec, transform=None)
     want = wanted(spec, decoder, None)
     refuse(spec, want.refused)
-    if not want.target.columns.fields and not (spec.start == "latest" and spec.metadata_column):
+    if not want.target.columns.fields and not ((spec.start == "latest" or undecodable) and spec.metadata_column):
         # A table that begins at the latest offset must hold its position before there are records; columns follow.
         raise TableError(
             f"Topic {spec.topic}: no record of the {records.count()} looked at shows a field by format {spec.format} "
@@ -245,6 +257,10 @@ def stage(
     """
     topic_id = plan.after.identity.topic_id
     known_before = decoder = decoder_of(spec, systems, state)
+    if plan.undecodable is not None:
+        known_before = decoder = Unreadable(plan.undecodable)
+        # There are no rows, and without a transform the columns are those of the table.
+        spec = replace(spec, transform=None)
     letters_table = None if plan.kind == "redeliver" else systems.catalog.table(spec.dead_letter_table)
     known = _known_letters(spec, systems, plan, read_state(letters_table)) if letters_table else None
     marks = {}

@@ -33,3 +33,29 @@ def loses_origin(rows: DataFrame) -> DataFrame:
 def refuses_odd(rows: DataFrame) -> DataFrame:
     odd = F.concat(F.col("id").cast("string"), F.lit(" is odd"))
     return rows.withColumn("_error", F.when(F.col("id") % 2 == 1, odd))
+
+
+def raises_at_seven_hundred(rows: DataFrame) -> DataFrame:
+    @F.udf("bigint")
+    def checked(id_: int) -> int:
+        if id_ == 700:
+            raise ValueError("seven hundred is more than anybody can bear")
+        return id_
+
+    return rows.withColumn("id", checked("id"))
+
+
+def raises_always(rows: DataFrame) -> DataFrame:
+    @F.udf("bigint")
+    def checked(id_: int) -> int:
+        raise ValueError(f"no {id_} today")
+
+    return rows.withColumn("id", checked("id"))
+
+
+def cannot_connect(rows: DataFrame) -> DataFrame:
+    @F.udf("bigint")
+    def asked(id_: int) -> int:
+        raise ConnectionRefusedError("nobody answers")
+
+    return rows.withColumn("id", asked("id"))

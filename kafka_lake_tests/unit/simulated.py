@@ -38,6 +38,7 @@ from kafka_lake.lake.positions import LOSSES, ancestors, head_of, read_state, su
 TOPIC, TABLE, LETTERS = "pizzas", ("pizza", "orders"), ("pizza", "orders__dead_letters")
 IDENTITY = TopicIdentity("cluster-1", "topic-1", TOPIC)
 ATTEMPTS = 3
+POISON = "bad-poison"
 # A dead-letter table whose maker died before its first snapshot: letters can't be delivered until there are some.
 
 STEPS = (
@@ -75,6 +76,10 @@ class Attempt:
     limit: int = 100
     go_on: bool = True
     events: tuple[Event, ...] = ()
+
+
+class Poison(Exception):
+    """What a record raises that no decoder gets along with."""
 
 
 class Killed(BaseException):
@@ -359,6 +364,11 @@ class World:
             self.told["failed runs"] += 1
             if not attempt.events:
                 self.violations.append(f"{attempt} failed: {error}")
+        except Poison:
+            # A letter of that kind fails all that are delivered with it.
+            self.told["poisoned redeliveries"] += 1
+            if attempt.what != "redeliver":
+                self.violations.append(f"{attempt} was stopped by one record")
         except Exception as error:
             self.violations.append(f"{attempt} failed: {type(error).__name__}: {error}")
         return None
@@ -742,6 +752,23 @@ class SimulatedDecoder(Nothing):
     fixed = None
 
     def decode(self, records: "Frame", *_: Any, **__: Any) -> "Frame":
+        def decoded(held: list[Record]) -> list[Record]:
+            if poisonous := [record for record in held if record.kind == POISON]:
+                raise Poison(f"{poisonous[0]} is poisonous")
+            return held
+
+        return records.derived(decoded)
+
+
+class SimulatedUnreadable(Nothing):
+    """A decoder that looks at nothing."""
+
+    fixed = None
+
+    def __init__(self, _: str) -> None:
+        pass
+
+    def decode(self, records: "Frame", *_: Any, **__: Any) -> "Frame":
         return records
 
 
@@ -776,7 +803,7 @@ def ensure_table(catalog: SimulatedCatalog, identifier: tuple[str, str], *_: Any
     return catalog.ensure_table(identifier)
 
 
-def create_table(_: TopicTable, systems: Any, __: Frame) -> None:
+def create_table(_: TopicTable, systems: Any, *__: Any) -> None:
     systems.catalog.ensure_table(TABLE)
 
 
@@ -795,6 +822,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
             "shaped": lambda rows, _: rows,
             "Observation": Counts,
             "decoder_of": lambda *_: SimulatedDecoder(),
+            "Unreadable": SimulatedUnreadable,
             "batch_metrics": lambda *_: (),
             "wanted": lambda *_: NOTHING_NEW,
             "refuse": nothing,

@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from kafka_lake.ingest import pipeline, stage
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake_tests.unit.simulated import LETTERS, PLACES, STEPS, TABLE, Attempt, Event, World, simulate
+from kafka_lake_tests.unit.simulated import LETTERS, PLACES, POISON, STEPS, TABLE, Attempt, Event, World, simulate
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "0"))
 HISTORIES = settings(
@@ -36,7 +36,7 @@ HISTORIES = settings(
     print_blob=False,
 )
 
-kinds = st.sampled_from(["good", "good", "bad-0", "bad-1", "tombstone", None])
+kinds = st.sampled_from(["good", "good", "good", "bad-0", "bad-1", POISON, "tombstone", None])
 records = st.lists(kinds, min_size=1, max_size=6)
 partitions = st.integers(0, 2)
 interference = st.one_of(

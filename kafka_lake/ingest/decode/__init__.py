@@ -18,6 +18,7 @@ TOO_LARGE = "too_large"
 TOO_DEEP = "too_deep"
 BAD_KEY = "bad_key"
 TRANSFORM_FAILED = "transform_failed"
+UNDECODABLE = "undecodable"
 
 ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
     {
@@ -32,6 +33,7 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
         TOO_DEEP: "The value is nested deeper than 64 levels, which no columns can be inferred from.",
         BAD_KEY: "The value is well, but the key doesn't decode; the message says why.",
         TRANSFORM_FAILED: "The record was decoded, and the topic's transform refused it.",
+        UNDECODABLE: "The record alone makes its batch fail; the message says how.",
     }
 )
 """Every class that a dead letter may have, and what it means, in one line each."""

@@ -103,6 +103,7 @@ _LONG_BYTES = 8
 _MAX_UNSCALED_BYTES = 128
 _MAX_SCALE = 1024
 _LIMB = 10**9
+_FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 _UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\z"
 _REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or let the writer change its schema."
 
@@ -126,7 +127,8 @@ def decode_avro(payload: Column, schema: WriterSchema, *, field: str | None = No
     """Return the column that decodes Avro's binary encoding, without any framing.
 
     Malformed are: bytes that end before the value does, or go on after it (a sign of another schema); text that isn't
-    UTF-8; times, timestamps and decimals beyond their type's range; lengths beyond `AVRO_LIMITS` of the JVM.
+    UTF-8; times and decimals beyond their type's range; dates and timestamps outside of the years 1 to 9999; lengths
+    beyond `AVRO_LIMITS` of the JVM.
 
     A record is decoded once if this column stands by itself in a projection. In a branch of a `when`, Spark may decode
     it anew for each field: make the payload null there instead, and choose among the results.
@@ -560,7 +562,8 @@ def _primitive(kind: str, node: Mapping[str, Any], name: str) -> _Value:
     logical = node.get("logicalType")
     if isinstance(logical, str):
         if found := _AS_SPARK_READS_IT.get((kind, logical)):
-            return _Value({"type": kind, "logicalType": logical}, found)
+            checks = None if isinstance(found, T.LongType) else _is_of_a_table(found)
+            return _Value({"type": kind, "logicalType": logical}, found, checks=checks)
         if twin := _TIMES.get((kind, logical)):
             # Both are numbers of variable length: an int is encoded like a long.
             return _Value({"type": "long", "logicalType": twin}, T.StringType(), _time, _is_time)
@@ -571,6 +574,15 @@ def _primitive(kind: str, node: Mapping[str, Any], name: str) -> _Value:
         if (kind, logical) == ("bytes", "big-decimal"):
             return _Value(_big_decimal_record(name), T.StringType(), _big_decimal, _is_big_decimal, loops=True)
     return _Value(kind, _PRIMITIVES[kind], texts=(lambda raw, _: [raw]) if kind == "string" else None)
+
+
+def _is_of_a_table(kind: T.DataType) -> Conditions:
+    """Return the condition that a date or timestamp is of the years 1 to 9999: no reader but Spark knows others."""
+    first, last = (F.lit(text).cast(kind) for text in ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"))
+    if isinstance(kind, T.TimestampType):
+        # Text would be a time of the session's zone.
+        first, last = F.timestamp_micros(F.lit(_FIRST_MICROS)), F.timestamp_micros(F.lit(_LAST_MICROS))
+    return lambda raw: [_unless_null(raw.between(first, last))]
 
 
 def _time(raw: Column) -> Column:

@@ -115,14 +115,18 @@ def _claims(
         return
     assert isinstance(have, T.StructType)
     exact = {name for name, _ in names}
-    for field in have:
+    there = {each.name for each in have}
+    # Spark finds no field whose name another one has, but for its case: by position it does.
+    clash = len({name.lower() for name in there}) < len(there)
+    if clash:
+        value = value.cast(T.StructType([T.StructField(f"f{n}", f.dataType) for n, f in enumerate(have)]))
+    for number, field in enumerate(have):
         columns = [f for name, f in names if name == field.name]
         if field.name not in exact:
-            there = {each.name for each in have}
             alone = [f for name, f in names if name.lower() == field.name.lower() and name not in there]
             columns = alone[:1]
         if columns:
-            yield value.getField(field.name), field.dataType, list(dict.fromkeys(columns))
+            yield value.getField(f"f{number}" if clash else field.name), field.dataType, list(dict.fromkeys(columns))
 
 
 def _shared(

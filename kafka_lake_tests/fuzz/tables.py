@@ -1,0 +1,57 @@
+"""A real table, in the words of the oracle: its columns, which fields feed them, and its rows."""
+
+from typing import Any
+
+from pyiceberg import types as I
+from pyiceberg.table import Table
+
+from kafka_lake.lake.tables import sources_of
+from kafka_lake_tests.fuzz.adapter import instants
+from kafka_lake_tests.fuzz.oracle import Column, Row
+
+METADATA = "_kafka"
+_NAMES: dict[type[Any], str] = {
+    I.BooleanType: "boolean",
+    I.IntegerType: "int",
+    I.LongType: "long",
+    I.FloatType: "float",
+    I.DoubleType: "double",
+    I.StringType: "string",
+    I.BinaryType: "binary",
+    I.DateType: "date",
+    I.TimestampType: "timestamp_ntz",
+    I.TimestamptzType: "timestamp",
+}
+
+
+def columns_of(table: Table) -> tuple[Column, ...]:
+    """Return a table's columns but the metadata's."""
+    sources = sources_of(table)
+
+    def kind(found: Any, path: str) -> Any:
+        if isinstance(found, I.StructType):
+            return "struct", struct(found.fields, path)
+        if isinstance(found, I.ListType):
+            return "list", kind(found.element_type, f"{path}.element")
+        if isinstance(found, I.MapType):
+            return "map", kind(found.value_type, f"{path}.value")
+        if isinstance(found, I.DecimalType):
+            return "decimal", found.precision, found.scale
+        return _NAMES[type(found)]
+
+    def struct(fields: Any, path: str) -> tuple[Column, ...]:
+        paths = [(each, f"{path}.{each.name}" if path else each.name) for each in fields]
+        return tuple(Column(f.name, kind(f.field_type, at), (sources.get(at, f.name),)) for f, at in paths)
+
+    return struct([field for field in table.schema().fields if field.name != METADATA], "")
+
+
+def rows_of(table: Table) -> dict[tuple[int, int], Row]:
+    """Return a table's rows by partition and offset, as PyIceberg reads them."""
+    found: dict[tuple[int, int], Row] = {}
+    for batch in table.scan().to_arrow().to_batches():
+        for row in instants(batch.to_struct_array()).to_pylist():
+            place = row[METADATA]["partition"], row[METADATA]["offset"]
+            assert place not in found, f"{place} is there twice"
+            found[place] = Row({name: value for name, value in row.items() if name != METADATA})
+    return found

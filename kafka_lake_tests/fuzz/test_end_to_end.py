@@ -1,0 +1,80 @@
+"""Generated records through a real broker and real Spark into real tables, read back and judged by the oracle."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.fuzz.generate import CORPUS, payload
+from kafka_lake_tests.fuzz.oracle import Letter, Reported, empty, judge
+from kafka_lake_tests.fuzz.tables import columns_of, rows_of
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewSystems = Callable[..., Systems]
+NewView = Callable[[TopicTable], View]
+
+SEED = 20261122
+BATCHES = (250, 150)
+STRUCT = "struct<a: bigint, b: string, c: struct<d: double>>"
+DDL = (
+    "bo boolean, i int, l bigint, f float, d double, de decimal(9,2), d0 decimal(38,0), t string, bi binary, da date, "
+    f"ts timestamp, tn timestamp_ntz, li array<bigint>, lt array<string>, m map<string, double>, st {STRUCT}, "
+    f"ls array<{STRUCT}>"
+)
+TOPICS: dict[str, dict[str, Any]] = {
+    "inferred": {"schema": None},
+    "inferred, by Spark": {"schema": None, "arrow": False},
+    "inferred, with times": {"schema": None, "infer_timestamps": True},
+    "new columns": {"schema": None, "on_incompatible": "new_column"},
+    "new columns, by Spark": {"schema": None, "on_incompatible": "new_column", "arrow": False},
+    "declared": {"schema": DDL},
+    "declared, sorted": {"schema": DDL, "sort_by": ("l",)},
+}
+
+
+def produce(topic: Topic, contents: Sequence[bytes]) -> dict[tuple[int, int], bytes]:
+    """Send values to two partitions in turns; return them by partition and offset."""
+    sent: dict[tuple[int, int], bytes] = {}
+
+    def delivered(error: Any, message: Any) -> None:
+        assert error is None, error
+        sent[message.partition(), message.offset()] = message.value()
+
+    for number, content in enumerate(contents):
+        topic.producer.produce(topic.name, content, partition=number % 2, on_delivery=delivered)
+    assert topic.producer.flush(20) == 0
+    return sent
+
+
+@pytest.mark.parametrize("settings", TOPICS.values(), ids=TOPICS)
+def test_every_value_is_in_the_table_or_in_a_dead_letter(
+    settings: dict[str, Any], new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic, sent, start = new_topic(2), dict[tuple[int, int], bytes](), 0
+    spec = topic.spec(**settings)
+    for number, count in enumerate(BATCHES):
+        contents = [payload(SEED, index) for index in range(start, start + count)]
+        sent |= produce(topic, [*contents, *CORPUS.values()] if number else contents)
+        ingest(spec, systems(), f"run-{number}")
+        start += count
+    see = view(spec)
+    rows, columns = rows_of(see.table), columns_of(see.table)
+    letters = {(r["partition"], r["offset"]): Letter(r["error_class"]) for r in see.dead_letters()}
+    assert len(rows) > len(sent) // 2
+    assert sorted([*rows, *letters]) == sorted(sent)
+    declared = settings["schema"] is not None
+    # What is empty has no column before it has a type, and a declared schema says what matters.
+    reported = Reported(lambda path, value: empty(value), lambda path: True, all_fields=not declared)
+    judged = {**rows, **(letters if declared else {})}
+    wrong = [
+        f"{place}: {each}"
+        for place, outcome in judged.items()
+        for each in judge(sent[place], columns, outcome, reported)
+    ]
+    assert wrong == []

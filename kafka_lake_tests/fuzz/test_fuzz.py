@@ -1,0 +1,38 @@
+"""The short fuzz: some thousand inputs of a fixed seed. `make fuzz N=1000000 SEED=` is the long one."""
+
+import pytest
+
+from kafka_lake.executors import json_types, json_values
+from kafka_lake_tests.fuzz.generate import CORPUS
+from kafka_lake_tests.fuzz.json_fuzz import Found, check, fuzz
+
+
+def test_every_value_of_the_input_is_in_the_row_in_a_dead_letter_or_named() -> None:
+    found = Found()
+    for found in fuzz(4000, 20261122):
+        assert found.wrong == []
+    assert found.outcomes["rows"] > 10_000
+    assert {"not_json", "wrong_type", "too_deep"} == set(found.outcomes) - {"rows"}
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "sabotaged"),
+    [
+        (json_values, "is_double", lambda number: True),
+        (json_values, "same_number", lambda one, other: True),
+        (json_values, "refuse_twice", lambda value: None),
+        (json_values, "FIRST_MICROS", -(2**62)),
+        (json_values, "LAST_MICROS", 2**62),
+        (json_types, "dumps", lambda value: "{}"),
+    ],
+)
+def test_a_decoder_that_lies_is_found_out(
+    module: object, name: str, sabotaged: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, name, sabotaged)
+    found = Found()
+    check(list(CORPUS.values()), found)
+    for found in fuzz(2000, 1):
+        if found.wrong:
+            break
+    assert found.wrong

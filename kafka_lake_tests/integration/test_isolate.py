@@ -1,0 +1,109 @@
+"""A record that makes its batch fail for no known reason is found and becomes a dead letter; the others are rows."""
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from kafka_lake.ingest.again import Extent, redeliver, replay
+from kafka_lake.ingest.isolate import EveryRecordFailsError
+from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake_tests.conftest import Topic, View
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewSystems = Callable[..., Systems]
+NewView = Callable[[TopicTable], View]
+
+TRANSFORMS = "kafka_lake_tests.integration.transforms"
+
+
+def fast(topic: Topic, ids: range, partitions: int) -> None:
+    for each in ids:
+        topic.producer.produce(topic.name, b'{"id": %d}' % each, partition=each % partitions)
+    assert topic.producer.flush(20) == 0
+
+
+def test_one_poisonous_record_among_a_thousand_becomes_a_dead_letter(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic, said = new_topic(2), list[str]()
+    fast(topic, range(1000), 2)
+    spec = topic.spec(transform=f"{TRANSFORMS}:raises_at_seven_hundred")
+    report = ingest(spec, systems(), "run-1", say=said.append)
+    see = view(spec)
+    assert see.ids() == [each for each in range(1000) if each != 700]
+    (letter,) = see.dead_letters()
+    assert (letter["partition"], letter["offset"], letter["value"]) == (0, 350, b'{"id": 700}')
+    assert letter["error_class"] == "undecodable"
+    assert letter["error_message"] == "ValueError: seven hundred is more than anybody can bear"
+    assert {c.name: c.count for c in report.classes()} == {"undecodable": 1}
+    assert "partition 0 offset 350 makes its batch fail: ValueError: seven hundred" in said[-1]
+    assert see.position() == {0: 500, 1: 500}
+    see.assert_no_branches()
+    # A transform that has been mended takes the letter.
+    done = redeliver(topic.spec(), systems(), "run-2")
+    assert (done.moved, done.remaining) == (1, 0)
+    assert see.ids() == list(range(1000))
+
+
+def test_a_poisonous_first_record_of_a_topic_blocks_nothing(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    fast(topic, range(700, 701), 1)
+    spec = topic.spec(transform=f"{TRANSFORMS}:raises_at_seven_hundred")
+    ingest(spec, systems(), "run-1")
+    assert [r["error_class"] for r in view(spec).dead_letters()] == ["undecodable"]
+    fast(topic, range(3), 1)
+    ingest(spec, systems(), "run-2")
+    assert view(spec).ids() == [0, 1, 2]
+
+
+def test_a_replay_isolates_too(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    topic = new_topic()
+    fast(topic, range(690, 710), 1)
+    ingest(topic.spec(), systems(), "run-1")
+    spec = topic.spec(transform=f"{TRANSFORMS}:raises_at_seven_hundred")
+    replay(spec, systems(), "run-2", Extent())
+    assert view(spec).ids() == [each for each in range(690, 710) if each != 700]
+    assert [r["offset"] for r in view(spec).dead_letters()] == [10]
+    assert view(spec).position() == {0: 20}
+
+
+def test_an_error_that_every_record_raises_is_not_the_records(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    fast(topic, range(40), 1)
+    spec = topic.spec(transform=f"{TRANSFORMS}:raises_always")
+    with pytest.raises(EveryRecordFailsError, match="10 records in a row failed one by one: ValueError: no 10 today"):
+        ingest(spec, systems(), "run-1", say=print)
+    assert len(view(spec).dead_letters()) == 10
+    assert view(spec).rows() == []
+
+
+def test_what_is_known_to_be_a_system_is_never_a_records_fault(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    fast(topic, range(40), 1)
+    spec = topic.spec(transform=f"{TRANSFORMS}:cannot_connect")
+    with pytest.raises(Exception, match="nobody answers"):
+        ingest(spec, systems(), "run-1", say=print)
+    assert view(spec).dead_letters() == []
+    assert view(spec).position() == {}
+
+
+def test_a_transform_that_asks_for_a_column_which_is_not_there_is_no_records_fault(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    fast(topic, range(3), 1)
+    spec = topic.spec("other bigint", transform=f"{TRANSFORMS}:with_tenfold")
+    with pytest.raises(AnalysisException, match="`id` cannot be resolved"):
+        ingest(spec, systems(), "run-1")
+    assert view(spec).dead_letters() == []
