@@ -38,6 +38,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.ingest.wanted import SchemaRefusedError
 from kafka_lake.kafka.offsets import Position, Watermarks
 from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
+from kafka_lake.lake.tables import drop_if_unused
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ class Run:
     commits: list[Commit] = field(init=False, default_factory=list)
     committed: int = field(init=False, default=0)
     position: Position | None = field(init=False, default=None)
+    _missing: set[tuple[str, str]] = field(init=False, default_factory=set)
     _borne: tuple[int, int] = field(init=False, default=(0, 0))
     _reported: float = field(init=False, default_factory=time.monotonic)
 
@@ -170,15 +172,20 @@ class Run:
             sleep=self.sleep,
             reraise=True,
         )
-        done = retrying(
-            lambda: call(
-                self.systems.retry,
-                self.say,
-                f"Topic {self.spec.topic}",
-                lambda: self._commit(next_plan, reading, published),
-                self.sleep,
+        try:
+            done = retrying(
+                lambda: call(
+                    self.systems.retry,
+                    self.say,
+                    f"Topic {self.spec.topic}",
+                    lambda: self._commit(next_plan, reading, published),
+                    self.sleep,
+                )
             )
-        )
+        except Exception:
+            self._drop_unused()
+            raise
+        self._missing.clear()
         if done is None:
             return None
         commit, todo = done
@@ -189,6 +196,15 @@ class Run:
         self._mirror(commit.after)
         self.on_commit(commit, todo)
         return commit
+
+    def _drop_unused(self) -> None:
+        for identifier in sorted(self._missing):
+            try:
+                if drop_if_unused(self.systems.catalog, identifier):
+                    self.say(f"Table {'.'.join(identifier)} is dropped again: it was made for this run, and is empty.")
+            except Exception as error:
+                # What led here must not be hidden; an empty table is no harm to the next run.
+                self.say(f"Table {'.'.join(identifier)}, which is empty, is left behind: {error}")
 
     @property
     def _wait(self) -> wait_base:
@@ -240,6 +256,9 @@ class Run:
         if todo is None:
             return None
         records = reading(todo)
+        if state is None:
+            sought = (spec.identifier, spec.dead_letter_table)
+            self._missing |= {each for each in sought if systems.catalog.table(each) is None}
         if state is None or state.head is None:
             create_table(spec, systems, records)
             self.on_step("table created")
