@@ -40,6 +40,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.ingest.wanted import SchemaRefusedError
 from kafka_lake.kafka.offsets import Position, Watermarks
 from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
+from kafka_lake.lake.tables import drop_if_unused
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ class Run:
     commits: list[Commit] = field(init=False, default_factory=list)
     committed: int = field(init=False, default=0)
     position: Position | None = field(init=False, default=None)
+    _missing: set[tuple[str, str]] = field(init=False, default_factory=set)
     _borne: tuple[int, int] = field(init=False, default=(0, 0))
     _reported: float = field(init=False, default_factory=time.monotonic)
     _search: Search = field(init=False, default_factory=Search)
@@ -188,10 +190,12 @@ class Run:
                 )
             except Exception as error:
                 if (part := self._part_of(error)) is None:
+                    self._drop_unused()
                     raise
                 self._search_on(part, error)
             else:
                 break
+        self._missing.clear()
         if done is None:
             return None
         commit, todo = done
@@ -203,6 +207,15 @@ class Run:
         self._mirror(commit.after)
         self.on_commit(commit, todo)
         return commit
+
+    def _drop_unused(self) -> None:
+        for identifier in sorted(self._missing):
+            try:
+                if drop_if_unused(self.systems.catalog, identifier):
+                    self.say(f"Table {'.'.join(identifier)} is dropped again: it was made for this run, and is empty.")
+            except Exception as error:
+                # What led here must not be hidden; an empty table is no harm to the next run.
+                self.say(f"Table {'.'.join(identifier)}, which is empty, is left behind: {error}")
 
     @property
     def _wait(self) -> wait_base:
@@ -287,6 +300,9 @@ class Run:
             return None
         todo = self._staging = self._search.next(todo)
         records = reading(todo)
+        if state is None:
+            sought = (spec.identifier, spec.dead_letter_table)
+            self._missing |= {each for each in sought if systems.catalog.table(each) is None}
         if state is None or state.head is None:
             create_table(spec, systems, records, todo.undecodable is not None)
             self.on_step("table created")
