@@ -83,6 +83,7 @@ class Report:
         large: Large records that it was given, left out or not.
         tombstones: Records without a value among them.
         failed: Records among them that became no row.
+        untimed: Records among them whose Kafka timestamp no table holds.
         oldest_ms: The least Kafka timestamp of its rows and tombstones, None if none has any.
         newest_ms: The greatest likewise.
         spans: Its rows by Kafka partition, in any order.
@@ -94,6 +95,7 @@ class Report:
     large: int = 0
     tombstones: int = 0
     failed: int = 0
+    untimed: int = 0
     oldest_ms: int | None = None
     newest_ms: int | None = None
     spans: tuple[Span, ...] = ()
@@ -398,6 +400,7 @@ def _counted(report: Report, batch: pa.RecordBatch, failed: pa.RecordBatch) -> R
         records=report.records + len(batch),
         tombstones=report.tombstones + batch.column("value").null_count,
         failed=report.failed + len(failed),
+        untimed=report.untimed + batch.column("timestamp").null_count,
         oldest_ms=min(oldest, default=None),
         newest_ms=max(newest, default=None),
     )

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from kafka_lake.executors.json_values import FIRST_MICROS, LAST_MICROS
 from kafka_lake.ingest.plan import Plan
 
 RECORDS_A_SPLIT = 100_000
@@ -31,7 +33,8 @@ def read(spark: SparkSession, options: Mapping[str, str], plan: Plan, topic: str
         topic: The topic's name.
 
     Returns:
-        A lazy frame. Evaluating it fails if an offset in the ranges is gone (``failOnDataLoss``).
+        A lazy frame; times outside of the years 0001 to 9999, which no reader of a table holds, are null. Evaluating it
+        fails if an offset in the ranges is gone (``failOnDataLoss``).
     """
     reader: Any = spark.read.format("kafka").options(**{**_TUNED, **options})
     if max((len(r) for r in plan.ranges), default=0) > RECORDS_A_SPLIT:
@@ -39,7 +42,7 @@ def read(spark: SparkSession, options: Mapping[str, str], plan: Plan, topic: str
         splits = len(plan.ranges) + plan.records_at_most // RECORDS_A_SPLIT
         reader = reader.option("minPartitions", str(splits))
     partitions = [r.partition for r in plan.ranges]
-    return (
+    frame: DataFrame = (
         reader.option("assign", json.dumps({topic: partitions}))
         .option("startingOffsets", json.dumps({topic: {str(r.partition): r.start for r in plan.ranges}}))
         .option("endingOffsets", json.dumps({topic: {str(r.partition): r.end for r in plan.ranges}}))
@@ -47,3 +50,5 @@ def read(spark: SparkSession, options: Mapping[str, str], plan: Plan, topic: str
         .option("failOnDataLoss", "true")
         .load()
     )
+    micros = F.unix_micros("timestamp")
+    return frame.withColumn("timestamp", F.when(micros.between(FIRST_MICROS, LAST_MICROS), F.col("timestamp")))

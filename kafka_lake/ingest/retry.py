@@ -105,6 +105,8 @@ _SYSTEM_CAUSE = re.compile(
     r"|org\.apache\.kafka\.|failOnDataLoss|org\.apache\.iceberg\.exceptions\.|org\.apache\.hadoop\.fs\."
     r"|java\.(?:net\.\w+|sql\.SQL\w*|io\.(?:\w*IO|FileNotFound))Exception|software\.amazon\.awssdk"
     r"|java\.util\.concurrent\.TimeoutException|InterruptedException|ExecutorLostFailure|FetchFailed"
+    # What no record can bring about: Spark is asked for what isn't there.
+    r"|UNRESOLVED_|PARSE_SYNTAX_ERROR"
     r"|stopped SparkContext|SparkContext was shut down|ModuleNotFoundError|ImportError"
     # A service that user code asks, and memory.
     r"|\bConnection\w*Error\b|\bTimeoutError\b|\bMemoryError\b"

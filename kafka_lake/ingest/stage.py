@@ -332,8 +332,15 @@ def stage(
         decoder.seen(counts),
         counts.get("oldest_ms"),
         counts.get("newest_ms"),
-        decoder.unkept(),
+        {**decoder.unkept(), **_untimed(spec, counts.get("untimed", 0))},
     )
+
+
+def _untimed(spec: TopicTable, count: int) -> dict[str, str]:
+    if not count:
+        return {}
+    where = f"{spec.metadata_column}.timestamp" if spec.metadata_column else "Kafka's timestamp"
+    return {where: f"{count} records have a Kafka timestamp outside of the years 0001 to 9999, which is null here"}
 
 
 def _evolve(spec: TopicTable, state: TableState, rows: T.StructType, want: Wanted) -> tuple[Change, ...]:

@@ -467,3 +467,21 @@ def test_a_first_run_that_fails_leaves_no_empty_tables(
             ingest(replace(mended, max_dead_letters=0), systems(), "run-3")
         assert view(mended).ids() == [1]
         assert len(view(mended).dead_letters()) == 1
+
+
+def test_a_time_that_no_table_holds_is_null_and_named(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+    # Brokers refuse such times by default, but for those before 3.6.
+    topic = new_topic(1, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    # Microseconds where milliseconds belong: the year 57,973.
+    for stamp in (1_767_323_045_000, 1_767_323_045_000_000):
+        topic.send({"id": stamp}, timestamp_ms=stamp)
+    for arrow in (True, False):
+        spec = TopicTable(topic.name, "it", f"{topic.table}_{arrow}".lower(), "id bigint", arrow=arrow)
+        (commit,) = ingest(spec, systems(), "run").commits
+        times = {row["id"]: row["_kafka"]["timestamp"] for row in view(spec).rows()}
+        assert {stamp: time and time.year for stamp, time in times.items()} == {
+            1_767_323_045_000: 2026,
+            1_767_323_045_000_000: None,
+        }
+        (finding,) = [each for each in commit.findings if each.check == "schema_evolution"]
+        assert [(note.column, note.what) for note in finding.changes] == [("_kafka.timestamp", "not kept")]

@@ -77,7 +77,7 @@ def test_a_batch_of_tombstones_is_no_row() -> None:
 
 
 def test_a_report_arrives_as_it_was_sent() -> None:
-    report = Report((), 7, 1, 2, 3, None, None, (Span(0, 4, 5, 9),), ("seen",))
+    report = Report((), 7, 1, 2, 3, 4, None, None, (Span(0, 4, 5, 9),), ("seen",))
     assert loaded(_dumped(report)) == report
 
 

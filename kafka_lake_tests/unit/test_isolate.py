@@ -116,6 +116,7 @@ def test_what_a_record_may_have_done(error: Exception) -> None:
 @pytest.mark.parametrize(
     "error",
     [
+        AnalysisException("[UNRESOLVED_COLUMN] A column with name `observed` cannot be resolved."),
         errors.KafkaError("no answer"),
         errors.AuditFailedError("a gate"),
         errors.TableError("has rows"),

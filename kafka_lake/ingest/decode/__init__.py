@@ -30,7 +30,7 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
         WRONG_TYPE: "The value of a field doesn't fit the type of its column.",
         NULL_IN_REQUIRED_COLUMN: "A column that must not be null is null in the value, or missing from it.",
         TOO_LARGE: "The value has more bytes than the topic's limit; it was not parsed.",
-        TOO_DEEP: "The value is nested deeper than 64 levels, which no columns can be inferred from.",
+        TOO_DEEP: "The value has more than 64 levels of objects and arrays.",
         BAD_KEY: "The value is well, but the key doesn't decode; the message says why.",
         TRANSFORM_FAILED: "The record was decoded, and the topic's transform refused it.",
         UNDECODABLE: "The record alone makes its batch fail; the message says how.",

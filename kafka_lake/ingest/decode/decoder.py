@@ -119,6 +119,7 @@ def batch_metrics(decoder: Decoder, max_record_bytes: int | None = None) -> list
         F.count(F.lit(1)).alias("records"),
         F.count_if(F.col("value").isNull()).alias("tombstones"),
         F.count_if(failed.isNotNull()).alias("failed"),
+        F.count_if(F.col("timestamp").isNull()).alias("untimed"),
         F.unix_millis(F.min(timed)).alias("oldest_ms"),
         F.unix_millis(F.max(timed)).alias("newest_ms"),
         *decoder.metrics(max_record_bytes),

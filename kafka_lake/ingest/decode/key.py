@@ -60,16 +60,14 @@ class Keyed:
         frame = self.value.decode(records, values, max_record_bytes=max_record_bytes, messages=messages)
         outcome = ("decoded", "error_class", "error_message")
         observed = [name for name in (OBSERVED,) if name in frame.columns]
-        kept = [*records.columns, *observed]
-        frame = frame.select(*kept, F.struct(*outcome).alias(_VALUE))
+        frame = frame.select(*records.columns, F.struct(*outcome, *observed).alias(_VALUE))
         keys: Target | None = None
         if known:
             kind = target.columns[self.column].dataType
             plain = not isinstance(kind, T.StructType)
             keys = Target(T.StructType([T.StructField(COLUMN, kind)])) if plain else target.part(self.column)
             swapped = frame.withColumn(_KEY, F.col("value")).withColumn("value", F.col("key"))
-            decoded = self.key.decode(swapped.drop(*observed), keys, messages=messages)
-            frame = decoded.withColumn("value", F.col(_KEY))
+            frame = self.key.decode(swapped, keys, messages=messages).withColumn("value", F.col(_KEY))
             key = F.col("decoded").getField(COLUMN) if plain else F.col("decoded")
         else:
             frame = frame.select("*", *[F.lit(None).cast("string").alias(name) for name in outcome[1:]])
@@ -83,7 +81,8 @@ class Keyed:
         bad_key = F.when(F.col("value").isNotNull() & F.col("error_class").isNotNull(), F.lit(BAD_KEY))
         said = F.concat(F.lit("The key: "), F.coalesce("error_message", "error_class"))
         return frame.select(
-            *kept,
+            *records.columns,
+            *(value.getField(name).alias(name) for name in observed),
             F.when(value.getField("decoded").isNotNull(), row).alias("decoded"),
             F.coalesce(bad_value, bad_key).alias("error_class"),
             F.coalesce(value.getField("error_message"), F.when(bad_key.isNotNull() & bad_value.isNull(), said)).alias(
