@@ -1,6 +1,7 @@
 """The command line, ``kafka-lake …``. Decides nothing: each command calls one function and shows what it returns."""
 
 import json
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,12 +13,19 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
+from kafka_lake import cli_kafka
+from kafka_lake.cli_log import log_to_file, log_to_terminal
+from kafka_lake.demo.running import running
 from kafka_lake.errors import KafkaLakeError
+from kafka_lake.home import home
 
 # Engines, clients and Dagster take seconds to import: each command imports what it needs, so that help is instant.
 
+_STARTING = ("demo", "up")
 _out = Console()
 _err = Console(stderr=True)
+
+_OWN_PROCESS = object()
 
 
 class _Group(TyperGroup):
@@ -27,21 +35,45 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except KafkaLakeError as error:
-            _err.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
-            raise typer.Exit(1) from None
+            told = str(error)
+            logging.getLogger(__name__).info("The command failed", exc_info=error)
+        except Exception as error:
+            from kafka_lake.ingest.sentence import sentence
+
+            told = sentence(error) or ""
+            if not told:
+                raise
+            logging.getLogger(__name__).warning("The command failed", exc_info=error)
+        _err.print(f"[bold red]Error:[/] {escape(told)}", soft_wrap=True, highlight=False)
+        raise typer.Exit(1)
 
 
 app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
     rich_markup_mode="markdown",
+    # Its traces show the values of variables, passwords among them.
+    pretty_exceptions_enable=False,
     help="Kafka topics become Apache Iceberg tables, exactly once, under Dagster.",
 )
 
+app.add_typer(cli_kafka.app, name="topic")
+
 
 @app.callback()
-def _load_environment() -> None:
+def _prepare(
+    ctx: typer.Context,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", envvar="KAFKA_LAKE_VERBOSE", help="Show what libraries and servers log.")
+    ] = False,
+) -> None:
     load_dotenv(".env")
+    if ctx.invoked_subcommand not in _STARTING and (stack := running()):
+        stack.use()
+    if verbose:
+        log_to_terminal()
+    elif ctx.obj is _OWN_PROCESS:
+        log_to_file()
 
 
 @app.command()
@@ -88,7 +120,7 @@ def ingest(topic: Topic) -> None:
     from kafka_lake.status import collect
 
     specs = topic_tables(topic)
-    with systems_at_hand(_err.print) as systems:
+    with systems_at_hand(_err.print, with_spark=True) as systems:
         for spec, before in zip(specs, collect(specs, systems.cluster, systems.catalog), strict=True):
             with followed(topic, _err, before.lag) as hooks:
                 report = pipeline.ingest(spec, systems, str(uuid4()), None, hooks.on_commit, hooks.on_step, hooks.say)
@@ -96,21 +128,33 @@ def ingest(topic: Topic) -> None:
 
 
 @app.command()
-def status(topic: AnyTopic = None, as_json: AsJson = False) -> None:
-    """Show per topic and partition how far its table is."""
+def status(
+    topic: AnyTopic = None,
+    as_json: AsJson = False,
+    wait: Annotated[
+        str | None, typer.Option(help="Wait until the tables have all records, for so long at most: 90s, 5m.")
+    ] = None,
+) -> None:
+    """Show per topic and partition how far its table is; exit code 1 if that can't be told, or --wait was in vain."""
     from kafka_lake.cli_render import status_table
     from kafka_lake.cli_topics import systems_at_hand, topic_tables
-    from kafka_lake.status import collect
+    from kafka_lake.durations import seconds_of
+    from kafka_lake.status import awaited, collect
 
+    seconds = None if wait is None else seconds_of(wait)
     specs = topic_tables(topic)
     with systems_at_hand(_err.print) as systems:
-        found = collect(specs, systems.cluster, systems.catalog)
+        if seconds is None:
+            found = collect(specs, systems.cluster, systems.catalog)
+        else:
+            with _err.status("Waiting for the tables"):
+                found = awaited(specs, systems.cluster, systems.catalog, seconds)
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
     else:
         for each in found:
             _out.print(status_table(each))
-    if any(each.error for each in found):
+    if any(each.error or (wait and each.lag) for each in found):
         raise typer.Exit(1)
 
 
@@ -139,7 +183,7 @@ def dead_letters(
 
     specs = topic_tables(topic)
     told: list[dict[str, Any]] = []
-    with systems_at_hand(_err.print, with_broker=replay) as systems:
+    with systems_at_hand(_err.print, with_broker=replay, with_spark=replay) as systems:
         for spec in specs:
             if replay:
                 with followed(topic, _err) as hooks:
@@ -180,7 +224,7 @@ def replay(
     specs = topic_tables(topic)
     if not (start or end or chosen or yes):
         _agree(f"Read all of topic {topic} again?")
-    with systems_at_hand(_err.print) as systems:
+    with systems_at_hand(_err.print, with_spark=True) as systems:
         for spec in specs:
             with followed(topic, _err) as hooks:
                 report = again.replay(spec, systems, str(uuid4()), extent, hooks.on_commit, hooks.on_step, hooks.say)
@@ -206,7 +250,7 @@ def reset(
 
     chosen = partitions_of(partitions)
     specs = topic_tables(topic)
-    with systems_at_hand(_err.print) as systems:
+    with systems_at_hand(_err.print, with_spark=True) as systems:
         due = []
         for spec in specs:
             plan = again.plan_reset(spec, systems, to, chosen)
@@ -267,7 +311,8 @@ def schema(
     specs = topic_tables(topic)
     refused = False
     told: list[Any] = []
-    with systems_at_hand(_err.print, with_broker=not history and sample > 0) as systems:
+    looks = not history and sample > 0
+    with systems_at_hand(_err.print, with_broker=looks, with_spark=looks) as systems:
         for spec in specs:
             if history:
                 versions = cli_schema.history_of(spec, systems)
@@ -285,6 +330,66 @@ def schema(
         typer.echo(json.dumps(told, indent=2))
     if refused:
         raise typer.Exit(1)
+
+
+@app.command()
+def reload() -> None:
+    """Have the Dagster that `kafka-lake up` runs load its definitions again; the sensor then starts what is new."""
+    from kafka_lake.cli_topics import topic_tables
+    from kafka_lake.demo.runs import reload_definitions
+
+    stack = running()
+    if stack is None or not stack.ui_url:
+        raise KafkaLakeError(
+            f"No local stack with Dagster runs in {home()}.",
+            "`kafka-lake up` starts one. The UI of a Dagster of your own has the button Reload definitions.",
+        )
+    # What is wrong with them is told with file and line here.
+    specs = topic_tables()
+    with _err.status("Loading definitions"):
+        reload_definitions(stack.ui_url)
+    _out.print(f"Dagster has loaded the tables of {len(specs)} topics:", highlight=False)
+    for spec in specs:
+        _out.print(f"  {stack.ui_url}/assets/{'/'.join(spec.identifier)}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def query(
+    topic: Topic,
+    sql: Annotated[
+        str, typer.Argument(metavar="SQL", help='A query in Spark\'s SQL, as in "SELECT count(*) FROM this".')
+    ],
+    limit: Annotated[int, typer.Option(min=1, help="Rows to show at most.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Query a topic's table, which goes by its own name and as this; other tables by namespace.table. Reads only."""
+    from kafka_lake import cli_query
+    from kafka_lake.cli_topics import systems_at_hand, topic_tables
+
+    spec = topic_tables(topic)[0]
+    with systems_at_hand(_err.print, with_broker=False) as systems, _err.status("Asking Spark"):
+        answer = cli_query.ask(spec, systems, sql, limit, as_json)
+    if as_json:
+        typer.echo(cli_query.answer_json(answer.rows))
+    else:
+        _out.print(cli_query.answer_table(answer))
+
+
+@app.command()
+def env(
+    secrets: Annotated[bool, typer.Option("--secrets", help="With passwords, keys and tokens.")] = False,
+) -> None:
+    """Print the variables by which other tools find the same brokers, catalog and Spark.
+
+    In a shell: eval "$(kafka-lake env)"
+    """
+    from kafka_lake import cli_env
+    from kafka_lake.cli_topics import systems_at_hand
+
+    with systems_at_hand(_err.print, with_broker=False) as systems:
+        found = cli_env.variables(systems.catalog, systems.cluster.bootstrap_servers)
+    for line in cli_env.lines(found, secrets):
+        typer.echo(line)
 
 
 @app.command()
@@ -334,4 +439,4 @@ def doctor() -> None:
 
 def main() -> None:
     """Run the command line."""
-    app()
+    app(obj=_OWN_PROCESS)

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,10 +16,11 @@ from rich.text import Text
 
 from kafka_lake import cli_topics
 from kafka_lake.cli_render import printable
-from kafka_lake.discover import Discovered, Document, discover, documents, topics_of, write
+from kafka_lake.discover import Discovered, Document, discover, documents, times_of, topics_of, write
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.guess import Guess
 from kafka_lake.json_columns import Column
+from kafka_lake.partition_keys import register
 
 _COLUMNS = 12
 _TYPE_LENGTH = 40
@@ -69,7 +70,10 @@ def run(request: Request, out: Console, err: Console) -> bool:
         )
     specs = cli_topics.topic_tables()
     left_out = 0
-    with cli_topics.systems_at_hand(err.print) as systems, err.status("Looking at topics") as working:
+    with (
+        cli_topics.systems_at_hand(err.print, with_catalog=False) as systems,
+        err.status("Looking at topics") as working,
+    ):
         topics: Sequence[str] = list(dict.fromkeys(request.topics))
         if not topics:
             topics, left_out = topics_of(systems.cluster, request.internal)
@@ -87,12 +91,19 @@ def run(request: Request, out: Console, err: Console) -> bool:
     chosen = _chosen(found) if asks else found
     planned = documents(chosen, specs, request.into or cli_topics.FOLDER) if request.write else []
     write(planned)
+    _register({each.topic for each in planned}, found, err)
     if request.as_json:
         written = {each.topic: str(each.path) for each in planned}
         typer.echo(json.dumps([{**asdict(each), "written": written.get(each.topic)} for each in found], indent=2))
     elif request.write:
         out.print(*written_lines(planned), sep="\n", soft_wrap=True, highlight=False, markup=False)
     return not any(each.error for each in found)
+
+
+def _register(topics: Collection[str], found: Sequence[Discovered], err: Console) -> None:
+    """Tell Dagster of the partitions of topics that it loads from now on."""
+    if topics:
+        register({each.topic: range(each.partitions) for each in found if each.topic in topics}, err.print)
 
 
 def discovered_blocks(found: Sequence[Discovered], whole: bool = False) -> list[RenderableType]:
@@ -146,6 +157,8 @@ def _add_guess(grid: Table, part: str, guess: Guess, whole: bool) -> None:
 
 def _notes(found: Discovered) -> list[str]:
     notes = []
+    if times := times_of(found.value):
+        notes.append(f"text that is a time: {escape(printable(', '.join(times)))}; infer_timestamps makes it one")
     if found.tombstones:
         notes.append(f"{found.tombstones:,} of {found.sampled:,} sampled records are tombstones")
     if found.cleanup_policy and "compact" in found.cleanup_policy:
@@ -187,7 +200,7 @@ def written_lines(planned: Sequence[Document]) -> list[str]:
     commands = {
         f"kafka-lake schema {planned[0].topic}": "shows what the first run would make of its records",
         "dg check defs": "finds what is wrong with documents",
-        "kafka-lake up": "shows them in Dagster's UI, where a sensor runs them",
+        "kafka-lake reload": "has the Dagster of `kafka-lake up` load them; its sensor starts the first run",
     }
     width = max(map(len, commands))
     return [*lines, "Change them as you like; then", *(f"  {c:{width}}  {what}" for c, what in commands.items())]

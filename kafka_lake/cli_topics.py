@@ -5,11 +5,12 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import yaml
 from dagster import BetaWarning
+from dagster.components.resolved.errors import ResolutionException
 from dagster_shared.error import DagsterUnresolvableSymbolError
 from pydantic import ValidationError
 from pyspark.logger import PySparkLogger
@@ -22,15 +23,21 @@ from kafka_lake.demo.stack import broker_at_hand
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.partition_keys import register_topics
 from kafka_lake.spark.resource import SparkResource
 
 FOLDER = Path(kafka_lake.definitions.__file__).parent / "defs"
 
 _AT = re.compile(r"^`?(?P<where>.*?) at (?P<file>.+):(?P<line>\d+)`?$")
 _COMPONENT = re.compile(r"component (?P<folder>\S+?)\[(?P<document>\d+)\]")
+_TEMPLATE = re.compile(
+    r"(?P<file>.+):(?P<line>\d+) - attributes\.(?P<where>\S+)\n.*?^\s*\|?\s*\^ (?P<problem>[^\n]+)",
+    re.DOTALL | re.MULTILINE,
+)
 _SETTING = re.compile(r"^(?P<name>\w+):")
 _SYMBOL = re.compile(r"`(?P<module>[\w.]+)`(?: has no attribute `(?P<name>\w+)`)?")
 
@@ -59,16 +66,36 @@ def topic_tables(topic: str | None = None) -> list[TopicTable]:
     return chosen
 
 
-@contextmanager
-def systems_at_hand(say: Callable[[str], None], with_broker: bool = True) -> Iterator[Systems]:
-    """Run the block with what its runs work with, as the definitions configure it; Spark is stopped behind it.
-
-    Args:
-        say: Called with a line for the user when an embedded broker is started.
-        with_broker: Have the embedded broker up, if that is the configured cluster; not needed for tables alone.
+def configured_cluster() -> KafkaCluster:
+    """Return the cluster of the definitions.
 
     Raises:
         ConfigurationError: If the definitions can't be loaded.
+    """
+    with _loading():
+        resources = defs().resources or {}
+    kafka: KafkaResource = resources.get("kafka") or KafkaResource()
+    return kafka.cluster()
+
+
+@contextmanager
+def systems_at_hand(
+    say: Callable[[str], None], with_broker: bool = True, with_catalog: bool = True, with_spark: bool = False
+) -> Iterator[Systems]:
+    """Run the block with what its runs work with, as the definitions configure it; Spark is stopped behind it.
+
+    What is needed is asked once before, so that a command ends within seconds where one of them isn't there. What
+    fails later is tried again as often as in any run. After the block, unless it failed, Dagster knows the partitions
+    of all topics that could be asked.
+
+    Args:
+        say: Called with a line for the user when an embedded broker is started.
+        with_broker: Brokers are needed: the embedded one is started, if that is the configured cluster.
+        with_catalog: The catalog is needed.
+        with_spark: Spark is needed, and must answer if it is a Connect server.
+
+    Raises:
+        KafkaLakeError: If the definitions can't be loaded, or what is needed doesn't answer.
     """
     with _loading():
         resources = defs().resources or {}
@@ -79,11 +106,17 @@ def systems_at_hand(say: Callable[[str], None], with_broker: bool = True) -> Ite
     # What Spark refuses becomes an error of ours; PySpark would log the JVM's stack trace before it.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
-        if with_broker:
-            with broker_at_hand(Ports.from_env(), say):
-                yield build_systems(kafka, catalog, spark, registry)
-        else:
-            yield build_systems(kafka, catalog, spark, registry)
+        with broker_at_hand(Ports.from_env(), say) if with_broker else nullcontext():
+            systems = build_systems(kafka, catalog, spark, registry)
+            if with_broker:
+                systems.cluster.check()
+            if with_catalog:
+                systems.catalog.check()
+            if with_spark:
+                spark.check()
+            yield systems
+            if with_broker:
+                register_topics(topic_tables(), systems.cluster, say)
     finally:
         spark.stop()
 
@@ -120,8 +153,13 @@ def explanation(error: BaseException, folder: Path) -> ConfigurationError | None
             return _broken(Path(mark.name), mark.line + 1, f"no YAML: {problem}")
         if isinstance(each, ValidationError) and (found := _refused_settings(each, document)):
             return found
+        if isinstance(each, ResolutionException) and (template := _TEMPLATE.match(str(each))):
+            file, line = Path(template["file"]), int(template["line"])
+            return _broken(file, line, f"{template['where']}: {template['problem'].strip()}")
         if isinstance(each, DagsterUnresolvableSymbolError) and (found := _unknown_type(each, folder)):
             return found
+        if isinstance(each, ConfigurationError):
+            return each
     return _in_python(chain, folder) or _empty_document(chain, folder)
 
 

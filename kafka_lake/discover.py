@@ -230,6 +230,7 @@ def document(found: Discovered) -> str:
     parts = [
         _comment(_explanation(found)) + _dumped({"type": "kafka_lake.KafkaTopicTable"}),
         _dumped({"attributes": attributes}),
+        *_times(found.value),
         *(_comment([what], "  ") + _dumped(settings, "  # ") for what, settings in _suggestions(found)),
     ]
     return "\n".join(parts)
@@ -248,14 +249,23 @@ def _explanation(found: Discovered) -> list[str]:
     return lines
 
 
+def times_of(value: Guess) -> list[str]:
+    """Return the columns of which the setting ``infer_timestamps`` makes columns of times."""
+    return [column.name for column in value.columns if column.time] if value.format == "json" else []
+
+
+def _times(value: Guess) -> Iterator[str]:
+    if times := times_of(value):
+        why = f"Text that was a time in every record sampled becomes a column of times: {', '.join(times)}."
+        yield _comment([why], "  ") + _dumped({"infer_timestamps": True}, "  ")
+
+
 def _suggestions(found: Discovered) -> Iterator[tuple[str, dict[str, Any]]]:
     """Give what else may be set: in words, and as settings."""
     value, key = found.value, found.key
-    times = [column.name for column in value.columns if column.time]
-    if value.format == "json" and times:
-        yield f"For columns of times instead of text ({', '.join(times)}):", {"infer_timestamps": True}
     if value.format == "json" and (declaration := _declaration(value.columns)):
-        yield "For columns as declared, instead of inferred from the records:", {"schema": declaration}
+        instead = ", infer_timestamps among them" if times_of(value) else ""
+        yield f"For columns as declared, instead of inferred from the records{instead}:", {"schema": declaration}
     if key.format == "json" and (declaration := _declaration(key.columns)):
         yield "For a column of the keys:", {"key_format": "json", "key_schema": declaration}
     elif key.format not in (None, "json", "bytes"):

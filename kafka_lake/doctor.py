@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from uuid import uuid4
 
+from kafka_lake.errors import KafkaLakeError
+from kafka_lake.ingest.retry import headline
 from kafka_lake.kafka.registry import SchemaRegistry, properties_from_env
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.catalog import LakeCatalog
@@ -67,10 +69,11 @@ def _examine(part: str, examination: Callable[[], str], remedy: str, say: Callab
     say(part)
     try:
         return Diagnosis(part, True, examination(), "")
+    except KafkaLakeError as error:
+        return Diagnosis(part, False, error.message, error.remedy or remedy)
     except Exception as error:
         # Whatever any of the libraries below raises is a finding, not a failure of the examination.
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        return Diagnosis(part, False, lines[0], remedy)
+        return Diagnosis(part, False, headline(error), remedy)
 
 
 def _java() -> str:
@@ -97,8 +100,7 @@ def _open_catalog() -> LakeCatalog:
 
 def _catalog() -> str:
     catalog = _open_catalog()
-    namespaces = catalog.pyiceberg.list_namespaces()
-    return f"{catalog.name} ({catalog.type}), {len(namespaces)} namespaces"
+    return f"{catalog.name} ({catalog.type}), {catalog.check()} namespaces"
 
 
 def _warehouse() -> str:

@@ -47,6 +47,18 @@ class UnknownSchemaError(RegistryError):
     """The registry has no such schema, or none in a language known here. It is up and asking again is in vain."""
 
 
+class CatalogError(KafkaLakeError):
+    """The catalog didn't answer, or is overtaxed. What was asked for may be asked for again."""
+
+
+class CatalogRefusedError(CatalogError):
+    """The catalog refuses this client, or can't be used as configured. Asking again is in vain until that is mended."""
+
+
+class EngineUnavailableError(KafkaLakeError):
+    """The Spark Connect server doesn't answer. Nothing has been done; asking again is safe."""
+
+
 class SchemaNotSupportedError(KafkaLakeError):
     """A schema is invalid, or has a type that no table can have. Nothing has been staged."""
 

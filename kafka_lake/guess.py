@@ -182,7 +182,9 @@ def _unwritten(contents: Sequence[bytes], part: Part) -> Guess:
     values = [json_value(content) for content in contents]
     nouns = Counter(_noun(content, value) for content, value in zip(contents, values, strict=True))
     evidence = _told(dict(nouns.most_common()), part)
-    if _few(others := len(contents) - nouns[_OBJECTS], contents):
+    others = len(contents) - nouns[_OBJECTS]
+    # Nothing else looks like a JSON object by chance. What isn't one, truncated records for instance, is set apart.
+    if others < nouns[_OBJECTS]:
         columns = columns_of(value for value in values if isinstance(value, dict))
         return Guess("json", evidence, columns, _strays(others, part))
     if nouns[_ARRAYS] == len(contents) and part == "value":

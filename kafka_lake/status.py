@@ -1,5 +1,6 @@
 """How far each topic's table is, from brokers and catalog, as plain data. No Spark, no Dagster, no scan."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +13,8 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Watermarks, lag
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import TableState, read_state, row_count
+
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,28 @@ def collect(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCat
     """
     answers = cluster.watermarks(spec.topic for spec in specs)
     return [_status(spec, answers[spec.topic], catalog) for spec in specs]
+
+
+def awaited(
+    specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCatalog, seconds: float
+) -> list[TopicStatus]:
+    """Return the status of every topic given once no table lags, or when the time is over.
+
+    Args:
+        specs: The topics and their tables.
+        cluster: Where the topics are.
+        catalog: Where the tables are.
+        seconds: How long to wait at most.
+
+    Raises:
+        KafkaLakeError: As `collect`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        found = collect(specs, cluster, catalog)
+        if not any(each.lag for each in found) or time.monotonic() > deadline:
+            return found
+        time.sleep(_POLL_SECONDS)
 
 
 def _status(spec: TopicTable, now: Watermarks | KafkaLakeError, catalog: LakeCatalog) -> TopicStatus:

@@ -152,6 +152,13 @@ class View:
                 prints.append(None)
         return tuple(prints)
 
+    def call(self, procedure: str, **arguments: str) -> str:
+        """Return the statement that calls one of Iceberg's procedures for the topic's table."""
+        return self.catalog.call(procedure, self.spec.identifier, **arguments)
+
+    def sql_name(self) -> str:
+        return self.catalog.spark_name(self.spec.identifier)
+
     def assert_exactly_once(self, ledger: Sequence[Sent], position: Mapping[int, int] | None = None) -> None:
         """Assert that every produced record with a value is once in the table or once in the dead letters."""
         held = Counter((r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in self.rows())
@@ -266,9 +273,11 @@ def new_topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Callabl
     address = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
     stem = re.sub(r"[^a-z0-9]+", "_", request.node.name.lower()).strip("_")[:40]
 
-    def create(partitions: int = 1, **config: str) -> Topic:
+    def create(partitions: int = 1, called: str | None = None, **config: str) -> Topic:
         table = f"{stem}_{uuid.uuid4().hex[:6]}"
-        topic = Topic(table.replace("_", "-"), table, AdminClient(address), Producer({**address, "linger.ms": 0}))
+        topic = Topic(
+            called or table.replace("_", "-"), table, AdminClient(address), Producer({**address, "linger.ms": 0})
+        )
         topic.create(partitions, **config)
         return topic
 

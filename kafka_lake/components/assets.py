@@ -1,6 +1,7 @@
 """A topic's share of the asset graph: the topic itself, its table below it, and the checks of the table."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -9,11 +10,13 @@ from zlib import crc32
 import dagster as dg
 from pydantic import Field
 
-from kafka_lake.components.dead_letters import build_dead_letter_assets, report_dead_letters
-from kafka_lake.components.keys import op_name, table_key, topic_key
+from kafka_lake.components.dead_letters import build_dead_letter_assets
+from kafka_lake.components.failures import as_failures
+from kafka_lake.components.keys import op_name, pool_name, table_key, topic_key
 from kafka_lake.components.making_way import makes_way
-from kafka_lake.components.metadata import LENGTHY, check_result, partition_metadata, run_metadata, topic_observation
-from kafka_lake.errors import AuditFailedError, KafkaLakeError
+from kafka_lake.components.metadata import check_result
+from kafka_lake.components.partitions import partitions_of
+from kafka_lake.components.reporting import Event, Reporter
 from kafka_lake.ingest.again import Extent, replay
 from kafka_lake.ingest.audit import CHECKS, GATES
 from kafka_lake.ingest.continuous import Continuous, Steadily
@@ -24,7 +27,6 @@ from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import lag
 from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
@@ -33,6 +35,9 @@ from kafka_lake.spark.resource import SparkResource
 SETTINGS = "kafka_lake/topic_table"
 _REPORT_SECONDS = 20.0
 TABLE_TAG = "kafka_lake/table"
+# Of runs that go on: until when they do. A catch-up run first reads all that was there when it began.
+CATCH_UP_TAG = "kafka_lake/catch_up_until"
+CONTINUOUS_TAG = "kafka_lake/continuous_until"
 
 _CHECK_DESCRIPTIONS = {
     "row_count": "Rows, dead letters and tombstones make up the records read.",
@@ -86,11 +91,6 @@ class IngestConfig(dg.Config):
         time_limit = self.keep_up_for * (1 - crc32(run_id.encode()) / 2**34)
         trigger = min(self.look_every, time_limit)
         return Continuous(trigger, time_limit, 0.0, None, max(_REPORT_SECONDS, trigger))
-
-
-def partitions_of(topic: str) -> dg.DynamicPartitionsDefinition:
-    """Return the partitions definition of a topic; its keys are Kafka partition numbers."""
-    return dg.DynamicPartitionsDefinition(name=f"kafka/{topic}")
 
 
 def build_systems(
@@ -166,7 +166,7 @@ def build_topic_assets(
         partitions_def=partitions_of(spec.topic),
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
-        pool=f"table_{spec.namespace}_{spec.table}",
+        pool=pool_name(spec),
     )
     def ingest_topic(
         context: dg.AssetExecutionContext,
@@ -176,21 +176,21 @@ def build_topic_assets(
         spark: SparkResource,
         registry: RegistryResource,
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
-        systems = build_systems(kafka, catalog, spark, registry, kept_session(spec))
-        try:
+        with as_failures():
+            systems = build_systems(kafka, catalog, spark, registry, kept_session(spec))
             if not context.selected_asset_keys:
                 yield from _check_published(context, spec, systems)
             elif continuous is not None and config.mode is Mode.incremental:
-                yield from _keep_up(context, _steadily(context, continuous, spec, systems), spec, systems)
+                reporter = Reporter(context, spec, systems)
+                yield from _keep_up(reporter, _steadily(reporter, continuous))
             elif staying := config.staying(context.run_id):
-                steadily = _steadily(context, staying, spec, systems)
+                reporter = Reporter(context, spec, systems)
+                steadily = _steadily(reporter, staying)
                 steadily.at_least = steadily.run.now
                 steadily.waited_for = partial(makes_way, context.instance, context.run_id, table.key)
-                yield from _keep_up(context, steadily, spec, systems)
+                yield from _keep_up(reporter, steadily)
             else:
                 yield from _materialize(context, config, spec, systems)
-        except KafkaLakeError as error:
-            raise dg.Failure(description=str(error), allow_retries=not isinstance(error, AuditFailedError)) from error
 
     if spec.dead_letters != "table":
         return [source, ingest_topic]
@@ -206,50 +206,33 @@ def _materialize(
             f"{commit.tombstones} tombstones from {commit.records} records; {plan.remaining} offsets to go."
         )
 
-    wanted = {int(key) for key in context.partition_keys}
+    reporter = Reporter(context, spec, systems)
     step, say, run_id = context.log.debug, context.log.warning, context.run_id
     try:
         if config.mode is Mode.replace:
-            extent = Extent(config.start, config.end, frozenset(wanted), config.keep_missing)
+            extent = Extent(config.start, config.end, reporter.chosen, config.keep_missing)
             report = replay(spec, systems, run_id, extent, on_commit=tell, on_step=step, say=say)
         else:
-            report = ingest(spec, systems, run_id, wanted, on_commit=tell, on_step=step, say=say)
+            report = ingest(spec, systems, run_id, reporter.chosen, on_commit=tell, on_step=step, say=say)
     except GateFailedError as error:
-        for finding in error.findings:
-            yield check_result(finding, table_key(spec))
+        yield from reporter.refused(error.findings)
         raise
-    yield _result(context, report, wanted, spec, systems)
+    yield from reporter.end(report)
 
 
-def _result(
-    context: dg.AssetExecutionContext, report: RunReport, wanted: set[int], spec: TopicTable, systems: Systems
-) -> dg.MaterializeResult:  # type: ignore[type-arg]
-    for partition in report.partitions():
-        if partition.partition in wanted:
-            context.add_asset_metadata(
-                partition_metadata(partition), asset_key=table_key(spec), partition_key=str(partition.partition)
-            )
-    if report.total("dead_letters") and spec.dead_letters == "table":
-        report_dead_letters(context.instance, spec, systems.catalog)
-    return dg.MaterializeResult(
-        asset_key=table_key(spec),
-        metadata=run_metadata(report, systems.catalog, spec),
-        check_results=[check_result(finding, table_key(spec)) for finding in report.findings()],
-    )
-
-
-def _steadily(context: dg.AssetExecutionContext, settings: Continuous, spec: TopicTable, systems: Systems) -> Steadily:
-    wanted = {int(key) for key in context.partition_keys}
+def _steadily(reporter: Reporter, settings: Continuous) -> Steadily:
+    context, chosen = reporter.context, reporter.chosen
     # What the log is told goes to the event log, where a line for each commit would be too many.
-    return Steadily(Run(spec, systems, context.run_id, say=context.log.warning), settings, wanted)
+    run = Run(reporter.spec, reporter.systems, context.run_id, say=context.log.warning)
+    return Steadily(run, settings, frozenset(run.now.partitions) if chosen is None else chosen)
 
 
-def _keep_up(
-    context: dg.AssetExecutionContext, steadily: Steadily, spec: TopicTable, systems: Systems
-) -> Iterator[Any]:
-    wanted = set(steadily.partitions)
+def _keep_up(reporter: Reporter, steadily: Steadily) -> Iterator[Any]:
+    context = reporter.context
+    tag = CONTINUOUS_TAG if steadily.at_least is None else CATCH_UP_TAG
+    context.instance.add_run_tags(context.run_id, {tag: _end(steadily.settings)})
     # Until all have one, Dagster takes what the run has not materialized yet for in progress.
-    silent = set(wanted)
+    silent = set(steadily.partitions)
     try:
         for report in steadily.reports():
             context.log.info(
@@ -257,62 +240,33 @@ def _keep_up(
                 f"{report.total('dead_letters')} dead letters in {report.seconds:.0f} s."
             )
             if steadily.ended is None:
-                yield from _interval(context, report, silent, spec, systems)
+                yield from reporter.interval(report, silent)
                 silent.clear()
     except Exception as error:
         if steadily.run.commits:
-            yield from _despite_an_error(context, steadily.run.report(), silent, spec, systems)
-        for finding in error.findings if isinstance(error, GateFailedError) else ():
-            yield check_result(finding, table_key(spec))
+            yield from _despite_an_error(reporter, steadily.run.report(), silent)
+        if isinstance(error, GateFailedError):
+            yield from reporter.refused(error.findings)
         raise
     context.log.info(f"The run ends: {steadily.ended}.")
     if steadily.stop.requested:
         if report.commits:
-            yield from _interval(context, report, silent, spec, systems)
+            yield from reporter.interval(report, silent)
         raise dg.DagsterExecutionInterruptedError("The run was asked to stop.")
-    yield _result(context, report, wanted, spec, systems)
+    yield from reporter.end(report)
 
 
-def _despite_an_error(
-    context: dg.AssetExecutionContext, report: RunReport, silent: set[int], spec: TopicTable, systems: Systems
-) -> list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+def _end(settings: Continuous) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=settings.time_limit)).isoformat(timespec="seconds")
+
+
+def _despite_an_error(reporter: Reporter, report: RunReport, silent: set[int]) -> list[Event]:
     try:
-        return list(_interval(context, report, silent, spec, systems))
+        return list(reporter.interval(report, silent))
     except Exception as error:
         # What failed the run, a catalog that is gone for instance, must not be hidden by what it fails here.
-        context.log.warning(f"{len(report.commits)} commits are published that can't be told of: {error}")
+        reporter.context.log.warning(f"{len(report.commits)} commits are published that can't be told of: {error}")
         return []
-
-
-def _interval(
-    context: dg.AssetExecutionContext, report: RunReport, silent: set[int], spec: TopicTable, systems: Systems
-) -> Iterator[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]:
-    """Give what Dagster shows of a run that goes on: only the partitions that had records, or that were silent yet."""
-    touched = {r.partition for commit in report.commits for r in commit.ranges} | silent
-    shown = [each for each in report.partitions() if each.partition in touched]
-    # The sensor leaves the topic alone while its run goes on.
-    yield topic_observation(spec, report.watermarks, lag(report.position, report.watermarks))
-    metadata = run_metadata(report, systems.catalog, spec)
-    figures = {key: value for key, value in metadata.items() if key not in LENGTHY}
-    for each in shown:
-        # Dagster takes what describes the table from the newest materialization: once is enough.
-        known = metadata if each is shown[-1] else figures
-        yield dg.AssetMaterialization(
-            table_key(spec), partition=str(each.partition), metadata={**known, **partition_metadata(each)}
-        )
-    if report.total("dead_letters") and spec.dead_letters == "table":
-        report_dead_letters(context.instance, spec, systems.catalog)
-    for finding in report.findings():
-        result = check_result(finding, table_key(spec))
-        yield dg.AssetCheckEvaluation(
-            asset_key=table_key(spec),
-            check_name=finding.check,
-            passed=result.passed,
-            metadata=result.metadata,
-            severity=result.severity,
-            description=result.description,
-            blocking=finding.check in GATES,
-        )
 
 
 def _check_published(

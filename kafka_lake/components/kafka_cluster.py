@@ -1,12 +1,12 @@
 """`type: kafka_lake.KafkaCluster`: the resources that all topics share, and the one sensor that watches them."""
 
-from typing import Any
-
 import dagster as dg
 from pydantic import ConfigDict, Field, field_validator
 
+from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
 from kafka_lake.components.replay_job import replay_dead_letters
 from kafka_lake.components.sensor import build_sensor
+from kafka_lake.components.text import Properties, Text
 from kafka_lake.durations import seconds_of
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.kafka.registry_resource import RegistryResource
@@ -24,17 +24,15 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
 
     model_config = ConfigDict(extra="forbid")
 
-    kafka_properties: dict[str, str] = Field(
-        default_factory=dict, description="librdkafka client properties; no secrets."
-    )
-    registry_properties: dict[str, str] = Field(
+    kafka_properties: Properties = Field(default_factory=dict, description="librdkafka client properties; no secrets.")
+    registry_properties: Properties = Field(
         default_factory=dict,
         description="Properties of confluent-kafka's SchemaRegistryClient, such as url; no secrets.",
     )
-    catalog_properties: dict[str, str] = Field(
+    catalog_properties: Properties = Field(
         default_factory=dict, description="Iceberg's standard catalog properties; no secrets."
     )
-    spark_config: dict[str, Any] = Field(default_factory=dict, description="Spark settings.")
+    spark_config: Properties = Field(default_factory=dict, description="Spark settings.")
     read_committed: bool = Field(default=True, description="Leave out aborted and open transactions.")
     retry_attempts: int = Field(default=6, ge=1, description="Attempts at whatever fails for a passing reason.")
     retry_max_seconds: float = Field(default=30.0, gt=0, description="Longest wait between two attempts.")
@@ -44,7 +42,7 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
         description="Seconds between two looks at the offsets. Under 5, which is the daemon's own interval, the sensor "
         "looks several times in a tick.",
     )
-    keep_up_for: str = Field(
+    keep_up_for: Text = Field(
         default="5m",
         description="A run that the sensor asked for goes on for so long at most: while records come, and no other run "
         "in Dagster's queue needs its place. 0s: it ends where the topic ended when the run began.",
@@ -61,7 +59,12 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
         return text
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Return resources, executor, sensor and job."""
+        """Return resources, executor, sensor and job.
+
+        Raises:
+            ConfigurationError: If two topics have a table in common.
+        """
+        refuse_shared_tables(context.component_tree.get_all_components(KafkaTopicTable))
         catalog = CatalogResource(properties=self.catalog_properties)
         return dg.Definitions(
             resources={

@@ -1,14 +1,16 @@
 """`type: kafka_lake.KafkaTopicTable`: a few lines of YAML become source asset, table asset and checks."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import dagster as dg
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
 
 from kafka_lake.components.assets import build_topic_assets
+from kafka_lake.components.keys import plain_name
+from kafka_lake.components.text import Limit, OptionalText, Properties, Text, TextList, TextMap
 from kafka_lake.durations import seconds_of
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.continuous import Continuous
@@ -25,9 +27,12 @@ from kafka_lake.ingest.topic_table import (
     dead_letter_limit,
 )
 from kafka_lake.lake.evolution import EvolutionMode, OnIncompatible
+from kafka_lake.lake.names import shortened
 from kafka_lake.lake.tables import parse_partition_field, parse_sort_field
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Name = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+# Iceberg takes any name; a slash or a sign that URIs have a use for would make another folder of a table's.
+TableName = Annotated[Text, StringConstraints(pattern=r"^\w([\w .'-]*\w)?$")]
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
 
 
@@ -39,15 +44,15 @@ class ContinuousRuns(dg.Model, dg.Resolvable):
 
     model_config = ConfigDict(extra="forbid")
 
-    trigger: str = Field(default="2s", description="At most one commit is begun in this time.")
-    time_limit: str = Field(
+    trigger: Text = Field(default="2s", description="At most one commit is begun in this time.")
+    time_limit: Text = Field(
         default="1h", alias="for", description="The run ends after this time; the sensor starts another."
     )
-    idle: str = Field(default="5m", description="The run ends when nothing has come for so long.")
+    idle: Text = Field(default="5m", description="The run ends when nothing has come for so long.")
     compact_every: Annotated[int, Field(ge=2)] | None = Field(
         default=100, description="Small files are compacted after so many commits; null for never."
     )
-    report_every: str = Field(
+    report_every: Text = Field(
         default="30s", description="Materializations and check results are reported once in this time."
     )
 
@@ -86,37 +91,39 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
 
     model_config = ConfigDict(extra="forbid")
 
-    topic: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")] = Field(
+    topic: Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")] = Field(
         description="Name of the Kafka topic."
     )
-    namespace: Name = Field(default="lake", description="Iceberg namespace of the table.")
-    table: Name | None = Field(default=None, description="Name of the table; the topic's, in lower case, by default.")
+    namespace: TableName = Field(default="lake", description="Iceberg namespace of the table.")
+    table: TableName | None = Field(
+        default=None, description="Name of the table; the topic's, in lower case, by default."
+    )
     format: Format = Field(
         default="json",
         description="What values are: json, avro, protobuf, json_schema (each with a registry's schema ids, or by "
         "schema_file), confluent (whatever the ids say), or string, bytes, variant: the whole value as one column.",
     )
-    columns: str | None = Field(
+    columns: OptionalText = Field(
         default=None,
         alias="schema",
         description="Format json: Spark DDL of the value's columns; without it they are inferred from the records "
         "and evolve.",
     )
-    schema_file: str | None = Field(
+    schema_file: OptionalText = Field(
         default=None,
         description="Schema of the values, in a file beside this one: Avro, .proto or JSON Schema; without it the "
         "registry's.",
     )
-    message: str | None = Field(default=None, description="With a .proto file: the values' message; else its first.")
-    subject: str | None = Field(
+    message: OptionalText = Field(default=None, description="With a .proto file: the values' message; else its first.")
+    subject: OptionalText = Field(
         default=None, description="The registry's subject of the values; <topic>-value by default."
     )
     key_format: Format | None = Field(
         default=None, description="What keys are, as format; a column of its own for them. Without it bytes only."
     )
     key_column: Name = Field(default="_key", description="The column of decoded keys.")
-    key_schema: str | None = Field(default=None, description="Key format json: Spark DDL of the key's fields.")
-    key_schema_file: str | None = Field(default=None, description="Schema of the keys, as schema_file.")
+    key_schema: OptionalText = Field(default=None, description="Key format json: Spark DDL of the key's fields.")
+    key_schema_file: OptionalText = Field(default=None, description="Schema of the keys, as schema_file.")
     infer_timestamps: bool = Field(
         default=False,
         description="Format json without schema: text that is an ISO 8601 date or time in all records that show a "
@@ -132,7 +139,7 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
         description="What becomes of values that their column can't take: dead letters, fail the run, or a new_column "
         "name__v2 beside it.",
     )
-    renames: dict[str, str] = Field(
+    renames: TextMap = Field(
         default_factory=dict, description="Columns that get a new name, as old: new; the field id stays."
     )
     compatibility: Compatibility = Field(
@@ -140,23 +147,23 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
         description="What a new schema version must be to the one before (backward, forward, full), or the run fails "
         "before it publishes.",
     )
-    partition_by: list[str] = Field(default_factory=list, description="Iceberg transforms: day(ts), bucket(16, id).")
-    sort_by: list[str] = Field(default_factory=list, description="Columns within each file: `ts desc`.")
-    table_properties: dict[str, str] = Field(default_factory=dict, description="Iceberg table properties.")
-    owners: list[str] = Field(default_factory=list, description="Owners, as Dagster shows them.")
-    group: str | None = Field(default=None, description="Dagster's asset group; the namespace by default.")
-    description: str | None = Field(default=None, description="What the records are.")
+    partition_by: TextList = Field(default_factory=list, description="Iceberg transforms: day(ts), bucket(16, id).")
+    sort_by: TextList = Field(default_factory=list, description="Columns within each file: `ts desc`.")
+    table_properties: Properties = Field(default_factory=dict, description="Iceberg table properties.")
+    owners: TextList = Field(default_factory=list, description="Owners, as Dagster shows them.")
+    group: OptionalText = Field(default=None, description="Dagster's asset group; the namespace by default.")
+    description: OptionalText = Field(default=None, description="What the records are.")
     metadata_column: Name | None = Field(
         default="_kafka", description="Struct that says where a row came from; null for none."
     )
-    start: str = Field(
+    start: Text = Field(
         default="earliest", description="Where a new table begins: earliest, latest, or an ISO 8601 time."
     )
     max_records_per_commit: int = Field(
         default=5_000_000, ge=1, description="A longer backlog becomes several commits."
     )
-    transform: str | None = Field(default=None, description="module:function, DataFrame to DataFrame, row by row.")
-    consumer_group: str | None = Field(
+    transform: OptionalText = Field(default=None, description="module:function, DataFrame to DataFrame, row by row.")
+    consumer_group: OptionalText = Field(
         default=None, description="Consumer group that shows the table's position to lag tools."
     )
     on_data_loss: Literal["fail", "continue"] = Field(
@@ -167,7 +174,7 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
         default="table",
         description="What becomes of records that fit no row: kept in a table, fail the run, or skipped (and counted).",
     )
-    max_dead_letters: int | str | None = Field(
+    max_dead_letters: Limit = Field(
         default=None, description="How many of them a run bears before it fails: a count (100) or a share (5%)."
     )
     max_record_bytes: Annotated[int, Field(ge=1)] | None = Field(
@@ -193,6 +200,21 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
         "compact_every: 100, report_every: 30s}, each of them optional.",
     )
 
+    _place: Path = PrivateAttr(default_factory=Path)
+
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
+        """Return the component of a document, which remembers where that is."""
+        component = super().load(attributes, context)
+        place = context.component_path.file_path
+        component._place = place / "defs.yaml" if place.is_dir() else place
+        return component
+
+    def tables(self) -> tuple[tuple[str, str], ...]:
+        """Return namespace and name of the tables that are this topic's alone."""
+        spec = self.topic_table(self._place.parent)
+        return (spec.identifier, spec.dead_letter_table) if self.dead_letters == "table" else (spec.identifier,)
+
     @model_validator(mode="after")
     def _possible(self) -> "KafkaTopicTable":
         try:
@@ -205,7 +227,7 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
             dead_letter_limit(self.max_dead_letters)
             declared = check_ddl(self.columns) if self.columns is not None else None
             if self.key_schema is not None:
-                check_ddl(self.key_schema)
+                check_ddl(self.key_schema, "key_schema")
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
         if self.transform is not None:
@@ -227,6 +249,9 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
                 f"namespace: topic {self.topic} and its table would be the same asset, kafka/{self.topic}. "
                 "Choose another namespace: or table:."
             )
+        for setting, name in (("namespace", self.namespace), ("table", self.table)):
+            if name is not None and shortened(name) != name:
+                raise ValueError(f"{setting}: a name of {len(name.encode())} bytes is too long. 255 is the most.")
         if self.table_properties.get("write.distribution-mode") == "range":
             raise ValueError(
                 "table_properties: write.distribution-mode range reads the topic twice, which the gates refuse. "
@@ -309,11 +334,31 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
         """Return the topic's assets and checks."""
         presentation: dict[str, Any] = {
             "owners": self.owners,
-            "group_name": self.group or self.namespace,
+            "group_name": self.group or plain_name(self.namespace),
             "description": self.description,
             "continuous": self.continuous.settings() if self.continuous else None,
         }
         return dg.Definitions(assets=build_topic_assets(self.topic_table(context.path), **presentation))
+
+
+def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:
+    """Make sure that no two topics have a table in common: neither their tables nor their dead-letter tables.
+
+    Args:
+        components: All topics of a deployment.
+
+    Raises:
+        ConfigurationError: If two do, with both documents' names.
+    """
+    owners: dict[tuple[str, str], KafkaTopicTable] = {}
+    for each in components:
+        for table in each.tables():
+            if (other := owners.setdefault(table, each)) is not each:
+                raise ConfigurationError(
+                    f"Table {'.'.join(table)} would be two topics': {other.topic}'s ({other._place}) and "
+                    f"{each.topic}'s ({each._place}).",
+                    "Give one of them another table: or namespace:.",
+                )
 
 
 def _file(setting: str, name: str | None, folder: Path) -> str | None:

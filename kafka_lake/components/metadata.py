@@ -11,25 +11,34 @@ from pyiceberg.table import Table
 
 from kafka_lake.components.keys import topic_key
 from kafka_lake.ingest.audit import Finding
-from kafka_lake.ingest.report import PartitionReport, RunReport
+from kafka_lake.ingest.published import recorded_losses
+from kafka_lake.ingest.report import Figures, PartitionReport, RunReport, moment
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Watermarks
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import schema_history
+from kafka_lake.lake.how_to_read import how_to_read_page
 from kafka_lake.lake.positions import row_count
 from kafka_lake.lake.tables import sources_of
 
 _SHOWN_CHANGES = 20
 
-LENGTHY = frozenset({"dagster/column_schema", "dagster/column_lineage", "schema_changes"})
-"""Keys of a run's metadata that describe the table, and are as long as it has columns."""
 
+def check_result(
+    finding: Finding, asset_key: dg.AssetKey, more: Mapping[str, Any] | None = None
+) -> dg.AssetCheckResult:
+    """Return a gate's finding as an asset check result: what, where and how many.
 
-def check_result(finding: Finding, asset_key: dg.AssetKey) -> dg.AssetCheckResult:
-    """Return a gate's finding as an asset check result: what, where and how many."""
-    metadata: dict[str, Any] = {key: _plain(value) for key, value in finding.facts.items()}
+    Args:
+        finding: The finding.
+        asset_key: Of the table.
+        more: Metadata of the result beside the finding's facts.
+    """
+    metadata: dict[str, Any] = {key: _plain(value) for key, value in finding.facts.items()} | dict(more or {})
     if finding.changes:
-        metadata["changes"] = dg.MetadataValue.table([dg.TableRecord(asdict(note)) for note in finding.changes])
+        # Notes about a commit that was refused have neither time nor snapshot; a table has the same columns throughout.
+        lines = [{"when": "", **asdict(note)} for note in finding.changes]
+        metadata["changes"] = dg.MetadataValue.table([dg.TableRecord({"snapshot": "", **line}) for line in lines])
     return dg.AssetCheckResult(
         asset_key=asset_key,
         check_name=finding.check,
@@ -64,27 +73,50 @@ def partition_metadata(report: PartitionReport) -> dict[str, int]:
     }
 
 
-def run_metadata(report: RunReport, catalog: LakeCatalog, spec: TopicTable) -> dict[str, Any]:
-    """Return the metadata of a run: what the table is now, and what the run did to it."""
+def figures_metadata(figures: Figures) -> dict[str, Any]:
+    """Return the figures of a run, or of a part of it, as Dagster plots them."""
     metadata: dict[str, Any] = {
-        "rows_added": report.total("rows"),
-        "records_read": report.total("records"),
-        "dead_letters": report.total("dead_letters"),
-        "tombstones": report.total("tombstones"),
+        "rows_added": figures.rows,
+        "records_read": figures.records,
+        "dead_letters": figures.dead_letters,
+        "tombstones": figures.tombstones,
         # Aborted transactions, transaction markers, and what compaction removed.
-        "invisible_offsets": report.total("invisible"),
-        "commits": len(report.commits),
-        "files_added": report.total("files"),
-        "bytes_added": report.total("size"),
-        "duration_seconds": round(report.seconds, 3),
-        "records_per_second": round(report.total("records") / max(report.seconds, 1e-9)),
-        "dagster/table_name": f"{catalog.name}.{report.table}",
+        "invisible_offsets": figures.invisible,
+        "commits": figures.commits,
+        "files_added": figures.files,
+        "bytes_added": figures.size,
+        "duration_seconds": round(figures.seconds, 3),
+        "records_per_second": round(figures.records / max(figures.seconds, 1e-9)),
     }
-    if ages := report.waited():
+    if ages := figures.waited:
         metadata |= {
             "age_of_oldest_record_seconds": round(ages.oldest, 3),
             "age_of_newest_record_seconds": round(ages.newest, 3),
         }
+    return metadata
+
+
+def history_metadata(table: Table | None) -> dict[str, dict[str, Any]]:
+    """Return, by check, what earlier runs found that should stay in sight: changes of the schema, and losses."""
+    found: dict[str, dict[str, Any]] = {}
+    if table and (changes := schema_changes(table)):
+        found["schema_evolution"] = {"schema_changes": dg.MetadataValue.table(changes)}
+    if table and (losses := recorded_losses(table)):
+        lines = [f"- {loss}" for loss in losses[:_SHOWN_CHANGES]]
+        found["data_loss"] = {"recorded_losses": len(losses), "losses": dg.MetadataValue.md("\n".join(lines))}
+    return found
+
+
+def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog, spec: TopicTable) -> dict[str, Any]:
+    """Return what describes a table, and the dead letters of a report.
+
+    Args:
+        report: What was done.
+        table: The table as it is now; None if there is none.
+        catalog: Where it is.
+        spec: The topic.
+    """
+    metadata: dict[str, Any] = {"dagster/table_name": f"{catalog.name}.{report.table}"}
     if classes := report.classes():
         metadata["dead_letter_classes"] = dg.MetadataValue.md(
             "\n".join(
@@ -99,7 +131,6 @@ def run_metadata(report: RunReport, catalog: LakeCatalog, spec: TopicTable) -> d
                 ]
             )
         )
-    table = catalog.table(spec.identifier)
     snapshot = table.current_snapshot() if table else None
     if table and snapshot:
         metadata |= {
@@ -107,6 +138,7 @@ def run_metadata(report: RunReport, catalog: LakeCatalog, spec: TopicTable) -> d
             "snapshot_id": str(snapshot.snapshot_id),
             "dagster/row_count": row_count(table),
             "dagster/uri": table.location(),
+            "how_to_read": dg.MetadataValue.md(how_to_read_page(catalog.name, spec.identifier, catalog.properties)),
             "dagster/column_schema": dg.TableSchema(
                 columns=[
                     dg.TableColumn(
@@ -130,7 +162,7 @@ def schema_changes(table: Table) -> list[dg.TableRecord]:
     """Return the newest changes of a table's schema since it was made, the newest first, as a run's page shows them."""
     lines = [
         {
-            "when": version.committed_at.isoformat(timespec="seconds"),
+            "when": moment(version.committed_at),
             "column": change.column,
             "what": change.kind,
             "before": change.before,

@@ -5,8 +5,9 @@ from pydantic import Field
 
 from kafka_lake.components.assets import build_systems, topics_of
 from kafka_lake.components.dead_letters import report_dead_letters
+from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import table_key
-from kafka_lake.errors import ConfigurationError, KafkaLakeError
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.again import redeliver
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry_resource import RegistryResource
@@ -33,8 +34,8 @@ def _replay(
     spark: SparkResource,
     registry: RegistryResource,
 ) -> None:
-    systems = build_systems(kafka, catalog, spark, registry)
-    try:
+    with as_failures(allow_retries=False):
+        systems = build_systems(kafka, catalog, spark, registry)
         for spec in _chosen(context, config.topic):
             done = redeliver(
                 spec,
@@ -59,8 +60,6 @@ def _replay(
                         )
                     )
             report_dead_letters(context.instance, spec, systems.catalog)
-    except KafkaLakeError as error:
-        raise dg.Failure(description=str(error), allow_retries=False) from error
 
 
 def _topics(context: dg.OpExecutionContext) -> list[TopicTable]:

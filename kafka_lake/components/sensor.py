@@ -11,10 +11,12 @@ from itertools import takewhile
 
 import dagster as dg
 
-from kafka_lake.components.assets import TABLE_TAG, partitions_of, topics_of
+from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, TABLE_TAG, topics_of
+from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.keys import op_name, table_key
 from kafka_lake.components.metadata import topic_observation
-from kafka_lake.errors import KafkaLakeError
+from kafka_lake.components.partitions import missing_keys, partitions_of
+from kafka_lake.errors import CatalogError, KafkaLakeError
 from kafka_lake.ingest.plan import backlog
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -94,11 +96,10 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
         now: The topic's watermarks.
         known: Partition keys that Dagster has already.
     """
-    have = set(known)
-    missing = tuple(str(p) for p in now.partitions if str(p) not in have)
     state = f"{position.to_json() if position else ''}→{sorted(now.end.items())}"
     due = backlog(position, now, now.low, go_on=True)
     behind = {r.partition: len(r) for r in due.ranges}
+    missing = tuple(missing_keys(known, now.partitions))
     return Work(spec, missing, behind, due.losses, sha256(state.encode()).hexdigest()[:16])
 
 
@@ -117,7 +118,7 @@ def build_sensor(interval_seconds: int, running: bool, keep_up_seconds: float = 
         asset_selection=dg.AssetSelection.tag(TABLE_TAG, ""),
         minimum_interval_seconds=interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
-        description="Looks for records that the tables lack, and asks for the runs that fetch them.",
+        description=_description(pace),
     )
     def kafka_offsets(
         context: dg.SensorEvaluationContext, kafka: KafkaResource, catalog: CatalogResource
@@ -125,9 +126,22 @@ def build_sensor(interval_seconds: int, running: bool, keep_up_seconds: float = 
         specs = topics_of(context.repository_def)
         if not specs:
             return dg.SkipReason("No topics: add a YAML document of type kafka_lake.KafkaTopicTable to defs/.")
-        return look_out(context, specs, kafka.cluster(), catalog.open(), pace)
+        with as_failed_tick():
+            return look_out(context, specs, kafka.cluster(), catalog.open(), pace)
 
     return kafka_offsets
+
+
+def _description(pace: Pace) -> str:
+    """Return what the sensor does, and what stopping it leaves running, as Dagster's page of it shows."""
+    catch_up = f"A catch-up run goes on for up to {pace.keep_up / 60:g} min, its tag {CATCH_UP_TAG} says until when. "
+    return (
+        "Looks for records that the tables lack, and asks for the runs that fetch them. Stopping the sensor starts no "
+        "further runs, but ends none. "
+        f"{catch_up if pace.keep_up else ''}"
+        f"A continuous run goes on for the time that its topic sets, its tag {CONTINUOUS_TAG} says until when. "
+        "To end a run at once, terminate it on the Runs page: what it has committed stays, the rest is read later."
+    )
 
 
 def look_out(
@@ -180,7 +194,7 @@ def evaluate(
         KafkaLakeError: If no topic at all could be looked at; the next tick tries again.
     """
     busy = _busy_topics(context, specs)
-    requests, additions, observations, failures, notes = [], [], [], [], []
+    requests, additions, observations, failures, reasons, notes = [], [], [], [], [], []
     for spec in specs:
         try:
             now = answers[spec.topic]
@@ -192,6 +206,7 @@ def evaluate(
         except Exception as error:
             context.log.error(f"Topic {spec.topic} is skipped: {error}")
             failures.append(f"{spec.topic}: {error}")
+            reasons.append(str(error) if isinstance(error, CatalogError) else failures[-1])
             continue
         work = work_of(spec, position, now, known)
         if work.new_partitions:
@@ -208,7 +223,8 @@ def evaluate(
         requests.append(_request(context, work, known, pace))
         observations.append(topic_observation(spec, now, work.behind))
     if failures and len(failures) == len(specs):
-        raise KafkaLakeError("No topic could be looked at: " + "; ".join(failures))
+        # What is wrong with brokers or catalog is the same for all.
+        raise KafkaLakeError("No topic could be looked at: " + "; ".join(dict.fromkeys(reasons)))
     if not requests and not additions:
         return dg.SkipReason("; ".join([*notes, *failures]))
     return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=additions, asset_events=observations)

@@ -1,6 +1,5 @@
 """The demo: records into Kafka, and the sensor's own runs bring them into the lake. Shows what came of it."""
 
-import os
 from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
@@ -8,9 +7,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.deliveries import DeliveryProducer
+from kafka_lake.demo.environment import use_registry
 from kafka_lake.demo.ports import Ports, check_free
+from kafka_lake.demo.running import check_alone
 from kafka_lake.demo.runs import DagsterRuns, Run, RunReport
-from kafka_lake.demo.stack import Stack, interruptible, use_registry
+from kafka_lake.demo.stack import Stack, interruptible, needs_connect
 from kafka_lake.demo.summary import print_deliveries, print_how_to_go_on, print_orders
 from kafka_lake.demo.watch import Watch, made
 from kafka_lake.errors import KafkaLakeError
@@ -42,10 +43,11 @@ def run_demo(records: int, avro: bool, ports: Ports, console: Console) -> None:
         KafkaLakeError: If anything fails; names the cause and where the logs are. Nothing keeps running.
         SystemExit: At a signal, with the shell's code for it.
     """
+    check_alone()
     # Twice as many runs: a Spark that is warm pays.
-    connect = avro and "SPARK_REMOTE" not in os.environ
+    connect = avro and needs_connect(ports)
     check_free(ports.broker, *([ports.registry] if avro else []), ports.ui, *([ports.connect] if connect else []))
-    with interruptible(), Stack(ports, console.print) as stack:
+    with interruptible(), Stack(ports, console.print, shared=True) as stack:
         try:
             bootstrap = stack.start_broker()
             producer = _delivery_producer(bootstrap, stack.start_registry(), console) if avro else None

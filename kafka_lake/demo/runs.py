@@ -1,4 +1,4 @@
-"""What Dagster's runs did, asked of its GraphQL endpoint as a browser would. Knows nothing of Kafka or Iceberg."""
+"""What Dagster's runs did and what it has loaded, by its GraphQL endpoint as a browser. Knows no Kafka, no Iceberg."""
 
 import json
 from dataclasses import dataclass
@@ -44,6 +44,16 @@ query ($runId: ID!, $after: String) {
         ... on RunFailureEvent { message error { message errorChain { error { message } } } }
       }
     } }
+  }
+}
+"""
+
+_RELOAD = """
+mutation {
+  reloadWorkspace {
+    ... on Workspace { locationEntries { name locationOrLoadError { ... on PythonError { message } } } }
+    ... on UnauthorizedError { message }
+    ... on PythonError { message }
   }
 }
 """
@@ -149,16 +159,42 @@ class DagsterRuns:
             after = page["cursor"]
 
     def _ask(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
-        body = json.dumps({"query": query, "variables": variables}).encode()
-        try:
-            with urlopen(Request(self._url, body, {"Content-Type": "application/json"}), timeout=30) as response:
-                answer = json.load(response)
-        except OSError as error:
-            raise KafkaLakeError(f"Dagster at {self._url} doesn't answer: {error}.") from error
-        if "errors" in answer:
-            raise KafkaLakeError(f"Dagster at {self._url} refused a query: {answer['errors'][0]['message']}")
-        data: dict[str, Any] = answer["data"]
-        return data
+        return _asked(self._url, query, variables, 30)
+
+
+def reload_definitions(url: str) -> list[str]:
+    """Have Dagster load its code locations again, as the button Reload definitions does.
+
+    Args:
+        url: The webserver's address.
+
+    Returns:
+        The names of the code locations.
+
+    Raises:
+        KafkaLakeError: If the webserver doesn't answer as it should, or definitions can't be loaded: those that it
+            had are gone from the UI then.
+    """
+    answer = _asked(f"{url}/graphql", _RELOAD, {}, 120)["reloadWorkspace"]
+    if "locationEntries" not in answer:
+        raise KafkaLakeError(f"Dagster at {url} can't load its definitions again: {answer.get('message')}.")
+    for entry in answer["locationEntries"]:
+        if problem := (entry["locationOrLoadError"] or {}).get("message"):
+            raise KafkaLakeError(f"Dagster at {url} can't load {entry['name']}: {problem.strip()}")
+    return [entry["name"] for entry in answer["locationEntries"]]
+
+
+def _asked(url: str, query: str, variables: dict[str, Any], seconds: float) -> dict[str, Any]:
+    body = json.dumps({"query": query, "variables": variables}).encode()
+    try:
+        with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=seconds) as response:
+            answer = json.load(response)
+    except OSError as error:
+        raise KafkaLakeError(f"Dagster at {url} doesn't answer: {error}.") from error
+    if "errors" in answer:
+        raise KafkaLakeError(f"Dagster at {url} refused a query: {answer['errors'][0]['message']}")
+    data: dict[str, Any] = answer["data"]
+    return data
 
 
 def _run(answer: dict[str, Any]) -> Run:

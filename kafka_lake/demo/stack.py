@@ -19,8 +19,10 @@ from uuid import uuid4
 import psutil
 
 from kafka_lake.demo.broker import EmbeddedBroker
+from kafka_lake.demo.environment import names_broker, use_broker, use_registry
 from kafka_lake.demo.ports import Ports
 from kafka_lake.demo.registry import EmbeddedRegistry
+from kafka_lake.demo.running import Running, RunningFile
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.home import home
 from kafka_lake.kafka.security import properties_from_env
@@ -62,17 +64,20 @@ class Stack:
     Args:
         ports: Where the servers listen, on 127.0.0.1 only.
         say: Called with a line for the user when something begins.
+        shared: Whether commands beside this process use the servers: what runs is written to the deployment's folder.
 
     Attributes:
         log_dir: Folder of the servers' logs.
         dagster_began: When Dagster was started, in seconds since the epoch; what it did before is of earlier stacks.
     """
 
-    def __init__(self, ports: Ports, say: Callable[[str], None]) -> None:
+    def __init__(self, ports: Ports, say: Callable[[str], None], shared: bool = False) -> None:
         self.ports = ports
         self.log_dir = home() / "logs"
         self.dagster_began = 0.0
         self._say = say
+        self._shared = shared
+        self._file: RunningFile | None = None
         self._mark = uuid4().hex
         self._earlier: set[int] = set()
         self._dagster: ServerProcess | None = None
@@ -81,6 +86,7 @@ class Stack:
         self._broker: EmbeddedBroker | None = None
 
     def __enter__(self) -> Self:
+        self._file = RunningFile() if self._shared else None
         os.environ[_MARK] = self._mark
         self._earlier = {child.pid for child in psutil.Process().children()}
         self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -98,9 +104,11 @@ class Stack:
             Its address for ``bootstrap.servers``.
         """
         self._say(f"Starting Kafka on {self.ports.broker.address}")
-        use_embedded_broker(self.ports)
+        use_broker(self.ports.broker.address)
         self._broker = embedded_broker(self.ports)
-        return self._broker.start().bootstrap_servers
+        address = self._broker.start().bootstrap_servers
+        self._tell()
+        return address
 
     def start_registry(self) -> str:
         """Start the embedded schema registry and make it this process's and its children's.
@@ -117,6 +125,7 @@ class Stack:
         self._registry = EmbeddedRegistry(home() / "registry", self.ports.registry.number)
         url = self._registry.start().url
         use_registry(url)
+        self._tell()
         return url
 
     def start_connect(self) -> None:
@@ -133,6 +142,7 @@ class Stack:
         server = settings.server(home() / "connect", self.ports.connect.number, conf)
         self._connect = WarmServer(server, settings.idle_seconds, self._say)
         os.environ["SPARK_REMOTE"] = self._connect.start().remote
+        self._tell()
 
     def start_dagster(self) -> str:
         """Start Dagster's webserver and daemon and wait until the UI answers.
@@ -149,7 +159,29 @@ class Stack:
         command += ["-h", self.ports.ui.address.split(":")[0], "-p", str(self.ports.ui.number)]
         self._dagster = ServerProcess(command, log=self.log_dir / "dagster.log", env=environment)
         self._dagster.start(lambda: _answers(f"{url}/server_info"), timeout=120)
+        self._tell()
         return url
+
+    def _tell(self) -> None:
+        """Write down what runs by now, where other processes look for it."""
+        if self._file is None:
+            return
+        servers = {
+            "broker": self._broker,
+            "registry": self._registry,
+            "connect": self._connect,
+            "dagster": self._dagster,
+        }
+        pids = {name: server.pid for name, server in servers.items() if server and server.pid}
+        self._file.write(
+            Running(
+                self._broker.bootstrap_servers if self._broker else "",
+                self._registry.url if self._registry else "",
+                self._connect.remote if self._connect else "",
+                f"http://{self.ports.ui.address}" if self._dagster else "",
+                {"kafka-lake": os.getpid(), **pids},
+            )
+        )
 
     def check(self) -> None:
         """Raise a KafkaLakeError that names the log if a server has ended by itself."""
@@ -166,6 +198,8 @@ class Stack:
         """Stop what was started, last one first, then kill what is left; further signals don't cut this short."""
         before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
         try:
+            if self._file is not None:
+                self._file.remove()
             for server in (self._dagster, self._connect, self._registry, self._broker):
                 if server is not None:
                     with suppress(OSError):
@@ -199,23 +233,14 @@ def embedded_broker(ports: Ports) -> EmbeddedBroker:
     return EmbeddedBroker(home() / "kafka", ports.broker.number)
 
 
-def use_embedded_broker(ports: Ports) -> None:
-    """Make the embedded broker this process's and its children's cluster, whatever was configured."""
-    for name in [name for name in os.environ if name.startswith("KAFKA_LAKE_KAFKA_")]:
-        del os.environ[name]
-    os.environ["KAFKA_LAKE_BOOTSTRAP_SERVERS"] = ports.broker.address
+def needs_connect(ports: Ports) -> bool:
+    """Return whether the stack starts a Spark Connect server: ``SPARK_REMOTE`` names none, or one that has ended.
 
-
-def use_registry(url: str) -> None:
-    """Make a schema registry this process's and its children's, whatever was configured.
-
-    Args:
-        url: Its address, without credentials; empty for none.
+    `kafka-lake env` may have set the variable in this shell, for the server of a stack that has ended.
     """
-    for name in [name for name in os.environ if name.startswith("KAFKA_LAKE_REGISTRY_")]:
-        if name != "KAFKA_LAKE_REGISTRY_PORT":
-            del os.environ[name]
-    os.environ["KAFKA_LAKE_SCHEMA_REGISTRY_URL"] = url
+    own = f"sc://{ports.connect.address}"
+    remote = os.environ.get("SPARK_REMOTE")
+    return remote is None or (remote == own and ports.connect.is_free())
 
 
 @contextmanager
@@ -226,11 +251,10 @@ def broker_at_hand(ports: Ports, say: Callable[[str], None]) -> Iterator[None]:
         ports: The local stack's ports.
         say: Called with a line for the user when the broker is started.
     """
-    configured = "KAFKA_LAKE_BOOTSTRAP_SERVERS" in os.environ or "KAFKA_LAKE_KAFKA_BOOTSTRAP_SERVERS" in os.environ
-    if configured and properties_from_env()["bootstrap.servers"] != ports.broker.address:
+    if names_broker() and properties_from_env()["bootstrap.servers"] != ports.broker.address:
         yield
         return
-    use_embedded_broker(ports)
+    use_broker(ports.broker.address)
     if port_open(ports.broker.number):
         yield
         return
@@ -239,20 +263,26 @@ def broker_at_hand(ports: Ports, say: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def prepare_dagster_home() -> Path:
-    """Make the folder of Dagster's storage with this folder's ``dagster.yaml``, and end runs that no one runs.
-
-    Runs that were cut off together with an earlier stack would count as in flight forever.
-
-    Returns:
-        The folder, for ``DAGSTER_HOME``.
-    """
+def dagster_home() -> Path:
+    """Make the folder of Dagster's storage, with this folder's ``dagster.yaml``, and return it for ``DAGSTER_HOME``."""
     folder = home() / "dagster"
     folder.mkdir(parents=True, exist_ok=True)
     if Path("dagster.yaml").exists():
         shutil.copy("dagster.yaml", folder)
     else:
         (folder / "dagster.yaml").touch()
+    return folder
+
+
+def prepare_dagster_home() -> Path:
+    """Make the folder of Dagster's storage as `dagster_home` does, and end runs that no one runs.
+
+    Runs that were cut off together with an earlier stack would count as in flight forever.
+
+    Returns:
+        The folder, for ``DAGSTER_HOME``.
+    """
+    folder = dagster_home()
     if (folder / "storage").exists() or (folder / "history").exists():
         _end_orphaned_runs(folder)
     return folder

@@ -1,13 +1,14 @@
-"""What the demo's producers have in common: their topics, where those end, and delivery that is checked."""
+"""What the demo's producers have in common: their topics, and where those end."""
 
 import time
 from collections.abc import Callable
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from kafka_lake.errors import KafkaLakeError
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.topics import RecordProducer, create_topic
 
 TIMEOUT_S = 30.0
 
@@ -21,16 +22,7 @@ def ensure_topic(bootstrap: str, topic: str, partitions: int) -> bool:
     Raises:
         KafkaLakeError: The broker refused, or didn't answer in 30 s.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
-    created = admin.create_topics([new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)
-    try:
-        created[topic].result()
-    except KafkaException as error:
-        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-            return False
-        raise KafkaLakeError(f"topic {topic} could not be created on {bootstrap}: {error.args[0].str()}") from error
-    return True
+    return create_topic(KafkaCluster({"bootstrap.servers": bootstrap}, TIMEOUT_S), topic, partitions)
 
 
 def next_id(bootstrap: str, topic: str, id_of: Callable[[Message], int]) -> int:
@@ -110,11 +102,8 @@ def _last_offsets(consumer: Consumer, topic: str) -> list[TopicPartition]:
     return found
 
 
-class TopicProducer:
-    """An idempotent producer for one topic that remembers the first failed delivery.
-
-    A record whose delivery failed is reported by ``check`` or ``flush``; records before and after it may be in the
-    topic.
+class TopicProducer(RecordProducer):
+    """A producer for one topic of a broker without security.
 
     Args:
         bootstrap: The brokers, ``host:port``.
@@ -122,54 +111,4 @@ class TopicProducer:
     """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        self._topic = topic
-        self._failure: str | None = None
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "log_level": 0,
-                "enable.idempotence": True,
-                "partitioner": "murmur2_random",
-                "linger.ms": 20,
-                "compression.type": "zstd",
-                "queue.buffering.max.messages": 1_000_000,
-                "delivery.timeout.ms": int(TIMEOUT_S * 1000),
-            }
-        )
-
-    def send(self, key: str, value: str | bytes) -> None:
-        """Queue one record for delivery.
-
-        Raises:
-            KafkaLakeError: An earlier delivery failed.
-        """
-        while True:
-            try:
-                self._producer.produce(self._topic, value, key, on_delivery=self._delivered)
-                break
-            except BufferError:
-                self._producer.poll(0.1)
-        self._producer.poll(0)
-        self.check()
-
-    def flush(self) -> None:
-        """Wait until every queued record is in the topic.
-
-        Raises:
-            KafkaLakeError: A delivery failed, or records are still queued after 30 s.
-        """
-        left = self._producer.flush(TIMEOUT_S)
-        self.check()
-        if left:
-            raise KafkaLakeError(f"{left} records for topic {self._topic} were not delivered in {TIMEOUT_S:g} s")
-
-    def check(self) -> None:
-        """Raise a KafkaLakeError that names topic and partition if a delivery failed."""
-        if self._failure:
-            raise KafkaLakeError(self._failure)
-
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and self._failure is None:
-            self._failure = (
-                f"a record was not delivered to topic {message.topic()} partition {message.partition()}: {error.str()}"
-            )
+        super().__init__(KafkaCluster({"bootstrap.servers": bootstrap}, TIMEOUT_S), topic, TIMEOUT_S)

@@ -1,17 +1,21 @@
 """The local stack that stays up: a warm Spark Connect server, Dagster, and for the demo live records to follow."""
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
 
+from kafka_lake.cli_topics import configured_cluster, topic_tables
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.columns import columns_of
+from kafka_lake.demo.environment import use_registry
 from kafka_lake.demo.ports import Ports, check_free
-from kafka_lake.demo.stack import Stack, interruptible, use_registry
+from kafka_lake.demo.running import check_alone
+from kafka_lake.demo.stack import Stack, interruptible, needs_connect
+from kafka_lake.errors import KafkaLakeError
 from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.partition_keys import register_topics
 from kafka_lake.spark.jars import JarsError
 
 VERSION_2_AFTER_S = 60.0
@@ -24,8 +28,8 @@ Trickle = Callable[[Event], None]
 def stay_up(ports: Ports, demo: bool, rate: float, say: Callable[[str], None]) -> None:
     """Run the local stack until a signal or until one of its servers ends; nothing is left behind.
 
-    A Spark Connect server is started unless ``SPARK_REMOTE`` names one. It may die, and is started again then; only if
-    it dies too often, that ends the stack.
+    A Spark Connect server is started unless ``SPARK_REMOTE`` names one that isn't this stack's own. It may die, and is
+    started again then; only if it dies too often, that ends the stack.
 
     Args:
         ports: Where the servers listen.
@@ -38,13 +42,15 @@ def stay_up(ports: Ports, demo: bool, rate: float, say: Callable[[str], None]) -
         KafkaLakeError: If a port is taken, or a server can't start or ends by itself.
         SystemExit: At a signal, with the shell's code for it.
     """
-    connect = "SPARK_REMOTE" not in os.environ
+    check_alone()
+    connect = needs_connect(ports)
     check_free(*([ports.broker, ports.registry] if demo else []), ports.ui, *([ports.connect] if connect else []))
-    with interruptible(), Stack(ports, say) as stack:
+    with interruptible(), Stack(ports, say, shared=True) as stack:
         trickles = demo_trickles(stack, rate, say) if demo else []
         if connect:
             stack.start_connect()
         url = stack.start_dagster()
+        trickles.append(lambda _stop: _register_topics(say))
         say(f"All is up: {url} (Ctrl-C ends it; logs are in {stack.log_dir})")
         with _live(trickles) as running:
             while True:
@@ -83,6 +89,16 @@ def demo_trickles(stack: Stack, rate: float, say: Callable[[str], None]) -> list
     if version == 1:
         trickles.append(lambda stop: _await_new_column(stack.ports, stop, say))
     return trickles
+
+
+def _register_topics(say: Callable[[str], None]) -> None:
+    try:
+        specs, cluster = topic_tables(), configured_cluster()
+    except KafkaLakeError as error:
+        # Dagster's pages say so too, and load the definitions again once they are mended.
+        say(str(error))
+        return
+    register_topics(specs, cluster, say)
 
 
 def _deliver(

@@ -37,7 +37,7 @@ _EXACT = 2**53
 _LONG = 2**63
 _WHOLE = 10**38
 _NUMBERS = ("int53", "long", "whole")
-_TIMES = ("date", "timestamp", "timestamp_ntz")
+TIMES = ("date", "timestamp", "timestamp_ntz")
 _MICROS = 6
 
 
@@ -160,7 +160,7 @@ def settled(kind: Kind, times: bool) -> Kind:
     if isinstance(kind, list):
         element = settled(kind[1], times)
         return ["list", element] if element is not None else None
-    return "text" if kind in _TIMES and not times else kind
+    return "text" if kind in TIMES and not times else kind
 
 
 def empty_fields(kind: Kind, path: str = "") -> Iterator[str]:

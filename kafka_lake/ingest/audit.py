@@ -143,12 +143,14 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
         problems.append(f"{staged.failed} records didn't decode, but the dead-letter table has {kept} of them")
     facts = {
         "records_read": staged.records,
-        "rows": staged.primary.rows,
+        "rows_added": staged.primary.rows,
         "dead_letters": staged.failed,
         "tombstones": staged.tombstones,
         # Aborted transactions, transaction markers, and what compaction removed.
         "invisible_offsets": max(0, plan.records_at_most - staged.records),
     }
+    if staged.primary.state.adopted:
+        facts["rows_of_others_before"] = staged.primary.state.adopted
     return Finding("row_count", tuple(problems), facts)
 
 
@@ -241,8 +243,6 @@ def schema_evolution(
             for c in staged.classes
             if c.name == WRONG_TYPE
         ]
-    counted = {"ignored": len(staged.ignored), "incompatible": len(staged.conflicts)}
-    facts |= {name: count for name, count in counted.items() if count}
     facts |= {f"records of {label}": count for label, count in staged.schemas.items()}
     notes = noted(spec, evolution, staged.ignored, staged.conflicts, staged.unkept)
     return Finding("schema_evolution", tuple(problems), facts, notes)

@@ -12,10 +12,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.errors import AnalysisException
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+from tenacity.wait import wait_base
 
 from kafka_lake.errors import AuditFailedError, KafkaError, KafkaLakeError, PublishRefusedError, TableError
 from kafka_lake.ingest.audit import Finding, audit, schema_refused
 from kafka_lake.ingest.clean import sweep
+from kafka_lake.ingest.follow import can_follow, follow
 from kafka_lake.ingest.isolate import Search, can_be_parted
 from kafka_lake.ingest.plan import Plan, opening, plan, standstill, start_offsets
 from kafka_lake.ingest.publish import publish
@@ -30,10 +40,17 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.ingest.wanted import SchemaRefusedError
 from kafka_lake.kafka.offsets import Position, Watermarks
 from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
+from kafka_lake.lake.tables import drop_if_unused
 
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
+_FOLLOWED = 30
+_LONGEST_WAIT_SECONDS = 2.0
+
+
+class _OvertakenError(PublishRefusedError):
+    """Others moved ``main`` after the commit was staged, which is still there."""
 
 
 class GateFailedError(AuditFailedError):
@@ -43,6 +60,10 @@ class GateFailedError(AuditFailedError):
         said = remedy or "main is as it was and the staged snapshot is gone; mend the cause and run again."
         super().__init__(message, said)
         self.findings = findings
+
+
+def _lost(error: BaseException | None) -> str | None:
+    return kafka_data_loss(error) if error else None
 
 
 def ignore(*_: Any) -> None:
@@ -74,6 +95,7 @@ class Run:
     commits: list[Commit] = field(init=False, default_factory=list)
     committed: int = field(init=False, default=0)
     position: Position | None = field(init=False, default=None)
+    _missing: set[tuple[str, str]] = field(init=False, default_factory=set)
     _borne: tuple[int, int] = field(init=False, default=(0, 0))
     _reported: float = field(init=False, default_factory=time.monotonic)
     _search: Search = field(init=False, default_factory=Search)
@@ -146,35 +168,34 @@ class Run:
         Returns:
             The commit, or None if there was nothing to do.
         """
-        refused = 0
+        retrying = Retrying(
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=self._wait,
+            retry=retry_if_exception(lambda error: isinstance(error, PublishRefusedError) or _lost(error) is not None),
+            before_sleep=self._tell_refusal,
+            sleep=self._pause,
+            reraise=True,
+        )
         while True:
             try:
-                done = call(
-                    self.systems.retry,
-                    self.say,
-                    f"Topic {self.spec.topic}",
-                    lambda: self._commit(next_plan, reading, published),
-                    self._pause,
-                    self._passes,
+                done = retrying(
+                    lambda: call(
+                        self.systems.retry,
+                        self.say,
+                        f"Topic {self.spec.topic}",
+                        lambda: self._commit(next_plan, reading, published),
+                        self._pause,
+                        self._passes,
+                    )
                 )
-            except PublishRefusedError as error:
-                refused += 1
-                if refused >= _ATTEMPTS:
-                    raise
-                self.say(f"{error} Planning again from the new position ({refused} of {_ATTEMPTS}).")
-                continue
             except Exception as error:
-                if (part := self._part_of(error)) is not None:
-                    self._search_on(part, error)
-                    continue
-                refused += 1
-                if (lost := kafka_data_loss(error)) is None or refused >= _ATTEMPTS:
+                if (part := self._part_of(error)) is None:
+                    self._drop_unused()
                     raise
-                # The plan knows what that means for this topic, and says which offsets are concerned.
-                self.say(f"Topic {self.spec.topic}: Kafka lost records after the plan was made: {lost}")
-                self.look()
-                continue
-            break
+                self._search_on(part, error)
+            else:
+                break
+        self._missing.clear()
         if done is None:
             return None
         commit, todo = done
@@ -186,6 +207,30 @@ class Run:
         self._mirror(commit.after)
         self.on_commit(commit, todo)
         return commit
+
+    def _drop_unused(self) -> None:
+        for identifier in sorted(self._missing):
+            try:
+                if drop_if_unused(self.systems.catalog, identifier):
+                    self.say(f"Table {'.'.join(identifier)} is dropped again: it was made for this run, and is empty.")
+            except Exception as error:
+                # What led here must not be hidden; an empty table is no harm to the next run.
+                self.say(f"Table {'.'.join(identifier)}, which is empty, is left behind: {error}")
+
+    @property
+    def _wait(self) -> wait_base:
+        # Who meets writers of a fixed pace must not have one.
+        policy = self.systems.retry
+        return wait_random_exponential(policy.initial_seconds, min(policy.max_seconds, _LONGEST_WAIT_SECONDS))
+
+    def _tell_refusal(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, PublishRefusedError):
+            self.say(f"{error} Planning again from the new position ({state.attempt_number} of {_ATTEMPTS}).")
+            return
+        # The plan knows what that means for this topic, and says which offsets are concerned.
+        self.say(f"Topic {self.spec.topic}: Kafka lost records after the plan was made: {_lost(error)}")
+        self.look()
 
     def _pause(self, seconds: float) -> None:
         # What ends a pause is no record's fault.
@@ -255,6 +300,9 @@ class Run:
             return None
         todo = self._staging = self._search.next(todo)
         records = reading(todo)
+        if state is None:
+            sought = (spec.identifier, spec.dead_letter_table)
+            self._missing |= {each for each in sought if systems.catalog.table(each) is None}
         if state is None or state.head is None:
             create_table(spec, systems, records, todo.undecodable is not None)
             self.on_step("table created")
@@ -287,6 +335,7 @@ class Run:
             todo.kind,
             staged.classes,
             waited(staged, visible_at) if todo.kind != "replace" else None,
+            visible_at,
         )
         return commit, todo
 
@@ -302,17 +351,48 @@ class Run:
         except SchemaRefusedError as error:
             raise GateFailedError(error.message, [schema_refused(error)], error.remedy) from error
         self._staging = None
+        retrying = Retrying(
+            stop=stop_after_attempt(_FOLLOWED),
+            wait=self._wait,
+            retry=retry_if_exception_type(_OvertakenError),
+            sleep=self.sleep,
+            reraise=True,
+        )
         try:
-            findings, by_partition = audit(spec, systems, todo, staged, self._borne)
-            if failed := [f for f in findings if f.refuses]:
-                reasons = "; ".join(f"{f.check}: {p}" for f in failed for p in f.problems)
-                raise GateFailedError(f"Topic {spec.topic}, table {'.'.join(spec.identifier)}: {reasons}.", findings)
-            self.on_step("audited")
-            visible_at = publish(staged, self.on_step)
+            for attempt in retrying:
+                with attempt:
+                    if attempt.retry_state.attempt_number > 1:
+                        staged = self._followed(todo, staged)
+                    findings, by_partition = self._audited(todo, staged)
+                    try:
+                        visible_at = publish(staged, self.on_step)
+                    except PublishRefusedError as error:
+                        if not can_follow(todo, staged):
+                            raise
+                        raise _OvertakenError(error.message) from error
         except BaseException:
             staged.discard()
             raise
         return staged, findings, by_partition, visible_at
+
+    def _audited(self, todo: Plan, staged: Staged) -> tuple[list[Finding], dict[int, int]]:
+        spec = self.spec
+        findings, by_partition = audit(spec, self.systems, todo, staged, self._borne)
+        if failed := [f for f in findings if f.refuses]:
+            reasons = "; ".join(f"{f.check}: {p}" for f in failed for p in f.problems)
+            raise GateFailedError(f"Topic {spec.topic}, table {'.'.join(spec.identifier)}: {reasons}.", findings)
+        self.on_step("audited")
+        return findings, by_partition
+
+    def _followed(self, todo: Plan, staged: Staged) -> Staged:
+        followed = follow(self.systems, todo, staged, self.run_id)
+        if followed is None:
+            raise PublishRefusedError(
+                f"Table {'.'.join(self.spec.identifier)}: main moved from snapshot {staged.primary.branch.head} "
+                "meanwhile, and what was written doesn't go with what is there now."
+            )
+        self.on_step("followed")
+        return followed
 
     def state(self) -> TableState | None:
         """Return the table as it is now, its position rebuilt if no snapshot carries it any more.
@@ -327,6 +407,12 @@ class Run:
         if state.position is not None or not row_count(table):
             return state
         position = rebuilt_position(self.spec, self.systems, state, self.now)
+        if position is None:
+            self.say(
+                f"Table {'.'.join(self.spec.identifier)}: its {row_count(table)} rows are others', none can be of "
+                f"topic {self.spec.topic}; they stay, and the topic begins at {self.spec.start}."
+            )
+            return replace(state, adopted=row_count(table))
         self.say(
             f"Table {'.'.join(self.spec.identifier)}: no snapshot carries the position any more; "
             f"rebuilt from the rows: {dict(position.offsets)}."

@@ -115,14 +115,15 @@ def backlog(
         go_on: Take losses for granted instead of raising.
 
     Raises:
-        TopicReplacedError: If the topic is not the one that the position speaks of.
+        TopicReplacedError: If the topic is not the one that the position speaks of. One of another name is refused
+            though losses be taken for granted: rows of two topics would be mixed.
         DataLossError: If the log no longer has what comes next.
     """
     if position is None:
         first = {p: starts[p] for p in now.partitions}
         return Backlog(Position(now.identity, first), _to_the_end(first, now))
     if not position.identity.same_as(now.identity):
-        if not go_on:
+        if position.identity.topic != now.identity.topic or not go_on:
             raise _another_topic(position, now)
         gone = tuple(Loss(p, o, None, "topic made anew") for p, o in sorted(position.offsets.items()))
         return Backlog(Position(now.identity, dict(now.low)), _to_the_end(now.low, now), gone)
@@ -165,8 +166,16 @@ def _to_the_end(at: Mapping[int, int], now: Watermarks) -> tuple[OffsetRange, ..
 
 def _another_topic(position: Position, now: Watermarks) -> TopicReplacedError:
     before, current = position.identity, now.identity
+    if before.topic != current.topic:
+        return TopicReplacedError(
+            f"The table of topic {current.topic} is topic {before.topic}'s: it was filled from that one as far as "
+            f"{dict(position.offsets)} (topic id {before.topic_id}, cluster {before.cluster_id}).",
+            "Nothing was read, since rows of two topics would be mixed. Give one of them another table: in its YAML; "
+            f"if {current.topic} takes the place of {before.topic}, say so with `kafka-lake reset {current.topic} "
+            "--to earliest`.",
+        )
     clusters = before.cluster_id and current.cluster_id and before.cluster_id != current.cluster_id
-    what = "name" if before.topic != current.topic else ("cluster id" if clusters else "topic id")
+    what = "cluster id" if clusters else "topic id"
     return TopicReplacedError(
         f"Topic {current.topic} is not the topic that the table was filled from: its {what} differs "
         f"(table: topic {before.topic}, id {before.topic_id}, cluster {before.cluster_id}; "

@@ -1,16 +1,18 @@
 """The gates' questions asked of the published table, at any time, by PyIceberg without Spark."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from pyiceberg.table import Table
 
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.audit import Finding, data_loss, schema_evolution
+from kafka_lake.ingest.report import PublishedNote, moment
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Position, lag, losses_from_json
+from kafka_lake.kafka.offsets import Loss, Position, lag, losses_from_json
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.history import schema_history
+from kafka_lake.lake.history import SchemaVersion, schema_history
 from kafka_lake.lake.positions import LOSSES, POSITION, RESET, ancestors, head_of, read_state, row_count, summary_of
 
 
@@ -34,10 +36,21 @@ def examine(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> li
     return [
         _row_count(table),
         _offset_continuity(spec, table, cluster),
-        schema_evolution([change for version in schema_history(table)[1:] for change in version.changes]),
+        _schema_evolution(table),
         _dead_letters(spec, catalog),
-        _data_loss(table),
+        data_loss(recorded_losses(table)),
     ]
+
+
+def _schema_evolution(table: Table) -> Finding:
+    versions = schema_history(table)[1:]
+    found = schema_evolution([change for version in versions for change in version.changes])
+    return replace(found, changes=tuple(note for version in versions for note in _notes(version)))
+
+
+def _notes(version: SchemaVersion) -> list[PublishedNote]:
+    when, snapshot = moment(version.committed_at), str(version.snapshot_id or "")
+    return [PublishedNote(c.column, c.kind, c.before, c.after, "", when, snapshot) for c in version.changes]
 
 
 def _dead_letters(spec: TopicTable, catalog: LakeCatalog) -> Finding:
@@ -48,22 +61,21 @@ def _dead_letters(spec: TopicTable, catalog: LakeCatalog) -> Finding:
     )
 
 
-def _data_loss(table: Table) -> Finding:
-    """Tell what was lost by the commits that main's history still has."""
-    lost = [
+def recorded_losses(table: Table) -> list[Loss]:
+    """Return what was given up for lost by the commits that ``main``'s history still has, the newest first."""
+    return [
         loss
         for snapshot in ancestors(table, head_of(table))
         if (text := summary_of(snapshot).get(LOSSES))
         for loss in losses_from_json(text)
     ]
-    return data_loss(lost)
 
 
 def _row_count(table: Table) -> Finding:
     claimed = row_count(table)
     counted = sum(task.file.record_count for task in table.scan().plan_files())
     problems = () if claimed == counted else (f"the snapshot claims {claimed} rows, its files hold {counted}",)
-    return Finding("row_count", problems, {"rows": counted})
+    return Finding("row_count", problems, {"rows_in_table": counted})
 
 
 def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) -> Finding:
@@ -95,6 +107,8 @@ def _duplicates(column: str, table: Table, position: Position | None) -> list[st
     fields = tuple(f"{column}.{name}" for name in ("topic_id", "partition", "offset"))
     rows = table.scan(selected_fields=fields).to_arrow().flatten()
     rows = rows.rename_columns([name.rpartition(".")[2] for name in rows.column_names])
+    # Rows of others name no record.
+    rows = rows.filter(pc.is_valid(rows["offset"]))
     # A topic made anew uses the offsets of the old one again: only both together name a record.
     grouped = rows.group_by(["topic_id", "partition"]).aggregate(
         [("offset", "count"), ("offset", "count_distinct"), ("offset", "max")]

@@ -1,9 +1,11 @@
-"""Rebuild: the position of a table whose snapshots no longer carry it, from its rows.
+"""Rebuild: the position of a table whose snapshots no longer carry it, from its rows; none if no row can be ours.
 
 Dead letters don't count: a run that died before its rows were published has left letters of offsets whose rows are
 still missing. What is read again of them is recognised by the letters themselves.
 """
 
+from pyiceberg.table import Table
+from pyiceberg.types import StructType
 from pyspark.sql import functions as F
 
 from kafka_lake.errors import TableError
@@ -12,11 +14,18 @@ from kafka_lake.ingest.settle import at_version
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Position, Watermarks
-from kafka_lake.lake.positions import TableState
+from kafka_lake.lake.positions import TableState, ancestors, head_of, summary_of
+
+_OURS = "kafka-lake."
+_ORIGIN = {"topic", "topic_id", "partition", "offset"}
 
 
-def rebuilt_position(spec: TopicTable, systems: Systems, state: TableState, now: Watermarks) -> Position:
+def rebuilt_position(spec: TopicTable, systems: Systems, state: TableState, now: Watermarks) -> Position | None:
     """Return the position that the rows prove: commits are whole, so all before the last offset is there.
+
+    None if no row can be ours, so that the table begins where a new one would. All rows of ours name their record in
+    the metadata column, and all snapshots of ours bear marks: that is so if no row has a value there, no snapshot has
+    a mark, and none that had one can have expired.
 
     Partitions without a row begin where a new table would begin.
 
@@ -30,9 +39,12 @@ def rebuilt_position(spec: TopicTable, systems: Systems, state: TableState, now:
         TableError: If it can't be certain: there is no metadata column, rows are of another topic, or the table began
             at the latest offset and a partition has no row.
     """
+    strangers = not _may_have_commits_of_ours(spec, state.table)
     where = f"Table {'.'.join(spec.identifier)} has rows, but no snapshot in the history of main carries a position"
     way_on = f"Set the position with `kafka-lake reset {spec.topic} --to …`, or choose another table."
-    columns = {field.name for field in state.table.schema().fields}
+    columns = _origins(state.table)
+    if strangers and not columns:
+        return None
     if spec.metadata_column is None or spec.metadata_column not in columns or state.head is None:
         raise TableError(
             f"{where} in topic {spec.topic}, and without a metadata column the rows don't tell how far they reach.",
@@ -42,7 +54,10 @@ def rebuilt_position(spec: TopicTable, systems: Systems, state: TableState, now:
     rows = at_version(systems.spark(), systems.catalog.spark_name(spec.identifier), state.head)
     keys = [F.col(f"{origin}.{key}").alias(key) for key in ("topic", "topic_id", "partition", "offset")]
     grouped = rows.select(*keys).groupBy("topic", "topic_id", "partition").agg(F.max("offset").alias("last"))
-    reached = {r["partition"]: r["last"] + 1 for r in grouped.collect() if _same_topic(r["topic"], r["topic_id"], now)}
+    found = grouped.collect()
+    reached = {r["partition"]: r["last"] + 1 for r in found if _same_topic(r["topic"], r["topic_id"], now)}
+    if strangers and columns == {spec.metadata_column} and all(r["topic"] is None for r in found):
+        return None
     if not reached:
         raise TableError(
             f"{where}, and none of the rows is of topic {spec.topic} as it is now "
@@ -57,6 +72,24 @@ def rebuilt_position(spec: TopicTable, systems: Systems, state: TableState, now:
         )
     starts = start_offsets(spec, systems.cluster, now) if missing else {}
     return Position(now.identity, {**{p: starts[p] for p in missing}, **reached})
+
+
+def _origins(table: Table) -> set[str]:
+    """Return the columns that say where a row came from, whatever they are called: settings may have changed."""
+    structs = {f.name: f.field_type for f in table.schema().fields if isinstance(f.field_type, StructType)}
+    return {name for name, kind in structs.items() if {inner.name for inner in kind.fields} >= _ORIGIN}
+
+
+def _may_have_commits_of_ours(spec: TopicTable, table: Table) -> bool:
+    """Return whether a snapshot of ours may be in the table's history, or may have been before it expired."""
+    if spec.metadata_column is None:
+        # Rows of ours would look as anyone's.
+        return True
+    if any(key.startswith(_OURS) for s in table.metadata.snapshots for key in summary_of(s)):
+        return True
+    *_, oldest = ancestors(table, head_of(table))
+    expired = oldest.parent_snapshot_id is not None
+    return expired and any(key.startswith(_OURS) for key in table.properties)
 
 
 def _same_topic(topic: str | None, topic_id: str | None, now: Watermarks) -> bool:

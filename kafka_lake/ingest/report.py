@@ -1,10 +1,11 @@
 """Report: what a run did, as plain data, for metadata, tables on the terminal and tests."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import reduce
 
-from kafka_lake.ingest.audit import CHECKS, Finding
+from kafka_lake.ingest.audit import CHECKS, ColumnNote, Finding
 from kafka_lake.ingest.stage import LetterClass, Staged
 from kafka_lake.kafka.offsets import OffsetRange, Position, Watermarks, lag
 
@@ -29,6 +30,7 @@ class Commit:
         classes: The dead letters by class.
         waited: How long its records had waited when it was published; None if none has a time, or all were there
             before.
+        published_at: When readers could see it, in seconds since the epoch; None if nobody noted it.
     """
 
     snapshot: int
@@ -45,11 +47,39 @@ class Commit:
     kind: str = "append"
     classes: tuple[LetterClass, ...] = ()
     waited: "Waited | None" = None
+    published_at: float | None = None
 
     @property
     def invisible(self) -> int:
         """Return how many of the offsets had no record: aborted, transaction markers, compacted away."""
         return max(0, sum(len(r) for r in self.ranges) - self.records)
+
+    def told(self) -> list[Finding]:
+        """Return what the gates found, with the commit's time and snapshot on what happened to columns."""
+        when = "" if self.published_at is None else moment(datetime.fromtimestamp(self.published_at, UTC))
+        stamp = {"when": when, "snapshot": str(self.snapshot)}
+        return [
+            replace(each, changes=tuple(PublishedNote(**asdict(note), **stamp) for note in each.changes))
+            for each in self.findings
+        ]
+
+
+@dataclass(frozen=True)
+class PublishedNote(ColumnNote):
+    """One line about a column, and by which commit it came.
+
+    Args:
+        when: When the commit was published, ISO 8601; empty if nobody noted it.
+        snapshot: The commit's snapshot id, as text; empty if there is none yet.
+    """
+
+    when: str = ""
+    snapshot: str = ""
+
+
+def moment(at: datetime) -> str:
+    """Return a time as notes about columns have it: ISO 8601, to the second."""
+    return at.isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
@@ -81,6 +111,50 @@ def waited(staged: Staged, visible_at: float) -> Waited | None:
     if staged.oldest_ms is None or staged.newest_ms is None:
         return None
     return Waited(max(0.0, visible_at - staged.oldest_ms / 1000), max(0.0, visible_at - staged.newest_ms / 1000))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a run did, in numbers; those of two reports of a run make up those of both.
+
+    Args:
+        commits: Snapshots published.
+        records: Records read.
+        rows: Rows added.
+        dead_letters: Records that didn't decode.
+        tombstones: Records without a value.
+        invisible: Offsets without a record.
+        files: Data files added.
+        size: Their size in bytes.
+        seconds: How long it took.
+        waited: How old the records were when they were published.
+    """
+
+    commits: int = 0
+    records: int = 0
+    rows: int = 0
+    dead_letters: int = 0
+    tombstones: int = 0
+    invisible: int = 0
+    files: int = 0
+    size: int = 0
+    seconds: float = 0.0
+    waited: Waited | None = None
+
+    def plus(self, other: "Figures") -> "Figures":
+        """Return the figures of both together."""
+        return Figures(
+            self.commits + other.commits,
+            self.records + other.records,
+            self.rows + other.rows,
+            self.dead_letters + other.dead_letters,
+            self.tombstones + other.tombstones,
+            self.invisible + other.invisible,
+            self.files + other.files,
+            self.size + other.size,
+            self.seconds + other.seconds,
+            self.waited.merged(other.waited) if self.waited and other.waited else self.waited or other.waited,
+        )
 
 
 @dataclass(frozen=True)
@@ -120,6 +194,12 @@ class RunReport:
         """Return the sum of a number over all commits, such as ``rows``."""
         return sum(int(getattr(commit, attribute)) for commit in self.commits)
 
+    def figures(self) -> Figures:
+        """Return what was done, in numbers."""
+        sums = ("records", "rows", "dead_letters", "tombstones", "invisible", "files", "size")
+        totals = {name: self.total(name) for name in sums}
+        return Figures(commits=len(self.commits), seconds=self.seconds, waited=self.waited(), **totals)
+
     def waited(self) -> Waited | None:
         """Return how old the run's records were when they were published, each at its own commit."""
         every = [commit.waited for commit in self.commits if commit.waited]
@@ -153,14 +233,45 @@ class RunReport:
 
     def findings(self) -> list[Finding]:
         """Return one finding per check over all commits; without a commit all checks hold trivially."""
-        merged = []
-        for check in CHECKS:
-            every = [f for c in self.commits for f in c.findings if f.check == check]
-            facts = every[-1].facts if len(every) == 1 else _summed([f.facts for f in every])
-            problems = tuple(p for f in every for p in f.problems)
-            notes = tuple(dict.fromkeys(n for f in every for n in f.changes))
-            merged.append(Finding(check, problems, facts, notes))
-        return merged
+        return merged(each for commit in self.commits for each in commit.told())
+
+
+@dataclass(frozen=True)
+class RunSoFar:
+    """What all reports of a run have told.
+
+    Dagster keeps one result of a check for each run, the latest: so each must tell of the whole run.
+
+    Args:
+        figures: Of the whole run.
+        findings: One for each check, over the whole run.
+    """
+
+    figures: Figures = Figures()
+    findings: tuple[Finding, ...] = ()
+
+    def plus(self, report: RunReport) -> "RunSoFar":
+        """Return what has been told once this report is told as well."""
+        return RunSoFar(self.figures.plus(report.figures()), tuple(merged([*self.findings, *report.findings()])))
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """Return one finding for each check that keeps every problem and every change of columns; numbers are added.
+
+    Args:
+        findings: Of several commits, in their order.
+    """
+    every = list(findings)
+    return [_merged(check, [each for each in every if each.check == check]) for check in CHECKS]
+
+
+def _merged(check: str, findings: Sequence[Finding]) -> Finding:
+    problems = dict.fromkeys(problem for each in findings for problem in each.problems)
+    notes: dict[ColumnNote, ColumnNote] = {}
+    for note in (note for each in findings for note in each.changes):
+        # What every commit says again, as that a column is left out, is told once: by the first.
+        notes.setdefault(ColumnNote(note.column, note.what, note.before, note.after, note.why), note)
+    return Finding(check, tuple(problems), _summed([each.facts for each in findings]), tuple(notes.values()))
 
 
 def _summed(facts: Sequence[Mapping[str, object]]) -> dict[str, object]:

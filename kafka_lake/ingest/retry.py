@@ -21,7 +21,10 @@ from sqlalchemy import exc as sql
 from kafka_lake.errors import (
     AuthenticationError,
     AuthorizationError,
+    CatalogError,
+    CatalogRefusedError,
     ConfigurationError,
+    EngineUnavailableError,
     KafkaError,
     KafkaLakeError,
     RegistryError,
@@ -34,13 +37,14 @@ T = TypeVar("T")
 
 _LINE_LENGTH = 300
 
-_PASSING_ERRORS = (KafkaError, RegistryError)
+_PASSING_ERRORS = (KafkaError, RegistryError, CatalogError, EngineUnavailableError)
 _LASTING_ERRORS = (
     UnknownTopicError,
     AuthenticationError,
     AuthorizationError,
     UnknownSchemaError,
     RegistryRefusedError,
+    CatalogRefusedError,
 )
 
 _PROGRAMMING_ERRORS = (

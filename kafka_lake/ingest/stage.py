@@ -41,7 +41,17 @@ from kafka_lake.ingest.wanted import Wanted, refuse, wanted
 from kafka_lake.kafka.offsets import OffsetRange, Position, losses_to_json
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.evolution import Conflict
-from kafka_lake.lake.positions import LOSSES, POSITION, RESET, RUN_ID, TableState, read_state, row_count, summary_of
+from kafka_lake.lake.positions import (
+    ADOPTED,
+    LOSSES,
+    POSITION,
+    RESET,
+    RUN_ID,
+    TableState,
+    read_state,
+    row_count,
+    summary_of,
+)
 from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables import apply_changes, ensure_table, evolve_layout, schema_of
 from kafka_lake.spark.resource import PARALLELISM
@@ -256,6 +266,8 @@ def stage(
     marks = {}
     if plan.kind == "reset":
         marks[RESET] = run_id
+    if state.adopted:
+        marks[ADOPTED] = str(state.adopted)
     if plan.losses:
         marks[LOSSES] = losses_to_json(plan.losses)
     if spec.metadata_column and (known is not None or plan.kind == "redeliver"):
@@ -291,7 +303,7 @@ def stage(
         letters = None
         if failed:
             decoded = judged
-            if marks_errors(transformed(decoded, spec, topic_id), spec):
+            if spec.transform is not None and marks_errors(transformed(decoded, spec, topic_id), spec):
                 decoded = with_transform_errors(decoded, transform_errors(transformed(decoded, spec, topic_id), spec))
             letters = dead_letters_of(decoded, run_id, topic_id=topic_id)
             if plan.kind != "redeliver" and spec.dead_letters == "table":

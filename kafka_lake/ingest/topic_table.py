@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.evolution import EvolutionMode, OnIncompatible, Policy
+from kafka_lake.lake.names import shortened
 
 Format = Literal["json", "avro", "protobuf", "json_schema", "string", "bytes", "variant", "confluent"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -102,8 +103,8 @@ class TopicTable:
 
     @property
     def dead_letter_table(self) -> tuple[str, str]:
-        """Return namespace and name of the dead-letter table."""
-        return self.namespace, f"{self.table}__dead_letters"
+        """Return namespace and name of the dead-letter table: the table's with an ending, cut where it is too long."""
+        return self.namespace, shortened(self.table, "__dead_letters")
 
     @property
     def group(self) -> str:

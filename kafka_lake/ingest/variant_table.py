@@ -5,6 +5,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.catalog import literal, quoted
 from kafka_lake.lake.tables import parse_partition_field, parse_sort_field, table_properties
 
 
@@ -25,8 +26,8 @@ def create_variant_table(spec: TopicTable, systems: Systems, columns: T.StructTy
     spark, name = systems.spark(), systems.catalog.spark_name(spec.identifier)
     ours = {"write.distribution-mode": "hash" if spec.partition_by else "none"}
     given = {**table_properties(ours, spec.properties), "format-version": "3"}
-    listed = ", ".join(f"'{_escaped(key)}' = '{_escaped(value)}'" for key, value in given.items())
-    fields = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in columns)
+    listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in given.items())
+    fields = ", ".join(f"{quoted(f.name)} {f.dataType.simpleString()}" for f in columns)
     by = ", ".join(_partition(text) for text in spec.partition_by)
     partitioned = f" PARTITIONED BY ({by})" if by else ""
     spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({fields}) USING iceberg{partitioned} TBLPROPERTIES ({listed})")
@@ -51,7 +52,3 @@ def _call(column: str, transform: Transform[object, object]) -> str:
     if isinstance(transform, TruncateTransform):
         return f"truncate({transform.width}, {column})"
     return f"{transform}s({column})"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")

@@ -14,7 +14,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.evolution import Conflict, Evolution, Incoming, evolve
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change
-from kafka_lake.lake.tables import partition_names, sources_of
+from kafka_lake.lake.tables import LAYOUT, partition_names, sources_of
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ def wanted(spec: TopicTable, decoder: Decoder, state: TableState | None) -> Want
     if decoder.fixed is not None:
         changes = evolve(current, sources, (), spec.policy).changes
         return Wanted(decoder.fixed, tuple(c for c in changes if c.kind == "renamed"))
+    adopted = state is not None and known and LAYOUT not in state.table.properties
     columns = _without(current, {spec.metadata_column} | ({spec.key_column} if isinstance(decoder, Keyed) else set()))
     taken = partition_names(state.table) if state is not None and known else frozenset()
     reserved = [
@@ -58,15 +59,15 @@ def wanted(spec: TopicTable, decoder: Decoder, state: TableState | None) -> Want
         *(name for name in (spec.metadata_column, spec.key_column if spec.key_format else None) if name),
     ]
     if not isinstance(decoder, Keyed):
-        return _wanted([evolve(columns, sources, _incoming(decoder.incoming()), spec.policy, reserved)])
+        return _wanted([evolve(columns, sources, _incoming(decoder.incoming()), spec.policy, reserved, adopted)])
     # Apart: a field of the value that has the name of the key's column gets another one.
     values, keys = _incoming(decoder.incoming_values()), _incoming(decoder.incoming_keys())
     about_key = {path: name for path, name in sources.items() if path.split(".")[0] == spec.key_column}
     about_value = {path: name for path, name in sources.items() if path not in about_key}
     return _wanted(
         [
-            evolve(columns, about_value, values, spec.policy, reserved),
-            evolve(_only(current, spec.key_column), about_key, keys, replace(spec.policy, renames={})),
+            evolve(columns, about_value, values, spec.policy, reserved, adopted),
+            evolve(_only(current, spec.key_column), about_key, keys, replace(spec.policy, renames={}), (), adopted),
         ]
     )
 

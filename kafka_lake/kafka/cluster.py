@@ -38,6 +38,10 @@ _SECRET = re.compile(r"password|secret|token|jaas|\.pem$|oauthbearer\.config")
 # A refusal by one broker needn't be that of the next one tried, nor that of a moment later; so long an answer may
 # still come.
 _GRACE_SECONDS = 2.0
+# Who doesn't answer in so long isn't there, unless it has answered before: then the whole timeout counts.
+_FIRST_ANSWER_SECONDS = 8.0
+# All brokers refuse connections, or their names are unknown.
+_ALL_DOWN_SECONDS = 4.0
 _GLANCE_SECONDS = 0.1
 
 _UNREACHABLE = (
@@ -52,17 +56,21 @@ class _Reported:
     def __init__(self) -> None:
         self.refusal: ClientError | None = None
         self.failure: ClientError | None = None
+        self.all_down = False
 
     def note(self, error: ClientError) -> None:
         """Take down one report; librdkafka calls it from within `poll`."""
         if error.code() in _REFUSED_CLIENT:
             self.refusal = error
-        elif error.code() != ClientError._ALL_BROKERS_DOWN:
+        elif error.code() == ClientError._ALL_BROKERS_DOWN:
+            self.all_down = True
+        else:
             self.failure = error
 
     def forget(self) -> None:
         """An answer came, so whatever was reported before has passed."""
         self.refusal = self.failure = None
+        self.all_down = False
 
 
 class KafkaCluster:
@@ -70,7 +78,7 @@ class KafkaCluster:
 
     Args:
         properties: librdkafka client properties, ``bootstrap.servers`` among them.
-        timeout: Seconds that one question may take.
+        timeout: Seconds that one question may take. Brokers that have never answered are given up earlier.
         read_committed: End of a partition is the last stable offset; else the high watermark.
     """
 
@@ -80,6 +88,7 @@ class KafkaCluster:
         self._isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
         self._client: AdminClient | None = None
         self._reported = _Reported()
+        self._has_answered = False
 
     @property
     def bootstrap_servers(self) -> str:
@@ -111,14 +120,22 @@ class KafkaCluster:
                 raise self.explained(what, error) from error
             except TimeoutError as error:
                 self._admin().poll(0)
-                waited = time.monotonic() - asked
-                if waited >= self.timeout or (self._reported.refusal and waited >= _GRACE_SECONDS):
+                if time.monotonic() - asked >= self._patience():
                     raise self.explained(what, error) from error
             else:
                 self._answered()
                 return answer
 
+    def _patience(self) -> float:
+        """Return for how many seconds an answer is waited for, given what was reported about connections so far."""
+        if self._reported.refusal:
+            return min(_GRACE_SECONDS, self.timeout)
+        if self._has_answered:
+            return self.timeout
+        return min(_ALL_DOWN_SECONDS if self._reported.all_down else _FIRST_ANSWER_SECONDS, self.timeout)
+
     def _answered(self) -> None:
+        self._has_answered = True
         self._admin().poll(0)
         self._reported.forget()
 
@@ -136,10 +153,12 @@ class KafkaCluster:
             cause = self._reported.refusal or self._reported.failure or cause
         where = f"{what}: the cluster at {self.bootstrap_servers}"
         if cause is None:
-            return KafkaError(f"{where} gave no answer within {self.timeout:g} s.", _UNREACHABLE)
+            return KafkaError(f"{where} gave no answer within {self._patience():g} s.", _UNREACHABLE)
         code, text = cause.code(), self._text(cause)
         if code == ClientError.UNKNOWN_TOPIC_OR_PART:
             return UnknownTopicError(f"{where} has no such topic.", "Create it, or mend the name in the topic's YAML.")
+        if code == ClientError._BAD_MSG:
+            return KafkaError(f"{where} gave an answer that is no Kafka broker's.", _UNREACHABLE)
         if code == ClientError._SSL:
             return AuthenticationError(
                 f"{where} and this client don't trust each other: {text}.",
@@ -165,11 +184,19 @@ class KafkaCluster:
         return f"user {user}" if user else "this client"
 
     def _text(self, error: ClientError) -> str:
-        text = re.sub(r" \(after \d+ms in state \w+\)", "", error.str()).rstrip(".")
+        text = re.sub(r" \(after \d+ms in state \w+\)|^\S+/bootstrap: ", "", error.str()).rstrip(".")
         for name, value in self.properties.items():
             if value and _SECRET.search(name):
                 text = text.replace(value, "***")
         return text
+
+    def check(self) -> None:
+        """Ask the cluster who it is.
+
+        Raises:
+            KafkaError: If the brokers don't answer; `AuthenticationError` within seconds if they refuse this client.
+        """
+        self._ask("Describing the cluster", self._admin().describe_cluster(request_timeout=self.timeout))
 
     def topics(self, internal: bool = False) -> list[str]:
         """Return the names of all topics but Kafka's own, sorted.
@@ -187,9 +214,9 @@ class KafkaCluster:
         except AuthenticationError:
             raise
         except KafkaError:
-            if early == self.timeout:
+            if (rest := self._patience() - early) <= 0:
                 raise
-            found = self._list_topics(self.timeout - early)
+            found = self._list_topics(rest)
         return sorted(name for name in found if internal or not name.startswith("__"))
 
     def _list_topics(self, timeout: float) -> Iterable[str]:

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.errors import PublishRefusedError
-from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.catalog import LakeCatalog, literal, quoted
 from kafka_lake.lake.positions import ancestors, head_of
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class StagingBranch:
 
     def create(self) -> None:
         """Create the branch at the head. A branch of that name must not exist."""
-        statement = f"ALTER TABLE {self._table} CREATE BRANCH `{self.name}` AS OF VERSION {self.head}"
+        statement = f"ALTER TABLE {self._table} CREATE BRANCH {quoted(self.name)} AS OF VERSION {self.head}"
         _patiently(lambda: self._spark.sql(statement))
 
     def staged_snapshot(self) -> int | None:
@@ -165,11 +165,9 @@ class StagingBranch:
         _patiently(lambda: self._fast_forward(staged))
 
     def _fast_forward(self, staged: int) -> None:
-        namespace, table = self.identifier
         try:
             self._spark.sql(
-                f"CALL `{self._catalog.name}`.system.fast_forward("
-                f"table => '{namespace}.{table}', branch => 'main', to => '{self.name}')"
+                self._catalog.call("fast_forward", self.identifier, branch="'main'", to=literal(self.name))
             ).collect()
         except Exception as error:
             if self._is_published(staged):
@@ -178,7 +176,8 @@ class StagingBranch:
             if self._main_head() == self.head:
                 raise
             raise PublishRefusedError(
-                f"Table {namespace}.{table}: main moved from snapshot {self.head} to {self._main_head()} meanwhile."
+                f"Table {'.'.join(self.identifier)}: main moved from snapshot {self.head} to {self._main_head()} "
+                "meanwhile."
             ) from error
 
     def _main_head(self) -> int | None:
@@ -191,7 +190,7 @@ class StagingBranch:
 
     def drop(self) -> None:
         """Drop the branch after publication. What it pointed to stays with ``main``."""
-        self._spark.sql(f"ALTER TABLE {self._table} DROP BRANCH IF EXISTS `{self.name}`")
+        self._spark.sql(f"ALTER TABLE {self._table} DROP BRANCH IF EXISTS {quoted(self.name)}")
 
     def discard(self) -> None:
         """Drop the branch and expire what was staged on it, files included, unless that is part of ``main``.
@@ -217,8 +216,5 @@ class StagingBranch:
             staged.append(str(snapshot.snapshot_id))
         self.drop()
         if staged:
-            namespace, name = self.identifier
-            self._spark.sql(
-                f"CALL `{self._catalog.name}`.system.expire_snapshots("
-                f"table => '{namespace}.{name}', snapshot_ids => ARRAY({', '.join(staged)}))"
-            ).collect()
+            ids = f"ARRAY({', '.join(staged)})"
+            self._spark.sql(self._catalog.call("expire_snapshots", self.identifier, snapshot_ids=ids)).collect()

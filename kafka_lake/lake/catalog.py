@@ -1,7 +1,8 @@
 """One catalog configuration, in Iceberg's standard property names, for both engines: PyIceberg and Spark."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,8 +12,9 @@ from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
 from kafka_lake.home import home
+from kafka_lake.lake.catalog_errors import explained
 from kafka_lake.lake.metadata import spare_pyiceberg
 from kafka_lake.lake.variant import teach_pyiceberg
 
@@ -48,6 +50,25 @@ def properties_from_environment(name: str) -> dict[str, str]:
     }
 
 
+def quoted(name: str) -> str:
+    """Return a name, whatever is in it, as one part of an identifier in Spark SQL.
+
+    >>> quoted("shop"), quoted("a`b.c")
+    ('`shop`', '`a``b.c`')
+    """
+    return f"`{name.replace('`', '``')}`"
+
+
+def literal(text: str) -> str:
+    r"""Return a text as Spark SQL writes it.
+
+    >>> print(literal(r"it's 1\2"))
+    'it\'s 1\\2'
+    """
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 class LakeCatalog:
     """A catalog, seen from both engines.
 
@@ -77,28 +98,75 @@ class LakeCatalog:
 
     @cached_property
     def pyiceberg(self) -> Catalog:
-        """Return the PyIceberg catalog, connected; folders of a local catalog are made."""
+        """Return the PyIceberg catalog, connected; folders of a local catalog are made.
+
+        Raises:
+            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if asking again is in vain.
+            ConfigurationError: If its address is none.
+        """
+        with self._asking("Connecting"):
+            return self._connected()
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        """Run the block, which asks the catalog; its errors become those for the user where they mean something."""
+        try:
+            yield
+        except KafkaLakeError:
+            raise
+        except Exception as error:
+            if (mended := explained(self.name, self.type, self.properties, what, error)) is None:
+                raise
+            raise mended from error
+
+    def _connected(self) -> Catalog:
         for place in (self.properties.get("uri", ""), self.properties.get("warehouse", "")):
             parts = urlsplit(place)
             if parts.scheme == "sqlite":
-                Path(place.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+                self._make_folder(Path(place.removeprefix("sqlite:///")).parent)
             elif parts.scheme == "file":
-                Path(parts.path).mkdir(parents=True, exist_ok=True)
+                self._make_folder(Path(parts.path))
         teach_pyiceberg()
         spare_pyiceberg()
         return load_catalog(self.name, **{**self.properties, "type": self.type})
 
-    def table(self, identifier: tuple[str, str]) -> Table | None:
-        """Return the table as the catalog knows it now, or None if there is none."""
+    def _make_folder(self, folder: Path) -> None:
         try:
-            return self.pyiceberg.load_table(identifier)
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            setting = f"PYICEBERG_CATALOG__{self.name.upper()}__"
+            raise CatalogRefusedError(
+                f"Catalog {self.name}: folder {folder} can't be made: {error.strerror}.",
+                f"Let this user make it, or set KAFKA_LAKE_HOME, or {setting}URI and {setting}WAREHOUSE.",
+            ) from error
+
+    def table(self, identifier: tuple[str, str]) -> Table | None:
+        """Return the table as the catalog knows it now, or None if there is none.
+
+        Raises:
+            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if asking again is in vain.
+        """
+        try:
+            with self._asking(f"Table {'.'.join(identifier)}"):
+                return self.pyiceberg.load_table(identifier)
         except NoSuchTableError:
             return None
+
+    def check(self) -> int:
+        """Ask the catalog for its namespaces, and return how many there are.
+
+        Raises:
+            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if asking again is in vain.
+            ConfigurationError: If its address is none.
+        """
+        with self._asking("Listing the namespaces"):
+            return len(self.pyiceberg.list_namespaces())
 
     def ensure_namespace(self, namespace: str) -> None:
         """Create the namespace if there is none."""
         try:
-            self.pyiceberg.create_namespace_if_not_exists(namespace)
+            with self._asking(f"Namespace {namespace}"):
+                self.pyiceberg.create_namespace_if_not_exists(namespace)
         except NamespaceAlreadyExistsError:
             # Somebody else was faster; which is what was wanted.
             return
@@ -106,7 +174,22 @@ class LakeCatalog:
     def spark_name(self, identifier: tuple[str, str], branch: str | None = None) -> str:
         """Return the quoted name that Spark SQL knows the table, or a branch of it, by."""
         parts = [self.name, *identifier] + ([f"branch_{branch}"] if branch else [])
-        return ".".join(f"`{part}`" for part in parts)
+        return ".".join(quoted(part) for part in parts)
+
+    def call(self, procedure: str, identifier: tuple[str, str], **arguments: str) -> str:
+        """Return the statement that calls one of Iceberg's procedures for a table.
+
+        The table's name has all three parts: of two, Iceberg takes a namespace that is called as the catalog is for
+        the catalog (https://iceberg.apache.org/docs/latest/spark-procedures/).
+
+        Args:
+            procedure: Its name, as ``fast_forward``.
+            identifier: Namespace and name of the table.
+            arguments: Its other arguments, as SQL: `literal` makes one of a text.
+        """
+        named = {"table": literal(self.spark_name(identifier)), **arguments}
+        told = ", ".join(f"{name} => {value}" for name, value in named.items())
+        return f"CALL {quoted(self.name)}.system.{procedure}({told})"
 
     def spark_conf(self) -> dict[str, str]:
         """Return the Spark settings that make this catalog known there under the same name."""

@@ -40,10 +40,11 @@ def compact(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str]) -> tu
     """
     table = catalog.table(identifier)
     ordered = table is not None and bool(table.sort_order().fields)
-    namespace, name = identifier
-    result = spark.sql(
-        f"CALL `{catalog.name}`.system.rewrite_data_files(table => '{namespace}.{name}', "
-        f"strategy => '{'sort' if ordered else 'binpack'}', "
-        f"options => map('min-file-size-bytes', '{_SMALL_FILE_BYTES}', 'min-input-files', '2'))"
-    ).collect()[0]
+    statement = catalog.call(
+        "rewrite_data_files",
+        identifier,
+        strategy="'sort'" if ordered else "'binpack'",
+        options=f"map('min-file-size-bytes', '{_SMALL_FILE_BYTES}', 'min-input-files', '2')",
+    )
+    result = spark.sql(statement).collect()[0]
     return result["rewritten_data_files_count"], result["added_data_files_count"]

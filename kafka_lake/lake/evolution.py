@@ -109,12 +109,15 @@ def evolve(
     incoming: Sequence[Incoming],
     policy: Policy,
     reserved: Collection[str] = (),
+    adopted: bool = False,
 ) -> Evolution:
     """Return what the records need of the table, by the policy.
 
-    A field belongs to the column whose source it is, or which has its name; else to a column of the same name in
-    another case, if no field has that column's own name; else it gets a column, whose name `column_name` makes. So it
-    is at every depth. Columns that no field feeds stay.
+    A field belongs to the column whose source it is, or which has its name; else it gets a column, whose name
+    `column_name` makes. So it is at every depth, and whatever order records come in. Columns that no field feeds stay.
+
+    The columns of a table that others made may be in another case than the fields: the first field that fits one so
+    becomes its source, for good.
 
     Args:
         current: The table's value columns; None if there is no table yet.
@@ -122,6 +125,7 @@ def evolve(
         incoming: What the records look like, one for each schema that occurs among them, in order.
         policy: The topic's.
         reserved: Names that no new column may get at the top level, such as the metadata column's.
+        adopted: Whether others made the table.
 
     Returns:
         The columns, the changes that lead to them, and what doesn't fit. Asked again of the result, with the same
@@ -130,7 +134,7 @@ def evolve(
     Raises:
         ConfigurationError: If ``renames`` names a column that isn't there, or a new name that is taken or no name.
     """
-    evolving = _Evolving(current, sources, policy, reserved)
+    evolving = _Evolving(current, sources, policy, reserved, adopted)
     ledger = _Ledger(policy, quiet=current is None)
     shapes = [_Shape(each.label, each.columns) for each in incoming]
     columns = evolving.level(current.fields if current else (), shapes, _Place("", "", frozenset({""})), ledger)
@@ -200,6 +204,7 @@ class _Column:
         place: Where it is.
         had: The table's own field, None for a new column.
         source: The field that feeds it, where that has another name.
+        known: Whether it is written down which field that is.
         olds: The names that it had before a rename.
         kind: The type that takes all parts collected so far.
         parts: The fields whose values it takes.
@@ -214,6 +219,7 @@ class _Column:
     kind: IcebergType | None = None
     parts: list[_Part] = field(default_factory=list)
     misfits: list[tuple[_Part, "_Column | None"]] = field(default_factory=list)
+    known: bool = False
 
     @property
     def first_source(self) -> str:
@@ -298,7 +304,9 @@ class _Evolving:
         sources: Mapping[str, str],
         policy: Policy,
         reserved: Collection[str],
+        adopted: bool,
     ) -> None:
+        self.adopted = adopted and current is not None
         self.current = current
         self.sources = sources
         self.policy = policy
@@ -340,9 +348,9 @@ class _Evolving:
         taken = Names([*(c.name for c in columns), *(f.name for f in have), *(() if place.path else self.reserved)])
         parts = [_Part(i, s, f) for i, s in enumerate(shapes) for f in _fields(s.kind) if not _is_nothing(f.field_type)]
         names = dict.fromkeys(p.field.name for p in parts)
-        _claim_in_any_case(
-            columns, [n for n in names if n not in renames], {f.name for s in shapes for f in _fields(s.kind)}
-        )
+        if self.adopted:
+            present = {f.name for s in shapes for f in _fields(s.kind)}
+            _claim_in_any_case(columns, [n for n in names if n not in renames], present)
         columns += self._new(columns, names, renames, taken, place)
         self._meet(renames, columns, place)
 
@@ -392,7 +400,8 @@ class _Evolving:
                 _refuse_taken(where.was, name, Names(others), have)
                 ledger.changes.append(Change(where.was, "renamed", had.name, name))
             source = self.sources.get(where.was)
-            columns.append(_Column(name, where, had, None if source == name else source, olds, had.field_type))
+            other = None if source in (name, had.name) else source
+            columns.append(_Column(name, where, had, other, olds, had.field_type, known=source is not None))
         return columns
 
     def _new(
@@ -466,8 +475,8 @@ class _Evolving:
                 required = not ledger.permits(Change(path, "made optional", "required", "optional"))
             kind = self._type(had.field_type, kinds, column.place, ledger)
             made = had.model_copy(update={"name": column.name, "field_type": kind, "required": required})
-        if column.source is not None:
-            ledger.sources[path] = column.source
+        if column.source is not None or (self.adopted and (column.known or column.parts)):
+            ledger.sources[path] = column.first_source
         if column.also:
             ledger.also[path] = column.also
         for part, version in column.misfits:
@@ -546,7 +555,7 @@ def _olds(renames: Mapping[str, str], name: str) -> tuple[str, ...]:
 def _claim_in_any_case(columns: Sequence[_Column], names: Iterable[str], present: Collection[str]) -> None:
     """Let fields feed columns whose name differs in case, if those have no field of their own."""
     fed = {source for column in columns for source in column.feeds}
-    alone = [c for c in columns if c.source is None and not any(source in present for source in c.feeds)]
+    alone = [c for c in columns if not c.known and not any(source in present for source in c.feeds)]
     free = {column.name.lower(): column for column in reversed(alone)}
     for name in names:
         if name not in fed and (column := free.pop(name.lower(), None)):

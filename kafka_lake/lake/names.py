@@ -1,4 +1,4 @@
-"""Names of columns: what a field is called in its records may be anything, what a column is called may not. Pure."""
+"""Names of columns and tables: a field or a topic may have names that a column or a table can't have. Pure."""
 
 import hashlib
 import re
@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, MutableSet
 
 LIMIT = 255
+"""Characters of a column's name; bytes of a table's, which is a folder's as well."""
 RESERVED = frozenset(
     {
         "_file",
@@ -74,6 +75,27 @@ def column_name(source: str, taken: Iterable[str]) -> str:
         plain = f"{plain[: LIMIT - 9]}_{digest}"
     names = _names(taken)
     return plain if plain not in names else _numbered(plain, "__", names)
+
+
+def shortened(name: str, ending: str = "") -> str:
+    """Return a table's name with an ending, within what file systems and catalogs take.
+
+    Args:
+        name: The name.
+        ending: What it shall end in; never cut.
+
+    Returns:
+        Both together if that is no more than 255 bytes; else the name's beginning, a hash of all of it, and the ending.
+
+    >>> shortened("orders", "__dead_letters"), len(shortened("x" * 300)), shortened("x" * 300)[-10:]
+    ('orders__dead_letters', 255, 'x_0d4e2ca9')
+    """
+    whole = f"{name}{ending}"
+    if len(whole.encode()) <= LIMIT:
+        return whole
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    kept = name.encode()[: LIMIT - len(ending.encode()) - 9].decode(errors="ignore")
+    return f"{kept}_{digest}{ending}"
 
 
 def versioned_name(column: str, taken: Iterable[str]) -> str:

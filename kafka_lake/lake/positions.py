@@ -13,6 +13,7 @@ POSITION = "kafka-lake.position"
 RUN_ID = "kafka-lake.run-id"
 LOSSES = "kafka-lake.data-loss"
 RESET = "kafka-lake.reset"
+ADOPTED = "kafka-lake.adopted-rows"
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,14 @@ class TableState:
         head: Snapshot id of ``main``; None for a table without a snapshot.
         position: Position of the newest ancestor of ``main`` that has one.
         rebuilt: Whether the position comes from the rows, since no snapshot has it any more.
+        adopted: Rows of others that the table had before the topic's first commit.
     """
 
     table: Table
     head: int | None
     position: Position | None
     rebuilt: bool = False
+    adopted: int = 0
 
 
 def ancestors(table: Table, snapshot_id: int | None) -> Iterator[Snapshot]:

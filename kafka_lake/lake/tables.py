@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 from pyiceberg.exceptions import TableAlreadyExistsError
@@ -29,6 +30,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.names import Names, column_name
+from kafka_lake.lake.positions import row_count
 from kafka_lake.lake.schema import Change
 
 SOURCES = "kafka-lake.sources"
@@ -142,6 +144,36 @@ def ensure_table(
         table.append(table.schema().as_arrow().empty_table())
         table.refresh()
     return table
+
+
+def drop_if_unused(catalog: LakeCatalog, identifier: tuple[str, str]) -> bool:
+    """Drop a table that nobody has committed anything to since `ensure_table` created it, and that nobody is about to.
+
+    It gets another name first, at which nobody finds it: so a commit in the same moment either shows, and the table
+    gets its name back, or finds no table and is planned again.
+
+    Args:
+        catalog: Where it is.
+        identifier: Namespace and name.
+
+    Returns:
+        Whether it is gone.
+    """
+    table = catalog.table(identifier)
+    if table is None or not _is_unused(table):
+        return False
+    aside = (identifier[0], f"unused_{uuid4().hex}")
+    catalog.pyiceberg.rename_table(identifier, aside)
+    if not _is_unused(catalog.pyiceberg.load_table(aside)):
+        catalog.pyiceberg.rename_table(aside, identifier)
+        return False
+    catalog.pyiceberg.drop_table(aside)
+    return True
+
+
+def _is_unused(table: Table) -> bool:
+    metadata = table.metadata
+    return set(metadata.refs) <= {"main"} and len(metadata.snapshots) <= 1 and not row_count(table)
 
 
 def table_properties(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:

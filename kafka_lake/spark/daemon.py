@@ -5,12 +5,15 @@ two CPU-seconds. This one has imported them (``spark.python.daemon.module``).
 
 A Connect server has a daemon for each of its sessions. There the first leaves a nursery behind, which forks the daemons
 of later sessions. A daemon gets its session's environment, folder and standard streams, and so is in everything that
-session's own. The nursery ends with Spark's JVM, and serves this user's processes only. It needs Linux.
+session's own. The nursery itself is in no session's folder: Spark removes that with the session. It ends with Spark's
+JVM, and serves this user's processes only. It needs Linux. What fails in it is said on standard error, which is the
+server's log, and the daemon that was asked for then imports what it needs by itself.
 
 Spark never ends the daemon of a session that is over. So a daemon ends itself when it has had no worker for a while;
 Spark starts another one if it is needed after all.
 """
 
+import errno
 import json
 import os
 import select
@@ -18,6 +21,7 @@ import signal
 import socket
 import struct
 import sys
+import traceback
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -58,7 +62,7 @@ def _is_ours(connection: socket.socket) -> bool:
 
 
 def _forked_by_nursery(jvm: int) -> bool:
-    """Have the nursery fork the daemon, and stay as long as that lives; false if there is no nursery."""
+    """Have the nursery fork the daemon, and stay as long as that lives; false if there is none, or it can't."""
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(_address(jvm))
@@ -66,35 +70,64 @@ def _forked_by_nursery(jvm: int) -> bool:
             return False
         if not _is_ours(connection):
             return False
-        socket.send_fds(connection, [b"\0"], _STREAMS)
-        connection.sendall(json.dumps({"folder": str(Path.cwd()), "environment": dict(os.environ)}).encode())
-        connection.shutdown(socket.SHUT_WR)
+        told = json.dumps({"folder": str(Path.cwd()), "environment": dict(os.environ)}).encode()
+        forked = b""
+        # A nursery that fails closes the connection, whatever is on its way.
+        with suppress(ConnectionError):
+            socket.send_fds(connection, [b"\0"], _STREAMS)
+            connection.sendall(told)
+            connection.shutdown(socket.SHUT_WR)
+            forked = connection.recv(1)
+        if not forked:
+            print("kafka_lake: the nursery forked no Python daemon; this one imports by itself.", file=sys.stderr)
+            return False
         # Spark takes the process that it has started for the daemon; the streams tell that one when this one is gone.
-        connection.recv(1)
+        with suppress(ConnectionError):
+            connection.recv(1)
     return True
 
 
 def _nurse(jvm: int) -> NoReturn:
     """Fork daemons until the JVM is gone."""
-    # It fails if another one was first, or if the JVM is gone already.
-    with suppress(OSError), socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(_address(jvm))
+    try:
+        _serve(jvm)
+    except BaseException:
+        _tell("The nursery ends")
+    os._exit(0)
+
+
+def _serve(jvm: int) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        try:
+            listener.bind(_address(jvm))
+            ended = os.pidfd_open(jvm)
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.ESRCH):
+                # Another one was first, or the JVM is gone already.
+                return
+            raise
         listener.listen()
+        # By -m, Python looks for modules in the folder that it was started in; that is the first session's.
+        first = str(Path.cwd())
+        os.chdir("/")
         with Path(os.devnull).open() as nothing:
             os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        ended = os.pidfd_open(jvm)
         while ended not in select.select([listener.fileno(), ended], [], [])[0]:
-            _fork_daemon(listener)
-    os._exit(0)
+            try:
+                _fork_daemon(listener, first)
+            except OSError:
+                # Short of memory, processes or files for the moment: who asked for this daemon goes on without.
+                _tell("The nursery could fork no Python daemon")
 
 
-def _fork_daemon(listener: socket.socket) -> None:
+def _fork_daemon(listener: socket.socket, first: str) -> None:
     connection, _ = listener.accept()
     with connection:
         if not _is_ours(connection) or os.fork() != 0:
             return
+        code = 1
         try:
             listener.close()
             _, streams, _, _ = socket.recv_fds(connection, 1, len(_STREAMS))
@@ -102,15 +135,23 @@ def _fork_daemon(listener: socket.socket) -> None:
             for own, given in zip(_STREAMS, streams, strict=True):
                 os.dup2(given, own)
                 os.close(given)
-            _become(**json.loads(told))
+            _become(first, **json.loads(told))
+            connection.sendall(b"\0")
             _be_daemon()
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 0
+        except BaseException:
+            _tell("A forked Python daemon ends")
         finally:
-            os._exit(0)
+            os._exit(code)
 
 
-def _become(folder: str, environment: dict[str, str]) -> None:
-    # By -m, Python looks for modules in the folder that it was started in; that is the first session's.
-    sys.path[:] = [folder if entry == str(Path.cwd()) else entry for entry in sys.path]
+def _tell(what: str) -> None:
+    print(f"kafka_lake: {what}, since:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+
+
+def _become(first: str, folder: str, environment: dict[str, str]) -> None:
+    sys.path[:] = [folder if entry == first else entry for entry in sys.path]
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

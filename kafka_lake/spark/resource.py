@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import socket
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
@@ -11,6 +13,7 @@ from itertools import count
 from socket import gethostname
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import dagster as dg
@@ -23,7 +26,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from kafka_lake.errors import KafkaLakeError
+from kafka_lake.errors import EngineUnavailableError
 from kafka_lake.home import home
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.resource import CatalogResource
@@ -55,6 +58,9 @@ _THIS_MACHINE = {"127.0.0.1", "localhost", "::1"}
 _LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\*|\d+)(?:\s*,\s*\d+)?\])?")
 
 
+_CONNECT_SECONDS = 5.0
+_CONNECT_PAUSE_SECONDS = 0.5
+
 # gRPC's own pauses between two attempts to connect grow to minutes.
 _CHANNEL = [("grpc.max_reconnect_backoff_ms", 2000)]
 
@@ -73,10 +79,6 @@ class _Session(ConnectSession):  # type: ignore[misc]
 
     def __del__(self) -> None:
         """Do nothing: whoever opened the session stops it."""
-
-
-class EngineUnavailableError(KafkaLakeError):
-    """The Spark Connect server doesn't answer. Nothing has been done; asking again is safe."""
 
 
 def patience() -> DefaultPolicy:
@@ -153,6 +155,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             return self.spark_session
         session = self._kept.get(kept) if kept else self._spark_session
         # A session that has once been told by the server that it is unknown has closed itself.
+        _await_port(remote)
         if session is None or session.is_stopped or not _is_known(session, remote):
             if session is not None:
                 # Its connection would count as a client of the server.
@@ -163,6 +166,15 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             else:
                 self._spark_session = session
         return session
+
+    def check(self) -> None:
+        """Ask whether a Connect server is there, if there is to be one.
+
+        Raises:
+            EngineUnavailableError: If nothing accepts connections at its address within seconds.
+        """
+        if remote := os.environ.get("SPARK_REMOTE"):
+            _await_port(remote)
 
     def turns(self) -> Turns | None:
         """Return the turns that commits take where Spark works on this machine; None where it doesn't."""
@@ -250,6 +262,27 @@ def _is_known(session: Any, remote: str) -> bool:
     return True
 
 
+def _await_port(remote: str) -> None:
+    """Return once something accepts connections at a Connect server's address.
+
+    To connect also wakes a server that rests, for which the session then waits.
+    """
+    host, _, port = DefaultChannelBuilder(remote).endpoint.rpartition(":")
+    if getproxies() and not proxy_bypass(host):
+        # Only the proxy knows, which gRPC uses by itself.
+        return
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+        except OSError as error:
+            if time.monotonic() + _CONNECT_PAUSE_SECONDS >= deadline:
+                raise _gone(remote, error.strerror or str(error)) from error
+            time.sleep(_CONNECT_PAUSE_SECONDS)
+        else:
+            return
+
+
 def _set(session: Any, key: str, value: Any) -> None:
     try:
         session.conf.set(key, value)
@@ -264,8 +297,12 @@ def _unavailable(remote: str, error: Exception) -> Exception:
     code = error.getGrpcStatusCode() if isinstance(error, SparkConnectGrpcException) else None
     if getattr(code, "name", "") != "UNAVAILABLE":
         return error
+    return _gone(remote)
+
+
+def _gone(remote: str, reason: str = "") -> EngineUnavailableError:
     # Without what follows the address there, which may be a token.
     return EngineUnavailableError(
-        f"Spark Connect at {DefaultChannelBuilder(remote).endpoint} doesn't answer.",
+        f"Spark Connect at {DefaultChannelBuilder(remote).endpoint} doesn't answer{f': {reason}' if reason else ''}.",
         "Start it, or correct or unset SPARK_REMOTE; `kafka-lake up` starts one of its own if it is unset.",
     )

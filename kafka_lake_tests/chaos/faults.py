@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from kafka_lake_tests.chaos.proxies import FAIL, LOSE, SLOW, Fault
 from kafka_lake_tests.chaos.traffic import MOST_PARTITIONS, Topic
@@ -202,20 +203,15 @@ class Chaos:
         topic = self._topic()
         run = self._start(topic)
         spark = self.world.session()
-        name = ".".join(topic.spec.identifier)
+        call = partial(self.world.catalog.call, identifier=topic.spec.identifier)
         try:
             for _ in range(_MAINTENANCE_PASSES):
                 if not self._until_writing(run):
                     break
                 try:
                     # In this order the snapshot that carries the position may go.
-                    spark.sql(
-                        f"CALL lake.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))"
-                    ).collect()
-                    spark.sql(
-                        f"CALL lake.system.expire_snapshots(table => '{name}', retain_last => 1, "
-                        "older_than => current_timestamp())"
-                    ).collect()
+                    spark.sql(call("rewrite_data_files", options="map('rewrite-all', 'true')")).collect()
+                    spark.sql(call("expire_snapshots", retain_last="1", older_than="current_timestamp()")).collect()
                 except Exception as error:
                     # A stranger's maintenance may lose its own race.
                     self.world.say(f"  maintenance lost: {str(error).splitlines()[0][:120]}")

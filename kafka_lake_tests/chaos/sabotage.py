@@ -1,6 +1,7 @@
 """Ways to break the protocol on purpose, so that the chaos proves that it can fail."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kafka_lake.lake.branches import StagingBranch
@@ -38,10 +39,9 @@ def retry_publish() -> None:
     """After a publication without an answer, stage the same rows again at the new head and publish them."""
 
     def publish(self: Any, staged: int) -> None:
-        namespace, table = self.identifier
-        forward = f"CALL `{self._catalog.name}`.system.fast_forward(table => '{namespace}.{table}', branch => 'main', "
+        forward = partial(self._catalog.call, "fast_forward", self.identifier, branch="'main'")
         try:
-            self._spark.sql(f"{forward} to => '{self.name}')").collect()
+            self._spark.sql(forward(to=f"'{self.name}'")).collect()
         except Exception:
             carried = self._catalog.table(self.identifier).metadata.snapshot_by_id(staged)
             position = carried.summary.additional_properties[POSITION]
@@ -53,7 +53,7 @@ def retry_publish() -> None:
             again = StagingBranch(self._spark, self._catalog, self.identifier, f"{self.name}_again", self._main_head())
             again.create()
             rows.writeTo(again.write_name).option(f"snapshot-property.{POSITION}", position).append()
-            self._spark.sql(f"{forward} to => '{again.name}')").collect()
+            self._spark.sql(forward(to=f"'{again.name}'")).collect()
             again.drop()
 
     StagingBranch.publish = publish  # type: ignore[method-assign]

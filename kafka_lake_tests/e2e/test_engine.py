@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 from pyspark.sql.types import IntegerType
 
+from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.demo.rehearsal import rehearse
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.retry import RetryPolicy
@@ -36,6 +38,7 @@ from kafka_lake.spark.process import HOST, ServerProcess, free_port, port_open
 from kafka_lake.spark.resource import PARALLELISM, SparkResource, local_conf
 from kafka_lake.spark.warm import ConnectSettings, WarmServer
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.integration.test_names import all_that_can_be_done
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -130,6 +133,26 @@ def test_classes_and_imports_are_not_loaded_anew(server: WarmServer, new_session
     gone, _ = psutil.wait_procs([nursery], 10)
     assert gone
     assert new_session().live_session().range(3).count() == 3
+
+
+def test_a_server_serves_new_sessions_though_the_folders_of_others_are_gone(new_session: NewSession) -> None:
+    def of_the_daemon(_: int) -> str:
+        return str(Path.cwd())
+
+    def of_the_nursery(_: int) -> str:
+        import psutil
+
+        return str(psutil.Process().parent().parent().cwd())
+
+    def ask(what: Callable[[int], str]) -> str:
+        return str(new_session().live_session().range(1).select(F.udf(what, "string")("id")).collect()[0][0])
+
+    folders = [Path(ask(of_the_daemon)) for _ in range(2)]
+    assert len(set(folders)) == 2
+    for each in folders:
+        shutil.rmtree(each)
+    assert ask(of_the_nursery) == "/"
+    assert Path(ask(of_the_daemon)) not in folders
 
 
 def test_a_kept_session_serves_the_next_process_of_that_name_and_no_other(new_session: NewSession) -> None:
@@ -263,6 +286,21 @@ def test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good(
     topic.send({"id": 20, "name": "one more"})
     ingest(spec, systems, "run-2")
     view(spec).assert_exactly_once(topic.ledger)
+
+
+@pytest.mark.parametrize("name", ["orders.by-topic-alone", "y" * 249], ids=("dots", "longest"))
+def test_the_shortest_document_makes_a_table(
+    name: str,
+    new_session: NewSession,
+    new_topic: Callable[..., Topic],
+    view: Callable[[TopicTable], View],
+    kafka_resource: KafkaResource,
+    catalog_resource: CatalogResource,
+) -> None:
+    topic = new_topic(called=name)
+    spark, catalog = new_session(), catalog_resource.open()
+    systems = Systems(kafka_resource.cluster(), kafka_resource.spark_options(), catalog, spark.live_session)
+    all_that_can_be_done(topic, KafkaTopicTable(topic=name).topic_table(), lambda: systems, view)
 
 
 RUN = """

@@ -1,4 +1,4 @@
-"""What a person does in the UI, by the same GraphQL mutations: materialize one partition, run the checks alone."""
+"""What a person does in the UI, by the same GraphQL mutations: materialize one partition or all, run checks alone."""
 
 import json
 import socket
@@ -98,7 +98,7 @@ def launch(url: str, tags: dict[str, str], assets: list[str], checks: tuple[str,
     return report
 
 
-def test_one_partition_and_the_checks_alone_from_the_launchpad(tmp_path, monkeypatch):
+def test_one_partition_all_of_them_and_the_checks_alone_from_the_launchpad(tmp_path, monkeypatch):
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path))
     for name in ("KAFKA_LAKE_BOOTSTRAP_SERVERS", "SPARK_REMOTE"):
         # Set and deleted, so that what the stack sets is undone after the test too.
@@ -123,14 +123,21 @@ def test_one_partition_and_the_checks_alone_from_the_launchpad(tmp_path, monkeyp
 
         materialized = launch(url, {"dagster/partition": "3"}, list(TABLE), CHECKS)
 
-        (event,) = materialized.materializations
+        (event, whole) = materialized.materializations
         assert event.partition == "3"
+        assert (whole.partition, whole.metadata["records_read"]) == ("", event.metadata["rows_added"])
         assert {c.check: c.passed for c in materialized.checks} == dict.fromkeys(CHECKS, True)
         table = CatalogResource().open().table(TABLE)
         in_table = table.scan(selected_fields=("_kafka.partition",)).to_arrow().num_rows
         position = read_state(table).position.offsets
         assert in_table == position[3] == int(event.metadata["rows_added"]) > 0
         assert {p: o for p, o in position.items() if p != 3} == dict.fromkeys([0, 1, 2, 4, 5], 0)
+
+        everything = launch(url, {}, list(TABLE), CHECKS)
+
+        assert [each.partition for each in everything.materializations] == [*"012345", ""]
+        state = read_state(CatalogResource().open().table(TABLE))
+        assert sum(state.position.offsets.values()) == 2000
 
         checked = launch(url, {}, [], CHECKS)
 

@@ -319,8 +319,7 @@ def test_a_rollback_behind_a_redelivery_brings_the_letters_back(
     ingest(strict, systems(), "run-1")
     good = head_of(view(strict).table)
     assert redeliver(lenient, systems(), "again").moved == 1
-    name = ".".join(strict.identifier)
-    spark_resource.spark_session.sql(f"CALL lake.system.rollback_to_snapshot('{name}', {good})").collect()
+    spark_resource.spark_session.sql(view(strict).call("rollback_to_snapshot", snapshot_id=f"{good}")).collect()
     topic.send_ids([2])
     ingest(strict, systems(), "run-2")
     view(strict).assert_exactly_once(topic.ledger)

@@ -1,9 +1,8 @@
-"""Two ways, one result: what Arrow decodes and writes is what Spark's own functions would have."""
+"""Two ways, one result: what Arrow decodes and writes is what comes of each record alone, written by Spark."""
 
 import json
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -11,7 +10,7 @@ import pytest
 from pyiceberg.manifest import DataFile
 
 from kafka_lake.ingest import arrow_stage, stage
-from kafka_lake.ingest.arrow_stage import DECODED_BY_ARROW, HANDED_BACK, LARGE_RECORDS
+from kafka_lake.ingest.arrow_stage import DECODED_BY_ARROW, LARGE_RECORDS
 from kafka_lake.ingest.pipeline import GateFailedError, ingest
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
@@ -178,23 +177,17 @@ def test_files_are_as_iceberg_wants_them(new_topic: NewTopic, systems: NewSystem
     assert sorted(row["id"] for row in spark.table(name).collect()) == list(range(40))
 
 
-def test_most_records_left_to_spark_leave_all_to_it_for_one_batch(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
-) -> None:
+def test_records_that_fail_keep_no_other_from_arrow(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
     topic = new_topic()
-    spec = topic.spec("id bigint, price decimal(5,2), n int", dead_letters="table", arrow=True)
-    spec = TopicTable(**{**vars(spec), "schema": "id bigint, n int"})
+    spec = topic.spec("id bigint, n int, at timestamp")
     seen = []
-    for batch in (['{"id": 1}'], ['{"id": "x"}', '{"id": 2}', '{"n": 1.5}'], ['{"id": 3}'], ['{"id": 4}']):
+    late = '{"id": 5, "at": "9999-12-31T23:59:59-05:00"}'
+    for batch in (['{"id": 1}'], ['{"id": "x"}', '{"id": 2}', '{"n": 1.5}'], ['{"id": 3}', late, "{", '{"id": 4}']):
         for value in batch:
             topic.send(value.encode())
         ingest(spec, systems(), "run")
-        head = view(spec).table.current_snapshot()
-        assert head is not None
-        summary = summary_of(head)
-        seen.append((summary.get(DECODED_BY_ARROW), summary.get(HANDED_BACK)))
-    # A piece as small as the second batch is left as a whole.
-    assert seen == [("1", None), ("0", "3"), (None, None), ("1", None)]
+        seen.append((by_arrow(view(spec)), len(view(spec).dead_letters())))
+    assert seen == [(1, 0), (1, 2), (2, 4)]
     view(spec).assert_exactly_once(topic.ledger)
 
 
@@ -245,16 +238,16 @@ def test_large_records_are_read_again_and_from_then_on_bound_the_batches(
         head = view(spec).table.current_snapshot()
         assert head is not None
         summary = summary_of(head)
-        told.append((summary[DECODED_BY_ARROW], summary.get(LARGE_RECORDS), HANDED_BACK in summary, bounds[0]))
+        told.append((summary[DECODED_BY_ARROW], summary.get(LARGE_RECORDS), bounds[0]))
         assert spark.conf.get(arrow_stage._BOUND) in (bound, own)
     spark.conf.set(arrow_stage._BOUND, bound)
     assert told == [
-        ("52", "6", False, none),
-        ("2", "1", False, bound),
-        ("4", None, False, bound),
-        ("4", None, False, none),
-        ("1", "1", False, bound),
-        ("136", None, False, own),
+        ("57", "6", none),
+        ("2", "1", bound),
+        ("4", None, bound),
+        ("4", None, none),
+        ("1", "1", bound),
+        ("136", None, own),
     ]
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
@@ -282,23 +275,6 @@ def test_a_batch_that_is_refused_leaves_no_file_in_any_snapshot(
     assert data_files(view(spec).table) == before[0][2]
 
 
-def test_what_the_library_can_not_write_spark_does(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
-    topic = new_topic()
-    spec = topic.spec("id bigint, at timestamp")
-    # PyIceberg's statistics end with the year 9999.
-    for at in ("2026-11-21T10:00:00Z", "9999-12-31T23:59:59-05:00"):
-        topic.send({"id": 1, "at": at})
-    ingest(spec, systems(), "run")
-    see = view(spec)
-    name = systems().catalog.spark_name(spec.identifier)
-    years = systems().spark().sql(f"SELECT year(at) AS y, count(*) AS n FROM {name} GROUP BY 1 ORDER BY 1").collect()
-    assert [(row.y, row.n) for row in years] == [(2026, 1), (10000, 1)]
-    assert by_arrow(see) == -1
-    files = {Path(f.file_path).name for f in data_in(see)}
-    # What Arrow had written is gone, but for the very file that failed.
-    assert len(data_files(see.table) - files) <= 1
-
-
 def test_without_the_packages_on_its_machines_spark_does_it(
     new_topic: NewTopic, systems: NewSystems, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +289,7 @@ def test_without_the_packages_on_its_machines_spark_does_it(
 
         return run
 
-    from kafka_lake.ingest import arrow_worker
+    from kafka_lake.executors import arrow_worker
 
     monkeypatch.setattr(arrow_worker, "decode_and_write", lacking)
     spec = topic.spec()

@@ -260,9 +260,7 @@ def test_a_table_that_others_rolled_back_is_filled_again_though_the_topic_rests(
     commits: list[int] = []
     with going(spec, systems(), on_commit=lambda commit, _: commits.append(commit.rows)) as run:
         eventually(lambda: commits == [2])
-        spark_resource.spark_session.sql(
-            f"CALL lake.system.rollback_to_snapshot(table => '{'.'.join(spec.identifier)}', snapshot_id => {first})"
-        ).collect()
+        spark_resource.spark_session.sql(view(spec).call("rollback_to_snapshot", snapshot_id=f"{first}")).collect()
         eventually(lambda: commits == [2, 2])
         assert run.rested() == "nothing came for 1 s"
     view(spec).assert_exactly_once(topic.ledger)
@@ -301,8 +299,9 @@ def test_records_without_a_time_do_not_count(spark_resource: Any) -> None:
 _RUN = """
 import sys
 import dagster as dg
-from kafka_lake.components.assets import build_topic_assets, partitions_of
+from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.keys import table_key
+from kafka_lake.components.partitions import partitions_of
 from kafka_lake.ingest.continuous import Continuous
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry_resource import RegistryResource

@@ -6,17 +6,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from confluent_kafka import TopicPartition
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 
-from kafka_lake.components.assets import build_topic_assets, partitions_of
+from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, build_topic_assets
 from kafka_lake.components.following import follow_sources
 from kafka_lake.components.keys import dead_letter_key, table_key, topic_key
+from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.replay_job import replay_dead_letters
 from kafka_lake.ingest.audit import CHECKS
 from kafka_lake.ingest.continuous import Continuous
@@ -26,6 +29,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.process import free_port
 from kafka_lake.spark.resource import SparkResource
 from kafka_lake_tests.conftest import Topic, View
 
@@ -106,12 +110,26 @@ def know_partitions(runner: Runner, topic: Topic) -> None:
 
 
 def materializations(result: dg.ExecuteInProcessResult) -> dict[str | None, dict[str, Any]]:
-    """Return, per Dagster partition, the metadata of its materialization; at most one for each."""
+    """Return, per Dagster partition, the metadata of its materialization; at most one for each.
+
+    The one about the table as a whole has no partition.
+    """
     found: dict[str | None, dict[str, Any]] = {}
     for event in result.get_asset_materialization_events():
         assert event.partition not in found
         found[event.partition] = {k: v.value for k, v in event.materialization.metadata.items()}
     return found
+
+
+def by_partition(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
+    """Return, per Dagster partition, the metadata of its materialization."""
+    return {key: metadata for key, metadata in materializations(result).items() if key is not None}
+
+
+def whole(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    """Return the metadata of the materialization about the table as a whole, which is the newest."""
+    assert list(materializations(result))[-1] is None
+    return materializations(result)[None]
 
 
 def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
@@ -126,30 +144,72 @@ def test_one_run_and_one_commit_for_all_partitions(new_topic: NewTopic, runner: 
     spec = topic.spec()
     result = runner.run(spec, (0, 2))
     assert result.success
-    found = materializations(result)
-    assert {key: (m["start_offset"], m["end_offset"], m["rows_added"], m["lag_after"]) for key, m in found.items()} == {
-        "0": (0, 3, 3, 0),
-        "1": (0, 2, 2, 0),
-        "2": (0, 3, 2, 0),
+    names = ("start_offset", "end_offset", "rows_added", "lag_after")
+    # Dagster plots these by partition: what is the run's or the table's would be a flat line.
+    assert by_partition(result) == {
+        "0": dict(zip(names, (0, 3, 3, 0), strict=True)),
+        "1": dict(zip(names, (0, 2, 2, 0), strict=True)),
+        "2": dict(zip(names, (0, 3, 2, 0), strict=True)),
     }
-    for metadata in found.values():
-        assert metadata["commits"] == 1
-        assert metadata["dead_letters"] == 1
-        assert metadata["dagster/row_count"] == 7
-        assert metadata["snapshot_id"] == str(view(spec).table.current_snapshot().snapshot_id)  # type: ignore[union-attr]
+    metadata = whole(result)
+    assert (metadata["commits"], metadata["records_read"], metadata["dead_letters"]) == (1, 8, 1)
+    assert metadata["dagster/row_count"] == 7
+    assert metadata["snapshot_id"] == str(view(spec).table.current_snapshot().snapshot_id)  # type: ignore[union-attr]
     evaluated = checks(result)
     assert set(evaluated) == set(CHECKS)
     assert all(e.passed for e in evaluated.values())
-    assert evaluated["row_count"].metadata["records_read"].value == 8
+    # Dagster plots these over time, one point for each run.
+    plotted = {name: value.value for name, value in evaluated["row_count"].metadata.items()}
+    assert (plotted["records_read"], plotted["rows_added"], plotted["dead_letters"], plotted["commits"]) == (8, 7, 1, 1)
+    assert plotted["rows_in_table"] == 7
+    assert plotted["bytes_added"] == metadata["bytes_added"] > 0  # type: ignore[operator]
+    assert plotted["duration_seconds"] == metadata["duration_seconds"] > 0  # type: ignore[operator]
     view(spec).assert_exactly_once(topic.ledger)
 
     again = runner.run(spec, (0, 2), with_spark=False)
     assert again.success
-    assert {k: (m["start_offset"], m["end_offset"]) for k, m in materializations(again).items()} == {
+    assert {k: (m["start_offset"], m["end_offset"]) for k, m in by_partition(again).items()} == {
         "0": (3, 3),
         "1": (2, 2),
         "2": (3, 3),
     }
+    idle = {name: value.value for name, value in checks(again)["row_count"].metadata.items()}
+    assert (idle["records_read"], idle["commits"], idle["rows_in_table"]) == (0, 0, 7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("to the topic's end", {}),
+        ("catching up", {"keep_up_for": 120.0, "look_every": 0.3}),
+        ("reading again", {"mode": "replace"}),
+        ("continuous", {}),
+    ],
+)
+def test_a_run_without_a_partition_is_for_all_of_them(
+    kind: str, settings: dict[str, Any], new_topic: NewTopic, runner: Runner, view: NewView, systems: NewSystems
+) -> None:
+    topic = new_topic(12)
+    spec = topic.spec()
+    topic.send_ids(range(30), 12)
+    if kind == "reading again":
+        ingest(spec, systems(), "before")
+    keeps_on = Continuous(trigger=0.3, time_limit=60, idle=1, compact_every=None, report_every=0.3)
+    result = runner.run(spec, None, continuous=keeps_on if kind == "continuous" else None, **settings)
+    assert result.success
+    keys = [str(p) for p in range(12)]
+    assert runner.instance.get_dynamic_partitions(str(partitions_of(topic.name).name)) == keys, "in numeric order"
+    told = result.get_asset_materialization_events()
+    rows = {key: sum(_rows(e) for e in told if e.partition == key) for key in keys}
+    assert rows == {key: 3 if int(key) < 6 else 2 for key in keys}
+    assert runner.instance.get_materialized_partitions(table_key(spec)) == set(keys)
+    assert "dagster/column_schema" in told[-1].materialization.metadata
+    assert set(checks(result)) == set(CHECKS)
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def _rows(event: dg.DagsterEvent) -> int:
+    return int(event.materialization.metadata["rows_added"].value)  # type: ignore[call-overload,no-any-return]
 
 
 def test_how_long_records_waited_shows(new_topic: NewTopic, runner: Runner) -> None:
@@ -159,14 +219,13 @@ def test_how_long_records_waited_shows(new_topic: NewTopic, runner: Runner) -> N
     topic.send({"id": 1}, 1, timestamp_ms=now - 5_000)
     know_partitions(runner, topic)
     began = time.time()
-    (metadata, _) = materializations(runner.run(topic.spec(), (0, 1))).values()
+    metadata = whole(runner.run(topic.spec(), (0, 1)))
     took = time.time() - began
     assert 60 <= metadata["age_of_oldest_record_seconds"] <= 60 + took + 1
     assert 5 <= metadata["age_of_newest_record_seconds"] <= 5 + took + 1
 
     again = runner.run(topic.spec(), (0, 1), mode="replace")
-    for shown in materializations(again).values():
-        assert "age_of_oldest_record_seconds" not in shown, "these records have been visible before"
+    assert "age_of_oldest_record_seconds" not in whole(again), "these records have been visible before"
 
 
 def test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices(
@@ -182,7 +241,8 @@ def test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices(
         """Follow the table."""
 
     def shown() -> list[dg.EventLogEntry]:
-        return events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, key)
+        every = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, key)
+        return [e for e in every if e.asset_materialization and e.asset_materialization.partition]
 
     def requested(cursor: Any = None) -> Any:
         spark = SharedSpark(catalog=runner.resources["catalog"], spark_config={})
@@ -209,17 +269,20 @@ def test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices(
     assert result.success
     assert newest is not None
     assert newest.partition == "1", "the other one had nothing since"
-    figures = {name: newest.metadata[name].value for name in ("start_offset", "end_offset", "rows_added", "commits")}
-    assert figures == {"start_offset": 0, "end_offset": 1, "rows_added": 1, "commits": 1}
-    assert newest.metadata["age_of_newest_record_seconds"].value >= 0  # type: ignore[operator]
-    assert "dagster/column_schema" in newest.metadata
+    figures = {name: value.value for name, value in newest.metadata.items()}
+    assert figures == {"start_offset": 0, "end_offset": 1, "rows_added": 1, "lag_after": 0}
 
     told = result.get_asset_materialization_events()
-    assert [e.partition for e in told[:3]] == ["0", "1", "1"]
+    # Each report ends with the table as a whole.
+    assert [e.partition for e in told[:5]] == ["0", "1", None, "1", None]
     # Dagster tells of a result's partitions in no order.
-    assert {e.partition for e in told[3:]} == {"0", "1"}
-    assert len(told) == 5
-    assert sum(int(e.materialization.metadata["rows_added"].value) for e in told if e.partition == "1") == 1  # type: ignore[call-overload]
+    assert {e.partition for e in told[5:7]} == {"0", "1"}
+    assert [e.partition for e in told[7:]] == [None]
+    about = told[4].materialization.metadata
+    assert (about["commits"].value, about["records_read"].value, about["dagster/row_count"].value) == (1, 1, 2)
+    assert about["age_of_newest_record_seconds"].value >= 0  # type: ignore[operator]
+    assert "dagster/column_schema" in about
+    assert sum(_rows(e) for e in told if e.partition == "1") == 1
     evaluated = result.get_asset_check_evaluations()
     assert len(evaluated) == 3 * len(CHECKS)
     assert all(e.passed for e in evaluated)
@@ -243,9 +306,84 @@ def test_a_continuous_run_that_a_gate_fails_tells_of_the_commits_before(
         topic.send(b"junk")
         result = going.result(60)
     assert not result.success
-    assert [e.materialization.metadata["rows_added"].value for e in result.get_asset_materialization_events()] == [1, 1]
+    told = result.get_asset_materialization_events()
+    assert [e.materialization.metadata["rows_added"].value for e in told if e.partition] == [1, 1]
+    # The run's last word tells of all that it did, not only of the commit that was refused.
+    last = {e.check_name: e for e in result.get_asset_check_evaluations()}
+    assert last["row_count"].metadata["records_read"].value == 3
     assert {e.check_name for e in result.get_asset_check_evaluations() if not e.passed} == {"dead_letters"}
     assert view(spec).ids() == [0, 1]
+
+
+def test_what_a_run_has_told_stays_in_sight_until_it_ends(
+    new_topic: NewTopic, runner: Runner, view: NewView, systems: NewSystems
+) -> None:
+    topic = new_topic(2)
+    know_partitions(runner, topic)
+    spec, key = topic.spec(None, on_data_loss="continue"), table_key(topic.spec())
+    topic.send_ids(range(4), 2)
+    ingest(spec, systems(), "before")
+    topic.send_ids(range(4, 12), 2)
+    topic.send({"id": 12, "later": True})
+    topic.admin.delete_records([TopicPartition(topic.name, 1, 5)])[TopicPartition(topic.name, 1)].result(20)
+
+    def reports() -> int:
+        every = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, key)
+        return sum(1 for e in every if e.asset_materialization and not e.asset_materialization.partition)
+
+    settings = Continuous(trigger=0.3, time_limit=60, idle=10, compact_every=None, report_every=0.3)
+    with ThreadPoolExecutor(1) as pool:
+        going = pool.submit(runner.run, spec, (0, 1), continuous=settings)
+        topic.wait_for(lambda: going.done() or reports() == 1, 120)
+        came_with = view(spec).table.current_snapshot()
+        topic.send({"id": 13})
+        topic.wait_for(lambda: going.done() or reports() == 2, 60)
+        assert not going.done()
+        result = going.result(60)
+    assert result.success
+    told = result.get_asset_check_evaluations()
+    assert len(told) == 3 * len(CHECKS)
+    last = {e.check_name: e for e in told}
+    loss = "partition 1 lost offsets 2 to 4 to retention"
+    assert (last["data_loss"].passed, last["data_loss"].description) == (False, loss)
+    changes: Any = last["schema_evolution"].metadata["changes"]
+    (line,) = changes.records
+    assert came_with is not None
+    assert {name: line.data[name] for name in ("column", "what", "after", "snapshot")} == {
+        "column": "later",
+        "what": "added",
+        "after": "boolean",
+        "snapshot": str(came_with.snapshot_id),
+    }
+    assert abs(datetime.fromisoformat(line.data["when"]).timestamp() - came_with.timestamp_ms / 1000) < 10  # type: ignore[arg-type]
+    assert last["row_count"].metadata["records_read"].value == 7
+    assert last["row_count"].metadata["commits"].value == 2
+
+    # The next run lost nothing; what was lost before is still to be seen.
+    after = checks(runner.run(spec, (0, 1)))["data_loss"]
+    assert after.passed
+    assert after.metadata["losses"].value == f"- {loss}"
+
+
+def test_a_run_that_goes_on_tells_in_a_tag_until_when(new_topic: NewTopic, runner: Runner) -> None:
+    topic = new_topic()
+    topic.send_ids([0])
+    know_partitions(runner, topic)
+    settings = Continuous(trigger=0.3, time_limit=600, idle=0.3, compact_every=None, report_every=1)
+    ran = {
+        None: runner.run(topic.spec(), (0, 0)),
+        CATCH_UP_TAG: runner.run(topic.spec(), (0, 0), keep_up_for=600.0, look_every=0.3),
+        CONTINUOUS_TAG: runner.run(topic.spec(), (0, 0), continuous=settings),
+    }
+    for tag, result in ran.items():
+        assert result.success
+        run = runner.instance.get_run_by_id(result.run_id)
+        assert run is not None
+        found = {name: text for name, text in run.tags.items() if name in (CATCH_UP_TAG, CONTINUOUS_TAG)}
+        assert set(found) == ({tag} if tag else set())
+        for text in found.values():
+            # Up to a quarter less, so that runs that began together don't end together.
+            assert 440 <= datetime.fromisoformat(text).timestamp() - time.time() <= 600
 
 
 STAY = {"keep_up_for": 120.0, "look_every": 0.3}
@@ -257,11 +395,11 @@ def test_a_run_that_finds_nothing_more_to_do_ends_and_is_told_of_once(new_topic:
     know_partitions(runner, topic)
     result = runner.run(topic.spec(), (0, 1), **STAY)
     assert result.success
-    assert {key: m["rows_added"] for key, m in materializations(result).items()} == {"0": 3, "1": 2}
+    assert {key: m["rows_added"] for key, m in by_partition(result).items()} == {"0": 3, "1": 2}
     assert set(checks(result)) == set(CHECKS)
     again = runner.run(topic.spec(), (0, 1), with_spark=False, **STAY)
     assert again.success
-    assert {key: m["rows_added"] for key, m in materializations(again).items()} == {"0": 0, "1": 0}
+    assert {key: m["rows_added"] for key, m in by_partition(again).items()} == {"0": 0, "1": 0}
 
 
 def test_a_run_stays_while_records_come_until_another_one_waits(
@@ -293,7 +431,7 @@ def test_a_run_stays_while_records_come_until_another_one_waits(
     assert result.success
     assert "another run waits for its place" in log_of(runner.instance, result.run_id)
     told = result.get_asset_materialization_events()
-    assert sum(int(e.materialization.metadata["rows_added"].value) for e in told) == 6  # type: ignore[call-overload]
+    assert sum(_rows(e) for e in told if e.partition) == 6
     # The sensor, which observes the topic else, leaves it alone meanwhile.
     *_, first = events_of(runner.instance, dg.DagsterEventType.ASSET_OBSERVATION, topic_key(spec))
     observed = first.dagster_event.asset_observation_data.asset_observation  # type: ignore[union-attr]
@@ -327,7 +465,7 @@ def test_columns_their_fields_and_their_changes_show(new_topic: NewTopic, runner
     assert runner.run(spec, (0, 0)).success
     topic.send({"id": 2, "later": True})
     result = runner.run(spec, (0, 0))
-    (metadata,) = materializations(result).values()
+    metadata = whole(result)
     columns = {c.name: c.type for c in metadata["dagster/column_schema"].columns}
     assert {k: v for k, v in columns.items() if k != "_kafka"} == {
         "id": "long", "order_total": "long", "later": "boolean",
@@ -343,9 +481,10 @@ def test_columns_their_fields_and_their_changes_show(new_topic: NewTopic, runner
 
     # Later checks tell of later runs: the page keeps what was changed before.
     topic.send({"id": 4})
-    (event,) = runner.run(spec, (0, 0)).get_asset_materialization_events()
-    kept: Any = event.materialization.metadata["schema_changes"]
+    later = runner.run(spec, (0, 0))
+    kept: Any = later.get_asset_materialization_events()[-1].materialization.metadata["schema_changes"]
     assert [(r.data["column"], r.data["what"]) for r in kept.records] == [("later", "added")]
+    assert checks(later)["schema_evolution"].metadata["schema_changes"] == kept
 
     topic.send({"id": 3, "not": "wanted"})
     refused = runner.run(topic.spec(None, evolution="freeze"), (0, 0))
@@ -362,7 +501,7 @@ def test_one_partition_alone(new_topic: NewTopic, runner: Runner, view: NewView)
     spec = topic.spec()
     result = runner.run(spec, 1)
     assert result.success
-    found = materializations(result)
+    found = by_partition(result)
     assert set(found) == {"1"}
     assert (found["1"]["start_offset"], found["1"]["end_offset"], found["1"]["lag_after"]) == (0, 2, 0)
     assert view(spec).position() == {0: 0, 1: 2, 2: 0}
@@ -409,7 +548,7 @@ def test_the_checks_alone_look_at_the_published_table_without_spark(
     evaluated = checks(result)
     assert set(evaluated) == set(CHECKS)
     assert all(e.passed for e in evaluated.values())
-    assert evaluated["row_count"].metadata["rows"].value == 4
+    assert evaluated["row_count"].metadata["rows_in_table"].value == 4
     assert evaluated["offset_continuity"].metadata["partition_0"].value == "at 2, lag 1"
     assert view(spec).fingerprint() == before
 
@@ -452,6 +591,29 @@ def test_an_error_of_the_users_is_the_runs_failure(new_topic: NewTopic, runner: 
     assert f"Topic {topic.name}: the cluster at" in str(failure.user_failure_data.description)
 
 
+def test_a_catalog_that_is_gone_is_the_runs_failure_with_the_sentence_first(
+    new_topic: NewTopic, runner: Runner, kafka_resource: KafkaResource
+) -> None:
+    topic = new_topic()
+    topic.send_ids([0])
+    know_partitions(runner, topic)
+    uri = f"127.0.0.1:{free_port()}"
+    runner.resources["catalog"] = CatalogResource(properties={"type": "rest", "uri": f"http://bob:hush@{uri}"})
+    runner.resources["kafka"] = KafkaResource(
+        properties=kafka_resource.properties, retry_attempts=3, retry_max_seconds=0.01
+    )
+    result = runner.run(topic.spec(), (0, 0), with_spark=False)
+    assert not result.success
+    failure = next(e for e in result.all_events if e.is_step_failure).step_failure_data
+    sentence = f"catalog lake (rest at http://{uri}) gave no answer: Connection refused. Check that it runs."
+    assert sentence in str(failure.user_failure_data.description)
+    assert sentence in failure.error.message.splitlines()[0]
+    assert failure.error.cause.cls_name == "CatalogError"
+    logged = [e.user_message for e in runner.instance.all_logs(result.run_id) if " of 3 failed: " in e.user_message]
+    assert [line.partition(": ")[2].partition(" failed")[0] for line in logged] == ["attempt 1 of 3", "attempt 2 of 3"]
+    assert not any("hush" in e.to_json() for e in runner.instance.all_logs(result.run_id))
+
+
 def test_dead_letters_are_an_asset_beside_the_table_with_a_check_that_warns(
     new_topic: NewTopic, runner: Runner, systems: NewSystems
 ) -> None:
@@ -462,7 +624,7 @@ def test_dead_letters_are_an_asset_beside_the_table_with_a_check_that_warns(
     spec, letters = topic.spec("id bigint not null"), dead_letter_key(topic.spec())
     result = runner.run(spec, (0, 0))
     assert result.success, "dead letters are no failure"
-    sample = materializations(result)["0"]["dead_letter_classes"]
+    sample = whole(result)["dead_letter_classes"]
     assert "| not_json | 1 | partition 0 offset 1 |" in sample
     (entry,) = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, letters)
     assert entry.asset_materialization is not None
@@ -485,7 +647,7 @@ def test_chosen_partitions_are_replaced_from_the_ui(new_topic: NewTopic, runner:
     today = topic.spec(transform="kafka_lake_tests.integration.transforms:with_tenfold")
     result = runner.run(today, 1, mode="replace", start="1")
     assert result.success
-    assert {k: m["rows_added"] for k, m in materializations(result).items()} == {"1": 2}
+    assert {k: m["rows_added"] for k, m in by_partition(result).items()} == {"1": 2}
     assert {r["id"]: r["tenfold"] for r in view(spec).rows()} == {0: None, 2: None, 4: None, 1: None, 3: 30, 5: 50}
     view(spec).assert_exactly_once(topic.ledger)
 

@@ -10,14 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import NewPartitions
+from pyiceberg.types import StringType
 
 from kafka_lake.errors import DataLossError, TableError, TopicReplacedError
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Loss, losses_from_json
@@ -266,11 +269,9 @@ def test_partitions_added_while_a_run_is_on(new_topic: NewTopic, systems: NewSys
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def compact_files(spark_resource: Any, spec: TopicTable) -> None:
-    spark_resource.spark_session.sql(
-        f"CALL lake.system.rewrite_data_files(table => '{spec.namespace}.{spec.table}', "
-        "options => map('rewrite-all', 'true'))"
-    ).collect()
+def compact_files(spark_resource: Any, see: View) -> None:
+    statement = see.call("rewrite_data_files", options="map('rewrite-all', 'true')")
+    spark_resource.spark_session.sql(statement).collect()
 
 
 def test_a_compaction_between_two_runs(
@@ -282,7 +283,7 @@ def test_a_compaction_between_two_runs(
         topic.send_ids([number])
         ingest(spec, systems(), f"run-{number}")
     assert len(list(view(spec).table.scan().plan_files())) == 2
-    compact_files(spark_resource, spec)
+    compact_files(spark_resource, view(spec))
     assert len(list(view(spec).table.scan().plan_files())) == 1
     assert view(spec).position() == {0: 2}
     topic.send_ids([2])
@@ -301,7 +302,7 @@ def test_a_compaction_while_a_run_is_staging(
     topic.send_ids([2])
 
     def compact() -> None:
-        compact_files(spark_resource, spec)
+        compact_files(spark_resource, view(spec))
 
     report = ingest(spec, systems(), "overtaken", on_step=at("audited", compact))
     assert report.total("records") == 1
@@ -462,12 +463,12 @@ def test_a_topic_made_anew_can_be_followed_into_the_same_table(
 
 
 def test_rows_of_unknown_origin_are_not_added_to(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
-    """A table with rows and no position may hold the topic already: reading on could double them."""
+    """A table with rows, no position and no metadata column may hold the topic already: rows could double."""
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0])
     ingest(spec, systems(), "run-1")
-    other = replace(spec, table=f"{spec.table}_copy")
+    other = replace(spec, table=f"{spec.table}_copy", metadata_column=None)
     rows = view(spec).table.scan(selected_fields=("id",)).to_arrow()
     made = systems().catalog.pyiceberg.create_table(other.identifier, rows.schema)
     made.append(rows)
@@ -475,3 +476,104 @@ def test_rows_of_unknown_origin_are_not_added_to(new_topic: NewTopic, systems: N
     with pytest.raises(TableError, match="carries a position"):
         ingest(other, systems(), "run-2")
     assert view(other).fingerprint() == before
+
+
+OTHERS = pa.table({"id": pa.array([100, 101], pa.int64())})
+
+
+@pytest.mark.parametrize("whose", ["others made it", "we made it"])
+def test_a_table_that_has_rows_of_others_only_is_begun_as_a_new_one(
+    whose: str, new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    spec, said = topic.spec(), list[str]()
+    topic.send_ids([0, 1])
+
+    def append() -> None:
+        catalog = systems().catalog
+        catalog.ensure_namespace(spec.namespace)
+        if whose == "others made it":
+            catalog.pyiceberg.create_table(spec.identifier, OTHERS.schema)
+        view(spec).table.append(OTHERS)
+
+    if whose == "others made it":
+        append()
+        report = ingest(spec, systems(), "run-1", say=said.append)
+    else:
+        report = ingest(spec, systems(), "run-1", on_step=at("table created", append), say=said.append)
+    assert view(spec).ids() == [0, 1, 100, 101]
+    assert view(spec).position() == {0: 2}
+    assert f"Table {'.'.join(spec.identifier)}: its 2 rows are others'" in said[0]
+    assert report.findings()[0].facts["rows_of_others_before"] == 2
+    topic.send_ids([2])
+    ingest(spec, systems(), "run-2")
+    assert view(spec).ids() == [0, 1, 2, 100, 101]
+
+
+def test_a_table_with_rows_of_another_topic_is_not_taken_for_others(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+) -> None:
+    topic, another = new_topic(), new_topic()
+    topic.send_ids([0])
+    another.send_ids([1])
+    ingest(topic.spec(), systems(), "run-1")
+    copy = replace(another.spec(), table=f"{another.table}_copy")
+    made = f"CREATE TABLE {view(copy).sql_name()} USING iceberg AS SELECT * FROM {view(topic.spec()).sql_name()}"
+    spark_resource.spark_session.sql(made)
+    with pytest.raises(TableError, match=f"none of the rows is of topic {another.name}"):
+        ingest(copy, systems(), "run-2")
+    assert view(copy).ids() == [0]
+
+
+@pytest.mark.parametrize("partitioned", [(), ("bucket(4, id)",)], ids=("whole", "partitioned"))
+def test_a_writer_that_is_always_faster_keeps_no_run_from_its_commit(
+    partitioned: tuple[str, ...], new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec(partition_by=partitioned)
+    topic.send_ids([0, 1], 2)
+    ingest(spec, systems(), "run-1")
+    topic.send_ids([2, 3, 4], 2)
+    steps: list[str] = []
+
+    def overtake(step: str) -> None:
+        steps.append(step)
+        if step == "audited" and steps.count(step) <= 12:
+            table = view(spec).table
+            table.append(pa.table({"id": pa.array([100 + steps.count(step)], pa.int64())}))
+
+    patient = replace(systems(), retry=RetryPolicy(initial_seconds=0.01))
+    report = ingest(spec, patient, "run-2", on_step=overtake)
+    assert report.total("rows") == 3
+    assert steps.count("primary staged") == 1, "the files are written once"
+    assert steps.count("followed") == 12
+    assert view(spec).ids() == [*range(5), *range(101, 113)]
+    assert view(spec).position() == {0: 3, 1: 2}
+    view(spec).assert_no_branches()
+    assert all(finding.passed for finding in examine(spec, systems().catalog, systems().cluster))
+
+
+def test_what_was_written_for_another_schema_is_written_again(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids([0])
+    ingest(spec, systems(), "run-1")
+    topic.send_ids([1])
+    steps: list[str] = []
+
+    def change(step: str) -> None:
+        steps.append(step)
+        if step == "audited" and steps.count(step) == 1:
+            table = view(spec).table
+            with table.update_schema() as update:
+                update.add_column("noted", StringType())
+            table.append(pa.table({"id": pa.array([100], pa.int64())}))
+
+    ingest(spec, systems(), "run-2", on_step=change)
+    assert steps.count("primary staged") == 2
+    assert "followed" not in steps
+    assert view(spec).ids() == [0, 1, 100]
+    assert view(spec).position() == {0: 2}
+    view(spec).assert_no_branches()

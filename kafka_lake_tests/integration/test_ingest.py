@@ -433,3 +433,37 @@ def test_records_of_an_open_transaction_wait_for_its_end(
     producer.commit_transaction(30)
     ingest(spec, systems(), "run-2")
     assert view(spec).ids() == [1, 2, 3]
+
+
+FAILING = {
+    "a gate": {"dead_letters": "table", "max_dead_letters": 0},
+    "a transform": {"transform": "kafka_lake_tests.integration.transforms:doubles"},
+}
+
+
+@pytest.mark.parametrize("why", FAILING)
+def test_a_first_run_that_fails_leaves_no_empty_tables(
+    why: str, new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec(**FAILING[why])
+    topic.send({"id": 1})
+    topic.send(b"junk")
+    said: list[str] = []
+    with pytest.raises(AuditFailedError):
+        ingest(spec, systems(), "run-1", say=said.append)
+    catalog = systems().catalog
+    assert catalog.table(spec.identifier) is None
+    assert catalog.table(spec.dead_letter_table) is None
+    assert any("is dropped again" in line for line in said)
+    assert not [name for _, name in catalog.pyiceberg.list_tables(spec.namespace) if name.startswith("unused")]
+    mended = replace(spec, max_dead_letters=None, transform=None)
+    ingest(mended, systems(), "run-2")
+    view(mended).assert_exactly_once(topic.ledger)
+    # From now on they are somebody's.
+    topic.send(b"more junk")
+    if why == "a gate":
+        with pytest.raises(GateFailedError):
+            ingest(replace(mended, max_dead_letters=0), systems(), "run-3")
+        assert view(mended).ids() == [1]
+        assert len(view(mended).dead_letters()) == 1

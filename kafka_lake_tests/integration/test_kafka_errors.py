@@ -1,6 +1,9 @@
 """What a broker that refuses, or isn't there, looks like to the user: the reason in seconds, and never a password."""
 
+import socket
+import socketserver
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -10,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import kafka_lake.kafka.cluster
 from kafka_lake.errors import AuthenticationError, AuthorizationError, ConfigurationError, KafkaError, UnknownTopicError
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Position
@@ -179,6 +183,46 @@ def test_a_port_where_nothing_listens_is_named_with_the_reason(question: Callabl
     assert f"127.0.0.1:{dead}" in str(error)
     assert "Connection refused" in str(error)
     assert "after" not in str(error)
+
+
+@pytest.mark.parametrize("question", [topics, watermarks])
+def test_brokers_that_are_all_down_are_given_up_early(question: Callable[[KafkaCluster], Any]) -> None:
+    cluster = KafkaCluster({"bootstrap.servers": f"127.0.0.1:{free_port()}"}, PATIENCE)
+    with pytest.raises(KafkaError, match="Connection refused"):
+        question(cluster)
+    assert cluster._patience() < PATIENCE / 2
+
+
+@pytest.mark.parametrize("question", [topics, watermarks])
+def test_who_accepts_connections_and_is_silent_is_given_up_early(
+    question: Callable[[KafkaCluster], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_lake.kafka.cluster, "_FIRST_ANSWER_SECONDS", 2.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(KafkaError, match=f"{address} gave no answer") as failed:
+            question(KafkaCluster({"bootstrap.servers": address}, 60.0))
+    assert "KAFKA_LAKE_BOOTSTRAP_SERVERS" in failed.value.remedy
+
+
+def test_what_is_no_broker_is_told() -> None:
+    class Refuses(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.connection.recv(1024)
+            self.wfile.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refuses) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        with pytest.raises(KafkaError, match="gave an answer that is no Kafka broker's"):
+            KafkaCluster({"bootstrap.servers": f"127.0.0.1:{web.server_address[1]}"}, PATIENCE).check()
+        web.shutdown()
+
+
+def test_brokers_that_have_answered_before_are_waited_for(port: int) -> None:
+    cluster = KafkaCluster(secured(port, *ADMIN), PATIENCE)
+    cluster.check()
+    cluster._reported.all_down = True
+    assert cluster._patience() == PATIENCE
 
 
 def test_a_host_that_is_not_known_is_named() -> None:

@@ -31,18 +31,11 @@ def sql(spark_resource: Any) -> Callable[[str], Any]:
     return lambda text: spark_resource.spark_session.sql(text).collect()
 
 
-def compact_and_expire(sql: Any, *names: str) -> None:
+def compact_and_expire(sql: Any, see: View, *tables: tuple[str, str]) -> None:
     """Do what a maintenance job with the sharpest settings does: nothing but the newest snapshot stays."""
-    for name in names:
-        sql(f"CALL lake.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))")
-        sql(
-            f"CALL lake.system.expire_snapshots(table => '{name}', retain_last => 1, "
-            "older_than => TIMESTAMP '2100-01-01 00:00:00')"
-        )
-
-
-def full_name(spec: TopicTable) -> str:
-    return ".".join(spec.identifier)
+    for table in tables:
+        sql(see.catalog.call("rewrite_data_files", table, options="map('rewrite-all', 'true')"))
+        sql(see.catalog.call("expire_snapshots", table, retain_last="1", older_than="TIMESTAMP '2100-01-01 00:00:00'"))
 
 
 def test_a_position_that_expired_is_rebuilt_from_the_rows(
@@ -53,7 +46,7 @@ def test_a_position_that_expired_is_rebuilt_from_the_rows(
     mixed(topic, 8, 2)
     topic.send(b"the last of partition 0 is junk", partition=0)
     ingest(spec, systems(), "run-1")
-    compact_and_expire(sql, full_name(spec), ".".join(spec.dead_letter_table))
+    compact_and_expire(sql, view(spec), spec.identifier, spec.dead_letter_table)
     assert view(spec).position() == {}
     topic.send_ids([20, 21, 22], 3)
     said: list[str] = []
@@ -62,7 +55,7 @@ def test_a_position_that_expired_is_rebuilt_from_the_rows(
     view(spec).assert_exactly_once(topic.ledger)
 
     # Nothing new: the rebuilt position is written down all the same, so that it is looked for once only.
-    compact_and_expire(sql, full_name(spec))
+    compact_and_expire(sql, view(spec), spec.identifier)
     said.clear()
     ingest(spec, systems(), "run-3", say=said.append)
     ingest(spec, systems(), "run-4", say=said.append)
@@ -85,7 +78,7 @@ def test_a_position_is_not_rebuilt_from_letters_whose_rows_are_missing(
     topic.send_ids([1])
     topic.send(b"junk")
     killed_at(spec, "dead letters published")
-    compact_and_expire(sql, full_name(spec), ".".join(spec.dead_letter_table))
+    compact_and_expire(sql, view(spec), spec.identifier, spec.dead_letter_table)
     ingest(spec, systems(), "run-2")
     view(spec).assert_exactly_once(topic.ledger)
 
@@ -104,7 +97,7 @@ def test_a_position_that_cannot_be_rebuilt_with_certainty_is_refused(
     topic.send_ids([0])
     spec = topic.spec(**{**settings, "start": "earliest"})
     ingest(spec, systems(), "run-1")
-    compact_and_expire(sql, full_name(spec))
+    compact_and_expire(sql, view(spec), spec.identifier)
     topic.send_ids([2])
     before = view(spec).fingerprint()
     with pytest.raises(TableError, match=problem) as caught:
@@ -123,7 +116,7 @@ def test_rows_that_are_rolled_back_are_read_again_exactly_once(
     good = head_of(view(spec).table)
     mixed(topic, 5)
     ingest(spec, systems(), "run-2")
-    sql(f"CALL lake.system.rollback_to_snapshot('{full_name(spec)}', {good})")
+    sql(view(spec).call("rollback_to_snapshot", snapshot_id=f"{good}"))
     assert view(spec).position() == {0: 1}
     topic.send(b"junk after the rollback")
     report = ingest(spec, systems(), "run-3")
@@ -142,7 +135,7 @@ def test_a_table_that_was_dropped_is_filled_anew(
     topic.send(b"junk")
     ingest(strict, systems(), "run-1")
     assert len(view(strict).dead_letters()) == 2
-    sql(f"DROP TABLE lake.{full_name(strict)} PURGE")
+    sql(f"DROP TABLE {view(strict).sql_name()} PURGE")
     lenient = replace(strict, schema="id string")
     topic.send_ids([3])
     ingest(lenient, systems(), "run-2")
@@ -159,7 +152,7 @@ def test_a_table_that_is_dropped_while_a_run_is_staging_is_filled_anew(
     topic.send_ids([0])
     ingest(spec, systems(), "run-1")
     topic.send_ids([1])
-    ingest(spec, systems(), "run-2", on_step=at("audited", lambda: sql(f"DROP TABLE lake.{full_name(spec)}")))
+    ingest(spec, systems(), "run-2", on_step=at("audited", lambda: sql(f"DROP TABLE {view(spec).sql_name()}")))
     view(spec).assert_exactly_once(topic.ledger)
 
 
@@ -170,7 +163,7 @@ def test_a_table_that_was_replaced_by_others_goes_on_where_its_rows_end(
     spec = topic.spec()
     topic.send_ids([0, 1])
     ingest(spec, systems(), "run-1")
-    name = f"lake.{full_name(spec)}"
+    name = view(spec).sql_name()
     sql(f"CREATE OR REPLACE TABLE {name} USING iceberg AS SELECT * FROM {name}")
     topic.send_ids([2])
     ingest(spec, systems(), "run-2")
@@ -184,7 +177,7 @@ def test_a_column_renamed_by_hand_keeps_its_values_and_the_topics_gets_a_new_one
     spec = topic.spec("id bigint, name string")
     topic.send({"id": 0, "name": "a"})
     ingest(spec, systems(), "run-1")
-    sql(f"ALTER TABLE lake.{full_name(spec)} RENAME COLUMN name TO title")
+    sql(f"ALTER TABLE {view(spec).sql_name()} RENAME COLUMN name TO title")
     topic.send({"id": 1, "name": "b"})
     ingest(spec, systems(), "run-2")
     rows = sorted((r["id"], r["title"], r["name"]) for r in view(spec).rows())
@@ -199,7 +192,7 @@ def test_a_required_column_renamed_by_hand_is_refused_before_anything_is_staged(
     spec = topic.spec("id bigint not null, name string")
     topic.send({"id": 0, "name": "a"})
     ingest(spec, systems(), "run-1")
-    sql(f"ALTER TABLE lake.{full_name(spec)} RENAME COLUMN id TO number")
+    sql(f"ALTER TABLE {view(spec).sql_name()} RENAME COLUMN id TO number")
     topic.send({"id": 1, "name": "b"})
     before = view(spec).fingerprint()
     with pytest.raises(AuditFailedError, match="column id: required added"):
@@ -271,7 +264,7 @@ def test_a_branch_that_could_still_be_published_is_spared_until_it_is_old(
     StagingBranch(spark_resource.spark_session, systems().catalog, spec.identifier, name, head).create()
     assert sweep(spec, systems()) == ()
     assert clean(spec, systems(), older_than_seconds=3600).branches == ()
-    assert clean(spec, systems(), older_than_seconds=0).branches == (f"{full_name(spec)}.{name}",)
+    assert clean(spec, systems(), older_than_seconds=0).branches == (f"{'.'.join(spec.identifier)}.{name}",)
     view(spec).assert_no_branches()
 
 

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 import tenacity
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType, StructType
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
@@ -128,12 +130,20 @@ class Metadata:
         return self.by_id.get(snapshot_id)
 
 
+_ORIGIN = [NestedField(n, name, StringType()) for n, name in enumerate(("topic", "topic_id", "partition", "offset"), 2)]
+SCHEMA = Schema(NestedField(1, "_kafka", StructType(*_ORIGIN)))
+
+
 class View:
     """A table as loaded at some moment."""
 
     def __init__(self, identifier: tuple[str, str], load: Callable[[], Metadata | None]) -> None:
         self._identifier, self.load = identifier, load
         self.metadata: Metadata = load() or Metadata({}, {})
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return {"kafka-lake.layout": "{}"}
 
     def refresh(self) -> "View":
         self.metadata = self.load() or self.metadata
@@ -147,7 +157,7 @@ class View:
         return None if head is None else self.metadata.by_id[head]
 
     def schema(self) -> Any:
-        return SimpleNamespace(fields=[SimpleNamespace(name="_kafka")])
+        return SCHEMA
 
     def content(self) -> tuple[Record, ...]:
         """Return what readers of ``main`` see."""
@@ -548,10 +558,9 @@ _NAME = r"`lake`\.`(\w+)`\.`(\w+)`"
 _WRITE_NAME = re.compile(rf"{_NAME}\.`branch_(\w+)`")
 _CREATE = re.compile(rf"ALTER TABLE {_NAME} CREATE BRANCH `(\w+)` AS OF VERSION (\d+)")
 _DROP = re.compile(rf"ALTER TABLE {_NAME} DROP BRANCH IF EXISTS `(\w+)`")
-_FORWARD = re.compile(r"CALL `lake`\.system\.fast_forward\(table => '(\w+)\.(\w+)', branch => 'main', to => '(\w+)'\)")
-_EXPIRE = re.compile(
-    r"CALL `lake`\.system\.expire_snapshots\(table => '(\w+)\.(\w+)', snapshot_ids => ARRAY\(([\d, ]+)\)\)"
-)
+_CALL = r"CALL `lake`\.system"
+_FORWARD = re.compile(rf"{_CALL}\.fast_forward\(table => '{_NAME}', branch => 'main', to => '(\w+)'\)")
+_EXPIRE = re.compile(rf"{_CALL}\.expire_snapshots\(table => '{_NAME}', snapshot_ids => ARRAY\(([\d, ]+)\)\)")
 _SELECT = re.compile(rf"SELECT \* FROM {_NAME} VERSION AS OF (\d+)")
 _DELETE = re.compile(rf"DELETE FROM {_NAME}\.`branch_(\w+)` WHERE .*")
 _DELETED = re.compile(r"partition = (\d+) AND \S+offset >= (\d+) AND \S+offset < (\d+)")
@@ -807,7 +816,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the simulation below the real protocol: in place of Spark's functions, and of what decodes."""
     nothing = pipeline.ignore
     patches: dict[Any, dict[str, Any]] = {
-        pipeline: {"read": read, "create_table": create_table},
+        pipeline: {"read": read, "create_table": create_table, "follow": nothing},
         stage: {
             "F": ANYTHING,
             "shaped": lambda rows, _: rows,

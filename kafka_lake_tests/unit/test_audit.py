@@ -8,6 +8,7 @@ from kafka_lake.ingest.audit import PartitionRows, offset_continuity, row_count,
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity
+from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change
 
 ME = TopicIdentity("c", "t", "pizzas")
@@ -18,9 +19,13 @@ PLAN = Plan((OffsetRange(0, 5, 9), OffsetRange(1, 2, 4)), Position(ME, {0: 9, 1:
 HELD = (PartitionRows(0, 4, 5, 8, 4), PartitionRows(1, 1, 3, 3, 1))
 
 
+PLANNED = TableState(table=None, head=1, position=None)  # type: ignore[arg-type]
+
+
 @dataclass
 class Rows:
     rows: int
+    state: TableState = PLANNED
 
 
 @dataclass

@@ -17,6 +17,16 @@ def spark(properties):
     return {k.removeprefix(PREFIX): v for k, v in conf.items() if k.startswith(PREFIX) and "cache" not in k}
 
 
+def test_names_are_quoted_whatever_is_in_them():
+    lake = LakeCatalog("lake", {"type": "rest", "uri": "http://r"})
+    assert lake.spark_name(("lake", "a.b")) == "`lake`.`lake`.`a.b`"
+    assert lake.spark_name(("it's", "a`b"), "x") == "`lake`.`it's`.`a``b`.`branch_x`"
+    assert lake.call("expire_snapshots", ("lake", "orders"), retain_last="1") == (
+        "CALL `lake`.system.expire_snapshots(table => '`lake`.`lake`.`orders`', retain_last => 1)"
+    )
+    assert r"table => '`lake`.`it\'s`.`t`'" in lake.call("compact", ("it's", "t"))
+
+
 def test_sqlite():
     assert spark({"type": "sql", "uri": "sqlite:////x/catalog.db", "warehouse": "file:///x/w", "echo": "true"}) == {
         "type": "jdbc",

@@ -41,6 +41,7 @@ from kafka_lake.ingest.clean import Cleaned
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.status import PartitionStatus, TopicStatus
@@ -73,6 +74,7 @@ def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
         yield
 
     monkeypatch.setattr(kafka_lake.cli_topics, "broker_at_hand", at_hand)
+    monkeypatch.setattr(KafkaCluster, "check", lambda _: None)
 
 
 def run(*arguments: str) -> Result:
@@ -337,6 +339,19 @@ _TOPIC = "type: kafka_lake.KafkaTopicTable\nattributes:\n  topic: pizzas\n"
         (_TOPIC.replace("kafka_lake", "kafka_lak"), 1, "there is no such component"),
         ("# " + _TOPIC.replace("\n", "\n# "), 1, "there is no document in it"),
         ("attributes:\n  topic: a\n", 1, "type: Field required"),
+        (
+            _TOPIC.replace("pizzas", "123"),
+            3,
+            "topic: YAML reads this value as the number 123. Write the text in quotes.",
+        ),
+        (
+            _TOPIC + "  renames: {1: one}\n",
+            4,
+            "renames: 1: YAML reads this value as the number 1. Write the text in quo",
+        ),
+        (_TOPIC + "  schema: id bigintt\n", 4, "schema: column 'id bigintt' has unknown type 'bigintt'. Spark's types"),
+        (_TOPIC + "  schema: id int, tags array<strng>\n", 4, "array of 'strng' has unknown type 'strng'"),
+        (_TOPIC + "  group: '{{ team }}'\n", 4, "group: 'team' is undefined"),
     ],
 )
 def test_broken_definitions_are_one_line(

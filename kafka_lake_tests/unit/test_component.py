@@ -6,9 +6,12 @@ import dagster as dg
 import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 
+from kafka_lake.cli_topics import explanation
 from kafka_lake.components import KafkaTopicTable
 from kafka_lake.components.assets import IngestConfig, Mode, build_topic_assets, kept_session, settings_of
+from kafka_lake.components.keys import op_name, plain_name, pool_name
 from kafka_lake.ingest.continuous import Continuous
+from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.topic_table import FORMATS, TopicTable
 from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
@@ -51,6 +54,9 @@ on_incompatible: new_column
 renames: {cust: customer, lines.element.sku: article}
 compatibility: full
 """
+
+
+TOPIC = "KafkaTopicTable"
 
 
 def load(attributes, kind="KafkaTopicTable"):
@@ -109,6 +115,63 @@ def test_a_topic_is_enough():
 def test_a_topic_that_keeps_no_dead_letters_has_no_table_of_them(policy):
     _, defs = load(f"topic: orders\ndead_letters: {policy}")
     assert not any("dead_letters" in key.path[-1] for key in resolved(defs).get_all_asset_keys())
+
+
+@pytest.mark.parametrize("name", ["with-dash", "with.dot", "with space", "größe_数", "it's", "select"])
+def test_a_namespace_and_a_table_may_have_names_that_dagster_has_no_room_for(name):
+    _, defs = load(f'topic: orders\nnamespace: "{name}"\ntable: "{name}"')
+    graph = resolved(defs)
+    (table,) = [graph.get(key) for key in graph.materializable_asset_keys]
+    assert table.metadata["dagster/table_name"] == f"{name}.{name}"
+    told = {graph.get(key).metadata.get("dagster/table_name") for key in graph.external_asset_keys}
+    assert f"{name}.{name}__dead_letters" in told
+
+
+def test_names_that_differ_have_ops_pools_and_groups_that_differ():
+    pairs = [("a.b", "c"), ("a-b", "c"), ("a_b", "c"), ("a.b", "c.d")]
+    specs = [TopicTable("t", *pair) for pair in pairs]
+    for name_of in (op_name, pool_name, lambda spec: plain_name(".".join(spec.identifier))):
+        assert len({name_of(spec) for spec in specs}) == len(specs)
+
+
+@pytest.mark.parametrize("name", ["a/b", "", " a", "a#b", "a?b", "a%20b", "x" * 256])
+def test_a_name_that_no_catalog_and_no_folder_takes_is_refused(name):
+    assert "table" in refusal(f'topic: orders\ntable: "{name}"')
+
+
+def test_the_longest_topic_has_a_dead_letter_table_with_a_name_of_its_own():
+    specs = [KafkaTopicTable(topic="x" * 248 + last).topic_table() for last in "ab"]
+    letters = [spec.dead_letter_table[1] for spec in specs]
+    assert len({*letters}) == 2
+    assert all(len(name) == 255 and name.endswith("__dead_letters") for name in letters)
+    assert TopicTable("t", "n", "x" * 241).dead_letter_table[1] == "x" * 241 + "__dead_letters"
+
+
+CLASHES = {
+    "by name": ("topic: shop.orders\ndead_letters: skip", "topic: shop-orders\ndead_letters: skip", "lake.shop_orders"),
+    "by settings": ("topic: a\nnamespace: n\ntable: t", "topic: b\nnamespace: n\ntable: t", "n.t"),
+    "with letters": ("topic: a", "topic: b\ntable: a__dead_letters", "lake.a__dead_letters"),
+    "same topic": ("topic: a", "topic: a", "lake.a"),
+}
+
+
+@pytest.mark.parametrize("clash", CLASHES)
+def test_two_documents_with_one_table_are_refused_by_both_their_names(clash):
+    first, second, table = CLASHES[clash]
+    with create_defs_folder_sandbox() as sandbox:
+        documents = {"cluster": ("KafkaCluster", ""), "one": (TOPIC, first), "two": (TOPIC, second)}
+        for name, (kind, attributes) in documents.items():
+            folder = sandbox.defs_folder_path / name
+            folder.mkdir()
+            text = f"type: kafka_lake.{kind}\nattributes:\n" + textwrap.indent(attributes or "{}", "  ")
+            (folder / "defs.yaml").write_text(text)
+        with pytest.raises(Exception, match="defs") as refused, sandbox.build_all_defs():
+            pass
+    said = explanation(refused.value, sandbox.defs_folder_path)
+    assert said is not None
+    assert f"Table {table} " in said.message
+    assert "one/defs.yaml" in said.message
+    assert "two/defs.yaml" in said.message
 
 
 def test_all_attributes():
@@ -212,11 +275,21 @@ def test_settings_survive_the_assets_metadata(spec):
         ("schema: id bigintt", "bigintt"),
         ("schema: id int, ID int", "twice"),
         ("schema: id array<int", "brackets"),
+        ("schema: id array<strng>", "array of 'strng' has unknown type 'strng'"),
+        ("schema: 'id struct<a: int, b: struct<c: intt>>'", "has unknown type 'intt'"),
+        ("schema: 'id struct<a: int, A: int>'", "field 'A' is there twice"),
+        ("schema: id map<string>", "map has 1 types in it"),
+        ("schema: id array", "array has no types in brackets"),
+        ("schema: 'id decimal(50, 2)'", "decimal of 50 digits"),
+        ("schema: 'id decimal(5, 7)'", "decimal of 5 digits, 7 of them"),
+        ("schema: id varchar", "varchar without a length"),
+        ("schema: id int name string", "'name string' isn't understood after int"),
+        ("key_format: json\nkey_schema: id array<intt>", "key_schema: column 'id array<intt>'"),
         ("transform: somewhere:function", "without schema"),
         ("transform: somewhere", "module:function"),
         ("schema: _KAFKA string", "metadata column"),
         ("start: yesterday", "yesterday"),
-        ("table: no-name", "table"),
+        ("table: no/name", "table"),
         ("max_records_per_commit: 0", "max_records_per_commit"),
         ("namespace: kafka", "would be the same asset"),
         ("max_dead_letters: some", "max_dead_letters"),
@@ -258,6 +331,22 @@ def test_a_mistake_is_refused_with_its_file(line, says):
     assert "defs.yaml" in text
 
 
+@pytest.mark.parametrize(
+    ("ddl", "names"),
+    [
+        ("a int", ["a"]),
+        ("`a b` int, `c,``d` string", ["a b", "c,`d"]),
+        ("a: int, b:string", ["a", "b"]),
+        ("a int not null comment 'one, \\'two\\'', b STRING COMMENT \"x\"", ["a", "b"]),
+        ("a decimal, b decimal(38), c dec(10, 2), d varchar(5), e char(3)", list("abcde")),
+        ("a array<array<map<string, struct<x: decimal(38,10), `y z`: int not null comment 'u, v'>>>>", ["a"]),
+        ("a struct<b int, c: timestamp_ntz>, d timestamp without time zone", ["a", "d"]),
+    ],
+)
+def test_what_spark_understands_is_accepted(ddl, names):
+    assert check_ddl(ddl) == names
+
+
 @pytest.mark.parametrize("line", ["topics: orders", "max_records_per_commit: 0", "continuous: {every: 2s}"])
 def test_a_mistake_that_the_schema_tells_is_refused_with_its_line(line):
     assert "defs.yaml:4" in refusal(f"topic: orders\n{line}")
@@ -282,6 +371,72 @@ def test_for_how_long_runs_go_on_is_the_clusters_to_say():
     said = refusal("keep_up_for: 5 minutes", "KafkaCluster")
     assert "'5 minutes' is no duration" in said
     assert "keep_up_for" in said
+
+
+@pytest.mark.parametrize("text", ["123", "007", "on", "null", "1e3", "0x10", "None", "True"])
+def test_text_in_quotes_stays_as_it_is_written(text):
+    component, _ = load(
+        f'topic: "{text}"\ndescription: "{text}"\nsort_by: ["{text}"]\nconsumer_group: "{text}"\n'
+        f'table_properties: {{"{text}": "{text}"}}\nrenames: {{"{text}": "{text}"}}'
+    )
+    spec = component.topic_table()
+    assert (component.description, component.sort_by) == (text, [text])
+    assert (spec.topic, spec.consumer_group) == (text, text)
+    assert (spec.properties, spec.renames) == ({text: text}, {text: text})
+
+
+def test_properties_may_be_numbers_and_truth_values():
+    written = "{format-version: 3, write.target-file-size-bytes: 1048576, a.enabled: true, a.fpp: 0.01}"
+    expected = {"format-version": "3", "write.target-file-size-bytes": "1048576", "a.enabled": "true", "a.fpp": "0.01"}
+    component, _ = load(f"topic: orders\ntable_properties: {written}")
+    assert component.topic_table().properties == expected
+    maps = ("kafka_properties", "registry_properties", "catalog_properties", "spark_config")
+    component, _ = load("\n".join(f"{name}: {written}" for name in maps), "KafkaCluster")
+    assert [getattr(component, name) for name in maps] == [expected] * 4
+
+
+def test_templates_give_text(monkeypatch):
+    monkeypatch.setenv("NUMBER_LIKE", "1e3")
+    component, _ = load('topic: orders\ngroup: "{{ env.NUMBER_LIKE }}"\ntable_properties: {a: "{{ 1 + 2 }}"}')
+    assert (component.group, component.table_properties) == ("1e3", {"a": "3"})
+    component, _ = load('topic: orders\nmetadata_column: null\ndescription: "{{ env.IT_IS_NOT_SET }}"')
+    assert (component.metadata_column, component.description) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "read_as"),
+    [
+        ("namespace: 2024", "the number 2024"),
+        ("table: 007", "the number 7"),
+        ("table: on", "true"),
+        ("description: 5", "the number 5"),
+        ("start: no", "false"),
+        ("namespace: null", "none"),
+        ("renames: {1: one}", "the number 1"),
+        ("renames: {one: 1}", "the number 1"),
+        ("renames: {one: ~}", "none"),
+        ("owners: [1.5]", "the number 1.5"),
+        ("table_properties: {1: one}", "the number 1"),
+        ("table_properties: {one: null}", "none"),
+        ("max_dead_letters: yes", "true"),
+        ("continuous: {for: 5}", "the number 5"),
+    ],
+)
+def test_what_yaml_reads_as_something_else_is_to_be_quoted(line, read_as):
+    text = refusal(f"topic: orders\n{line}")
+    assert "Write the text in quotes" in text
+    assert f" as {read_as}" in text
+    assert "defs.yaml:4" in text
+
+
+@pytest.mark.parametrize("value", ["123", "on", "null", "~", "", "1.5"])
+def test_a_topic_that_yaml_reads_as_something_else_is_to_be_quoted(value):
+    assert "Write the text in quotes" in refusal(f"topic: {value}")
+
+
+@pytest.mark.parametrize("line", ["partition_by: day(at)", "renames: old to new", "table_properties: many"])
+def test_one_text_is_no_list_and_no_mapping(line):
+    assert "Input should be a valid" in refusal(f"topic: orders\n{line}")
 
 
 def test_a_missing_topic_is_refused():

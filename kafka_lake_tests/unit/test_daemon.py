@@ -1,11 +1,14 @@
 """The Python daemon of a session, spoken to as Spark does."""
 
+import json
 import os
 import socket
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -38,3 +41,65 @@ def test_a_daemon_ends_itself_once_it_has_no_worker(daemon: subprocess.Popen[byt
         assert worker.is_running()
     assert daemon.wait(30) == 1
     assert not worker.is_running()
+
+
+JVM = """
+import json, os, shutil, struct, subprocess, sys, time
+from pathlib import Path
+from kafka_lake.spark import daemon
+
+CODE = "from kafka_lake.spark import daemon; daemon._IMPORTED = (); {trouble}; daemon.main()"
+environment = {**os.environ, daemon.NURSERY: "1", "PYTHON_UNIX_DOMAIN_ENABLED": "false"}
+
+
+def session(folder, trouble):
+    folder.mkdir()
+    code = CODE.replace("{trouble}", trouble)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdin=pipe, stdout=pipe, env=environment)
+    told = process.stdout.read(4)
+    process.stdin.close()
+    process.wait(20)
+    shutil.rmtree(folder)
+    return len(told) and struct.unpack("!i", told)[0] > 0
+
+
+folder, trouble = Path(sys.argv[1]), sys.argv[2]
+first = session(folder / "first", trouble)
+deadline = time.monotonic() + 20
+while daemon._address(os.getpid())[1:] not in Path("/proc/net/unix").read_text():
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+print(json.dumps([first, session(folder / "second", "pass"), session(folder / "third", "pass")]))
+"""
+
+
+def sessions(folder: Path, trouble: str) -> tuple[Any, str]:
+    """Have a daemon for each of three sessions, one after the other, of which each takes its folder with it.
+
+    Args:
+        folder: Where their folders are.
+        trouble: Python that makes trouble in the nursery, which the first leaves behind.
+
+    Returns:
+        Whether the daemons came up, and what they said.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", JVM, str(folder), trouble], capture_output=True, text=True, timeout=60, check=True
+    )
+    return json.loads(done.stdout), done.stderr
+
+
+def test_the_nursery_needs_no_folder_of_a_session_that_is_over(tmp_path: Path) -> None:
+    came_up, said = sessions(tmp_path, "pass")
+    assert came_up == [True] * 3
+    assert said == ""
+
+
+@pytest.mark.parametrize("what", ["_become", "_is_ours"])
+def test_what_fails_in_the_nursery_is_said_and_the_daemon_comes_up_all_the_same(tmp_path: Path, what: str) -> None:
+    trouble = f"daemon.{what} = lambda *_, **__: open('/no/such/file')"
+    came_up, said = sessions(tmp_path, trouble)
+    assert came_up == [True] * 3
+    assert "No such file or directory: '/no/such/file'" in said
+    assert "this one imports by itself" in said

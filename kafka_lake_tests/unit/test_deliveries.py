@@ -9,8 +9,8 @@ import fastavro
 import pytest
 
 from kafka_lake.demo import deliveries
+from kafka_lake.demo.environment import use_registry
 from kafka_lake.demo.ports import Ports
-from kafka_lake.demo.stack import use_registry
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.kafka.registry import properties_from_env
 

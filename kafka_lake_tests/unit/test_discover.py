@@ -73,7 +73,8 @@ def known() -> Schemas:
         ([b"{}", b' {"a": 1}\n'], "json", "2 of 2 sampled values are JSON objects"),
         ([b'{"a": 1}'], "json", "1 of 1 sampled values is a JSON object"),
         ([b"{}"] * 18 + [b"x", b"y"], "json", "18 of 20 sampled values are JSON objects, 2 are text"),
-        ([b"{}"] * 17 + [b"x"] * 3, "string", "17 of 20 sampled values are JSON objects, 3 are text"),
+        ([b"{}"] * 3 + [b"x"] * 2, "json", "3 of 5 sampled values are JSON objects, 2 are text"),
+        ([b"{}"] * 2 + [b"x"] * 2, "string", "2 of 4 sampled values are JSON objects, 2 are text"),
         ([b"{}", b"\xff"], "bytes", "1 of 2 sampled values is a JSON object, 1 is binary"),
         ([b"[1]", b"[]"], "string", "2 of 2 sampled values are JSON arrays"),
         ([b"1", b'"a"', b"null", b"", b"caf\xc3\xa9 \t\r\n"], "string", "5 of 5 sampled values are text"),
@@ -208,12 +209,12 @@ JSON = st.recursive(
 def test_columns_of_any_objects(objects: list[dict[str, Any]]) -> None:
     contents = [json.dumps(each).encode() for each in objects]
     parsed = [json_value(content) for content in contents]
-    for each, value in zip(objects, parsed, strict=True):
-        assert isinstance(value, dict) is _finite(each)
+    for each, content, value in zip(objects, contents, parsed, strict=True):
+        assert isinstance(value, dict) is (_finite(each) and _is_text(content))
     columns = columns_of(value for value in parsed if isinstance(value, dict))
     names = [column.name for column in columns]
     assert len(set(names)) == len(names)
-    assert set(names) <= {name for each in objects for name in each}
+    assert set(names) <= {name for content in contents for name in json.loads(content)}
     assert columns == columns_of([value for value in parsed if isinstance(value, dict)] * 2)
 
 
@@ -223,15 +224,25 @@ def _finite(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
+def _is_text(content: bytes) -> bool:
+    """Return whether JSON has no half of a surrogate pair, which no UTF-8 can hold."""
+    try:
+        json.dumps(json.loads(content), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize(
     ("values", "kind"),
     [
         (["9223372036854775807", "-9223372036854775808"], "bigint"),
         (["1", "9223372036854775808"], "decimal(38,0)"),
         (["1", "1.5"], "double"),
-        (["1e400"], "double"),
-        (["0.1234567890123456"], "string"),
-        (["1" * 5000], "double"),
+        (["1e400"], "string"),
+        (["0.1234567890123456"], "double"),
+        (["0.12345678901234567890"], "string"),
+        (["1" * 5000], "string"),
         (["1.5", "9223372036854775808"], "string"),
         (["true", "null"], "boolean"),
         (["true", "1"], "string"),
@@ -316,8 +327,10 @@ def loads(text: str) -> KafkaTopicTable:
 
 def uncommented(text: str) -> list[str]:
     """Return the document once with each of the settings that it suggests."""
-    head, *suggestions = text.split("\n\n  # ")
+    head, *suggestions = text.split("\n\n  # For ")
     lines = [suggestion.partition("\n")[2] for suggestion in suggestions]
+    if "infer_timestamps among them" in text:
+        head = head.replace("infer_timestamps: true", "")
     return [f"{head.rstrip()}\n{textwrap.indent(textwrap.dedent(each.replace('  # ', '')), '  ')}" for each in lines]
 
 
@@ -333,8 +346,10 @@ def test_a_document_is_accepted_by_dagster_as_it_is_and_with_each_suggestion() -
     assert max(map(len, text.splitlines())) < 1000
     plain = loads(text)
     assert (plain.topic, plain.format, plain.columns, plain.key_format) == ("shop.Orders", "json", None, None)
-    timed, declared, keyed = [loads(each) for each in uncommented(text)]
-    assert timed.infer_timestamps
+    assert plain.infer_timestamps
+    assert "# Text that was a time in every record sampled becomes a column of times: at." in text
+    declared, keyed = [loads(each) for each in uncommented(text)]
+    assert not declared.infer_timestamps
     assert declared.columns is not None
     assert declared.columns.startswith(
         "id bigint, at timestamp, `a b` struct<`é: #`:array<double>>, wide struct<f0:bigint,"
@@ -347,6 +362,23 @@ def test_a_document_is_accepted_by_dagster_as_it_is_and_with_each_suggestion() -
         with sandbox.load_component_and_build_defs(planned.path.parent) as (component, _):
             assert isinstance(component, KafkaTopicTable)
             assert component.topic_table().identifier == tuple(planned.table.split("."))
+
+
+def test_times_are_proposed_only_where_text_is_one_in_every_record() -> None:
+    for texts, proposed in ((["2026-01-02T03:04:05Z", "2026-01-03 00:00:00Z"], True), (["2026-01-02", "soon"], False)):
+        found = Discovered("t", value=guess([json.dumps({"at": text}).encode() for text in texts], "value", ALONE))
+        assert loads(document(found)).infer_timestamps is proposed
+        assert ("text that is a time: at; infer_timestamps" in shown(found)) is proposed
+    columns = (Column("at", "string", "timestamp"),)
+    assert not loads(document(Discovered("t", value=Guess("json_schema", "so", columns)))).infer_timestamps
+
+
+def test_columns_come_in_the_order_of_the_records_fields() -> None:
+    lines = [b'{"z": null, "a": 1, "m": {"y": 1, "b": 2}}', b'{"a": 2, "new": 1, "z": "text", "m": {"c": 1, "y": 2}}']
+    found = guess(lines, "value", ALONE)
+    assert ", ".join(column.ddl for column in found.columns) == (
+        "z string, a bigint, m struct<y:bigint,b:bigint,c:bigint>, new bigint"
+    )
 
 
 @pytest.mark.parametrize("format_", [None, *(each for each in FORMATS if each != "variant")])
@@ -465,6 +497,7 @@ def test_next_steps_name_the_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "clicks/defs.yaml: topic clicks becomes table lake.clicks",
     ]
     assert any("kafka-lake schema orders" in line for line in lines)
+    assert any("kafka-lake reload" in line for line in lines)
     assert "Nothing was written" in written_lines([])[0]
 
 

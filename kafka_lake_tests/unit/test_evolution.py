@@ -76,8 +76,8 @@ def records(*columns):
     return [Incoming(f"schema id {i}", each) for i, each in enumerate(columns, 1)]
 
 
-def run(current, *columns, sources=(), reserved=("_kafka",), **policy):
-    return evolve(current, dict(sources), records(*columns), Policy(**policy), reserved)
+def run(current, *columns, sources=(), reserved=("_kafka",), adopted=False, **policy):
+    return evolve(current, dict(sources), records(*columns), Policy(**policy), reserved, adopted)
 
 
 def settled(before, *columns, **options):
@@ -383,13 +383,27 @@ def test_fields_that_differ_in_case_only_each_have_a_column():
     assert done.sources == {"ID__2": "ID", "Id__3": "Id"}
 
 
-def test_a_field_in_another_case_feeds_the_column_if_no_other_does():
-    done = settled(rec(id=INT, where=rec(city=TEXT)), rec(ID=LONG, Where=rec(CITY=TEXT)))
+@pytest.mark.parametrize("order", [("id", "ID"), ("ID", "id")])
+def test_a_field_in_another_case_has_a_column_of_its_own_whatever_comes_first(order: tuple[str, str]):
+    columns, sources = rec(id=INT), {}
+    for names in ((order[0],), (order[1],), order, ("id",)):
+        done = settled(columns, rec(dict.fromkeys(names, INT)), sources=sources)
+        columns, sources = done.columns, done.sources
+    assert shown(columns) == {"id": "int", "ID__2": "int"}
+    assert sources == {"ID__2": "ID"}
+
+
+def test_a_column_of_others_is_fed_by_the_field_that_came_first_in_whatever_case():
+    done = settled(rec(id=INT, where=rec(city=TEXT)), rec(ID=LONG, Where=rec(CITY=TEXT)), adopted=True)
     assert done.sources == {"id": "ID", "where": "Where", "where.city": "CITY"}
     assert kinds(done.changes) == [("id", "widened")]
-    both = settled(rec(id=INT), rec(ID=TEXT), rec(id=INT))
+    both = settled(rec(id=INT), rec(ID=TEXT), rec(id=INT), adopted=True)
     assert shown(both.columns) == {"id": "int", "ID__2": "string"}
     assert both.conflicts == ()
+    own = settled(rec(id=INT), rec(id=INT), adopted=True)
+    assert own.sources == {"id": "id"}
+    later = settled(own.columns, rec(ID=INT), sources=own.sources, adopted=True)
+    assert later.sources == {"id": "id", "ID__2": "ID"}
 
 
 def test_a_recorded_source_is_never_exchanged():

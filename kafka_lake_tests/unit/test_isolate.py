@@ -107,7 +107,7 @@ def test_a_real_run_sets_the_poisonous_apart(world: World) -> None:
         py4j("org.apache.spark.SparkException: Python worker exited unexpectedly\nCaused by: java.io.EOFException"),
         connect("org.apache.spark.SparkException", "[WRITING_JOB_ABORTED] Writing job aborted. SQLSTATE: 40000"),
     ],
-    ids=repr,
+    ids=lambda error: type(error).__name__,
 )
 def test_what_a_record_may_have_done(error: Exception) -> None:
     assert may_be_a_record(error)
@@ -135,7 +135,7 @@ def test_what_a_record_may_have_done(error: Exception) -> None:
         py4j("org.apache.iceberg.exceptions.CommitFailedException: Cannot commit"),
         PythonException(TRACEBACK.replace("ValueError: no such shop", "ConnectionRefusedError: [Errno 111]")),
     ],
-    ids=repr,
+    ids=lambda error: type(error).__name__,
 )
 def test_what_no_record_has_done(error: Exception) -> None:
     assert not may_be_a_record(error)

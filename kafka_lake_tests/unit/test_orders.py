@@ -116,7 +116,7 @@ def test_records_that_are_not_delivered_are_an_error_that_names_the_topic(monkey
     del mock
     producer = orders.OrderProducer(f"{broker.host}:{broker.port}", "lost")
     producer.send_order(orders.generate_order(orders.random.Random(1), 1, NOON))
-    with pytest.raises(KafkaLakeError, match=r"topic lost"):
+    with pytest.raises(KafkaLakeError, match=r"Topic lost"):
         producer.flush()
 
 

@@ -273,7 +273,6 @@ def test_offsets_that_nobody_understands(text):
     [
         (TopicIdentity("cluster-1", "topic-2", "pizzas"), "topic id"),
         (TopicIdentity("cluster-2", "topic-1", "pizzas"), "cluster id"),
-        (TopicIdentity("cluster-1", "topic-1", "pasta"), "name"),
         # Who knows no cluster id hasn't got another one: it is the topic's that differs.
         (TopicIdentity("", "topic-2", "pizzas"), "topic id"),
     ],
@@ -281,6 +280,14 @@ def test_offsets_that_nobody_understands(text):
 def test_another_topic_is_refused(now, what):
     with pytest.raises(TopicReplacedError, match=f"its {what} differs.*0: 5"):
         plan(Position(ME, {0: 5}), Watermarks(now, {0: 0}, {0: 9}), {}, 10)
+
+
+@pytest.mark.parametrize("go_on", [False, True])
+def test_another_topics_table_is_refused_by_both_names_whatever_the_policy(go_on):
+    pasta = Watermarks(TopicIdentity("cluster-1", "topic-2", "pasta"), {0: 0}, {0: 9})
+    with pytest.raises(TopicReplacedError, match=r"table of topic pasta is topic pizzas's.*0: 5") as refused:
+        plan(Position(ME, {0: 5}), pasta, {}, 10, go_on=go_on)
+    assert "kafka-lake reset pasta" in refused.value.remedy
 
 
 def test_an_id_that_one_side_lacks_is_not_compared():

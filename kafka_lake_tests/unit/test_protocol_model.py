@@ -246,9 +246,9 @@ def publish_again(patch: pytest.MonkeyPatch) -> None:
 
     def publish(branch: StagingBranch, staged: int) -> None:
         world = branch._spark._world
-        forward = f"CALL `lake`.system.fast_forward(table => '{'.'.join(branch.identifier)}', branch => 'main', "
+        forward = branch._catalog.call("fast_forward", branch.identifier, branch="'main'", to=f"'{branch.name}'")
         try:
-            branch._spark.sql(f"{forward}to => '{branch.name}')")
+            branch._spark.sql(forward)
         except Exception:
             known = world.tables[branch.identifier].by_id
             if staged in known and branch.head in known:

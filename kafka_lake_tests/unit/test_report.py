@@ -1,12 +1,15 @@
-"""How long records waited before readers could see them."""
+"""What a run tells: how long records waited, and what its reports add up to."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.ingest.report import Commit, RunReport, Waited, waited
+from kafka_lake.ingest.audit import CHECKS, ColumnNote, Finding
+from kafka_lake.ingest.report import Commit, Figures, PublishedNote, RunReport, RunSoFar, Waited, waited
 from kafka_lake.kafka.offsets import Position, TopicIdentity, Watermarks
 
 ME = TopicIdentity("c", "t", "pizzas")
@@ -45,3 +48,45 @@ def test_a_run_tells_of_the_record_that_waited_longest_and_of_the_one_that_waite
         assert found is None
     else:
         assert found == Waited(max(w.oldest for w in timed), min(w.newest for w in timed))
+
+
+def told(check: str, number: int, notes: tuple[ColumnNote, ...] = (), problem: str = "") -> Finding:
+    return Finding(check, (problem,) if problem else (), {"n": number, "text": str(number)}, notes)
+
+
+ADDED = ColumnNote("later", "added", "", "boolean")
+LEFT_OUT = ColumnNote("new", "not added", "", "int", "evolution is ignore_new")
+
+
+def found(snapshot: int, at: float, *findings: Finding) -> Commit:
+    return replace(commit(None), snapshot=snapshot, published_at=at, records=2, size=10, findings=findings)
+
+
+@pytest.mark.parametrize("reports", [1, 2, 3])
+def test_what_one_report_told_the_later_ones_tell_as_well(reports: int) -> None:
+    commits = [
+        found(7, 0.0, told("schema_evolution", 1, (ADDED, LEFT_OUT)), told("data_loss", 1, problem="lost")),
+        found(8, 60.0, told("schema_evolution", 2, (LEFT_OUT,)), told("data_loss", 2)),
+        found(9, 120.0, told("schema_evolution", 3), told("data_loss", 3)),
+    ]
+    parts = {1: [commits], 2: [commits[:1], commits[1:]], 3: [[each] for each in commits]}[reports]
+    so_far = RunSoFar()
+    for part in parts:
+        so_far = so_far.plus(report(*part))
+    evolution = next(f for f in so_far.findings if f.check == "schema_evolution")
+    assert evolution.changes == (
+        PublishedNote("later", "added", "", "boolean", "", "1970-01-01T00:00:00+00:00", "7"),
+        PublishedNote("new", "not added", "", "int", "evolution is ignore_new", "1970-01-01T00:00:00+00:00", "7"),
+    ), "what every commit says is told once, with the first one's time and snapshot"
+    assert evolution.facts == {"n": 6, "text": "3"}
+    loss = next(f for f in so_far.findings if f.check == "data_loss")
+    assert (loss.passed, loss.problems) == (False, ("lost",))
+    assert [f.check for f in so_far.findings] == list(CHECKS)
+    assert (so_far.figures.commits, so_far.figures.records, so_far.figures.size) == (3, 6, 30)
+    assert so_far.figures.seconds == reports
+
+
+def test_figures_of_a_part_without_records_leave_the_ages_as_they_are() -> None:
+    old, none = Figures(waited=Waited(9.0, 1.0)), Figures()
+    assert old.plus(none).waited == none.plus(old).waited == Waited(9.0, 1.0)
+    assert old.plus(Figures(waited=Waited(5.0, 0.5))).waited == Waited(9.0, 0.5)

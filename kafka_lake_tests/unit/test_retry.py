@@ -77,6 +77,8 @@ def operational(text: str) -> sql.OperationalError:
 TRANSIENT = [
     errors.KafkaError("no answer"),
     errors.RegistryError("no answer"),
+    errors.CatalogError("no answer"),
+    errors.EngineUnavailableError("no answer"),
     iceberg.CommitFailedException("Requirement failed: branch main has changed"),
     iceberg.CommitStateUnknownException("502"),
     iceberg.ServerError("500"),
@@ -109,6 +111,7 @@ LASTING = [
     errors.AuthenticationError("refused"),
     errors.AuthorizationError("not allowed"),
     errors.RegistryRefusedError("401"),
+    errors.CatalogRefusedError("401"),
     errors.UnknownSchemaError("no schema id 7"),
     errors.SchemaNotSupportedError("nested too deeply"),
     errors.ConfigurationError("unknown setting"),

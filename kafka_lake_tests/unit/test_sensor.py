@@ -5,16 +5,23 @@ import time
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._utils.error import serializable_error_info_from_exc_info
 
 from kafka_lake.components import sensor
-from kafka_lake.components.sensor import TOPIC_TAG, WORK_TAG, Pace, evaluate, look_out
+from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, build_topic_assets
+from kafka_lake.components.failures import SensorFailedError
+from kafka_lake.components.sensor import TOPIC_TAG, WORK_TAG, Pace, build_sensor, evaluate, look_out
 from kafka_lake.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Position, TopicIdentity, Watermarks
+from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.process import free_port
+from kafka_lake.spark.resource import SparkResource
 
 SPEC = TopicTable("pizzas", "pizza", "orders")
 OTHER = TopicTable("pasta", "pizza", "pasta")
@@ -85,6 +92,14 @@ def test_the_first_tick_asks_for_one_run_over_all_partitions(instance, catalog, 
 def test_a_run_goes_on_looking_as_the_sensor_would(instance, catalog, answers):
     (request,) = tick(instance, catalog, pace=Pace(2.0, 300.0)).run_requests
     assert request.run_config == {"ops": {"pizza__orders": {"config": {"keep_up_for": 300.0, "look_every": 2.0}}}}
+
+
+def test_its_description_tells_what_stopping_it_leaves_running():
+    text = sensor.build_sensor(10, True, 300.0).description or ""
+    assert "ends none" in text
+    assert f"up to 5 min, its tag {CATCH_UP_TAG} says until when" in text
+    assert CONTINUOUS_TAG in text
+    assert CATCH_UP_TAG not in (sensor.build_sensor(10, True).description or "")
 
 
 def test_a_run_in_flight_keeps_its_topic_waiting(instance, catalog, answers):
@@ -228,3 +243,26 @@ def test_work_is_asked_for_at_once(instance, catalog, answers):
     clock = Waiting()
     assert wait(instance, catalog, clock, 1).run_requests
     assert clock.now == 100
+
+
+def test_a_tick_that_fails_says_why_first(answers, tmp_path, monkeypatch):
+    """In the UI a tick's error is shown as serialized here: its message, and below it its causes."""
+    monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path))
+    answers["pasta"] = answers["pizzas"]
+    uri = f"127.0.0.1:{free_port()}"
+    catalog = CatalogResource(properties={"type": "rest", "uri": f"http://bob:hush@{uri}"})
+    assets = [asset for spec in (SPEC, OTHER) for asset in build_topic_assets(spec, [], "g", None)]
+    asked = {"kafka": KafkaResource(), "catalog": catalog}
+    spark = SparkResource(spark_config={}, catalog=catalog)
+    resources = {**asked, "registry": RegistryResource(), "spark": spark}
+    sensor_ = build_sensor(10, True)
+    definitions = dg.Definitions(assets=assets, sensors=[sensor_], resources=resources)
+    with dg.DagsterInstance.ephemeral() as instance:
+        repository = definitions.get_repository_def()
+        context = dg.build_sensor_context(instance=instance, repository_def=repository, resources=asked)
+        with pytest.raises(SensorFailedError) as failed:
+            sensor_.evaluate_tick(context)
+    told = serializable_error_info_from_exc_info((type(failed.value), failed.value, failed.value.__traceback__)).message
+    assert f"catalog lake (rest at http://{uri}) gave no answer: Connection refused." in told.splitlines()[0]
+    assert told.count(uri) == 1
+    assert "hush" not in told

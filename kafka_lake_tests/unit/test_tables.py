@@ -37,6 +37,7 @@ from kafka_lake.lake.tables import (
     LAYOUT,
     SOURCES,
     apply_changes,
+    drop_if_unused,
     ensure_table,
     evolve_layout,
     parse_partition_field,
@@ -563,3 +564,42 @@ def test_what_is_safe_here_is_what_pyiceberg_would_do(memory, before, after):
     assert type_name(table.schema().as_struct()) == type_name(done.columns)
     kept = {f.field_id: f.name for f in before.fields}
     assert {i: table.schema().find_column_name(i) for i in kept} == kept
+
+
+UNUSED, SOMEBODYS = ("lake", "unused"), pa.table({"id": pa.array([1], pa.int64())})
+
+
+def begun(catalog):
+    return ensure_table(catalog, UNUSED, assign_fresh_schema_ids(Schema(NestedField(1, "id", LongType()))))
+
+
+def test_a_table_that_nobody_has_used_is_dropped(catalog):
+    begun(catalog)
+    assert drop_if_unused(catalog, UNUSED)
+    assert catalog.pyiceberg.list_tables("lake") == []
+    assert not drop_if_unused(catalog, UNUSED)
+
+
+@pytest.mark.parametrize("use", ["rows", "position", "branch"])
+def test_a_table_that_somebody_uses_is_not_dropped(catalog, use):
+    table = begun(catalog)
+    if use == "branch":
+        table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "kafka_lake_stage").commit()
+    else:
+        table.append(SOMEBODYS if use == "rows" else SOMEBODYS[:0], {"kafka-lake.position": "{}"})
+    assert not drop_if_unused(catalog, UNUSED)
+    assert catalog.pyiceberg.list_tables("lake") == [UNUSED]
+
+
+def test_a_commit_in_the_moment_of_the_drop_is_not_lost(catalog, monkeypatch):
+    table, rename = begun(catalog), catalog.pyiceberg.rename_table
+
+    def after_a_commit(*names):
+        if names[0] == UNUSED:
+            table.append(SOMEBODYS)
+        return rename(*names)
+
+    monkeypatch.setattr(catalog.pyiceberg, "rename_table", after_a_commit)
+    assert not drop_if_unused(catalog, UNUSED)
+    assert catalog.table(UNUSED).scan().to_arrow() == SOMEBODYS
+    assert catalog.pyiceberg.list_tables("lake") == [UNUSED]

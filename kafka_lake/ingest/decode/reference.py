@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kafka_lake.ingest.decode import ERROR_CLASSES, avro, json_schema, protobuf
+from kafka_lake.ingest.decode import ERROR_CLASSES, avro, json_rules, json_schema, protobuf
 
 
 def tables() -> Mapping[str, str]:
@@ -12,6 +12,8 @@ def tables() -> Mapping[str, str]:
         "protobuf": _table(("Protobuf", "columns, as Spark calls them", ""), protobuf.TYPES, code=2),
         "protobuf-rules": _table(("", ""), protobuf.RULES),
         "json-schema": _table(("JSON Schema", "Spark", ""), json_schema.TYPES, code=2),
+        "json": _table(("column", "what fits", "becomes", "doesn't fit"), json_rules.values(), code=1),
+        "json-inference": _table(("values of a new field", "its column", ""), json_rules.inference()),
         "errors": _table(("class", "meaning"), ERROR_CLASSES.items(), code=1),
     }
 

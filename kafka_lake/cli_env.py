@@ -1,0 +1,60 @@
+"""``kafka-lake env``: the variables by which other tools reach the same brokers, catalog and Spark."""
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.how_to_read import is_secret
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable to set.
+
+    Args:
+        name: What it is called.
+        value: What it is set to.
+        secret: Whether to show it only to those who ask for secrets.
+    """
+
+    name: str
+    value: str
+    secret: bool = False
+
+
+def variables(
+    catalog: LakeCatalog, bootstrap_servers: str, environment: Mapping[str, str] = os.environ
+) -> list[Variable]:
+    """Return what other tools need: PyIceberg's variables of the catalog, Spark's address, Kafka's, the registry's.
+
+    Args:
+        catalog: The deployment's catalog.
+        bootstrap_servers: The brokers.
+        environment: Where ``SPARK_REMOTE`` and ``KAFKA_LAKE_SCHEMA_REGISTRY_URL`` are looked up.
+    """
+    prefix = f"PYICEBERG_CATALOG__{_shouted(catalog.name)}__"
+    properties = {"type": catalog.type, **catalog.properties}
+    found = [Variable(f"{prefix}{_shouted(name)}", value, is_secret(name, value)) for name, value in properties.items()]
+    found.append(Variable("KAFKA_BOOTSTRAP_SERVERS", bootstrap_servers))
+    if registry := environment.get("KAFKA_LAKE_SCHEMA_REGISTRY_URL"):
+        found.append(Variable("SCHEMA_REGISTRY_URL", registry, is_secret("url", registry)))
+    if remote := environment.get("SPARK_REMOTE"):
+        found.append(Variable("SPARK_REMOTE", remote, "token=" in remote))
+    return found
+
+
+def lines(found: list[Variable], secrets: bool) -> list[str]:
+    """Return lines for a shell: an export for each variable, and a comment for each secret that isn't asked for."""
+    return [
+        f"# {each.name} is a secret: kafka-lake env --secrets shows it"
+        if each.secret and not secrets
+        else f"export {each.name}={shlex.quote(each.value)}"
+        for each in found
+    ]
+
+
+def _shouted(name: str) -> str:
+    # What PyIceberg turns back: https://py.iceberg.apache.org/configuration/#environment-variables
+    return name.upper().replace(".", "__").replace("-", "_")

@@ -1,0 +1,47 @@
+"""Errors as Dagster shows them: the sentence for the user first, the trace behind it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import dagster as dg
+
+from kafka_lake.errors import AuditFailedError
+from kafka_lake.ingest.sentence import sentence
+
+
+class SensorFailedError(dg.DagsterError):
+    """A look at the topics failed; the message says why. Dagster shows errors of its own kind without a preface."""
+
+
+@contextmanager
+def as_failures(allow_retries: bool = True) -> Iterator[None]:
+    """Run the block, which is the body of an op; what a user can mend fails the step with its sentence.
+
+    Args:
+        allow_retries: Whether Dagster may try the step again; never if a gate refused a commit.
+
+    Raises:
+        Failure: With the sentence, and the error as its cause.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (told := sentence(error)) is None:
+            raise
+        again = allow_retries and not isinstance(error, AuditFailedError)
+        raise dg.Failure(description=told, allow_retries=again) from error
+
+
+@contextmanager
+def as_failed_tick() -> Iterator[None]:
+    """Run the block, which is the body of a sensor; what a user can mend fails the tick with its sentence.
+
+    Raises:
+        SensorFailedError: With the sentence, and the error as its cause.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (told := sentence(error)) is None:
+            raise
+        raise SensorFailedError(told) from error

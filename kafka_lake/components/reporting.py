@@ -1,0 +1,139 @@
+"""What a run tells Dagster: figures of each partition, the table as a whole, and checks over the whole run.
+
+A partition's materialization has the partition's own figures only, since Dagster plots them by partition. What is true
+of the whole run or table is told by one more materialization, without a partition, and by the checks. Dagster keeps one
+result of a check for each run, and plots those over time: so a result tells of the whole run so far.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import dagster as dg
+from pyiceberg.table import Table
+
+from kafka_lake.components.dead_letters import report_dead_letters
+from kafka_lake.components.keys import table_key
+from kafka_lake.components.metadata import (
+    check_result,
+    figures_metadata,
+    history_metadata,
+    partition_metadata,
+    table_metadata,
+    topic_observation,
+)
+from kafka_lake.components.partitions import register_partitions
+from kafka_lake.ingest.audit import GATES, Finding
+from kafka_lake.ingest.report import PartitionReport, RunReport, RunSoFar, merged
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.offsets import lag
+from kafka_lake.lake.positions import row_count
+
+Event = dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation
+
+
+@dataclass
+class Reporter:
+    """Tells Dagster of one run.
+
+    Args:
+        context: Of the run.
+        spec: The topic.
+        systems: The catalog is asked for the table.
+        chosen: The Kafka partitions that the run is for; None for all that the topic has.
+        so_far: What has been told already.
+    """
+
+    context: dg.AssetExecutionContext
+    spec: TopicTable
+    systems: Systems
+    chosen: frozenset[int] | None = field(init=False)
+    so_far: RunSoFar = field(init=False, default_factory=RunSoFar)
+
+    def __post_init__(self) -> None:
+        partitioned = self.context.has_partition_key or self.context.has_partition_key_range
+        self.chosen = frozenset(map(int, self.context.partition_keys)) if partitioned else None
+
+    def interval(self, report: RunReport, silent: set[int]) -> Iterator[Event]:
+        """Give what Dagster shows of a run that goes on.
+
+        Args:
+            report: What was done since the one before.
+            silent: Partitions that are told of even if they had no records.
+        """
+        table = self._take(report)
+        # The sensor leaves the topic alone while its run goes on.
+        yield topic_observation(self.spec, report.watermarks, lag(report.position, report.watermarks))
+        touched = {r.partition for commit in report.commits for r in commit.ranges} | silent
+        yield from self._partitions([each for each in report.partitions() if each.partition in touched])
+        yield self._whole(report, table)
+        for result in self._checks(self.so_far.findings, table):
+            yield dg.AssetCheckEvaluation(
+                asset_key=table_key(self.spec),
+                check_name=str(result.check_name),
+                passed=result.passed,
+                metadata=result.metadata,
+                severity=result.severity,
+                description=result.description,
+                blocking=result.check_name in GATES,
+            )
+
+    def end(self, report: RunReport) -> Iterator[Any]:
+        """Give the step's result and what Dagster shows of a run that ends.
+
+        Args:
+            report: What was done since the one before.
+        """
+        key, table = table_key(self.spec), self._take(report)
+        whole, checks = self._whole(report, table), self._checks(self.so_far.findings, table)
+        if self.chosen is None:
+            # Dagster doesn't know which partitions the run is for: its own event has none.
+            yield from self._partitions(report.partitions())
+            yield dg.MaterializeResult(asset_key=key, metadata=whole.metadata, check_results=checks)
+            return
+        for each in report.partitions():
+            if each.partition in self.chosen:
+                metadata = partition_metadata(each)
+                self.context.add_asset_metadata(metadata, asset_key=key, partition_key=str(each.partition))
+        yield dg.MaterializeResult(asset_key=key, check_results=checks)
+        # The newest one is what Dagster's page of the table shows.
+        yield whole
+
+    def refused(self, findings: Sequence[Finding]) -> list[dg.AssetCheckResult]:
+        """Return the results of the checks of which one refused a commit.
+
+        Args:
+            findings: About that commit.
+        """
+        checks = {finding.check for finding in findings}
+        every = merged([*self.so_far.findings, *findings])
+        return [check_result(each, table_key(self.spec)) for each in every if each.check in checks]
+
+    def _take(self, report: RunReport) -> Table | None:
+        self.so_far = self.so_far.plus(report)
+        register_partitions(self.context.instance, self.spec.topic, report.watermarks.partitions)
+        if report.total("dead_letters") and self.spec.dead_letters == "table":
+            report_dead_letters(self.context.instance, self.spec, self.systems.catalog)
+        return self.systems.catalog.table(self.spec.identifier)
+
+    def _partitions(self, partitions: Sequence[PartitionReport]) -> Iterator[dg.AssetMaterialization]:
+        for each in partitions:
+            yield dg.AssetMaterialization(
+                table_key(self.spec), partition=str(each.partition), metadata=partition_metadata(each)
+            )
+
+    def _whole(self, report: RunReport, table: Table | None) -> dg.AssetMaterialization:
+        figures = figures_metadata(report.figures())
+        # By this name the partitions have theirs, and a plot would mix the two.
+        del figures["rows_added"]
+        about = table_metadata(report, table, self.systems.catalog, self.spec)
+        return dg.AssetMaterialization(table_key(self.spec), metadata={**figures, **about})
+
+    def _checks(self, findings: Sequence[Finding], table: Table | None) -> list[dg.AssetCheckResult]:
+        more = {
+            "row_count": {**figures_metadata(self.so_far.figures), "rows_in_table": row_count(table)},
+            **history_metadata(table),
+        }
+        key = table_key(self.spec)
+        return [check_result(each, key, more.get(each.check)) for each in findings]

@@ -1,0 +1,94 @@
+"""Types of text settings: what is in quotes stays as written, and what YAML reads as something else is refused.
+
+Dagster renders every string of a document as a template of Python objects, which makes the number 3 of ``"3"`` and
+nothing of ``"None"``. Templates still work with these types; their result becomes text.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import dagster as dg
+from jinja2 import StrictUndefined, Template
+from pydantic import BeforeValidator
+
+_TEMPLATE_MARKS = ("{{", "{%", "{#")
+
+
+def _text(value: object) -> object:
+    """Return the value, or raise a ValueError if YAML reads it as something else than text."""
+    if value is None:
+        raise ValueError("there is no value here, or YAML reads it as none. Write the text in quotes")
+    if isinstance(value, bool):
+        word = str(value).lower()
+        raise ValueError(f"YAML reads this value as {word} (also yes, no, on, off). Write the text in quotes")
+    if isinstance(value, int | float):
+        raise ValueError(f"YAML reads this value as the number {value}. Write the text in quotes")
+    return value
+
+
+def _each(check: Callable[[object], object]) -> Callable[[object], object]:
+    """Return a function that checks the keys of a mapping by `_text`, and its values by that check."""
+
+    def checked(value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        found: dict[object, object] = {}
+        for key, each in value.items():
+            try:
+                found[_text(key)] = check(each)
+            except ValueError as error:
+                raise ValueError(f"{key}: {error}") from None
+        return found
+
+    return checked
+
+
+def _written_out(value: object) -> object:
+    """Return a number or a truth value as properties have it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else _text(value)
+
+
+def _no_truth_value(value: object) -> object:
+    return _text(value) if isinstance(value, bool) else value
+
+
+def _rendered(context: dg.ResolutionContext, value: Any) -> Any:
+    """Return a string, or the strings of a list or a mapping, with their templates rendered as text."""
+    if isinstance(value, Mapping):
+        return {key: _rendered(context.at_path(key), each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rendered(context.at_path(number), each) for number, each in enumerate(value)]
+    if not isinstance(value, str) or not any(mark in value for mark in _TEMPLATE_MARKS):
+        return value
+    # By Dagster first: its errors name file and line, and only it can give nothing, a list or a mapping.
+    found = context.resolve_value(value)
+    if isinstance(found, bool | int | float):
+        return Template(value, undefined=StrictUndefined).render(**context.scope)
+    return found
+
+
+def _resolved_as(model: Any) -> dg.Resolver:
+    return dg.Resolver(_rendered, model_field_type=model, inject_before_resolve=False)
+
+
+_TextModel = Annotated[str, BeforeValidator(_text)]
+
+Text = Annotated[str, _resolved_as(_TextModel)]
+"""Text. A number, true, false or nothing without quotes is refused."""
+
+OptionalText = Annotated[str | None, _resolved_as(_TextModel | None)]
+"""`Text`, or null."""
+
+TextList = Annotated[list[str], _resolved_as(list[_TextModel])]
+"""A list of `Text`."""
+
+TextMap = Annotated[dict[str, str], _resolved_as(Annotated[dict[str, str], BeforeValidator(_each(_text))])]
+"""A mapping of `Text` to `Text`."""
+
+Properties = Annotated[dict[str, str], _resolved_as(Annotated[dict[str, str], BeforeValidator(_each(_written_out))])]
+"""A mapping of `Text` to text, whose values may be numbers, true and false without quotes."""
+
+Limit = Annotated[int | str | None, _resolved_as(Annotated[int | str | None, BeforeValidator(_no_truth_value)])]
+"""A count, or `Text`, or null."""

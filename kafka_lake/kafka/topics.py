@@ -1,0 +1,169 @@
+"""Topics made and filled from here: for the demo, for tests, and for a person who tries a topic of his own."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+
+from kafka_lake.errors import ConfigurationError, KafkaError, UnknownTopicError
+from kafka_lake.kafka.cluster import KafkaCluster
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_BROKERS_DEFAULT = -1
+_REFUSED = {
+    ClientError.TOPIC_EXCEPTION,
+    ClientError.INVALID_PARTITIONS,
+    ClientError.INVALID_REPLICATION_FACTOR,
+    ClientError.POLICY_VIOLATION,
+}
+
+
+def create_topic(cluster: KafkaCluster, topic: str, partitions: int) -> bool:
+    """Create a topic, with the brokers' default replication, and wait until it is there; one that exists is left alone.
+
+    Args:
+        cluster: Where.
+        topic: Its name.
+        partitions: How many partitions it gets.
+
+    Returns:
+        Whether it was created.
+
+    Raises:
+        ConfigurationError: If Kafka has no such names.
+        KafkaError: If the brokers refuse, or don't answer. Asking again is safe.
+    """
+    if not _NAME.fullmatch(topic) or topic in (".", ".."):
+        raise ConfigurationError(
+            f"{topic!r} can't be the name of a topic.", "Use up to 249 letters, digits, dots, underscores and dashes."
+        )
+    admin = AdminClient({"log_level": 0, **cluster.properties})
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=_BROKERS_DEFAULT)
+    asked = admin.create_topics([new], operation_timeout=cluster.timeout, request_timeout=cluster.timeout)
+    try:
+        asked[topic].result()
+    except KafkaException as error:
+        code = error.args[0].code()
+        if code == ClientError.TOPIC_ALREADY_EXISTS:
+            return False
+        if code in _REFUSED:
+            raise KafkaError(
+                f"Topic {topic} was not created: the cluster at {cluster.bootstrap_servers} refuses it: "
+                f"{error.args[0].str().rstrip('.')}."
+            ) from error
+        raise cluster.explained(f"Creating topic {topic}", error) from error
+    _await_partitions(cluster, topic)
+    return True
+
+
+def _await_partitions(cluster: KafkaCluster, topic: str) -> None:
+    """Return once every broker asked knows the topic; just after its creation one may still deny that there is any."""
+    await_answer = Retrying(
+        retry=retry_if_exception_type(KafkaError),
+        stop=stop_after_delay(cluster.timeout),
+        wait=wait_exponential_jitter(0.02, 1.0),
+        reraise=True,
+    )
+    await_answer(cluster.watermarks_of, topic)
+
+
+class RecordProducer:
+    """An idempotent producer for one topic that remembers the first failed delivery.
+
+    A record whose delivery failed is reported by ``check`` or ``flush``; records before and after it may be in the
+    topic.
+
+    Args:
+        cluster: Where the topic is.
+        topic: An existing topic.
+        seconds: How long a record may take until the brokers have it.
+    """
+
+    def __init__(self, cluster: KafkaCluster, topic: str, seconds: float = 30.0) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._seconds = seconds
+        self._failure: str | None = None
+        settings: dict[str, Any] = {
+            "log_level": 0,
+            **cluster.properties,
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            "linger.ms": 20,
+            "compression.type": "zstd",
+            "queue.buffering.max.messages": 1_000_000,
+            "delivery.timeout.ms": int(seconds * 1000),
+        }
+        self._producer = Producer(settings)
+
+    def send(self, key: str | bytes | None, value: str | bytes) -> None:
+        """Queue one record for delivery.
+
+        Raises:
+            KafkaError: The record is too large, or an earlier delivery failed.
+        """
+        while True:
+            try:
+                self._producer.produce(self._topic, value, key, on_delivery=self._delivered)
+                break
+            except BufferError:
+                self._producer.poll(0.1)
+            except KafkaException as error:
+                raise KafkaError(f"Topic {self._topic}: a record can't be sent: {error.args[0].str()}") from error
+        self._producer.poll(0)
+        self.check()
+
+    def flush(self) -> None:
+        """Wait until every queued record is in the topic.
+
+        Raises:
+            KafkaError: A delivery failed, or records are still queued when the time is over.
+        """
+        left = self._producer.flush(self._seconds)
+        self.check()
+        if left:
+            raise KafkaError(
+                f"Topic {self._topic}: {left:,} records were not delivered to {self._cluster.bootstrap_servers} in "
+                f"{self._seconds:g} s."
+            )
+
+    def check(self) -> None:
+        """Raise a KafkaError that names topic and partition if a delivery failed."""
+        if self._failure:
+            raise KafkaError(self._failure)
+
+    def _delivered(self, error: ClientError | None, message: Message) -> None:
+        if error is not None and self._failure is None:
+            self._failure = (
+                f"Topic {message.topic()} partition {message.partition()}: a record was not delivered: {error.str()}"
+            )
+
+
+def produce(cluster: KafkaCluster, topic: str, records: Iterable[tuple[bytes | None, bytes]]) -> int:
+    """Produce records, in their order within each partition, and wait until all are in the topic.
+
+    Args:
+        cluster: Where the topic is.
+        topic: An existing topic.
+        records: Keys, None for none, and values.
+
+    Returns:
+        How many there were.
+
+    Raises:
+        UnknownTopicError: If there is no such topic.
+        KafkaError: If one was not delivered; others may have been.
+    """
+    try:
+        cluster.watermarks_of(topic)
+    except UnknownTopicError as error:
+        raise UnknownTopicError(error.message, f"`kafka-lake topic create {topic}` makes it.") from error
+    producer, count = RecordProducer(cluster, topic), 0
+    for count, (key, value) in enumerate(records, 1):  # noqa: B007
+        producer.send(key, value)
+    producer.flush()
+    return count

@@ -1,0 +1,135 @@
+"""What errors of a catalog's client mean to a user: one sentence with the catalog's address, and what to do next."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+import requests
+from pydantic import ValidationError
+from pyiceberg import exceptions as iceberg
+from sqlalchemy import exc as sql
+
+from kafka_lake.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
+
+_LENGTH = 200
+
+_NO_ADDRESS = (
+    sql.ArgumentError,
+    requests.exceptions.InvalidURL,
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.MissingSchema,
+)
+_REFUSED = (
+    iceberg.UnauthorizedError,
+    iceberg.ForbiddenError,
+    iceberg.OAuthError,
+    iceberg.AuthorizationExpiredError,
+)
+_NO_ANSWER = (
+    iceberg.ServerError,
+    iceberg.ServiceUnavailableError,
+    iceberg.TooManyRequestsError,
+    requests.exceptions.ConnectionError,
+    requests.exceptions.Timeout,
+    sql.OperationalError,
+    sql.TimeoutError,
+)
+# What a server answers that is no catalog, or a catalog at another path.
+_NO_CATALOG = (iceberg.RESTError, requests.exceptions.JSONDecodeError, requests.exceptions.HTTPError, ValidationError)
+
+_SECRET = re.compile(r"password|secret|token|credential|access-key")
+_SQLITE_FILE = re.compile(r"unable to open database file|readonly database|file is not a database")
+
+
+def without_secrets(uri: str) -> str:
+    """Return a catalog's address without user, password and query.
+
+    >>> without_secrets("postgresql+psycopg2://bob:a/b?c@db:5432/lake?password=d")
+    'postgresql+psycopg2://db:5432/lake'
+    """
+    scheme, separator, rest = uri.rpartition("://") if uri.startswith("sqlite") else uri.partition("://")
+    # The password ends at the last @, whatever is in it.
+    place = rest if scheme.startswith("sqlite") else (rest if separator else uri).rpartition("@")[2]
+    return (scheme + separator if separator else "") + re.split(r"[?#]", place)[0]
+
+
+def explained(
+    catalog: str, kind: str, properties: Mapping[str, str], what: str, error: Exception
+) -> KafkaLakeError | None:
+    """Return the error for the user that an error of PyIceberg, or of what it uses, stands for.
+
+    Args:
+        catalog: The catalog's name.
+        kind: Its type.
+        properties: Its properties, secrets among them.
+        what: What was asked for, as a sentence begins.
+        error: What was raised.
+
+    Returns:
+        The error; None if the catalog's address and server are not what is wrong.
+    """
+    setting = f"PYICEBERG_CATALOG__{catalog.upper()}__"
+    place = without_secrets(properties.get("uri", ""))
+    where = f"{what}: catalog {catalog} ({kind}{f' at {place}' if place else ''})"
+    change = f"Correct {setting}URI, or uri among catalog_properties"
+    if isinstance(error, sql.NoSuchModuleError):
+        return ConfigurationError(f"{where} names a database that SQLAlchemy doesn't know.", f"{change}.")
+    if isinstance(error, _NO_ADDRESS):
+        example = "postgresql+psycopg2://host/database" if kind == "sql" else "https://host/path"
+        return ConfigurationError(f"{where} has an address that is no URL.", f"{change}, as in {example}.")
+    if isinstance(error, ModuleNotFoundError | iceberg.NotInstalledError):
+        return ConfigurationError(f"{where} needs a Python package: {_line(error, properties)}.", "Install it.")
+    if isinstance(error, requests.exceptions.SSLError):
+        return CatalogRefusedError(
+            f"{where} isn't trusted: {_line(error, properties)}.",
+            f"Check {setting}SSL__CABUNDLE, or the host's name in {setting}URI.",
+        )
+    if isinstance(error, _REFUSED):
+        return CatalogRefusedError(
+            f"{where} refused this client: {_line(error, properties)}.", f"Check {setting}CREDENTIAL or {setting}TOKEN."
+        )
+    if isinstance(error, sql.DatabaseError) and _SQLITE_FILE.search(str(error.orig)):
+        return CatalogRefusedError(
+            f"{where} can't be used: {_line(error, properties)}.",
+            f"Give this user the file and its folder, or {_lower(change)}.",
+        )
+    if isinstance(error, _NO_ANSWER):
+        return CatalogError(
+            f"{where} gave no answer: {_line(error, properties)}.",
+            f"Check that it runs. If it is elsewhere, {_lower(change)}.",
+        )
+    if kind == "rest" and isinstance(error, _NO_CATALOG):
+        return CatalogRefusedError(
+            f"{where} gave an answer that is no catalog's: {_line(error, properties)}.",
+            f"{change}: the address with its whole path, without /v1.",
+        )
+    return None
+
+
+def _line(error: Exception, properties: Mapping[str, str]) -> str:
+    """Return what is wrong in a few words: the system's own if there are any, else the first line of the message."""
+    told = str(error.orig) if isinstance(error, sql.DBAPIError) and error.orig else str(error)
+    system = next((each for each in _causes(error) if isinstance(each, OSError) and each.strerror), None)
+    text = (system.strerror or "") if system else next(iter(told.strip().splitlines()), type(error).__name__)
+    for secret in _secrets(properties):
+        text = text.replace(secret, "***")
+    return text[:_LENGTH].rstrip(". ")
+
+
+def _secrets(properties: Mapping[str, str]) -> list[str]:
+    """Return all that must not be told, the longest first, so that none is left in part."""
+    uri = properties.get("uri", "")
+    user = uri.partition("://")[2].rpartition("@")[0]
+    found = {value for name, value in properties.items() if _SECRET.search(name)}
+    found |= {part for value in list(found) for part in value.split(":", 1)[1:]}
+    found |= {uri, user, user.partition(":")[2]} if user else set()
+    return sorted(found - {""}, key=len, reverse=True)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]

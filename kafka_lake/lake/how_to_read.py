@@ -1,0 +1,79 @@
+"""Code by which people read a table with Spark, PyIceberg, DuckDB and Polars, as text without secrets. Runs nothing."""
+
+import json
+import re
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+_SECRET = re.compile(r"credential|token|password|secret|access-key|account-key|sas|connection-string|auth")
+_HARMLESS = re.compile(r"(server-uri|endpoint|uri|type|region)$")
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a catalog's property is for few eyes: by its name, or by a password in its address.
+
+    >>> is_secret("credential", "id:key"), is_secret("uri", "postgresql://me:word@db/lake"), is_secret("uri", "x://db")
+    (True, True, False)
+    >>> is_secret("s3.secret-access-key", "k"), is_secret("oauth2-server-uri", "https://id/token")
+    (True, False)
+    """
+    if urlsplit(value).password:
+        return True
+    return bool(_SECRET.search(name.lower())) and not _HARMLESS.search(name.lower())
+
+
+def how_to_read(
+    catalog: str, identifier: tuple[str, str], properties: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return code that shows the first rows of a table, by the name of the tool.
+
+    Args:
+        catalog: The catalog's name.
+        identifier: Namespace and name of the table.
+        properties: The catalog's properties, in Iceberg's standard names; those that are secret are left out. None for
+            code that finds all of them in the environment, as `kafka-lake env` sets it.
+    """
+    table = ".".join(identifier)
+    known = {name: value for name, value in (properties or {}).items() if not is_secret(name, value)}
+    given = f", **{json.dumps(known, ensure_ascii=False)}" if known else ""
+    load = [
+        "from pyiceberg.catalog import load_catalog",
+        "",
+        f'table = load_catalog("{catalog}"{given}).load_table({json.dumps(table, ensure_ascii=False)})',
+    ]
+    view = re.sub(r"\W", "_", identifier[1])
+    return {
+        "Spark": "\n".join(
+            [
+                "from pyspark.sql import SparkSession",
+                "",
+                "spark = SparkSession.builder.getOrCreate()",
+                f"spark.table({json.dumps(_quoted(catalog, *identifier), ensure_ascii=False)}).show(10)",
+            ]
+        ),
+        "PyIceberg": "\n".join([*load, "print(table.scan(limit=10).to_pandas())"]),
+        "DuckDB": "\n".join([*load, f'print(table.scan().to_duckdb("{view}").sql("SELECT * FROM {view} LIMIT 10"))']),
+        "Polars": "\n".join(["import polars as pl", *load, "print(pl.scan_iceberg(table).head(10).collect())"]),
+    }
+
+
+def how_to_read_page(catalog: str, identifier: tuple[str, str], properties: Mapping[str, str]) -> str:
+    """Return the code for all tools as a page in Markdown, with what to do before it runs.
+
+    Args:
+        catalog: The catalog's name.
+        identifier: Namespace and name of the table.
+        properties: The catalog's properties; those that are secret are named, and their values left out.
+    """
+    secrets = sorted(name for name, value in properties.items() if is_secret(name, value))
+    option = " --secrets" if secrets else ""
+    lines = [f'In a shell, before: `eval "$(kafka-lake env{option})"`. It sets Spark\'s address and the catalog.']
+    if secrets:
+        lines.append(f"Only the environment has what is secret: {', '.join(f'`{name}`' for name in secrets)}.")
+    for tool, code in how_to_read(catalog, identifier, properties).items():
+        lines += ["", f"**{tool}**", "", "```python", code, "```"]
+    return "\n".join(lines)
+
+
+def _quoted(*parts: str) -> str:
+    return ".".join(part if re.fullmatch(r"[A-Za-z_]\w*", part, re.ASCII) else f"`{part}`" for part in parts)

@@ -1,0 +1,136 @@
+"""`kafka-lake query` on a real table: values are exact, and nothing but a query runs. The code to read a table runs."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+from typer.testing import Result
+
+from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.how_to_read import how_to_read_page
+from kafka_lake.lake.resource import CatalogResource
+from kafka_lake_tests.conftest import NAMESPACE, Topic
+
+pytestmark = pytest.mark.integration
+
+SCHEMA = (
+    "id bigint, name string, at timestamp, local timestamp_ntz, price decimal(38,18), who struct<a:int,b:string>, "
+    "tags array<string>, day date"
+)
+ROWS = [
+    {
+        "id": 2**60 + 1,
+        "name": "Zoë [red]\x1b[2J",
+        "at": "2026-01-02T03:04:05.123456Z",
+        "local": "2026-01-02T03:04:05.5",
+        "price": "0.123456789012345678",
+        "who": {"a": 1, "b": None},
+        "tags": ["x", "y"],
+        "day": "2026-01-02",
+    },
+    {"id": 1, "name": None},
+]
+
+Query = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def catalog(catalog_resource: CatalogResource) -> LakeCatalog:
+    return catalog_resource.open()
+
+
+@pytest.fixture
+def spec(new_topic: Callable[..., Topic], systems: Callable[..., Systems]) -> TopicTable:
+    topic = new_topic()
+    for row in ROWS:
+        topic.send(row)
+    spec = topic.spec(SCHEMA)
+    ingest(spec, systems(), str(uuid4()))
+    return spec
+
+
+@pytest.fixture
+def query(command_line: Callable[..., Result], spec: TopicTable) -> Query:
+    return lambda *arguments: command_line([spec], "query", spec.topic, *arguments)
+
+
+def test_values_are_what_the_table_has(query: Query, spec: TopicTable) -> None:
+    columns = "id, name, at, local, price, who, tags, day, _kafka.offset, _kafka.offset"
+    asked = query(f"SELECT {columns} FROM {spec.table} ORDER BY id DESC; ", "--json")
+    assert asked.exit_code == 0
+    first, second = json.loads(asked.stdout, parse_float=str)
+    assert first == {
+        **ROWS[0],
+        "at": "2026-01-02T03:04:05.123456Z",
+        "local": "2026-01-02T03:04:05.500000",
+        "price": "0.123456789012345678",
+        "offset": 0,
+        "offset__2": 0,
+    }
+    assert second == {**dict.fromkeys(ROWS[0]), "id": 1, "offset": 1, "offset__2": 1}
+
+
+def test_rows_are_shown_in_the_order_asked_for_and_never_command_the_terminal(query: Query) -> None:
+    shown = query("WITH t AS (SELECT * FROM this) SELECT id, name, at, who FROM t ORDER BY id -- the last").stdout
+    assert "\x1b" not in shown
+    assert "Zoë [red]" in shown
+    assert "2026-01-02 03:04:05.123456" in shown
+    assert '{"a":1,"b":null}' in shown
+    assert shown.index("│ 1 ") < shown.index(str(2**60 + 1))
+    assert "2 rows" in shown
+    limited = query("SELECT id FROM this ORDER BY id", "--limit", "1").stdout
+    assert "the first 1 row; --limit shows more" in limited
+    assert str(2**60 + 1) not in limited
+
+
+def test_metadata_tables_and_other_names_can_be_asked(query: Query, spec: TopicTable) -> None:
+    for name in (f"{NAMESPACE}.{spec.table}.snapshots", f"{NAMESPACE}.{spec.table}", f"lake.{NAMESPACE}.{spec.table}"):
+        assert query(f"SELECT count(*) AS n FROM {name}", "--json").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELECT nope FROM this", "`nope`"),
+        ("SELEC 1", "Syntax error"),
+        ("DELETE FROM this", "Syntax error"),
+        ("DROP TABLE {table}", "Syntax error"),
+        ("INSERT INTO {table} SELECT * FROM {table}", "Syntax error"),
+        ("", "Syntax error"),
+    ],
+)
+def test_what_is_no_query_is_refused_in_one_line(query: Query, spec: TopicTable, sql: str, said: str) -> None:
+    refused = query(sql.format(table=spec.table))
+    assert refused.exit_code == 1
+    # PySpark's own log comes before, which the command silences where it finds its systems.
+    error = refused.stderr.splitlines()[-1]
+    assert f"Spark can't run this query on {NAMESPACE}.{spec.table}" in error
+    assert said in error
+    assert "SQLSTATE" not in error
+    assert json.loads(query("SELECT count(*) AS n FROM this", "--json").stdout) == [{"n": 2}]
+
+
+def test_a_topic_without_a_table_is_told_of(command_line: Callable[..., Result]) -> None:
+    refused = command_line([TopicTable("later", NAMESPACE, "later")], "query", "later", "SELECT 1")
+    assert refused.exit_code == 1
+    assert "Topic later has no table it.later yet" in refused.stderr
+    assert "kafka-lake ingest later" in refused.stderr
+
+
+@pytest.mark.parametrize("tool", ["PyIceberg", "DuckDB", "Polars"])
+def test_the_code_on_the_table_s_page_runs_as_it_stands(catalog: LakeCatalog, spec: TopicTable, tool: str) -> None:
+    page = how_to_read_page(catalog.name, spec.identifier, catalog.properties)
+    (code,) = re.findall(rf"\*\*{tool}\*\*\n\n```python\n(.*?)\n```", page, re.DOTALL)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYICEBERG_")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    # Polars shows as many columns as fit; all rows are counted in the shape.
+    assert ("shape: (2, 9)" if tool == "Polars" else str(2**60 + 1)) in done.stdout
