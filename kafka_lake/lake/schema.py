@@ -273,7 +273,7 @@ RULES = (
     Rule("another order, another doc", _AB, _struct(b=_TEXT, a=_INT), None, "the columns stay where they are"),
     Rule("another name, in `renames:`", _A, _struct(b=_INT), "renamed", "renamed; id and values stay", {"a": "b"}),
     Rule("another name, not in `renames:`", _A, _struct(b=_INT), "added", "one field is gone, another is new"),
-    Rule("another name, in case only", _A, _struct(A=_INT), None, "feeds the column"),
+    Rule("another name, in case only", _A, _struct(A=_INT), "added", "added as `A__2`"),
     Rule("names that differ in case only", _A, _struct(a=_INT, A=_TEXT), "added", "added as `A__2`"),
     Rule("number becomes text", _A, _struct(a=_TEXT), "type changed"),
     Rule("text becomes number", _struct(a=_TEXT), _struct(a=_LONG), "type changed"),

@@ -36,7 +36,7 @@ def test_what_it_says_is_what_the_next_run_does(
     (told,) = json.loads(before_all.stdout)
     assert told["columns"] == []
     assert [(n["column"], n["what"]) for n in told["preview"]["notes"]] == [
-        ("id", "added"), ("renamed", "added"), ("price", "added"), ("s", "added"),
+        ("id", "added"), ("price", "added"), ("renamed", "added"), ("s", "added"),
     ]  # fmt: skip
     ingest(topic.spec(None), systems(), "run-1")
     topic.send({"id": 2, "price": 5.5, "renamed": "y", "s": {"a": 2, "b": True}}, partition=1)
