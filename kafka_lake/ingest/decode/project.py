@@ -1,9 +1,8 @@
 """From a record's fields to a table's columns, by name at every depth; what fits no column is named.
 
-Fields arrive as Spark structs, or as variants where their types are not known beforehand.
+Fields arrive as Spark structs, by the schema that they were written with.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -34,7 +33,7 @@ def project(value: Column, have: T.DataType, target: Target) -> tuple[Column, li
     """Return the columns that a record's fields make.
 
     Args:
-        value: The record: a struct, or a variant that is an object.
+        value: The record: a struct.
         have: Its type.
         target: What shall come of it. Columns that the record lacks are null, fields without a column are left out.
 
@@ -109,23 +108,13 @@ def _claims(
 ) -> Iterator[tuple[Column, T.DataType, list[T.StructField]]]:
     """Give each field of a record that feeds columns, its type, and those columns."""
     names = [(name, field) for field in want for name in target.feeds(f"{prefix}{field.name}", field.name)]
-    if isinstance(have, T.VariantType):
-        for name in dict.fromkeys(name for name, _ in names):
-            yield F.try_variant_get(value, variant_path(name), "variant"), have, [f for n, f in names if n == name]
-        return
-    assert isinstance(have, T.StructType)
-    exact = {name for name, _ in names}
-    there = {each.name for each in have}
+    assert isinstance(have, T.StructType), "what is alike"
     # Spark finds no field whose name another one has, but for its case: by position it does.
-    clash = len({name.lower() for name in there}) < len(there)
+    clash = len({each.name.lower() for each in have}) < len(have)
     if clash:
         value = value.cast(T.StructType([T.StructField(f"f{n}", f.dataType) for n, f in enumerate(have)]))
     for number, field in enumerate(have):
-        columns = [f for name, f in names if name == field.name]
-        if field.name not in exact:
-            alone = [f for name, f in names if name.lower() == field.name.lower() and name not in there]
-            columns = alone[:1]
-        if columns:
+        if columns := [f for name, f in names if name == field.name]:
             yield value.getField(f"f{number}" if clash else field.name), field.dataType, list(dict.fromkeys(columns))
 
 
@@ -133,9 +122,6 @@ def _shared(
     value: Column, have: T.DataType, columns: Sequence[T.StructField], target: Target, prefix: str
 ) -> Iterator[tuple[str, Column, list[Misfit]]]:
     """Give each column its share of one field: the first that the field's value fits takes it."""
-    if isinstance(have, T.VariantType):
-        yield from _shared_variant(value, columns, target, prefix)
-        return
     taker = next((c for c in columns if fits(have, c.dataType)), None) or next(
         (c for c in columns if _alike(have, c.dataType)), None
     )
@@ -148,41 +134,21 @@ def _shared(
     yield first.name, F.lit(None).cast(first.dataType), [Misfit(value.isNotNull(), F.lit(said))]
 
 
-def _shared_variant(
-    value: Column, columns: Sequence[T.StructField], target: Target, prefix: str
-) -> Iterator[tuple[str, Column, list[Misfit]]]:
-    is_there = value.isNotNull() & ~F.is_variant_null(value)
-    free: Column = is_there
-    for column in columns:
-        part, wrong = _value(value, T.VariantType(), column.dataType, target, f"{prefix}{column.name}")
-        mine = free & _variant_fits(value, column.dataType) & ~reasons(wrong)[0]
-        yield column.name, F.when(mine, part), []
-        free = free & ~mine
-    kinds = " or ".join(f"{prefix}{c.name} ({short(c.dataType)})" for c in columns)
-    said = F.concat(F.lit(f"Column {kinds} got "), cut(F.to_json(value)), F.lit("."))
-    yield columns[0].name, F.lit(None).cast(columns[0].dataType), [Misfit(free, said)]
-
-
 def _value(value: Column, have: T.DataType, want: T.DataType, target: Target, path: str) -> tuple[Column, list[Misfit]]:
-    is_variant = isinstance(have, T.VariantType)
     if isinstance(want, T.StructType):
         return _struct(value, have, want, target, f"{path}.")
     if isinstance(want, T.ArrayType):
-        items = F.try_variant_get(value, "$", "array<variant>") if is_variant else value
-        of = T.VariantType() if is_variant else have.elementType
-        return _each(items, of, want.elementType, target, f"{path}.element", F.transform, lambda items: items)
+        return _each(
+            value, have.elementType, want.elementType, target, f"{path}.element", F.transform, lambda items: items
+        )
     if isinstance(want, T.MapType):
-        entries = F.try_variant_get(value, "$", "map<string,variant>") if is_variant else value
-        of = T.VariantType() if is_variant else have.valueType
 
         def over(found: Column, change: Callable[[Column], Column]) -> Column:
             changed: Column = F.transform_values(found, lambda _, each: change(each))
             return changed
 
-        made, wrong = _each(entries, of, want.valueType, target, f"{path}.value", over, F.map_values)
-        return made.cast(want) if not is_variant and have != want else made, wrong
-    if is_variant:
-        return _scalar_of_variant(value, want), []
+        made, wrong = _each(value, have.valueType, want.valueType, target, f"{path}.value", over, F.map_values)
+        return made.cast(want) if have != want else made, wrong
     return (value if have.simpleString() == want.simpleString() else value.cast(want)), []
 
 
@@ -196,13 +162,10 @@ def _each(
     values: Callable[[Column], Column],
 ) -> tuple[Column, list[Misfit]]:
     """Project every element of a list or value of a map; the misfits of any are the misfits of the whole."""
-    if not isinstance(have, T.VariantType) and have.simpleString() == want.simpleString():
+    if have.simpleString() == want.simpleString():
         return items, []
 
     def one(element: Column) -> tuple[Column, list[Misfit]]:
-        if isinstance(have, T.VariantType):
-            parts = list(_shared_variant(element, [T.StructField("", want)], target, path))
-            return parts[0][1], [w for _, _, wrong in parts for w in wrong]
         if not _alike(have, want):
             said = f"Column {path} ({short(want)}) got {short(have)}."
             return F.lit(None).cast(want), [Misfit(element.isNotNull(), F.lit(said))]
@@ -216,54 +179,6 @@ def _each(
     said = F.lit(f"Column {path} has an element that doesn't fit {short(want)}.")
     wrong = [Misfit(any_has(index), said) for index in range(len(one(F.lit(None).cast(have))[1]))]
     return made, wrong
-
-
-def _variant_fits(value: Column, want: T.DataType) -> Column:
-    kind = F.schema_of_variant(value)
-    if isinstance(want, T.StructType):
-        return kind.startswith("OBJECT")
-    if isinstance(want, T.MapType):
-        return kind.startswith("OBJECT")
-    if isinstance(want, T.ArrayType):
-        return kind.startswith("ARRAY")
-    if isinstance(want, T.StringType | T.VariantType):
-        return F.lit(True)
-    if isinstance(want, T.BooleanType):
-        return kind == "BOOLEAN"
-    whole = kind == "BIGINT"
-    if type(want) in _WHOLE:
-        return whole & _scalar_of_variant(value, want).isNotNull()
-    number = whole | kind.startswith("DECIMAL") | (kind == "DOUBLE")
-    if isinstance(want, T.FloatType | T.DoubleType):
-        return number
-    if isinstance(want, T.DecimalType):
-        exact = F.try_variant_get(value, "$", f"decimal(38,{want.scale})")
-        return (
-            number
-            & _scalar_of_variant(value, want).isNotNull()
-            & (exact.cast("double") == F.try_variant_get(value, "$", "double"))
-        )
-    return (kind == "STRING") & _scalar_of_variant(value, want).isNotNull()
-
-
-def _scalar_of_variant(value: Column, want: T.DataType) -> Column:
-    text = F.try_variant_get(value, "$", "string")
-    if isinstance(want, T.StringType):
-        return F.when(F.schema_of_variant(value) == "STRING", text).otherwise(F.to_json(value))
-    if isinstance(want, T.BinaryType):
-        return F.try_to_binary(text, F.lit("base64"))
-    if isinstance(want, T.DateType | T.TimestampType | T.TimestampNTZType):
-        return text.try_cast(want)
-    return F.try_variant_get(value, "$", want.simpleString())
-
-
-def variant_path(*names: str) -> str:
-    """Return the path to a field within a variant, whatever is in its name.
-
-    >>> variant_path("a.b", "c")
-    '$["a.b"]["c"]'
-    """
-    return "$" + "".join(f"[{json.dumps(name, ensure_ascii=False)}]" for name in names)
 
 
 def any_of(conditions: Sequence[Column]) -> Column:
