@@ -60,6 +60,8 @@ _ROWS_WORTH_A_TASK = 250_000
 _ROWS_WORTH_A_FILE = 1_000_000
 _PARTITIONS_WORTH_A_TASK = 100
 _SAMPLE_CHARACTERS = 200
+# The first shows new fields, the second what is in fields that records have got since, the third that all is well.
+_PASSES = 8
 
 
 @dataclass(frozen=True)
@@ -272,6 +274,7 @@ def stage(
         marks[LOSSES] = losses_to_json(plan.losses)
     if spec.metadata_column and (known is not None or plan.kind == "redeliver"):
         marks[UNSETTLED] = run_id
+    passes = 0
     with ExitStack() as undo:
         while True:
             name = branch_name(run_id, state.head or 0)
@@ -296,6 +299,14 @@ def stage(
                 break
             # The batch itself shows what was not known: give the table what that needs, and stage it again.
             undo.close()
+            passes += 1
+            if passes == _PASSES:
+                raise TableError(
+                    f"Topic {spec.topic}: after {passes} passes over the same records table "
+                    f"{'.'.join(spec.identifier)} still lacks columns for some of their fields.",
+                    "That is a defect of kafka_lake: please report it. Set evolution: ignore_new, or declare the "
+                    "columns with schema:, to go on meanwhile.",
+                )
         dead: StagedTable | None = None
         known_failed = 0
         classes: tuple[LetterClass, ...] = ()

@@ -292,6 +292,8 @@ def _grown(
 ) -> tuple[T.StructType, list[T.StructType]]:
     """Return what records with new fields look like: the fields that feed columns, by those columns' types, and more.
 
+    All of it by the fields' names, at every depth, which the columns' own may differ from.
+
     Where a field feeds several columns, its values within the first are in the first schema that is returned, those
     within another one in a schema of its own.
     """
@@ -301,9 +303,7 @@ def _grown(
         path = f"{prefix}{column.name}"
         source = target.feeds(path, column.name)[0]
         inner = news.get("in", {}).get(column.name)
-        kind, aside = (
-            (column.dataType, []) if inner is None else _grown_type(column.dataType, inner, target, path, times)
-        )
+        kind, aside = _grown_type(column.dataType, inner or {}, target, path, times)
         others += [T.StructType([T.StructField(source, each)]) for each in aside]
         if source not in fields:
             fields[source] = T.StructField(source, kind, column.nullable)
@@ -321,12 +321,14 @@ def _grown_type(
     if isinstance(kind, T.StructType):
         first, others = _grown(kind, news, target, f"{path}.", times)
         return first, list(others)
+    inner = news.get("in", {})
     if isinstance(kind, T.ArrayType):
-        element, aside = _grown_type(kind.elementType, news["in"]["element"], target, f"{path}.element", times)
+        element, aside = _grown_type(kind.elementType, inner.get("element", {}), target, f"{path}.element", times)
         return T.ArrayType(element), [T.ArrayType(each) for each in aside]
-    assert isinstance(kind, T.MapType), "only what has fields has new ones"
-    value, aside = _grown_type(kind.valueType, news["in"]["value"], target, f"{path}.value", times)
-    return T.MapType(kind.keyType, value), [T.MapType(kind.keyType, each) for each in aside]
+    if isinstance(kind, T.MapType):
+        value, aside = _grown_type(kind.valueType, inner.get("value", {}), target, f"{path}.value", times)
+        return T.MapType(kind.keyType, value), [T.MapType(kind.keyType, each) for each in aside]
+    return kind, []
 
 
 def _with_required(fields: T.StructType, target: Target) -> T.StructType:
@@ -339,4 +341,5 @@ def _required(target: Target, but: set[str]) -> Iterator[T.StructField]:
     for column in target.columns:
         source = target.feeds(column.name, column.name)[0]
         if not column.nullable and source not in but:
-            yield T.StructField(source, column.dataType, nullable=False)
+            kind, _ = _grown_type(column.dataType, {}, target, column.name, False)
+            yield T.StructField(source, kind, nullable=False)

@@ -1,0 +1,52 @@
+"""Whatever records look like, their columns are settled after a few passes: else a run would never end."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as T
+
+from kafka_lake.executors.json_task import decoder_of, loaded
+from kafka_lake.ingest.decode.json import Json
+from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
+from kafka_lake.lake.evolution import Incoming, OnIncompatible, Policy, evolve
+from kafka_lake_tests.fuzz.generate import CORPUS, payload
+
+NOTHING = Target(T.StructType([]))
+BATCHES, RECORDS = 6, 120
+
+
+def learned(decoder: Json, contents: Sequence[bytes], target: Target) -> Json | None:
+    seen = decoder_of(decoder.work(target, None)).decode(pa.array(contents, pa.binary())).seen
+    if not seen:
+        return None
+    told = loaded([json.dumps({"at": [0, 0], **seen.data()})])
+    return decoder._knowing(told, target)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("times", [False, True])
+@pytest.mark.parametrize("on_incompatible", ["dead_letter", "new_column"])
+def test_columns_settle(on_incompatible: OnIncompatible, times: bool, seed: int) -> None:
+    current, sources, target = None, dict[str, str](), NOTHING
+    for batch in range(BATCHES):
+        contents = [payload(seed, batch * RECORDS + index) for index in range(RECORDS)]
+        contents += CORPUS.values() if batch == 1 else []
+        # A run knows what the table says, and nothing else.
+        decoder, passes = Json(infer_timestamps=times), 0
+        if current is None:
+            decoder = replace(learned(decoder, contents, NOTHING) or decoder, kept_out=())
+        while True:
+            incoming = [Incoming(label, iceberg_columns(fields)) for label, fields in decoder.incoming()]
+            done = evolve(current, sources, incoming, Policy(on_incompatible=on_incompatible), ["_kafka"])
+            before, target = target, Target(spark_columns(done.columns), done.sources, done.also)
+            current, sources = done.columns, dict(done.sources)
+            if passes and target == before:
+                break
+            wiser = learned(decoder, contents, target)
+            if wiser is None:
+                break
+            decoder, passes = wiser, passes + 1
+            assert passes < 5, done.changes
