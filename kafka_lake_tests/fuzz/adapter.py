@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kafka_lake.executors.json_decode import JsonDecoder
+from kafka_lake.executors.json_decode import JsonDecoder, _PlainReader, can_be_plain
 from kafka_lake.executors.json_values import Rules
 from kafka_lake_tests.fuzz.oracle import Column, Letter, Reported, Row
 
@@ -32,6 +32,15 @@ def outcomes(
     for content, row, error_class in zip(contents, rows, classes, strict=True):
         assert (row is None) == (error_class is not None), content
         yield content, Row(row) if error_class is None else Letter(error_class), reported
+
+
+def taken_by_arrow(contents: Sequence[bytes], columns: Sequence[Column]) -> int:
+    """Return how many records of a batch Arrow's parser takes."""
+    asked = [_asked(each) for each in columns]
+    if not can_be_plain(asked):
+        return 0
+    _, fits, _ = _PlainReader(asked, Rules()).read(pa.array(contents, pa.binary()))
+    return int(fits.sum())
 
 
 def instants(array: Any) -> Any:

@@ -3,8 +3,9 @@
 import pytest
 
 from kafka_lake.executors import json_types, json_values
-from kafka_lake_tests.fuzz.generate import CORPUS
-from kafka_lake_tests.fuzz.json_fuzz import Found, check, fuzz
+from kafka_lake_tests.fuzz.adapter import taken_by_arrow
+from kafka_lake_tests.fuzz.generate import CORPUS, tame_payload
+from kafka_lake_tests.fuzz.json_fuzz import BATCH, TOPICS, Found, check, fuzz
 
 
 def test_every_value_of_the_input_is_in_the_row_in_a_dead_letter_or_named() -> None:
@@ -13,6 +14,13 @@ def test_every_value_of_the_input_is_in_the_row_in_a_dead_letter_or_named() -> N
         assert found.wrong == []
     assert found.outcomes["rows"] > 10_000
     assert {"not_json", "wrong_type", "too_deep"} == set(found.outcomes) - {"rows"}
+
+
+def test_the_fuzz_goes_both_ways() -> None:
+    contents = [tame_payload(1, index) for index in range(BATCH)]
+    taken = {name: taken_by_arrow(contents, columns) for name, (columns, _) in TOPICS.items()}
+    assert {name for name, count in taken.items() if count} == {"declared, plain", "inferred, plain"}
+    assert min(count for count in taken.values() if count) > BATCH // 5
 
 
 @pytest.mark.parametrize(
