@@ -66,7 +66,8 @@ def test_every_value_is_in_the_table_or_in_a_dead_letter(
     see = view(spec)
     rows, columns = rows_of(see.table), columns_of(see.table)
     letters = {(r["partition"], r["offset"]): Letter(r["error_class"]) for r in see.dead_letters()}
-    assert len(rows) > len(sent) // 2
+    # Declared columns take fewer.
+    assert len(rows) > len(sent) // 3
     assert {letter.error_class for letter in letters.values()} <= {"not_json", "too_deep", "wrong_type"}
     assert sorted([*rows, *letters]) == sorted(sent)
     declared = settings["schema"] is not None
