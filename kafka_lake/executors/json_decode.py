@@ -467,6 +467,8 @@ class _PlainReader:
 
         It may find others too: they are looked at alone, which costs time and nothing else.
         """
+        if stop.unknown:
+            return _field(stop.unknown)
         if changed := _CHANGED.search(stop.said):
             name, begins = changed[1], _BEGINNINGS.get(changed[2])
             if name != "[]" and begins is not None:
@@ -509,8 +511,11 @@ class _PlainReader:
             table, stop = _read_json(block.lines, self._asked, "infer")
         if table is not None and self._rules.infer:
             empty = _only_nothing(pa.struct(list(table.schema)), pa.struct(list(self._asked)))
-        if table is None or empty is None:
+        if table is None:
             return None, stop, frozenset()
+        if empty is None:
+            unknown = _unknown(pa.struct(list(table.schema)), pa.struct(list(self._asked)))
+            return None, _Stop(unknown=tuple(unknown)), frozenset()
         if len(table.schema) > len(self._asked) or empty:
             self._unexpected = "infer"
         # Each value begins and ends an object, so each has one at least; more are more rows.
@@ -577,10 +582,12 @@ class _Stop:
     Args:
         row: The value that stopped it; None if it doesn't say.
         said: Its message, empty if it was not stopped.
+        unknown: Names of fields that it found and that have no column.
     """
 
     row: int | None = None
     said: str = ""
+    unknown: tuple[str, ...] = ()
 
 
 class _Block:
@@ -750,6 +757,19 @@ def _only_nothing(found: Any, asked: Any, path: str = "") -> frozenset[str] | No
             return None
         empty |= inner
     return frozenset(empty)
+
+
+def _unknown(found: Any, asked: Any) -> Iterator[str]:
+    """Yield the names of fields that are more than nothing and that a type lacks."""
+    if pa.types.is_list(asked) and pa.types.is_list(found):
+        yield from _unknown(found.value_type, asked.value_type)
+    elif pa.types.is_struct(asked) and pa.types.is_struct(found):
+        kinds = {field.name: field.type for field in asked}
+        for field in found:
+            if field.name in kinds:
+                yield from _unknown(field.type, kinds[field.name])
+            elif not _is_nothing(field.type):
+                yield field.name
 
 
 def _is_nothing(kind: Any) -> bool:

@@ -332,6 +332,28 @@ def test_many_values_of_a_wrong_type_are_set_apart_at_once(
         assert (len(looked), len(reads) <= most) == (100, True)
 
 
+@pytest.mark.parametrize("fresh", ['"more": %d', '"who": {"more": %d}', '"points": [{"y": 1, "more": %d}]'])
+def test_records_with_a_field_without_a_column_are_looked_at_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, fresh: str
+) -> None:
+    values = [b'{"id": %d%b}' % (n, b", " + fresh.encode() % n if n % 10 == 3 else b"") for n in range(1000)]
+    looked = []
+    parse = json_decode.parse_object
+
+    def counted(content: bytes) -> dict[str, Any]:
+        looked.append(content)
+        return parse(content)
+
+    monkeypatch.setattr(json_decode, "parse_object", counted)
+    decoder = JsonDecoder(FIELDS, Rules(infer=True))
+    for _ in range(2):
+        looked.clear()
+        made = decoder.decode(pa.array(values, pa.binary()))
+        assert [row["id"] for row in made.rows.to_pylist()] == [*range(1000)]
+        assert looked == [value for value in values if b"more" in value]
+        assert "more" in str(made.seen.news)
+
+
 def test_a_search_that_finds_what_fits_costs_nothing_later() -> None:
     columns = (column("id", "long"), column("who", ("struct", (column("id", "string"),))))
     good = [b'{"id": %d, "who": {"id": "u"}}' % n for n in range(100)]
