@@ -159,10 +159,9 @@ def decode(
         ``error_class`` and ``error_message``; and what the decoder said.
     """
     decoded = decoder.decode(batch.column("value"))
-    rows, kept = decoded.rows, batch
-    if rows.null_count:
-        good = pc.is_valid(rows)
-        kept, rows = batch.filter(good), rows.filter(good)
+    rows, kept = decoded.made, batch
+    if len(rows) < len(batch):
+        kept = batch.take(pa.array(decoded.places))
     bad = pc.is_valid(decoded.error_class)
     failed = batch.filter(bad)
     for name, each in ((ERROR_CLASS, decoded.error_class), (ERROR_MESSAGE, decoded.error_message)):

@@ -34,6 +34,18 @@ MESSAGE = 2000
 
 _TRIMMED = " \t\r\n"
 _ROW = re.compile(r"in row (\d+)$")
+_CHANGED = re.compile(r"Column\(/(?:.*/)?([^/]+)\) changed from (\w+) to \w+ in row \d+$", re.DOTALL)
+_NOT_CONVERTED = re.compile(r"Failed to convert JSON to (\w+),")
+_BEGINNINGS = {"number": rb"-0-9", "string": rb'"', "boolean": rb"tf", "array": rb"\[", "object": rb"\{"}
+_WHOLE_NUMBERS = {
+    "int8": rb"(?:1[01])?[0-9]|[0-9]{2}",
+    "int16": rb"[12]?[0-9]{1,4}",
+    "int32": rb"1?[0-9]{1,9}",
+    "int64": rb"[1-8]?[0-9]{1,18}",
+}
+"""Those that surely fit."""
+# What a search finds is looked at alone. If it finds more than a share, they aren't what stopped the parser.
+_SEARCHES, _SHARE = 4, 4
 # To begin to read costs some 100 microseconds, a record that is looked at alone some 10.
 _STOPS, _RECORDS_WORTH_A_STOP = 8, 20
 _TWO_OBJECTS = r"\}\s*\{"
@@ -108,16 +120,25 @@ class Decoded:
     """What became of a batch's values, in their order.
 
     Args:
-        rows: A struct of the columns for each value; null where it is null, or failed.
+        made: A struct of the columns for each value that is not null and did not fail.
+        places: Which values those are, ascending.
         error_class: Null where it did not fail.
         error_message: Likewise.
         seen: What is in no column.
     """
 
-    rows: pa.StructArray
+    made: pa.StructArray
+    places: np.ndarray
     error_class: pa.StringArray
     error_message: pa.StringArray
     seen: Seen
+
+    @property
+    def rows(self) -> pa.StructArray:
+        """A struct of the columns for each value; null where it is null, or failed."""
+        if len(self.made) == len(self.error_class):
+            return self.made
+        return self.made.take(_at(self.places, len(self.error_class)))
 
 
 def merged_news(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,9 +203,8 @@ class JsonDecoder:
             for index in np.flatnonzero(large):
                 said = f"The value has {size[index]} bytes, the limit is {self._max_bytes}."
                 errors[int(index)] = (TOO_LARGE, said)
-        return Decoded(
-            _in_place(parts, places, len(values), self._kind), *_failed(errors, len(values)), self._seen(misfits, empty)
-        )
+        made, at = _in_order(parts, places, self._kind)
+        return Decoded(made, at, *_failed(errors, len(values)), self._seen(misfits, empty))
 
     def _seen(self, misfits: Kind, empty: frozenset[str]) -> Seen:
         notes = self._exact.notes
@@ -264,23 +284,33 @@ def _structs(rows: Sequence[Sequence[Any]], kind: Any) -> pa.StructArray:
     return pa.StructArray.from_arrays(arrays, fields=list(kind))
 
 
-def _in_place(parts: Sequence[pa.StructArray], places: Sequence[np.ndarray], count: int, kind: Any) -> pa.StructArray:
-    """Return an array of a length with the parts' elements at their places, null elsewhere."""
-    if len(parts) == 1 and len(parts[0]) == count:
-        # They are in order.
-        return parts[0]
-    whole = pa.concat_arrays(parts) if parts else pa.nulls(0, kind)
+def _in_order(
+    parts: Sequence[pa.StructArray], places: Sequence[np.ndarray], kind: Any
+) -> tuple[pa.StructArray, np.ndarray]:
+    """Return the elements of all parts in the order of their places, and those; within each part they ascend."""
+    filled = [number for number, part in enumerate(parts) if len(part)]
+    if not filled:
+        return pa.nulls(0, kind), np.array([], dtype=np.int64)
+    if len(filled) == 1:
+        return parts[filled[0]], places[filled[0]]
+    at = np.concatenate(places)
+    order = np.argsort(at, kind="stable")
+    return pa.concat_arrays(parts).take(pa.array(order)), at[order]
+
+
+def _at(places: np.ndarray, count: int) -> pa.Array:
+    """Return, for each of so many values, its number among those at the places; null for others."""
     where = np.full(count, -1, dtype=np.int64)
-    if parts:
-        where[np.concatenate(places)] = np.arange(len(whole))
-    return whole.take(pa.array(where, mask=where < 0))
+    where[places] = np.arange(len(places))
+    return pa.array(where, mask=where < 0)
 
 
 def _failed(errors: Mapping[int, tuple[str, str]], count: int) -> tuple[pa.StringArray, pa.StringArray]:
     if not errors:
         return pa.nulls(count, pa.string()), pa.nulls(count, pa.string())
-    found = [errors.get(index, (None, None)) for index in range(count)]
-    return pa.array([each[0] for each in found], pa.string()), pa.array([each[1] for each in found], pa.string())
+    where = _at(np.fromiter(errors, dtype=np.int64, count=len(errors)), count)
+    classes, messages = (pa.array(each, pa.string()) for each in zip(*errors.values(), strict=True))
+    return classes.take(where), messages.take(where)
 
 
 def can_be_plain(columns: Sequence[Column]) -> bool:
@@ -309,6 +339,10 @@ class _PlainReader:
         self._kind = arrow_type(("struct", self._columns))
         self._unexpected = "error" if rules.infer else "ignore"
         self._doubles = any(_has_double(each[1]) for each in columns)
+        self._unfits: list[bytes] = []
+        self._whole: dict[str, list[str]] = {}
+        for name, kind in _scalars(pa.struct(list(self._asked))):
+            self._whole.setdefault(str(kind), []).append(name)
 
     def read(self, values: pa.Array) -> tuple[pa.StructArray, np.ndarray, frozenset[str]]:
         """Return rows for the values that plainly fit, which ones those are, and the paths of empty fields.
@@ -361,6 +395,7 @@ class _PlainReader:
         lines = _Lines(text)
         # What is deeper ends the process where Arrow infers its type.
         plain &= lines.opened() <= DEPTH
+        plain &= self._looks_fit(lines)
         if self._unexpected == "ignore":
             for word in (b"NaN", b"Inf"):
                 plain[lines.of(lines.places(word))] = False
@@ -374,25 +409,75 @@ class _PlainReader:
     def _tables(self, text: pa.Array, at: np.ndarray) -> tuple[pa.Table | None, np.ndarray, frozenset[str]]:
         """Return a table of the values that Arrow's parser takes, and which ones those are."""
         block = _Block(text)
-        table, row, empty = self._read(block)
-        if table is None:
-            # Brackets that don't match, or two objects in one value: seen at once, and a parser of lines can't tell.
-            keep = _balanced(text)
-            if row is None:
-                keep &= ~pc.match_substring_regex(text, _TWO_OBJECTS).to_numpy(zero_copy_only=False)
+        table, stop, empty = self._read(block)
+        tried: set[bytes] = set()
+        balanced = False
+        while table is None:
+            keep = np.ones(len(text), dtype=bool)
+            pattern = self._unfit(stop)
+            if pattern is not None and pattern not in tried and len(tried) < _SEARCHES:
+                tried.add(pattern)
+                keep[self._found(pattern, stop, text)] = False
+            elif not balanced:
+                # Brackets that don't match, or two objects in one value: seen at once, and a parser of lines can't
+                # tell.
+                balanced = True
+                keep &= _Lines(text).balanced()
+                if stop.row is None:
+                    keep &= ~pc.match_substring_regex(text, _TWO_OBJECTS).to_numpy(zero_copy_only=False)
+            else:
+                break
             if not keep.any():
                 return None, at, empty
             if not keep.all():
                 text, at = text.filter(pa.array(keep)), at[keep]
                 block = _Block(text)
-                table, row, empty = self._read(block)
-        if table is not None or row is None:
+                table, stop, empty = self._read(block)
+        if table is not None or stop.row is None:
             return table, at, empty
-        taken = self._taken(block, row)
+        taken = self._taken(block, stop.row)
         if taken is None:
             return None, at, empty
         table, _, empty = self._read(_Block(text.filter(pa.array(taken))))
         return table, at[taken], empty
+
+    def _found(self, pattern: bytes, stop: "_Stop", text: pa.Array) -> np.ndarray:
+        """Return the values in which a pattern is.
+
+        It is kept in mind: as long as it finds some, they are set apart before the parser sees them.
+        """
+        found = _Lines(text).matching(pattern)
+        few = len(np.unique(found)) * _SHARE <= len(text)
+        if few and len(found) and pattern not in self._unfits and len(self._unfits) < _SEARCHES:
+            self._unfits.append(pattern)
+        return found if few or stop.row is None else found[:0]
+
+    def _looks_fit(self, lines: "_Lines") -> np.ndarray:
+        """Return which values have nothing of what has stopped the parser before."""
+        fit = np.ones(len(lines), dtype=bool)
+        for pattern in tuple(self._unfits):
+            found = lines.matching(pattern)
+            fit[found] = False
+            if not len(found):
+                self._unfits.remove(pattern)
+        return fit
+
+    def _unfit(self, stop: "_Stop") -> bytes | None:
+        """Return what finds the values that may stop the parser for the same reason; None if nothing does.
+
+        It may find others too: they are looked at alone, which costs time and nothing else.
+        """
+        if stop.unknown:
+            return _field(stop.unknown)
+        if changed := _CHANGED.search(stop.said):
+            name, begins = changed[1], _BEGINNINGS.get(changed[2])
+            if name != "[]" and begins is not None:
+                return _field([name]) + rb"\s*[^%bn\s]" % begins
+        if failed := _NOT_CONVERTED.match(stop.said):
+            names, fitting = self._whole.get(failed[1]), _WHOLE_NUMBERS.get(failed[1])
+            if names and fitting:
+                return _field(names) + rb"(?!\s*(?:null|-?(?:%b))\s*[,}])" % fitting
+        return None
 
     def _taken(self, block: "_Block", row: int) -> np.ndarray | None:
         """Return which values the parser takes, which says where it stops; None if that takes longer than it is worth.
@@ -411,26 +496,30 @@ class _PlainReader:
                 return None
             if start == len(block):
                 break
-            table, stopped, _ = self._read(block.behind(start))
+            table, stop, _ = self._read(block.behind(start))
+            stopped = stop.row
             if table is None and stopped is None:
                 return None
         return keep if keep.any() else None
 
-    def _read(self, block: "_Block") -> tuple[pa.Table | None, int | None, frozenset[str]]:
-        """Return one row for each value; or None and which value stopped the parser, if it says so."""
-        table, row = _read_json(block.lines, self._asked, self._unexpected)
+    def _read(self, block: "_Block") -> tuple[pa.Table | None, "_Stop", frozenset[str]]:
+        """Return one row for each value; or None and what stopped the parser."""
+        table, stop = _read_json(block.lines, self._asked, self._unexpected)
         empty: frozenset[str] | None = frozenset()
-        if table is None and row is None and self._unexpected == "error":
+        if table is None and stop.row is None and self._unexpected == "error":
             # Fields that are null or empty wherever they are need no column. To see that costs more: kept in mind.
-            table, row = _read_json(block.lines, self._asked, "infer")
+            table, stop = _read_json(block.lines, self._asked, "infer")
         if table is not None and self._rules.infer:
             empty = _only_nothing(pa.struct(list(table.schema)), pa.struct(list(self._asked)))
-        if table is None or empty is None:
-            return None, row, frozenset()
+        if table is None:
+            return None, stop, frozenset()
+        if empty is None:
+            unknown = _unknown(pa.struct(list(table.schema)), pa.struct(list(self._asked)))
+            return None, _Stop(unknown=tuple(unknown)), frozenset()
         if len(table.schema) > len(self._asked) or empty:
             self._unexpected = "infer"
         # Each value begins and ends an object, so each has one at least; more are more rows.
-        return (table, None, empty) if len(table) == len(block) else (None, None, frozenset())
+        return (table, stop, empty) if len(table) == len(block) else (None, stop, frozenset())
 
     def _finished(self, table: pa.Table) -> tuple[list[pa.Array], np.ndarray]:
         good = np.ones(len(table), dtype=bool)
@@ -486,6 +575,21 @@ class _PlainReader:
         return made, fit
 
 
+@dataclass(frozen=True)
+class _Stop:
+    """Why Arrow's parser took no more.
+
+    Args:
+        row: The value that stopped it; None if it doesn't say.
+        said: Its message, empty if it was not stopped.
+        unknown: Names of fields that it found and that have no column.
+    """
+
+    row: int | None = None
+    said: str = ""
+    unknown: tuple[str, ...] = ()
+
+
 class _Block:
     """Values as the lines of a text.
 
@@ -520,6 +624,9 @@ class _Lines:
         self._starts = offsets - offsets[0]
         self._bytes = np.frombuffer(content, np.uint8)[offsets[0] : offsets[-1]] if content else np.zeros(0, np.uint8)
 
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
     def around(self, place: int) -> bytes:
         """Return what may be a number around a place, of 80 characters at most."""
         before = _NUMBER_END.search(self._bytes[max(0, place - _REACH) : place].tobytes())
@@ -533,8 +640,20 @@ class _Lines:
 
     def opened(self) -> np.ndarray:
         """Return how many brackets each text opens."""
-        brackets = np.flatnonzero((self._bytes | 32) == ord("{"))
-        return np.bincount(self.of(brackets), minlength=len(self._starts) - 1)
+        return self._brackets("{")
+
+    def balanced(self) -> np.ndarray:
+        """Return which texts close as many brackets as they open; those in strings count too."""
+        found: np.ndarray = self._brackets("{") == self._brackets("}")
+        return found
+
+    def _brackets(self, curly: str) -> np.ndarray:
+        # The square one differs in one bit.
+        return np.bincount(self.of(np.flatnonzero((self._bytes | 32) == ord(curly))), minlength=len(self))
+
+    def matching(self, pattern: bytes) -> np.ndarray:
+        """Return the texts in which a pattern begins to match."""
+        return self.of(np.array([match.start() for match in re.finditer(pattern, self._bytes.data)], dtype=np.int64))
 
     def places(self, word: bytes) -> np.ndarray:
         """Return where a word is."""
@@ -584,7 +703,7 @@ def _fits_a_double(number: bytes) -> bool:
     return _NUMBER.fullmatch(number) is None or is_double(number.decode())
 
 
-def _read_json(block: pa.Buffer, fields: pa.Schema, unexpected: str) -> tuple[pa.Table | None, int | None]:
+def _read_json(block: pa.Buffer, fields: pa.Schema, unexpected: str) -> tuple[pa.Table | None, _Stop]:
     try:
         return (
             pj.read_json(
@@ -592,11 +711,28 @@ def _read_json(block: pa.Buffer, fields: pa.Schema, unexpected: str) -> tuple[pa
                 pj.ReadOptions(use_threads=False, block_size=block.size + 1),
                 pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior=unexpected),
             ),
-            None,
+            _Stop(),
         )
     except (pa.ArrowException, UnicodeDecodeError) as error:
         match = _ROW.search(str(error))
-        return None, int(match[1]) if match else None
+        return None, _Stop(int(match[1]) if match else None, str(error))
+
+
+def _field(names: Sequence[str]) -> bytes:
+    """Return the pattern of a field's name and colon."""
+    return rb'"(?:%b)"\s*:' % b"|".join(re.escape(name.encode()) for name in names)
+
+
+def _scalars(kind: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a struct that hold one value, those of structs in it too, with their types."""
+    for field in kind:
+        inner = field.type
+        while pa.types.is_list(inner):
+            inner = inner.value_type
+        if pa.types.is_struct(inner):
+            yield from _scalars(inner)
+        elif inner == field.type:
+            yield field.name, inner
 
 
 def _only_nothing(found: Any, asked: Any, path: str = "") -> frozenset[str] | None:
@@ -621,6 +757,19 @@ def _only_nothing(found: Any, asked: Any, path: str = "") -> frozenset[str] | No
             return None
         empty |= inner
     return frozenset(empty)
+
+
+def _unknown(found: Any, asked: Any) -> Iterator[str]:
+    """Yield the names of fields that are more than nothing and that a type lacks."""
+    if pa.types.is_list(asked) and pa.types.is_list(found):
+        yield from _unknown(found.value_type, asked.value_type)
+    elif pa.types.is_struct(asked) and pa.types.is_struct(found):
+        kinds = {field.name: field.type for field in asked}
+        for field in found:
+            if field.name in kinds:
+                yield from _unknown(field.type, kinds[field.name])
+            elif not _is_nothing(field.type):
+                yield field.name
 
 
 def _is_nothing(kind: Any) -> bool:
@@ -651,13 +800,6 @@ def _is_utf8(value: bytes) -> bool:
 
 def _objects(text: pa.Array) -> np.ndarray:
     found: np.ndarray = pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}")).to_numpy(zero_copy_only=False)
-    return found
-
-
-def _balanced(text: pa.Array) -> np.ndarray:
-    """Return which texts have as many opening as closing brackets; those in strings count too."""
-    pairs = [pc.equal(pc.count_substring(text, first), pc.count_substring(text, last)) for first, last in ("{}", "[]")]
-    found: np.ndarray = pc.and_(*pairs).to_numpy(zero_copy_only=False)
     return found
 
 
