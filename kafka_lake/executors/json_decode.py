@@ -677,6 +677,8 @@ class _Lines:
         long = np.ones(len(letters), dtype=bool)
         for step in range(3):
             long &= self._digits(padded, letters, first + step)
+        # 16 digits without a point, and an exponent of any length.
+        long |= self._digits(padded, letters, first) & (self._run(padded, letters, -1) > _SIGNIFICANT)
         return np.concatenate([points[ahead + behind > _SIGNIFICANT], letters[long]])
 
     @staticmethod

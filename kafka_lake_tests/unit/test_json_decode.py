@@ -125,6 +125,8 @@ VALUES: list[tuple[str, Any, Any]] = [
     ("double", "1E+2", 100.0),
     ("double", "0.30000000000000004", 0.1 + 0.2),
     ("double", "0.300000000000000041", "wrong_type"),
+    ("double", "9888772466541748947e-21", "wrong_type"),
+    ("double", "9888772466541748e-1", 988877246654174.8),
     ("double", "1.50", 1.5),
     ("double", "5e-324", 5e-324),
     ("double", "3e-324", "wrong_type"),
