@@ -23,7 +23,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.executors import arrow_worker
 from kafka_lake.executors.arrow_worker import LARGE, REPORT, Report, Span, Work, loaded
-from kafka_lake.executors.json_decode import can_be_plain
+from kafka_lake.executors.json_plain import can_be_plain
 from kafka_lake.executors.json_task import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json import Json, columns_of

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafka_lake.executors import json_decode
+from kafka_lake.executors import json_decode, json_plain
 from kafka_lake.executors.json_decode import Decoded, JsonDecoder
 from kafka_lake.executors.json_values import Rules
 
@@ -311,7 +311,7 @@ def test_many_values_of_a_wrong_type_are_set_apart_at_once(
         value % n if n % 10 == 3 else json.dumps({"id": n, "n": n, "who": {"age": n}}).encode() for n in range(1000)
     ]
     looked, reads = [], []
-    parse, read = json_decode.parse_object, json_decode._read_json
+    parse, read = json_decode.parse_object, json_plain._read_json
 
     def counted(content: bytes) -> dict[str, Any]:
         looked.append(content)
@@ -322,7 +322,7 @@ def test_many_values_of_a_wrong_type_are_set_apart_at_once(
         return read(*arguments)
 
     monkeypatch.setattr(json_decode, "parse_object", counted)
-    monkeypatch.setattr(json_decode, "_read_json", read_counted)
+    monkeypatch.setattr(json_plain, "_read_json", read_counted)
     decoder = JsonDecoder(FIELDS, Rules(infer))
     for most in (4, 2):
         looked.clear()
@@ -389,16 +389,16 @@ def test_whole_numbers_at_the_borders_fit_beside_others_that_do_not(kind: str, b
 
 
 def test_many_broken_values_cost_no_more_than_to_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, read = 0, json_decode._read_json
+    begun, read = 0, json_plain._read_json
 
     def counted(*args: Any) -> Any:
         nonlocal begun
         begun += 1
         return read(*args)
 
-    monkeypatch.setattr(json_decode, "_read_json", counted)
+    monkeypatch.setattr(json_plain, "_read_json", counted)
     decoder = JsonDecoder(FIELDS, Rules())
-    for share, most in ((1000, 15), (10, json_decode._STOPS + 3)):
+    for share, most in ((1000, 15), (10, json_plain._STOPS + 3)):
         begun = 0
         values = [b'{"id": x}' if n % share == 0 else b'{"id": 1}' for n in range(10_000)]
         made = decoder.decode(pa.array(values, pa.binary()))
