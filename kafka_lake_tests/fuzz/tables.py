@@ -46,12 +46,25 @@ def columns_of(table: Table) -> tuple[Column, ...]:
     return struct([field for field in table.schema().fields if field.name != METADATA], "")
 
 
-def rows_of(table: Table) -> dict[tuple[int, int], Row]:
-    """Return a table's rows by partition and offset, as PyIceberg reads them."""
+def rows_of(read: Any) -> dict[tuple[int, int], Row]:
+    """Return rows by partition and offset, of a table that some reader gave as Arrow's."""
     found: dict[tuple[int, int], Row] = {}
-    for batch in table.scan().to_arrow().to_batches():
+    for batch in read.to_batches():
         for row in instants(batch.to_struct_array()).to_pylist():
             place = row[METADATA]["partition"], row[METADATA]["offset"]
             assert place not in found, f"{place} is there twice"
             found[place] = Row({name: value for name, value in row.items() if name != METADATA})
     return found
+
+
+def as_pyiceberg_reads(value: Any) -> Any:
+    """Return a value without the difference between null and an empty list.
+
+    PyIceberg 0.12 gives an empty list where the file holds null in a column of lists of structs. Spark, DuckDB and
+    pyarrow read such files as they are.
+    """
+    if isinstance(value, dict):
+        return {name: as_pyiceberg_reads(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [as_pyiceberg_reads(each) for each in value] or None
+    return tuple(map(as_pyiceberg_reads, value)) if isinstance(value, tuple) else value
