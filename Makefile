@@ -69,15 +69,23 @@ races: $(STAMP) ## Runs that race for one table: one winner each (RACES=1000)
 
 .PHONY: bench
 bench: N ?= 5000000
+bench: DIRTY_N ?= 500000
 bench: REPEATS ?= 3
-bench: $(STAMP) ## Throughput, cold and warm, beside the machine's limits (N=5000000 REPEATS=3)
+bench: $(STAMP) ## Throughput beside the machine's limits, and with bad records (N=5000000 DIRTY_N=500000 REPEATS=3)
 	@$(BIN)/python -m benchmarks throughput --records $(N) --repeats $(REPEATS)
+	@$(BIN)/python -m benchmarks dirty --records $(DIRTY_N) --repeats $(REPEATS)
 
 .PHONY: bench-peers
 bench-peers: N ?= 5000000
 bench-peers: REPEATS ?= 3
 bench-peers: $(STAMP) ## The same beside the Iceberg sink of Kafka Connect (N=5000000 REPEATS=3 KEEP=1: into docs/ too)
 	@$(BIN)/python -m benchmarks throughput --peers --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
+
+.PHONY: bench-dirty
+bench-dirty: N ?= 1000000
+bench-dirty: REPEATS ?= 2
+bench-dirty: $(STAMP) ## With bad records, beside the same sink (N=1000000 REPEATS=2 KEEP=1: into docs/ too)
+	@$(BIN)/python -m benchmarks dirty --peers --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
 
 .PHONY: bench-freshness
 bench-freshness: SECONDS_EACH ?= 100

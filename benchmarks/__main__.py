@@ -10,6 +10,8 @@ from rich.console import Console
 
 from benchmarks import page, results
 from benchmarks.chart import draw
+from benchmarks.dirty import Settings as DirtySettings
+from benchmarks.dirty import measure as measure_dirty
 from benchmarks.freshness import CASES
 from benchmarks.freshness import measure as measure_freshness
 from benchmarks.ours import Engine
@@ -47,6 +49,22 @@ def throughput(
     for topic in settings.topics:
         title = f"{topic}: {records:,} records of {result['bytes_per_record'][topic]:.0f} B, medians of {repeats}"
         _out.print(results.on_terminal(title, results.HEADER, results.throughput_rows(result, topic)))
+    _save(result, keep)
+
+
+@app.command()
+def dirty(
+    records: Annotated[int, typer.Option(min=1000, help="In each topic.")] = 1_000_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Of what is warm.")] = 2,
+    peers: Annotated[bool, typer.Option(help="The Iceberg sink of Kafka Connect too.")] = False,
+    cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master; tasks of the peer.")] = 2,
+    heap: Annotated[str, typer.Option(help="Of Spark's JVM, and of the peer's.")] = "2g",
+    keep: Keep = False,
+) -> None:
+    """What records that can't be rows cost: none, 1 % and 10 % of them cut off, or with a value of a wrong type."""
+    result = measure_dirty(DirtySettings(records, repeats, peers=peers, engine=Engine(cores, heap)), _say)
+    title = f"{records:,} records in each topic, medians of {repeats} where it is warm"
+    _out.print(results.on_terminal(title, results.DIRTY_HEADER, results.dirty_rows(result)))
     _save(result, keep)
 
 

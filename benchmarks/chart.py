@@ -15,7 +15,7 @@ _RATES = (("records_per_second", "records per second"), ("records_per_cpu_second
 def draw(result: Mapping[str, Any], folder: Path) -> Path:
     """Draw a result into a folder, under its benchmark's name, and return the path."""
     mpl.use("Agg")
-    figure = _histograms(result) if "cases" in result else _bars(result)
+    figure = _histograms(result) if "cases" in result else _dirt(result) if "topics" in result else _bars(result)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['benchmark']}.png"
     figure.savefig(path, dpi=110)
@@ -39,6 +39,30 @@ def _bars(result: Mapping[str, Any]) -> Figure:
     records = f"{result['settings']['records']:,} records of {result['bytes_per_record'][topic]:.0f} B"
     machine = result["machine"]
     figure.suptitle(f"{records}, {machine['cores']} cores, medians of {result['settings']['repeats']}")
+    return figure
+
+
+def _dirt(result: Mapping[str, Any]) -> Figure:
+    """Return the warm rates of every contender, a group of bars for each topic."""
+    topics = result["topics"]
+    warm = [each for each in result["series"] if each["state"] == "warm"]
+    contenders = list(dict.fromkeys(each["contender"] for each in warm))
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    for axes, (rate, title) in zip(figure.subplots(1, 2), _RATES, strict=True):
+        for number, contender in enumerate(contenders):
+            found = {each["topic"]: each["median"][rate] / 1000 for each in warm if each["contender"] == contender}
+            places = [place + number / (len(contenders) + 1) for place in range(len(topics))]
+            bars = axes.barh(places, [found[topic] for topic in topics], 0.9 / (len(contenders) + 1), label=contender)
+            axes.bar_label(bars, fmt="%.0f k", padding=3)
+        axes.set_yticks([place + (len(contenders) - 1) / (len(contenders) + 1) / 2 for place in range(len(topics))])
+        axes.set_yticklabels(topics.values())
+        axes.invert_yaxis()
+        axes.set_title(title)
+        axes.margins(x=0.15)
+        axes.xaxis.set_visible(False)
+        axes.spines[["top", "right", "bottom"]].set_visible(False)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(contenders))
+    figure.suptitle(f"{result['settings']['records']:,} records each, {result['machine']['cores']} cores, warm")
     return figure
 
 

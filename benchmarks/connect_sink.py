@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -18,7 +18,8 @@ from unittest.mock import patch
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError
 from pyiceberg.schema import Schema
@@ -76,6 +77,24 @@ def worker_jars() -> list[Path]:
     assert spec.origin is not None
     shipped = Path(spec.origin).parent / "jars"
     return found + [jar for pattern in _FROM_PYSPARK for jar in shipped.glob(pattern)]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of a connector.
+
+    Args:
+        tasks: How many share the topic's partitions.
+        dead_letters: Whether records that can't be rows go to a topic of their own; else the first one stops the task.
+    """
+
+    tasks: int
+    dead_letters: bool = False
+
+
+def dead_letter_topic(table: str) -> str:
+    """Return the topic for records that a connector can't make rows of."""
+    return f"dead-letters-{table}"
 
 
 class ConnectWorker(Server):
@@ -177,7 +196,13 @@ class ConnectWorker(Server):
             time.sleep(0.1)
 
     def drain(
-        self, topic: Topic, catalog: LakeCatalog, table: str, tasks: int, begin: Moment | None, broker: int
+        self,
+        topic: Topic,
+        catalog: LakeCatalog,
+        table: str,
+        settings: Settings,
+        begin: Moment | None,
+        broker: int,
     ) -> Repeat:
         """Drain a whole topic into a new table, and remove the connector.
 
@@ -185,7 +210,7 @@ class ConnectWorker(Server):
             topic: What to drain.
             catalog: Where the table will be.
             table: The table's name, and the connector's.
-            tasks: How many the connector has.
+            settings: Of the connector.
             begin: Since when time and CPU count; None for the first record that a task is handed.
             broker: Process id of the broker.
 
@@ -197,22 +222,27 @@ class ConnectWorker(Server):
         """
         assert self.pid is not None
         catalog.ensure_namespace(NAMESPACE)
-        created = catalog.pyiceberg.create_table((NAMESPACE, table), SCHEMAS[topic.shape], properties=_PROPERTIES)
+        created = catalog.pyiceberg.create_table((NAMESPACE, table), schema_of(topic.shape), properties=_PROPERTIES)
         control = f"control-{table}"
         ensure_topic(self.bootstrap, control, 1)
-        config = connector_config(self.bootstrap, topic.shape, catalog, table, tasks, control)
+        if settings.dead_letters:
+            ensure_topic(self.bootstrap, dead_letter_topic(table), 1)
+        config = connector_config(self.bootstrap, topic.shape, catalog, table, settings, control)
         self.ask("POST", "/connectors", {"name": table, "config": config})
         self._await_progress(table, lambda: self.handed_over(table) > 0)
         begin = begin or Moment.now(self.pid, broker)
-        self._await_progress(table, lambda: self.handed_over(table) >= topic.records)
+        self._await_progress(table, lambda: self.handed_over(table) >= topic.records - topic.dirty)
         drained = Moment.now(self.pid, broker)
-        self._await_progress(table, lambda: row_count(created.refresh()) >= topic.records)
+        self._await_progress(table, lambda: row_count(created.refresh()) >= topic.records - topic.dirty)
+        self._await_progress(table, lambda: self._dead_letters(table, settings) >= topic.dirty)
         committed = Moment.now(self.pid, broker).since(begin, topic)
         self.ask("DELETE", f"/connectors/{table}")
         self._await(lambda: self.ask("GET", f"/connectors/{table}") is None, 60, f"connector {table} to go")
-        self._forget(control)
+        done = replace(drained.since(begin, topic), dead_letters=self._dead_letters(table, settings))
+        for each in [control, *([dead_letter_topic(table)] if settings.dead_letters else [])]:
+            self._forget(each)
         return replace(
-            drained.since(begin, topic),
+            done,
             committed_seconds=committed.seconds,
             committed_cpu_seconds=committed.cpu_seconds,
         )
@@ -228,13 +258,21 @@ class ConnectWorker(Server):
                     raise KafkaLakeError(f"Connector {connector} stands still.", f"See {self.folder / 'connect.log'}.")
             time.sleep(0.2)
 
-    def _forget(self, control: str) -> None:
+    def _dead_letters(self, table: str, settings: Settings) -> int:
+        if not settings.dead_letters:
+            return 0
+        topic = TopicPartition(dead_letter_topic(table), 0)
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        admin.delete_topics([control])[control].result(30)
+        found = admin.list_offsets({topic: OffsetSpec.latest()})[topic].result(30)
+        return int(found.offset)
+
+    def _forget(self, topic: str) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin.delete_topics([topic])[topic].result(30)
 
 
 def connector_config(
-    bootstrap: str, shape: Shape, catalog: LakeCatalog, table: str, tasks: int, control: str
+    bootstrap: str, shape: Shape, catalog: LakeCatalog, table: str, settings: Settings, control: str
 ) -> dict[str, str]:
     """Return the sink's configuration, all of it by its documentation.
 
@@ -243,7 +281,7 @@ def connector_config(
         shape: Of the topic.
         catalog: Where the table is.
         table: The table's name.
-        tasks: How many tasks share the topic's partitions.
+        settings: What was chosen.
         control: The control topic.
     """
     java = catalog.spark_conf()
@@ -252,7 +290,7 @@ def connector_config(
     del properties["type"]
     return {
         "connector.class": "org.apache.iceberg.connect.IcebergSinkConnector",
-        "tasks.max": str(tasks),
+        "tasks.max": str(settings.tasks),
         "topics": shape.name,
         "iceberg.tables": f"{NAMESPACE}.{table}",
         "iceberg.control.topic": control,
@@ -262,7 +300,29 @@ def connector_config(
         "iceberg.catalog.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
         **{f"iceberg.catalog.{key}": value for key, value in properties.items()},
         "consumer.override.auto.offset.reset": "earliest",
+        **(_dead_letter_config(table, shape) if settings.dead_letters else {}),
     }
+
+
+def _dead_letter_config(table: str, shape: Shape) -> dict[str, str]:
+    """Return Connect's own settings for bad records, with the reason in the headers as our dead letters have it.
+
+    They hold for converters and transformations; the sink itself stops at a value that its column can't take. So where
+    there are such values, Connect's transformation `Cast` looks at the column first.
+    """
+    config = {
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": dead_letter_topic(table),
+        "errors.deadletterqueue.topic.replication.factor": "1",
+        "errors.deadletterqueue.context.headers.enable": "true",
+    }
+    if shape.wrong_type:
+        config |= {
+            "transforms": "cast",
+            "transforms.cast.type": "org.apache.kafka.connect.transforms.Cast$Value",
+            "transforms.cast.spec": "store_id:int32",
+        }
+    return config
 
 
 _PROPERTIES = {"write.parquet.compression-codec": "zstd", "write.parquet.compression-level": "1"}
@@ -276,20 +336,24 @@ _FIRST = (
 )
 _LAST = NestedField(7, "date_ordered", TimestamptzType())
 
-SCHEMAS = {
-    ORDERS: Schema(
+_SCHEMAS = {
+    ORDERS.ddl: Schema(
         *_FIRST,
         NestedField(5, "meats", _STRINGS),
         NestedField(6, "veggies", ListType(element_id=21, element=StringType(), element_required=False)),
         _LAST,
     ),
-    SMALL: Schema(*_FIRST, NestedField(5, "total_price", DoubleType()), _LAST),
+    SMALL.ddl: Schema(*_FIRST, NestedField(5, "total_price", DoubleType()), _LAST),
 }
-"""The columns of the shapes' DDL, without the metadata column, which the sink can't write."""
+
+
+def schema_of(shape: Shape) -> Schema:
+    """Return the columns of a shape's DDL, without the metadata column, which the sink can't write."""
+    return _SCHEMAS[shape.ddl]
 
 
 def cold_and_warm(
-    bootstrap: str, broker: int, topic: Topic, tasks: int, folder: Path, warm: int, heap: str = "2g"
+    bootstrap: str, broker: int, topic: Topic, settings: Settings, folder: Path, warm: int, heap: str = "2g"
 ) -> list[Repeat]:
     """Drain a topic with a new worker, then again and again with new connectors of the same worker.
 
@@ -297,7 +361,7 @@ def cold_and_warm(
         bootstrap: The brokers, ``host:port``.
         broker: Process id of the broker.
         topic: What to drain.
-        tasks: How many each connector has.
+        settings: Of each connector.
         folder: For catalog, tables and logs.
         warm: How many drains after the first.
         heap: Of the worker's JVM.
@@ -318,6 +382,6 @@ def cold_and_warm(
         with PeakMemory(worker.pid) as memory:
             for number in range(warm + 1):
                 table = f"{folder.name}-{number}".replace("-", "_")
-                done = worker.drain(topic, catalog, table, tasks, start if number == 0 else None, broker)
+                done = worker.drain(topic, catalog, table, settings, start if number == 0 else None, broker)
                 repeats.append(verified(replace(done, peak_memory=memory.take()), catalog, table, BY_ORDER))
     return repeats

@@ -2,8 +2,9 @@
 
 import json
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 
@@ -18,6 +19,7 @@ _TEMPLATES = 4096
 _FIRST_ID = 10_000_000
 _BATCH = 10_000
 _PER_SECOND = 100
+_STORE = re.compile(rb'("store_id": )(\d+)')
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,15 @@ class Shape:
         name: The topic's name.
         partitions: How many the topic has.
         ddl: The columns of the table, as Spark DDL.
+        broken: Share of the records that are cut off somewhere, 0 to 1.
+        wrong_type: Share of the records whose ``store_id`` is a text, 0 to 1.
     """
 
     name: str
     partitions: int
     ddl: str
+    broken: float = 0
+    wrong_type: float = 0
 
 
 ORDERS = Shape(
@@ -52,6 +58,19 @@ SMALL = Shape(
 
 
 SHAPES = {shape.name: shape for shape in (ORDERS, SMALL)}
+"""Topics without a bad record."""
+
+DIRTY = {
+    shape.name: shape
+    for shape in (
+        ORDERS,
+        replace(ORDERS, name="pizza-orders-1-broken", broken=0.01),
+        replace(ORDERS, name="pizza-orders-10-broken", broken=0.1),
+        replace(ORDERS, name="pizza-orders-1-wrong-type", wrong_type=0.01),
+        replace(ORDERS, name="pizza-orders-10-wrong-type", wrong_type=0.1),
+    )
+}
+"""The same orders, of which some can't be rows. The first topic has none of those."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +81,13 @@ class Topic:
         shape: Of its records.
         records: How many it has.
         size: Bytes of all their values.
+        dirty: How many of the records can't be rows.
     """
 
     shape: Shape
     records: int
     size: int
+    dirty: int = 0
 
 
 @cache
@@ -104,6 +125,20 @@ def values(shape: Shape, count: int) -> Iterator[bytes]:
             )
 
 
+def dirtied(shape: Shape, clean: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Yield values, some of them spoilt as the shape says, and whether each is; the same ones whenever it is asked."""
+    rng = random.Random(_SEED)
+    for value in clean:
+        lot = rng.random()
+        if lot < shape.broken:
+            # Whatever is cut off an object, what is left is no JSON.
+            yield value[: rng.randrange(1, len(value))], True
+        elif lot < shape.broken + shape.wrong_type:
+            yield _STORE.sub(rb'\1"x\2"', value, count=1), True
+        else:
+            yield value, False
+
+
 def fill(bootstrap: str, shape: Shape, count: int) -> Topic:
     """Make the topic and produce its records, uncompressed and round robin in batches.
 
@@ -134,9 +169,10 @@ def fill(bootstrap: str, shape: Shape, count: int) -> Topic:
     )
     batches: list[list[dict[str, bytes]]] = [[] for _ in range(shape.partitions)]
     small = max(1, min(_BATCH, count // shape.partitions // 4))
-    size = 0
-    for number, value in enumerate(values(shape, count)):
+    size = dirty = 0
+    for number, (value, spoilt) in enumerate(dirtied(shape, values(shape, count))):
         size += len(value)
+        dirty += spoilt
         partition = number % shape.partitions
         batch = batches[partition]
         batch.append({"value": value})
@@ -148,7 +184,7 @@ def fill(bootstrap: str, shape: Shape, count: int) -> Topic:
     left = producer.flush(120)
     if left or failures:
         raise KafkaLakeError(f"Topic {shape.name}: {left or len(failures)} records were not delivered. {failures[:1]}")
-    return Topic(shape, count, size)
+    return Topic(shape, count, size, dirty)
 
 
 def _send(producer: Producer, topic: str, partition: int, batch: list[dict[str, bytes]], delivered: object) -> None:

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import SHAPES, Topic
+from benchmarks.data import DIRTY, SHAPES, Shape, Topic
 from benchmarks.meter import TICK_SECONDS, PeakMemory, adopt_orphans, cpu_seconds
 from benchmarks.results import Repeat
-from benchmarks.verify import BY_OFFSET, contents
+from benchmarks.verify import BY_LETTER, BY_OFFSET, contents
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.systems import Systems
@@ -103,8 +103,23 @@ def ingest_once(systems: Systems, topic: Topic, table: str, begin: Moment | None
         broker: Process id of the broker.
     """
     begin = begin or Moment.now(os.getpid(), broker)
-    ingest(TopicTable(topic.shape.name, NAMESPACE, table, schema=topic.shape.ddl), systems, f"bench-{table}")
+    ingest(_spec(topic.shape, table), systems, f"bench-{table}")
     return Moment.now(os.getpid(), broker).since(begin, topic)
+
+
+def _spec(shape: Shape, table: str) -> TopicTable:
+    return TopicTable(shape.name, NAMESPACE, table, schema=shape.ddl)
+
+
+def with_dead_letters(repeat: Repeat, catalog: LakeCatalog, topic: Topic, table: str) -> Repeat:
+    """Return a repeat with what is in its table's dead-letter table, which is removed then; there may be none."""
+    identifier = _spec(topic.shape, table).dead_letter_table
+    letters = catalog.table(identifier)
+    if letters is None:
+        return repeat
+    found = contents(letters, BY_LETTER)
+    catalog.pyiceberg.purge_table(identifier)
+    return replace(repeat, dead_letters=found.rows, duplicates=repeat.duplicates + found.duplicates)
 
 
 def verified(repeat: Repeat, catalog: LakeCatalog, table: str, identity: str = BY_OFFSET) -> Repeat:
@@ -155,7 +170,10 @@ def cold_and_warm(bootstrap: str, broker: int, topic: Topic, engine: Engine, fol
     failure = f"The ingest of {topic.shape.name} failed."
     repeats = measured("benchmarks.ours", task, folder / "engine.log", len(names), failure)
     catalog = catalog_in(folder).open()
-    return [verified(repeat, catalog, name) for repeat, name in zip(repeats, names, strict=True)]
+    return [
+        with_dead_letters(verified(repeat, catalog, name), catalog, topic, name)
+        for repeat, name in zip(repeats, names, strict=True)
+    ]
 
 
 def measured(module: str, task: Mapping[str, Any], log: Path, count: int, failure: str) -> list[Repeat]:
@@ -193,7 +211,7 @@ def main() -> None:
     """Do what the one argument says, a repeat's JSON a line; the process that is measured."""
     adopt_orphans()
     task = json.loads(sys.argv[1])
-    topic = Topic(SHAPES[task["topic"]], task["records"], task["size"])
+    topic = Topic({**SHAPES, **DIRTY}[task["topic"]], task["records"], task["size"])
     kafka = KafkaResource(properties={"bootstrap.servers": task["bootstrap"]})
     catalog = catalog_in(Path(task["folder"]))
     spark = SparkResource(spark_config=task["spark_config"], catalog=catalog)

@@ -7,9 +7,11 @@ from typing import Any
 
 from benchmarks.data import SHAPES
 from benchmarks.results import (
+    DIRTY_HEADER,
     FRESHNESS_HEADER,
     HEADER,
     KEPT,
+    dirty_rows,
     freshness_rows,
     in_markdown,
     load,
@@ -21,10 +23,11 @@ PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 def tables() -> dict[str, str]:
     """Return each table of the page by its name."""
-    throughput, freshness = load("throughput-peers", KEPT), load("freshness", KEPT)
+    throughput, dirty, freshness = (load(name, KEPT) for name in ("throughput-peers", "dirty", "freshness"))
     return {
-        "machine": _machine(throughput, freshness),
+        "machine": _machine(throughput, dirty, freshness),
         **{name: in_markdown(HEADER, throughput_rows(throughput, name)) for name in SHAPES},
+        "dirty": in_markdown(DIRTY_HEADER, dirty_rows(dirty)),
         "freshness": in_markdown(FRESHNESS_HEADER, freshness_rows(freshness)),
     }
 
@@ -42,12 +45,16 @@ def between(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
 
 
-def _machine(throughput: Mapping[str, Any], freshness: Mapping[str, Any]) -> str:
+def _machine(throughput: Mapping[str, Any], dirty: Mapping[str, Any], freshness: Mapping[str, Any]) -> str:
     """Return where, when and with what the results were made."""
     machine, settings = throughput["machine"], throughput["settings"]
     rows = [
         ("machine", f"{machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB"),
         ("throughput", f"{settings['records']:,} records, medians of {settings['repeats']}; {_made(throughput)}"),
+        (
+            "bad records",
+            f"{dirty['settings']['records']:,} records, medians of {dirty['settings']['repeats']}; {_made(dirty)}",
+        ),
         ("freshness", f"{freshness['settings']['seconds']:.0f} s of each; {_made(freshness)}"),
         ("versions", ", ".join(f"{name} {version}" for name, version in throughput["versions"].items())),
     ]

@@ -37,7 +37,8 @@ class Repeat:
         broker_cpu_seconds: Of the broker, meanwhile.
         peak_memory: The most bytes that the contender's processes had.
         rows: In the table; what was read, for a contender without a table.
-        duplicates: Rows whose record is in the table already.
+        duplicates: Rows whose record is in the table already; dead letters likewise.
+        dead_letters: Records that are no rows and were kept elsewhere.
         files: Data files of the table.
         bytes: Their size.
         commits: Snapshots of the table.
@@ -53,6 +54,7 @@ class Repeat:
     peak_memory: int = 0
     rows: int = 0
     duplicates: int = 0
+    dead_letters: int = 0
     files: int = 0
     bytes: int = 0
     commits: int = 0
@@ -192,6 +194,13 @@ def throughput_rows(result: Mapping[str, Any], topic: str) -> list[tuple[str, ..
     return rows
 
 
+def is_exact(repeat: Mapping[str, Any]) -> bool:
+    """Return whether every record is a row or a dead letter, and none is there twice."""
+    # What was kept before records could be dead letters doesn't tell of them.
+    kept = repeat["rows"] + repeat.get("dead_letters", 0)
+    return bool(kept == repeat["records"] and not repeat["duplicates"])
+
+
 def _until_committed(median: Mapping[str, float]) -> dict[str, float]:
     later = {name.removeprefix("committed_"): value for name, value in median.items() if name.startswith("committed_")}
     return {**median, **later, "mb_per_second": median["size"] / later["seconds"] / 1e6}
@@ -199,7 +208,7 @@ def _until_committed(median: Mapping[str, float]) -> dict[str, float]:
 
 def _cells(series: Mapping[str, Any], contender: str, median: Mapping[str, float]) -> tuple[str, ...]:
     has_table = bool(median["commits"])
-    exact = all(r["rows"] == r["records"] and not r["duplicates"] for r in series["repeats"])
+    exact = all(map(is_exact, series["repeats"]))
     return (
         contender,
         "" if series["state"] == "limit" else series["state"],
@@ -215,6 +224,51 @@ def _cells(series: Mapping[str, Any], contender: str, median: Mapping[str, float
         f"{median['commits']:.0f}" if has_table else "-",
         ("yes" if exact else "NO") if has_table else "-",
     )
+
+
+DIRTY_HEADER = (
+    "Records",
+    "Contender",
+    "records/s",
+    "records per CPU-s",
+    "of its clean rate per CPU-s",
+    "wall s",
+    "CPU s",
+    "broker CPU s",
+    "rows",
+    "dead letters",
+    "every record once",
+)
+
+
+def dirty_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the medians of each contender on each topic as the cells of a table, see `DIRTY_HEADER`.
+
+    The first topic is the clean one, that others are compared with.
+    """
+    clean: dict[tuple[str, str], float] = {}
+    rows = []
+    for topic, said in result["topics"].items():
+        for each in (each for each in result["series"] if each["topic"] == topic):
+            median = each["median"]
+            rate = median["records_per_cpu_second"]
+            share = rate / clean.setdefault((each["contender"], each["state"]), rate)
+            rows.append(
+                (
+                    said,
+                    f"{each['contender']}, {each['state']}",
+                    f"{median['records_per_second']:,.0f}",
+                    f"{rate:,.0f}",
+                    f"{share:.2f}",
+                    f"{median['seconds']:.1f}",
+                    f"{median['cpu_seconds']:.1f}",
+                    f"{median['broker_cpu_seconds']:.1f}",
+                    f"{median['rows']:,.0f}",
+                    f"{median['dead_letters']:,.0f}",
+                    "yes" if all(map(is_exact, each["repeats"])) else "NO",
+                )
+            )
+    return rows
 
 
 FRESHNESS_HEADER = (

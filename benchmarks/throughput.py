@@ -144,7 +144,9 @@ class Contest:
     def _drains(self, tasks: int, number: int) -> list[Repeat]:
         folder = self.folder / f"sink-{tasks}-{number}"
         heap = self.settings.engine.heap
-        pair = connect_sink.cold_and_warm(self.bootstrap, self.broker, self.topic, tasks, folder, warm=1, heap=heap)
+        pair = connect_sink.cold_and_warm(
+            self.bootstrap, self.broker, self.topic, connect_sink.Settings(tasks), folder, warm=1, heap=heap
+        )
         self._tell(_tasks(tasks), *pair)
         return pair
 

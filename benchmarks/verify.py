@@ -42,5 +42,6 @@ def contents(table: Table, identity: str) -> Contents:
     return Contents(rows, rows - distinct, len(files), sum(f.file_size_in_bytes for f in files), commits)
 
 
+BY_LETTER = 'partition::BIGINT << 48 | "offset"'
 BY_OFFSET = "_kafka.partition::BIGINT << 48 | _kafka.offset"
 BY_ORDER = "order_id"

@@ -21,12 +21,15 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Record
 
-from kafka_lake.executors.json_decode import Decoded, JsonDecoder, list_like
+from kafka_lake.executors.json_arrays import list_like
+from kafka_lake.executors.json_decode import Decoded, JsonDecoder
 from kafka_lake.executors.json_task import ERROR_CLASS, ERROR_MESSAGE, decoder_of, dumped, single_threaded
 from kafka_lake.executors.packing import Batches
 
 REPORT = "report"
 LARGE = "large"
+SAMPLE_CHARACTERS = 200
+"""Characters of a failed record's value that are shown."""
 
 _LARGE_GAP = 10_000
 _WORTH_A_LOOK, _LOOKED_AT = 1000, 10_000
@@ -74,6 +77,32 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """Records that became no row for one kind of reason, and the first of them.
+
+    Args:
+        name: The error class.
+        count: How many records.
+        partition: Kafka partition of the first one, the lowest of all.
+        offset: Its offset, the lowest in that partition.
+        message: What is wrong with it.
+        value: The beginning of its value, as text.
+    """
+
+    name: str
+    count: int
+    partition: int
+    offset: int
+    message: str
+    value: str
+
+    def and_(self, other: "Failure") -> "Failure":
+        """Return what two are together, of the same class."""
+        first = min(self, other, key=lambda each: (each.partition, each.offset))
+        return replace(first, count=self.count + other.count)
+
+
+@dataclass(frozen=True)
 class Report:
     """What one task did.
 
@@ -84,6 +113,7 @@ class Report:
         tombstones: Records without a value among them.
         failed: Records among them that became no row.
         untimed: Records among them whose Kafka timestamp no table holds.
+        failures: Those by class.
         oldest_ms: The least Kafka timestamp of its rows and tombstones, None if none has any.
         newest_ms: The greatest likewise.
         spans: Its rows by Kafka partition, in any order.
@@ -96,6 +126,7 @@ class Report:
     tombstones: int = 0
     failed: int = 0
     untimed: int = 0
+    failures: tuple[Failure, ...] = ()
     oldest_ms: int | None = None
     newest_ms: int | None = None
     spans: tuple[Span, ...] = ()
@@ -134,6 +165,7 @@ def decode_and_write(told: Mapping[str, Any]) -> Batches:
                 spans.add(kept)
                 files.add(rows)
             if len(failed):
+                report = replace(report, failures=merged((*report.failures, *_failures(failed))))
                 nothing = pa.nulls(len(failed), pa.binary())
                 yield pa.RecordBatch.from_arrays([*failed.columns, nothing], schema=schema)
         if schema is not None:
@@ -159,10 +191,9 @@ def decode(
         ``error_class`` and ``error_message``; and what the decoder said.
     """
     decoded = decoder.decode(batch.column("value"))
-    rows, kept = decoded.rows, batch
-    if rows.null_count:
-        good = pc.is_valid(rows)
-        kept, rows = batch.filter(good), rows.filter(good)
+    rows, kept = decoded.made, batch
+    if len(rows) < len(batch):
+        kept = batch.take(pa.array(decoded.places))
     bad = pc.is_valid(decoded.error_class)
     failed = batch.filter(bad)
     for name, each in ((ERROR_CLASS, decoded.error_class), (ERROR_MESSAGE, decoded.error_message)):
@@ -377,13 +408,35 @@ def _leaves(rows: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
 
 def _dumped(report: Report) -> bytes:
     # As tuples and numbers: there, these classes are others than here.
-    return pickle.dumps({**vars(report), "spans": [tuple(vars(span).values()) for span in report.spans]})
+    nested = {name: [tuple(vars(each).values()) for each in getattr(report, name)] for name in ("spans", "failures")}
+    return pickle.dumps({**vars(report), **nested})
 
 
 def loaded(report: bytes) -> Report:
     """Return a report as a task sent it."""
     said = pickle.loads(report)
-    return Report(**{**said, "spans": tuple(Span(*span) for span in said["spans"])})
+    spans = tuple(Span(*each) for each in said["spans"])
+    return Report(**{**said, "spans": spans, "failures": tuple(Failure(*each) for each in said["failures"])})
+
+
+def merged(failures: Iterable[Failure]) -> tuple[Failure, ...]:
+    """Return failures of several batches, one of each class."""
+    found: dict[str, Failure] = {}
+    for each in failures:
+        found[each.name] = found[each.name].and_(each) if each.name in found else each
+    return tuple(found.values())
+
+
+def _failures(failed: pa.RecordBatch) -> Iterator[Failure]:
+    classes = failed.column(ERROR_CLASS)
+    for name in classes.unique().to_pylist():
+        those = failed.filter(pc.equal(classes, name))
+        places = (those.column("offset").to_numpy(), those.column("partition").to_numpy())
+        first = those.slice(int(np.lexsort(places)[0]), 1).select(["partition", "offset", ERROR_MESSAGE, "value"])
+        partition, offset, message, value = first.to_pylist()[0].values()
+        # No character has more than 4 bytes.
+        begin = value[: 4 * SAMPLE_CHARACTERS].decode(errors="replace")[:SAMPLE_CHARACTERS]
+        yield Failure(name, len(those), partition, offset, message, begin)
 
 
 def _counted(report: Report, batch: pa.RecordBatch, failed: pa.RecordBatch) -> Report:

@@ -3,65 +3,24 @@
 The two agree on every record that the first takes; what it can't take is set apart, and only that is looked at alone.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
-from kafka_lake.executors.json_text import DEPTH, NotJsonError, TooDeepError, parse_object
-from kafka_lake.executors.json_types import Kind, empty_fields, is_double, kind_of, merged
-from kafka_lake.executors.json_values import (
-    FIRST_MICROS,
-    LAST_MICROS,
-    UNITS,
-    Column,
-    Converter,
-    MisfitError,
-    Rules,
-    arrow_type,
-)
+from kafka_lake.executors.json_arrays import structs
+from kafka_lake.executors.json_plain import PlainReader, can_be_plain
+from kafka_lake.executors.json_text import NotJsonError, TooDeepError, parse_object
+from kafka_lake.executors.json_types import Kind, empty_fields, kind_of, merged
+from kafka_lake.executors.json_values import Column, Converter, MisfitError, Rules, arrow_type
 
 NOT_JSON, TOO_DEEP, TOO_LARGE = "not_json", "too_deep", "too_large"
 WRONG_TYPE, NULL_IN_REQUIRED_COLUMN, UNDECODABLE = "wrong_type", "null_in_required_column", "undecodable"
 MESSAGE = 2000
 """Characters of an error message that are kept."""
-
-_TRIMMED = " \t\r\n"
-_ROW = re.compile(r"in row (\d+)$")
-# To begin to read costs some 100 microseconds, a record that is looked at alone some 10.
-_STOPS, _RECORDS_WORTH_A_STOP = 8, 20
-_TWO_OBJECTS = r"\}\s*\{"
-_CLOCK = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d"
-_OFFSET = r"[Zz]|[+-]([01]\d|2[0-3]):?[0-5]\d"
-_DATE = r"\d{4}-\d\d-\d\d"
-_PLAIN_DATE = f"^{_DATE}$"
-_PLAIN_TIMES = {
-    "timestamp": rf"^{_DATE}[T ]{_CLOCK}(\.\d{{1,6}})?({_OFFSET})?$",
-    "timestamp_ntz": rf"^{_DATE}[T ]{_CLOCK}(\.\d{{1,6}})?$",
-}
-_NUMBER = re.compile(rb"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_NUMBER_BEGIN, _NUMBER_END = re.compile(rb"[0-9.eE+-]*"), re.compile(rb"[0-9.eE+-]*\Z")
-_REACH = 40
-_SIGNIFICANT = 15
-_PLAIN = {
-    "boolean",
-    "byte",
-    "short",
-    "int",
-    "long",
-    "double",
-    "string",
-    "decimal",
-    "date",
-    "timestamp",
-    "timestamp_ntz",
-}
 
 
 @dataclass(frozen=True)
@@ -108,16 +67,25 @@ class Decoded:
     """What became of a batch's values, in their order.
 
     Args:
-        rows: A struct of the columns for each value; null where it is null, or failed.
+        made: A struct of the columns for each value that is not null and did not fail.
+        places: Which values those are, ascending.
         error_class: Null where it did not fail.
         error_message: Likewise.
         seen: What is in no column.
     """
 
-    rows: pa.StructArray
+    made: pa.StructArray
+    places: np.ndarray
     error_class: pa.StringArray
     error_message: pa.StringArray
     seen: Seen
+
+    @property
+    def rows(self) -> pa.StructArray:
+        """A struct of the columns for each value; null where it is null, or failed."""
+        if len(self.made) == len(self.error_class):
+            return self.made
+        return self.made.take(_at(self.places, len(self.error_class)))
 
 
 def merged_news(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,7 +118,7 @@ class JsonDecoder:
         self._kind = arrow_type(("struct", tuple(columns)))
         self._exact = Converter(columns, rules)
         self._max_bytes = max_bytes
-        self._plain = _PlainReader(columns, rules) if plain and can_be_plain(columns) else None
+        self._plain = PlainReader(columns, rules) if plain and can_be_plain(columns) else None
 
     def decode(self, values: pa.Array) -> Decoded:
         """Decode values.
@@ -182,9 +150,8 @@ class JsonDecoder:
             for index in np.flatnonzero(large):
                 said = f"The value has {size[index]} bytes, the limit is {self._max_bytes}."
                 errors[int(index)] = (TOO_LARGE, said)
-        return Decoded(
-            _in_place(parts, places, len(values), self._kind), *_failed(errors, len(values)), self._seen(misfits, empty)
-        )
+        made, at = _in_order(parts, places, self._kind)
+        return Decoded(made, at, *_failed(errors, len(values)), self._seen(misfits, empty))
 
     def _seen(self, misfits: Kind, empty: frozenset[str]) -> Seen:
         notes = self._exact.notes
@@ -241,11 +208,11 @@ class JsonDecoder:
         self, rows: list[list[Any]], good: list[int], errors: dict[int, tuple[str, str]]
     ) -> tuple[pa.StructArray, np.ndarray]:
         try:
-            return _structs(rows, self._kind), np.array(good, dtype=np.int64)
+            return structs(rows, self._kind), np.array(good, dtype=np.int64)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as reason:
             if len(rows) == 1:
                 errors[good[0]] = UNDECODABLE, f"{type(reason).__name__}: {reason}"[:MESSAGE]
-                return _structs([], self._kind), np.array([], dtype=np.int64)
+                return structs([], self._kind), np.array([], dtype=np.int64)
         half = len(rows) // 2
         first, first_at = self._built(rows[:half], good[:half], errors)
         second, second_at = self._built(rows[half:], good[half:], errors)
@@ -256,476 +223,30 @@ def _empty(kind: Kind) -> Iterator[str]:
     return empty_fields(kind)
 
 
-def _structs(rows: Sequence[Sequence[Any]], kind: Any) -> pa.StructArray:
-    columns = zip(*rows, strict=True) if rows else [()] * kind.num_fields
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, kind, strict=True)]
-    if not arrays:
-        return pa.array([{}] * len(rows), kind)
-    return pa.StructArray.from_arrays(arrays, fields=list(kind))
+def _in_order(
+    parts: Sequence[pa.StructArray], places: Sequence[np.ndarray], kind: Any
+) -> tuple[pa.StructArray, np.ndarray]:
+    """Return the elements of all parts in the order of their places, and those; within each part they ascend."""
+    filled = [number for number, part in enumerate(parts) if len(part)]
+    if not filled:
+        return pa.nulls(0, kind), np.array([], dtype=np.int64)
+    if len(filled) == 1:
+        return parts[filled[0]], places[filled[0]]
+    at = np.concatenate(places)
+    order = np.argsort(at, kind="stable")
+    return pa.concat_arrays(parts).take(pa.array(order)), at[order]
 
 
-def _in_place(parts: Sequence[pa.StructArray], places: Sequence[np.ndarray], count: int, kind: Any) -> pa.StructArray:
-    """Return an array of a length with the parts' elements at their places, null elsewhere."""
-    if len(parts) == 1 and len(parts[0]) == count:
-        # They are in order.
-        return parts[0]
-    whole = pa.concat_arrays(parts) if parts else pa.nulls(0, kind)
+def _at(places: np.ndarray, count: int) -> pa.Array:
+    """Return, for each of so many values, its number among those at the places; null for others."""
     where = np.full(count, -1, dtype=np.int64)
-    if parts:
-        where[np.concatenate(places)] = np.arange(len(whole))
-    return whole.take(pa.array(where, mask=where < 0))
+    where[places] = np.arange(len(places))
+    return pa.array(where, mask=where < 0)
 
 
 def _failed(errors: Mapping[int, tuple[str, str]], count: int) -> tuple[pa.StringArray, pa.StringArray]:
     if not errors:
         return pa.nulls(count, pa.string()), pa.nulls(count, pa.string())
-    found = [errors.get(index, (None, None)) for index in range(count)]
-    return pa.array([each[0] for each in found], pa.string()), pa.array([each[1] for each in found], pa.string())
-
-
-def can_be_plain(columns: Sequence[Column]) -> bool:
-    """Return whether Arrow's parser may take values with these columns: each is fed by one field of its own."""
-    sources = [source for each in columns for source in each[2]]
-    return (
-        bool(columns)
-        and len(set(sources)) == len(sources) == len(columns)
-        and all(_kind_can_be_plain(each[1]) for each in columns)
-    )
-
-
-def _kind_can_be_plain(kind: Any) -> bool:
-    if kind[0] == "struct":
-        return can_be_plain(kind[1])
-    return _kind_can_be_plain(kind[1]) if kind[0] == "list" else kind[0] in _PLAIN
-
-
-class _PlainReader:
-    """Arrow's parser, and the checks that its values are the very ones that were written."""
-
-    def __init__(self, columns: Sequence[Column], rules: Rules) -> None:
-        self._columns = tuple(columns)
-        self._rules = rules
-        self._asked = pa.schema([pa.field(each[2][0], self._parsed_as(each[1])) for each in columns])
-        self._kind = arrow_type(("struct", self._columns))
-        self._unexpected = "error" if rules.infer else "ignore"
-        self._doubles = any(_has_double(each[1]) for each in columns)
-
-    def read(self, values: pa.Array) -> tuple[pa.StructArray, np.ndarray, frozenset[str]]:
-        """Return rows for the values that plainly fit, which ones those are, and the paths of empty fields.
-
-        Args:
-            values: Binary, none of them null.
-        """
-        count = len(values)
-        fits = np.zeros(count, dtype=bool)
-        text = _text(values)
-        if text is None:
-            return self._rows([]), fits, frozenset()
-        objects = _objects(text)
-        trimmed = text
-        if not objects.all():
-            trimmed = pc.utf8_trim(text, characters=_TRIMMED)
-            objects = _objects(trimmed)
-        objects &= self._looks_plain(trimmed)
-        todo = np.flatnonzero(objects)
-        if not len(todo):
-            return self._rows([]), fits, frozenset()
-        found, todo, empty = self._tables(trimmed if len(todo) == count else trimmed.take(pa.array(todo)), todo)
-        if found is None:
-            return self._rows([]), fits, frozenset()
-        columns, good = self._finished(found)
-        for name, array in zip(self._columns, columns, strict=True):
-            if name[3] and array.null_count:
-                good &= pc.is_valid(array).to_numpy(zero_copy_only=False)
-        rows = pa.StructArray.from_arrays(columns, fields=list(self._kind))
-        if not good.all():
-            rows, todo = rows.filter(pa.array(good)), todo[good]
-        fits[todo] = True
-        return rows, fits, empty
-
-    def _rows(self, rows: Sequence[Sequence[Any]]) -> pa.StructArray:
-        return _structs(rows, self._kind)
-
-    def _parsed_as(self, kind: Any) -> Any:
-        if kind[0] == "struct":
-            return pa.struct([pa.field(each[2][0], self._parsed_as(each[1])) for each in kind[1]])
-        if kind[0] == "list":
-            return pa.list_(self._parsed_as(kind[1]))
-        if kind[0] in _PLAIN_TIMES and self._rules.timestamp_unit is not None:
-            return pa.int64()
-        return pa.string() if kind[0] in ("date", *_PLAIN_TIMES) else arrow_type(kind)
-
-    def _looks_plain(self, text: pa.Array) -> np.ndarray:
-        """Return which values have nothing that Arrow's parser takes and strict JSON, or a column, does not."""
-        plain = np.ones(len(text), dtype=bool)
-        lines = _Lines(text)
-        # What is deeper ends the process where Arrow infers its type.
-        plain &= lines.opened() <= DEPTH
-        if self._unexpected == "ignore":
-            for word in (b"NaN", b"Inf"):
-                plain[lines.of(lines.places(word))] = False
-        if self._doubles:
-            places = lines.long_numbers()
-            for place, index in zip(places.tolist(), lines.of(places).tolist(), strict=True):
-                if plain[index]:
-                    plain[index] = _fits_a_double(lines.around(place))
-        return plain
-
-    def _tables(self, text: pa.Array, at: np.ndarray) -> tuple[pa.Table | None, np.ndarray, frozenset[str]]:
-        """Return a table of the values that Arrow's parser takes, and which ones those are."""
-        block = _Block(text)
-        table, row, empty = self._read(block)
-        if table is None:
-            # Brackets that don't match, or two objects in one value: seen at once, and a parser of lines can't tell.
-            keep = _balanced(text)
-            if row is None:
-                keep &= ~pc.match_substring_regex(text, _TWO_OBJECTS).to_numpy(zero_copy_only=False)
-            if not keep.any():
-                return None, at, empty
-            if not keep.all():
-                text, at = text.filter(pa.array(keep)), at[keep]
-                block = _Block(text)
-                table, row, empty = self._read(block)
-        if table is not None or row is None:
-            return table, at, empty
-        taken = self._taken(block, row)
-        if taken is None:
-            return None, at, empty
-        table, _, empty = self._read(_Block(text.filter(pa.array(taken))))
-        return table, at[taken], empty
-
-    def _taken(self, block: "_Block", row: int) -> np.ndarray | None:
-        """Return which values the parser takes, which says where it stops; None if that takes longer than it is worth.
-
-        Args:
-            block: The values.
-            row: Where it stopped first.
-        """
-        keep, start, stops = np.ones(len(block), dtype=bool), 0, 0
-        stopped: int | None = row
-        while stopped is not None and start + stopped < len(block):
-            keep[start + stopped] = False
-            start += stopped + 1
-            stops += 1
-            if stops >= _STOPS and start < stops * _RECORDS_WORTH_A_STOP:
-                return None
-            if start == len(block):
-                break
-            table, stopped, _ = self._read(block.behind(start))
-            if table is None and stopped is None:
-                return None
-        return keep if keep.any() else None
-
-    def _read(self, block: "_Block") -> tuple[pa.Table | None, int | None, frozenset[str]]:
-        """Return one row for each value; or None and which value stopped the parser, if it says so."""
-        table, row = _read_json(block.lines, self._asked, self._unexpected)
-        empty: frozenset[str] | None = frozenset()
-        if table is None and row is None and self._unexpected == "error":
-            # Fields that are null or empty wherever they are need no column. To see that costs more: kept in mind.
-            table, row = _read_json(block.lines, self._asked, "infer")
-        if table is not None and self._rules.infer:
-            empty = _only_nothing(pa.struct(list(table.schema)), pa.struct(list(self._asked)))
-        if table is None or empty is None:
-            return None, row, frozenset()
-        if len(table.schema) > len(self._asked) or empty:
-            self._unexpected = "infer"
-        # Each value begins and ends an object, so each has one at least; more are more rows.
-        return (table, None, empty) if len(table) == len(block) else (None, None, frozenset())
-
-    def _finished(self, table: pa.Table) -> tuple[list[pa.Array], np.ndarray]:
-        good = np.ones(len(table), dtype=bool)
-        columns = []
-        for column in self._columns:
-            parsed = table.column(column[2][0]).combine_chunks()
-            array, fit = self._value(parsed, column[1])
-            columns.append(array)
-            if fit is not None:
-                good &= fit
-        return columns, good
-
-    def _value(self, parsed: pa.Array, kind: Any) -> tuple[pa.Array, np.ndarray | None]:
-        """Return what was parsed as a kind's Arrow type, and which elements fit it; None for all."""
-        if kind[0] == "struct":
-            return self._struct(parsed, kind)
-        if kind[0] == "list":
-            inner, fit = self._value(parsed.flatten(), kind[1])
-            if fit is not None:
-                parents = pc.list_parent_indices(parsed).to_numpy(zero_copy_only=False)
-                whole = np.ones(len(parsed), dtype=bool)
-                whole[parents[~fit]] = False
-                fit = whole
-            return list_like(parsed, inner, arrow_type(kind)), fit
-        if kind[0] in _PLAIN_TIMES and self._rules.timestamp_unit is not None:
-            return _from_epoch(parsed, arrow_type(kind), UNITS[self._rules.timestamp_unit])
-        if kind[0] in _PLAIN_TIMES:
-            return _times(parsed, _PLAIN_TIMES[kind[0]], arrow_type(kind))
-        if kind[0] == "date":
-            return _times(parsed, _PLAIN_DATE, arrow_type(kind))
-        if kind[0] == "double":
-            size = np.abs(pc.fill_null(parsed, 0).to_numpy(zero_copy_only=False))
-            # Whole numbers from there on are looked at; NaN compares as unfit.
-            fit = size < 2.0**53
-            return parsed, None if fit.all() else fit
-        if kind[0] == "decimal":
-            # Arrow's parser lets whole numbers of more digits through.
-            limit = pa.scalar(Decimal(10) ** (kind[1] - kind[2]), pa.decimal256(39, 0))
-            below = pc.less(pc.abs(parsed.cast(pa.decimal256(50, kind[2]))), limit)
-            fit = pc.fill_null(below, True).to_numpy(zero_copy_only=False)
-            return parsed, None if fit.all() else fit
-        return parsed, None
-
-    def _struct(self, parsed: pa.Array, kind: Any) -> tuple[pa.Array, np.ndarray | None]:
-        fit: np.ndarray | None = None
-        arrays = []
-        for column in kind[1]:
-            array, inner = self._value(parsed.field(column[2][0]), column[1])
-            arrays.append(array)
-            if inner is not None:
-                fit = inner if fit is None else fit & inner
-        made = pa.StructArray.from_arrays(arrays, fields=list(arrow_type(kind)), mask=parsed.is_null())
-        return made, fit
-
-
-class _Block:
-    """Values as the lines of a text.
-
-    Attributes:
-        lines: The text.
-    """
-
-    def __init__(self, text: pa.Array) -> None:
-        values = pa.concat_arrays([text, pa.array([""], text.type)])
-        joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), "\n")
-        self.lines: pa.Buffer = joined[0].as_buffer()
-        self._starts = np.zeros(len(text) + 1, dtype=np.int64)
-        np.cumsum(pc.binary_length(text).to_numpy(zero_copy_only=False) + 1, out=self._starts[1:])
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
-
-    def behind(self, count: int) -> "_Block":
-        """Return what is left behind the first values."""
-        rest = _Block.__new__(_Block)
-        begin = int(self._starts[count])
-        rest.lines, rest._starts = self.lines.slice(begin), self._starts[count:] - begin
-        return rest
-
-
-class _Lines:
-    """The bytes of many texts in a row, and which of them a place is in."""
-
-    def __init__(self, text: pa.Array) -> None:
-        offsets = np.frombuffer(text.buffers()[1], np.int32)[text.offset : text.offset + len(text) + 1]
-        content = text.buffers()[2]
-        self._starts = offsets - offsets[0]
-        self._bytes = np.frombuffer(content, np.uint8)[offsets[0] : offsets[-1]] if content else np.zeros(0, np.uint8)
-
-    def around(self, place: int) -> bytes:
-        """Return what may be a number around a place, of 80 characters at most."""
-        before = _NUMBER_END.search(self._bytes[max(0, place - _REACH) : place].tobytes())
-        behind = _NUMBER_BEGIN.match(self._bytes[place : place + _REACH].tobytes())
-        return (before[0] if before else b"") + (behind[0] if behind else b"")
-
-    def of(self, places: np.ndarray) -> np.ndarray:
-        """Return the numbers of the texts at these places."""
-        found: np.ndarray = np.searchsorted(self._starts, places, side="right") - 1
-        return found
-
-    def opened(self) -> np.ndarray:
-        """Return how many brackets each text opens."""
-        brackets = np.flatnonzero((self._bytes | 32) == ord("{"))
-        return np.bincount(self.of(brackets), minlength=len(self._starts) - 1)
-
-    def places(self, word: bytes) -> np.ndarray:
-        """Return where a word is."""
-        whole, found, place = self._bytes.tobytes(), [], -1
-        while (place := whole.find(word, place + 1)) >= 0:
-            found.append(place)
-        return np.array(found, dtype=np.int64)
-
-    def long_numbers(self) -> np.ndarray:
-        """Return places within what may be a number with a fraction and 16 digits, or with an exponent of 3."""
-        padded = np.concatenate(
-            [np.zeros(_SIGNIFICANT + 1, np.uint8), self._bytes, np.zeros(_SIGNIFICANT + 1, np.uint8)]
-        )
-        points = np.flatnonzero(self._bytes == ord("."))
-        points = points[self._digits(padded, points, 1) & self._digits(padded, points, -1)]
-        ahead, behind = (self._run(padded, points, step) for step in (1, -1))
-        letters = np.flatnonzero((self._bytes | 32) == ord("e"))
-        letters = letters[self._digits(padded, letters, -1)]
-        signed = np.isin(padded[letters + _SIGNIFICANT + 2], (ord("-"), ord("+")))
-        first = np.where(signed, 2, 1)
-        long = np.ones(len(letters), dtype=bool)
-        for step in range(3):
-            long &= self._digits(padded, letters, first + step)
-        return np.concatenate([points[ahead + behind > _SIGNIFICANT], letters[long]])
-
-    @staticmethod
-    def _digits(padded: np.ndarray, places: np.ndarray, step: Any) -> np.ndarray:
-        found: np.ndarray = (padded[places + _SIGNIFICANT + 1 + step] - ord("0")) < 10
-        return found
-
-    @classmethod
-    def _run(cls, padded: np.ndarray, places: np.ndarray, step: int) -> np.ndarray:
-        """Return how many digits there are in a row from the places on, 16 at most."""
-        count, still = np.zeros(len(places), dtype=np.int64), np.ones(len(places), dtype=bool)
-        for index in range(1, _SIGNIFICANT + 2):
-            still &= cls._digits(padded, places, step * index)
-            if not still.any():
-                break
-            count += still
-        return count
-
-
-def _fits_a_double(number: bytes) -> bool:
-    if len(number) > _REACH:
-        return False
-    # What is no number is a part of a text.
-    return _NUMBER.fullmatch(number) is None or is_double(number.decode())
-
-
-def _read_json(block: pa.Buffer, fields: pa.Schema, unexpected: str) -> tuple[pa.Table | None, int | None]:
-    try:
-        return (
-            pj.read_json(
-                pa.BufferReader(block),
-                pj.ReadOptions(use_threads=False, block_size=block.size + 1),
-                pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior=unexpected),
-            ),
-            None,
-        )
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        match = _ROW.search(str(error))
-        return None, int(match[1]) if match else None
-
-
-def _only_nothing(found: Any, asked: Any, path: str = "") -> frozenset[str] | None:
-    """Return the paths of fields that are empty, if an inferred type adds nothing but nulls and those; else None."""
-    if found == asked:
-        return frozenset()
-    if pa.types.is_list(asked) and pa.types.is_list(found):
-        return _only_nothing(found.value_type, asked.value_type, f"{path}.element")
-    if not (pa.types.is_struct(asked) and pa.types.is_struct(found)):
-        return None
-    kinds = {field.name: field.type for field in asked}
-    empty: set[str] = set()
-    for field in found:
-        below = f"{path}.{field.name}" if path else field.name
-        if field.name not in kinds:
-            if not _is_nothing(field.type):
-                return None
-            empty |= set() if pa.types.is_null(field.type) else {below}
-            continue
-        inner = _only_nothing(field.type, kinds[field.name], below)
-        if inner is None:
-            return None
-        empty |= inner
-    return frozenset(empty)
-
-
-def _is_nothing(kind: Any) -> bool:
-    if pa.types.is_list(kind):
-        return _is_nothing(kind.value_type)
-    if pa.types.is_struct(kind):
-        return all(_is_nothing(field.type) for field in kind)
-    return bool(pa.types.is_null(kind))
-
-
-def _text(values: pa.Array) -> pa.Array | None:
-    """Return binary values as text, what isn't UTF-8 as empty text; None if none is UTF-8."""
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowInvalid:
-        pass
-    whole = [value if _is_utf8(value) else b"" for value in values.to_pylist()]
-    return pa.array(whole, pa.binary()).cast(pa.string()) if any(whole) else None
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _objects(text: pa.Array) -> np.ndarray:
-    found: np.ndarray = pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}")).to_numpy(zero_copy_only=False)
-    return found
-
-
-def _balanced(text: pa.Array) -> np.ndarray:
-    """Return which texts have as many opening as closing brackets; those in strings count too."""
-    pairs = [pc.equal(pc.count_substring(text, first), pc.count_substring(text, last)) for first, last in ("{}", "[]")]
-    found: np.ndarray = pc.and_(*pairs).to_numpy(zero_copy_only=False)
-    return found
-
-
-def _has_double(kind: Any) -> bool:
-    if kind[0] == "struct":
-        return any(_has_double(each[1]) for each in kind[1])
-    return _has_double(kind[1]) if kind[0] == "list" else kind[0] == "double"
-
-
-def list_like(array: pa.Array, items: pa.Array, kind: Any) -> pa.Array:
-    """Return lists of the same lengths as those of an array, nulls where it has nulls, with other items."""
-    lengths = pc.fill_null(pc.list_value_length(array), 0)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False))]), pa.int32())
-    return pa.ListArray.from_arrays(offsets, items, kind, mask=array.is_null())
-
-
-def _times(text: pa.Array, pattern: str, kind: Any) -> tuple[pa.Array, np.ndarray | None]:
-    """Return texts as dates or times, and which of them are plain ones; None for all."""
-    plain = pc.fill_null(pc.match_substring_regex(text, pattern), True)
-    fit: np.ndarray | None = None
-    if not pc.all(plain, min_count=0).as_py():
-        fit = plain.to_numpy(zero_copy_only=False)
-        text = pc.if_else(plain, text, None)
-    try:
-        made = _cast(text, kind)
-    except pa.ArrowInvalid:
-        # A day that no month has.
-        each = [_cast_or_none(one, kind) for one in text.to_pylist()]
-        made = pa.array(each, kind)
-        real = np.array([one is not None for one in each]) | text.is_null().to_numpy(zero_copy_only=False)
-        fit = real if fit is None else fit & real
-    inside = in_range(made.cast(pa.timestamp("us")))
-    if not inside.all():
-        fit = inside if fit is None else fit & inside
-    return made, fit
-
-
-def _cast(text: pa.Array, kind: Any) -> pa.Array:
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        # With an offset and without one, which means UTC.
-        zoned = pc.match_substring_regex(text, r"([Zz]|[+-]\d\d:?\d\d)$")
-        text = pc.if_else(zoned, text, pc.binary_join_element_wise(text, "Z", ""))
-    return text.cast(kind)
-
-
-def _cast_or_none(text: str | None, kind: Any) -> Any:
-    if text is None:
-        return None
-    try:
-        return _cast(pa.array([text], pa.string()), kind)[0].as_py()
-    except (pa.ArrowInvalid, ValueError, OverflowError):
-        return None
-
-
-def _from_epoch(numbers: pa.Array, kind: Any, unit: float) -> tuple[pa.Array, np.ndarray | None]:
-    count = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
-    if unit < 1:
-        # Digits beyond microseconds are looked at one by one.
-        fit, micros = count % 1000 == 0, count // 1000
-    else:
-        fit, micros = np.abs(count) <= LAST_MICROS // int(unit), count * int(unit)
-    fit &= (micros >= FIRST_MICROS) & (micros <= LAST_MICROS)
-    made = pa.array(np.where(fit, micros, 0), pa.int64(), mask=numbers.is_null().to_numpy(zero_copy_only=False))
-    return made.cast(kind), None if fit.all() else fit
-
-
-def in_range(times: pa.Array) -> np.ndarray:
-    """Return which times are of the years 0001 to 9999; nulls are."""
-    micros = pc.fill_null(times.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-    found: np.ndarray = (micros >= FIRST_MICROS) & (micros <= LAST_MICROS)
-    return found
+    where = _at(np.fromiter(errors, dtype=np.int64, count=len(errors)), count)
+    classes, messages = (pa.array(each, pa.string()) for each in zip(*errors.values(), strict=True))
+    return classes.take(where), messages.take(where)

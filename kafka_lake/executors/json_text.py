@@ -95,8 +95,8 @@ def parse(content: bytes) -> Any:
         value = (_LONG_NUMBERS if _MINUS_ZERO.search(content) else _DECODER).decode(text)
     except NotJsonError:
         raise
-    except json.JSONDecodeError:
-        raise NotJsonError(_reason(text)) from None
+    except json.JSONDecodeError as error:
+        raise NotJsonError(_reason(text, error)) from None
     except ValueError:
         value = _LONG_NUMBERS.decode(text)
     if _SURROGATE.search(content):
@@ -172,7 +172,7 @@ def twice(names: frozenset[str]) -> NotJsonError:
     return NotJsonError(f"The value is not strict JSON: the field {shown(min(names))} is there twice.")
 
 
-def _reason(text: str) -> str:
+def _reason(text: str, error: json.JSONDecodeError) -> str:
     start = text.lstrip(_SPACE)
     if not text:
         return "The value is empty."
@@ -180,10 +180,6 @@ def _reason(text: str) -> str:
         return "The value is white space only."
     if start.startswith("\ufeff"):
         return "The value begins with a byte order mark."
-    try:
-        first, _ = _DECODER.raw_decode(start)
-        if isinstance(first, dict):
-            return "The value goes on after its first JSON object."
-    except (ValueError, RecursionError):
-        pass
+    if error.msg == "Extra data" and start.startswith("{"):
+        return "The value goes on after its first JSON object."
     return f"The value is broken JSON; it begins with {shown(start)}."

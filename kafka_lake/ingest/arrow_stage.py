@@ -22,8 +22,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.executors import arrow_worker
-from kafka_lake.executors.arrow_worker import LARGE, REPORT, Report, Span, Work, loaded
-from kafka_lake.executors.json_decode import can_be_plain
+from kafka_lake.executors.arrow_worker import LARGE, REPORT, Failure, Report, Span, Work, loaded, merged
+from kafka_lake.executors.json_plain import can_be_plain
 from kafka_lake.executors.json_task import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json import Json, columns_of
@@ -81,6 +81,7 @@ class ByArrow:
         counts: The batch's metrics, as `batch_metrics` and the decoder name them.
         failed: The records that became no row, with the columns of the Kafka source, ``error_class`` and
             ``error_message``; None if there are none.
+        failures: What the failed are by class.
         spans: The rows by task and Kafka partition.
         marks: What the snapshot's summary tells of it.
         frames: What keeps the failed records.
@@ -89,6 +90,7 @@ class ByArrow:
     files: tuple[Any, ...]
     counts: Mapping[str, Any]
     failed: DataFrame | None
+    failures: tuple[Failure, ...]
     spans: tuple[Span, ...]
     marks: Mapping[str, str]
     frames: tuple[DataFrame, ...]
@@ -179,21 +181,21 @@ def by_arrow(
         for frame in frames:
             frame.unpersist()
         return None
-    merged = _merged(reports)
-    marks = {DECODED_BY_ARROW: str(merged.records - merged.failed)}
-    if merged.large:
-        marks[LARGE_RECORDS] = str(merged.large)
+    done = _merged(reports)
+    marks = {DECODED_BY_ARROW: str(done.records - done.failed)}
+    if done.large:
+        marks[LARGE_RECORDS] = str(done.large)
     counts = {
-        "records": merged.records,
-        "tombstones": merged.tombstones,
-        "failed": merged.failed,
-        "untimed": merged.untimed,
-        "oldest_ms": merged.oldest_ms,
-        "newest_ms": merged.newest_ms,
-        OBSERVED: merged.seen,
+        "records": done.records,
+        "tombstones": done.tombstones,
+        "failed": done.failed,
+        "untimed": done.untimed,
+        "oldest_ms": done.oldest_ms,
+        "newest_ms": done.newest_ms,
+        OBSERVED: done.seen,
     }
-    failed = _failed(spec, frames, records) if merged.failed else None
-    return ByArrow(_of(state.table, merged.files), counts, failed, merged.spans, marks, tuple(frames))
+    failed = _failed(spec, frames, records) if done.failed else None
+    return ByArrow(_of(state.table, done.files), counts, failed, done.failures, done.spans, marks, tuple(frames))
 
 
 def _written(records: DataFrame, work: Work) -> DataFrame:
@@ -299,6 +301,7 @@ def _merged(reports: Sequence[Report]) -> Report:
         sum(each.tombstones for each in reports),
         sum(each.failed for each in reports),
         sum(each.untimed for each in reports),
+        merged(chain.from_iterable(each.failures for each in reports)),
         _pick(min, (each.oldest_ms for each in reports)),
         _pick(max, (each.newest_ms for each in reports)),
         tuple(chain.from_iterable(each.spans for each in reports)),

@@ -1,6 +1,6 @@
 """Stage: one Iceberg write per table to a branch made at the head of `main`; the position rides in its summary."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.errors import ConfigurationError, TableError
-from kafka_lake.executors.arrow_worker import Span
+from kafka_lake.executors.arrow_worker import SAMPLE_CHARACTERS, Span
 from kafka_lake.ingest.arrow_stage import ByArrow, by_arrow, why_not
 from kafka_lake.ingest.compatibility import refuse_incompatible
 from kafka_lake.ingest.decode.choose import decoder_of
@@ -59,9 +59,9 @@ from kafka_lake.spark.resource import PARALLELISM
 _ROWS_WORTH_A_TASK = 250_000
 _ROWS_WORTH_A_FILE = 1_000_000
 _PARTITIONS_WORTH_A_TASK = 100
-_SAMPLE_CHARACTERS = 200
 # The first shows new fields, the second what is in fields that records have got since, the third that all is well.
 _PASSES = 8
+_CLASSES = "classes"
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,9 @@ def stage(
                 if dead is not None:
                     undo.callback(dead.branch.discard)
                 crash_point("dead letters staged")
-            classes = classes_of(
+            # Who decoded them may have counted them by class.
+            counted = () if known_failed else counts.get(_CLASSES, ())
+            classes = counted or classes_of(
                 letters if dead is None or known_failed else added_rows(systems, spec.dead_letter_table, dead)
             )
         if plan.kind == "replace":
@@ -473,7 +475,7 @@ def classes_of(letters: DataFrame) -> tuple[LetterClass, ...]:
         F.col("partition"),
         F.col("offset"),
         F.col("error_message"),
-        F.substring(F.make_valid_utf8(F.col("value").cast("string")), 1, _SAMPLE_CHARACTERS).alias("value"),
+        F.substring(F.make_valid_utf8(F.col("value").cast("string")), 1, SAMPLE_CHARACTERS).alias("value"),
     )
     grouped = letters.groupBy("error_class").agg(F.count(F.lit(1)).alias("count"), F.min(sample).alias("sample"))
     found = [
@@ -487,7 +489,11 @@ def classes_of(letters: DataFrame) -> tuple[LetterClass, ...]:
         )
         for row in grouped.collect()
     ]
-    return tuple(sorted(found, key=lambda each: (-each.count, each.name)))
+    return _most_frequent_first(found)
+
+
+def _most_frequent_first(classes: Iterable[LetterClass]) -> tuple[LetterClass, ...]:
+    return tuple(sorted(classes, key=lambda each: (-each.count, each.name)))
 
 
 def _keep_what_vanished(
@@ -581,7 +587,8 @@ class _Batch:
         base = branch.staged_snapshot()
         branch.append(arrow.files, self._summary({**self.marks, **arrow.marks}))
         failed = self.records if arrow.failed is None else arrow.failed
-        return _staged(branch, base, self.state, arrow.spans), dict(arrow.counts), failed
+        classes = _most_frequent_first(LetterClass(**vars(each)) for each in arrow.failures)
+        return _staged(branch, base, self.state, arrow.spans), {**arrow.counts, _CLASSES: classes}, failed
 
     def _decoded(self) -> tuple[DataFrame, Callable[[], dict[str, Any]], DataFrame]:
         """Return the rows, what tells the metrics after they have been written, and the decoded records."""

@@ -18,9 +18,10 @@ import yaml
 
 from benchmarks import freshness, ours, results
 from benchmarks.chart import draw
-from benchmarks.data import ORDERS, SMALL, Topic, fill
+from benchmarks.data import DIRTY, ORDERS, SMALL, Topic, fill
+from benchmarks.dirty import said
 from benchmarks.limits import limit
-from benchmarks.results import HEADER, Series, as_json, document, throughput_rows
+from benchmarks.results import DIRTY_HEADER, HEADER, Series, as_json, dirty_rows, document, throughput_rows
 from kafka_lake.demo.broker import EmbeddedBroker
 from kafka_lake.demo.topics import ensure_topic
 from kafka_lake.ingest.pipeline import ingest
@@ -66,6 +67,28 @@ def test_throughput_is_counted_verified_written_and_drawn(
     assert kept["series"][0]["median"]["rows"] == RECORDS
     rows = [dict(zip(HEADER, row, strict=True)) for row in throughput_rows(kept, ORDERS.name)]
     assert [row["exactly once"] for row in rows] == ["yes", "-"]
+    assert draw(kept, tmp_path).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", ["pizza-orders-10-broken", "pizza-orders-10-wrong-type"])
+def test_records_that_cannot_be_rows_are_counted_where_they_are_kept(
+    broker: EmbeddedBroker, systems: Callable[[], Systems], catalog_resource: CatalogResource, tmp_path: Path, name: str
+) -> None:
+    assert broker.pid is not None
+    dirty = fill(broker.bootstrap_servers, DIRTY[name], RECORDS)
+    assert dirty.dirty > 0
+    catalog, table = catalog_resource.open(), name.replace("-", "_")
+    done = ours.ingest_once(systems(), dirty, table, None, broker.pid)
+    found = ours.with_dead_letters(ours.verified(done, catalog, table), catalog, dirty, table)
+    assert (found.rows, found.dead_letters, found.duplicates) == (RECORDS - dirty.dirty, dirty.dirty, 0)
+    assert catalog.table((ours.NAMESPACE, f"{table}__dead_letters")) is None
+
+    series = [Series("kafka_lake", name, "warm", (found,))]
+    content = {"topics": {name: said(DIRTY[name])}, "series": as_json(series)}
+    results.save(document("dirty", {"records": RECORDS, "repeats": 1}, **content), tmp_path)
+    kept = results.load("dirty", tmp_path)
+    [row] = [dict(zip(DIRTY_HEADER, row, strict=True)) for row in dirty_rows(kept)]
+    assert (row["dead letters"], row["every record once"]) == (f"{dirty.dirty:,}", "yes")
     assert draw(kept, tmp_path).read_bytes().startswith(b"\x89PNG")
 
 

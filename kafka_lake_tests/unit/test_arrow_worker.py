@@ -10,14 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_lake.executors.arrow_worker import (
+    Failure,
     Report,
     Span,
     Work,
     _dumped,
+    _failures,
     _repetitive,
     _Spans,
     decode,
     loaded,
+    merged,
     shaped,
 )
 from kafka_lake.executors.json_decode import JsonDecoder
@@ -77,8 +80,26 @@ def test_a_batch_of_tombstones_is_no_row() -> None:
 
 
 def test_a_report_arrives_as_it_was_sent() -> None:
-    report = Report((), 7, 1, 2, 3, 4, None, None, (Span(0, 4, 5, 9),), ("seen",))
+    failure = Failure("not_json", 3, 0, 6, "Broken.", "{")
+    report = Report((), 7, 1, 2, 3, 4, (failure,), None, None, (Span(0, 4, 5, 9),), ("seen",))
     assert loaded(_dumped(report)) == report
+
+
+def test_failed_records_are_counted_by_class_with_the_first_of_each() -> None:
+    rows = [(1, 7, "not_json", b"a"), (0, 9, "not_json", b"\xff" + b"b" * 300), (0, 3, "wrong_type", b"c"),
+            (0, 10, "not_json", b"d"), (1, 2, "wrong_type", b"e")]  # fmt: skip
+    failed = pa.RecordBatch.from_pylist(
+        [
+            {"partition": p, "offset": o, "error_class": name, "error_message": f"{p}/{o}", "value": value}
+            for p, o, name, value in rows
+        ]
+    )
+    not_json = Failure("not_json", 3, 0, 9, "0/9", "\ufffd" + "b" * 199)
+    wrong_type = Failure("wrong_type", 2, 0, 3, "0/3", "c")
+    assert list(_failures(failed)) == [not_json, wrong_type]
+    parts = [each for n in range(5) for each in _failures(failed.slice(n, 1))]
+    assert sorted(merged(parts), key=lambda each: each.name) == [not_json, wrong_type]
+    assert list(_failures(failed.slice(0, 0))) == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 60_000), min_size=1, max_size=8)), max_size=8))

@@ -5,19 +5,21 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from benchmarks import connect_sink, page
-from benchmarks.data import ORDERS, SHAPES, SMALL, Shape, values
+from benchmarks.data import DIRTY, ORDERS, SHAPES, SMALL, Shape, dirtied, values
 from benchmarks.freshness import Ledger, histogram, percentiles
 from benchmarks.limits import arrow_schema
 from benchmarks.meter import cpu_seconds
-from benchmarks.results import HEADER, Repeat, Series, as_json, in_markdown, throughput_rows
+from benchmarks.results import DIRTY_HEADER, HEADER, Repeat, Series, as_json, dirty_rows, in_markdown, throughput_rows
 from kafka_lake.lake.catalog import LakeCatalog
 
 # A tree that has used CPU in itself, in a child that was reaped, and in one that still lives; it prints how much.
@@ -60,9 +62,9 @@ def test_values_are_of_the_size_and_the_columns_that_are_told(shape: Shape, size
     assert found[:100] == list(values(shape, 100))
 
 
-@pytest.mark.parametrize("shape", SHAPES.values())
+@pytest.mark.parametrize("shape", [*SHAPES.values(), *DIRTY.values()])
 def test_the_peer_writes_the_columns_that_we_write(shape: Shape) -> None:
-    theirs = schema_to_pyarrow(connect_sink.SCHEMAS[shape], include_field_ids=False)
+    theirs = schema_to_pyarrow(connect_sink.schema_of(shape), include_field_ids=False)
     assert theirs.names == arrow_schema(shape).names
     assert str(theirs.field("date_ordered").type) == "timestamp[us, tz=UTC]"
     assert not theirs.field("order_id").nullable
@@ -71,11 +73,45 @@ def test_the_peer_writes_the_columns_that_we_write(shape: Shape) -> None:
 def test_the_sink_gets_the_catalog_that_we_use(tmp_path: Path) -> None:
     properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
     catalog = LakeCatalog("lake", properties)
-    config = connect_sink.connector_config("h:1", ORDERS, catalog, "t", 6, "control-t")
+    config = connect_sink.connector_config("h:1", ORDERS, catalog, "t", connect_sink.Settings(6), "control-t")
     assert config["iceberg.catalog.uri"] == f"jdbc:sqlite:{tmp_path}/c.db?busy_timeout=30000"
     assert config["iceberg.catalog.warehouse"] == f"file://{tmp_path}/w"
     assert (config["iceberg.catalog"], config["iceberg.catalog.jdbc.schema-version"]) == ("lake", "V1")
     assert (config["tasks.max"], config["topics"], config["iceberg.tables"]) == ("6", "pizza-orders", "bench.t")
+    assert not [key for key in config if key.startswith(("errors.", "transforms"))]
+
+
+def test_the_sink_keeps_bad_records_where_it_shall(tmp_path: Path) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
+    catalog, settings = LakeCatalog("lake", properties), connect_sink.Settings(2, dead_letters=True)
+    broken, wrong = (
+        connect_sink.connector_config("h:1", DIRTY[name], catalog, "t", settings, "control-t")
+        for name in ("pizza-orders-1-broken", "pizza-orders-1-wrong-type")
+    )
+    for config in (broken, wrong):
+        assert config["errors.tolerance"] == "all"
+        assert config["errors.deadletterqueue.topic.name"] == connect_sink.dead_letter_topic("t")
+    # The sink itself would stop at such a value.
+    assert ("transforms" in broken, wrong["transforms.cast.spec"]) == (False, "store_id:int32")
+
+
+@pytest.mark.parametrize("shape", DIRTY.values(), ids=DIRTY)
+def test_as_many_records_are_spoilt_as_the_shape_says(shape: Shape) -> None:
+    clean = list(values(shape, 20_000))
+    found = list(dirtied(shape, clean))
+    assert found == list(dirtied(shape, clean))
+    spoilt = {value for value, bad in found if bad}
+    share = shape.broken + shape.wrong_type
+    assert abs(len(spoilt) / len(clean) - share) <= 0.01 * bool(share) + share / 20
+    assert [value for value, bad in found if not bad] == [
+        v for v, (_, bad) in zip(clean, found, strict=True) if not bad
+    ]
+    for value in spoilt:
+        if shape.broken:
+            with pytest.raises(json.JSONDecodeError):
+                json.loads(value)
+        else:
+            assert re.fullmatch(r"x\d+", json.loads(value)["store_id"])
 
 
 def repeat(seconds: float, rows: int = 1000, **more: float) -> Repeat:
@@ -106,6 +142,31 @@ def test_a_table_tells_a_repeat_that_is_not_exact_and_when_all_is_committed() ->
     ]
     assert throughput_rows(result, "u") == []
     assert in_markdown(("a", "b", "c"), [("1", "2", "3")]) == "| a | b | c |\n| --- | --- | ---: |\n| 1 | 2 | 3 |"
+
+
+def test_a_table_compares_bad_records_with_clean_ones_and_counts_both_of_their_places() -> None:
+    clean, bad = repeat(1), replace(repeat(2, 990), dead_letters=10)
+    lost, twice = replace(bad, dead_letters=9), replace(bad, duplicates=1)
+    series = [
+        *(Series(name, "c", "warm", (clean,)) for name in ("a", "b")),
+        Series("a", "d", "warm", (bad,)),
+        Series("b", "d", "warm", (bad, lost, bad)),
+        Series("c", "d", "warm", (twice,)),
+    ]
+    rows = dirty_rows({"topics": {"c": "clean", "d": "1% cut off"}, "series": as_json(series)})
+    found = [dict(zip(DIRTY_HEADER, row, strict=True)) for row in rows]
+    assert [(r["Records"], r["Contender"], r["of its clean rate per CPU-s"]) for r in found] == [
+        ("clean", "a, warm", "1.00"),
+        ("clean", "b, warm", "1.00"),
+        ("1% cut off", "a, warm", "0.50"),
+        ("1% cut off", "b, warm", "0.50"),
+        ("1% cut off", "c, warm", "1.00"),
+    ]
+    assert [(r["rows"], r["dead letters"], r["every record once"]) for r in found[2:]] == [
+        ("990", "10", "yes"),
+        ("990", "10", "NO"),
+        ("990", "10", "NO"),
+    ]
 
 
 def test_a_record_waits_until_the_first_look_that_covers_it() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafka_lake.executors import json_decode
+from kafka_lake.executors import json_decode, json_plain
 from kafka_lake.executors.json_decode import Decoded, JsonDecoder
 from kafka_lake.executors.json_values import Rules
 
@@ -125,6 +125,8 @@ VALUES: list[tuple[str, Any, Any]] = [
     ("double", "1E+2", 100.0),
     ("double", "0.30000000000000004", 0.1 + 0.2),
     ("double", "0.300000000000000041", "wrong_type"),
+    ("double", "9888772466541748947e-21", "wrong_type"),
+    ("double", "9888772466541748e-1", 988877246654174.8),
     ("double", "1.50", 1.5),
     ("double", "5e-324", 5e-324),
     ("double", "3e-324", "wrong_type"),
@@ -287,17 +289,116 @@ def test_what_nobody_thought_of_fails_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert [r["id"] for r in made.rows.to_pylist() if r] == [n for n in range(20) if n not in failed]
 
 
+MANY = [
+    (b'{"n": "x%d"}', "wrong_type"),
+    (b'{"n": 1.%d5}', "wrong_type"),
+    (b'{"n": %d999999999999}', "wrong_type"),
+    (b'{"who": {"age": "%d"}}', "wrong_type"),
+    (b'{"who": [%d]}', "wrong_type"),
+    (b'{"ok": %d}', "wrong_type"),
+    (b'{"tags": "%d"}', "wrong_type"),
+    (b'{"at": {"s": %d}}', "wrong_type"),
+    (b'{"points": [{"y": "%d"}]}', "wrong_type"),
+]
+
+
+@pytest.mark.parametrize("infer", [True, False])
+@pytest.mark.parametrize(("value", "error"), MANY)
+def test_many_values_of_a_wrong_type_are_set_apart_at_once(
+    monkeypatch: pytest.MonkeyPatch, value: bytes, error: str, infer: bool
+) -> None:
+    values = [
+        value % n if n % 10 == 3 else json.dumps({"id": n, "n": n, "who": {"age": n}}).encode() for n in range(1000)
+    ]
+    looked, reads = [], []
+    parse, read = json_decode.parse_object, json_plain._read_json
+
+    def counted(content: bytes) -> dict[str, Any]:
+        looked.append(content)
+        return parse(content)
+
+    def read_counted(*arguments: Any) -> Any:
+        reads.append(arguments)
+        return read(*arguments)
+
+    monkeypatch.setattr(json_decode, "parse_object", counted)
+    monkeypatch.setattr(json_plain, "_read_json", read_counted)
+    decoder = JsonDecoder(FIELDS, Rules(infer))
+    for most in (4, 2):
+        looked.clear()
+        reads.clear()
+        made = decoder.decode(pa.array(values, pa.binary()))
+        assert made.error_class.to_pylist() == [error if n % 10 == 3 else None for n in range(1000)]
+        assert [row and row["id"] for row in made.rows.to_pylist()] == [None if n % 10 == 3 else n for n in range(1000)]
+        # None that fits, and none is what the parser stops at again and again.
+        assert (len(looked), len(reads) <= most) == (100, True)
+
+
+@pytest.mark.parametrize("fresh", ['"more": %d', '"who": {"more": %d}', '"points": [{"y": 1, "more": %d}]'])
+def test_records_with_a_field_without_a_column_are_looked_at_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, fresh: str
+) -> None:
+    values = [b'{"id": %d%b}' % (n, b", " + fresh.encode() % n if n % 10 == 3 else b"") for n in range(1000)]
+    looked = []
+    parse = json_decode.parse_object
+
+    def counted(content: bytes) -> dict[str, Any]:
+        looked.append(content)
+        return parse(content)
+
+    monkeypatch.setattr(json_decode, "parse_object", counted)
+    decoder = JsonDecoder(FIELDS, Rules(infer=True))
+    for _ in range(2):
+        looked.clear()
+        made = decoder.decode(pa.array(values, pa.binary()))
+        assert [row["id"] for row in made.rows.to_pylist()] == [*range(1000)]
+        assert looked == [value for value in values if b"more" in value]
+        assert "more" in str(made.seen.news)
+
+
+def test_a_search_that_finds_what_fits_costs_nothing_later() -> None:
+    columns = (column("id", "long"), column("who", ("struct", (column("id", "string"),))))
+    good = [b'{"id": %d, "who": {"id": "u"}}' % n for n in range(100)]
+    decoder = JsonDecoder(columns, Rules())
+    for _ in range(2):
+        made = decoder.decode(pa.array([*good[:50], b'{"id": "x"}', *good[50:]], pa.binary()))
+        assert [n for n, each in enumerate(made.error_class.to_pylist()) if each] == [50]
+        assert made.rows.null_count == 1
+    assert decoder._plain is not None
+    assert decoder._plain._unfits == []
+
+
+@pytest.mark.parametrize("name", ["n", 'a"b', "a\\b", "é", "a.b", "[]", "a/b", "a (b) changed from x"])
+def test_names_of_every_kind_are_found_or_stop_the_parser_one_by_one(name: str) -> None:
+    good, bad = ([json.dumps({name: each}).encode()] for each in (1, "x"))
+    made = JsonDecoder((column("v", "int", name),), Rules()).decode(
+        pa.array([*good, *bad * 30, *good] * 3, pa.binary())
+    )
+    assert made.error_class.to_pylist() == [None, *["wrong_type"] * 30, None] * 3
+    assert [row and row["v"] for row in made.rows.to_pylist()] == [1, *[None] * 30, 1] * 3
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("byte", 7), ("short", 15), ("int", 31), ("long", 63)])
+def test_whole_numbers_at_the_borders_fit_beside_others_that_do_not(kind: str, bits: int) -> None:
+    numbers = [0, -1, 10, 99, 100, 2**bits - 1, -(2**bits), 10 ** (len(str(2**bits)) - 1), 2**bits, -(2**bits) - 1]
+    values = [b'{"v": %d}' % n for n in numbers] + [b'{"v": 1.5}', b'{"v": null}']
+    made = JsonDecoder((column("v", kind),), Rules()).decode(pa.array(values, pa.binary()))
+    fit = [n if -(2**bits) <= n < 2**bits else None for n in numbers]
+    assert [row and row["v"] for row in made.rows.to_pylist()] == [*fit, None, None]
+    assert [n for n, each in enumerate(made.error_class.to_pylist()) if each] == [8, 9, 10]
+
+
 def test_many_broken_values_cost_no_more_than_to_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, read = 0, json_decode._read_json
+    begun, read = 0, json_plain._read_json
 
     def counted(*args: Any) -> Any:
         nonlocal begun
         begun += 1
         return read(*args)
 
-    monkeypatch.setattr(json_decode, "_read_json", counted)
+    monkeypatch.setattr(json_plain, "_read_json", counted)
     decoder = JsonDecoder(FIELDS, Rules())
-    for share, most in ((1000, 15), (10, json_decode._STOPS + 3)):
+    for share, most in ((1000, 15), (10, json_plain._STOPS + 3)):
         begun = 0
         values = [b'{"id": x}' if n % share == 0 else b'{"id": 1}' for n in range(10_000)]
         made = decoder.decode(pa.array(values, pa.binary()))

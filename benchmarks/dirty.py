@@ -1,0 +1,79 @@
+"""Topics with records that can't be rows, beside one that has none: what the bad ones cost all the others."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from benchmarks import connect_sink, ours
+from benchmarks.data import DIRTY, Shape, Topic, fill
+from benchmarks.ours import Engine
+from benchmarks.results import Repeat, Series, as_json, document
+from benchmarks.throughput import OURS, SINK, scratch
+from kafka_lake.demo.broker import EmbeddedBroker
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured.
+
+    Args:
+        records: In each topic.
+        repeats: Of warm ingests and drains; what is cold is done once.
+        peers: Whether the peer is measured.
+        engine: How Spark is set up; the peer gets the same heap.
+    """
+
+    records: int
+    repeats: int = 2
+    peers: bool = False
+    engine: Engine = field(default_factory=Engine)
+
+
+def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    """Make one topic after the other, let all contenders read it, and return the result as JSON has it.
+
+    Args:
+        settings: What is measured.
+        say: Called with a line of progress.
+
+    Raises:
+        KafkaLakeError: If a contender fails.
+    """
+    result = document("dirty", asdict(settings))
+    engine, warm = settings.engine, settings.repeats
+    tasks = connect_sink.Settings(engine.cores, dead_letters=True)
+    series: list[Series] = []
+    with scratch() as folder, EmbeddedBroker(folder / "broker", heap="512m") as broker:
+        assert broker.pid is not None
+        bootstrap, pid = broker.bootstrap_servers, broker.pid
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        for name, shape in DIRTY.items():
+            say(f"{name}: producing {settings.records:,} records")
+            topic = fill(bootstrap, shape, settings.records)
+            repeats = {OURS: ours.cold_and_warm(bootstrap, pid, topic, engine, folder / name / "ours", warm)}
+            if settings.peers:
+                here = folder / name / "sink"
+                repeats[SINK] = connect_sink.cold_and_warm(bootstrap, pid, topic, tasks, here, warm, heap=engine.heap)
+            for contender, found in repeats.items():
+                series += _cold_and_warm(contender, topic, found)
+                rates = ", ".join(f"{each.figures()['records_per_cpu_second']:,.0f}" for each in found)
+                say(f"{name}, {contender}: {rates} records per CPU-s")
+            # What has been read makes room on the disk.
+            admin.delete_topics([name])[name].result(30)
+    topics = {name: said(shape) for name, shape in DIRTY.items()}
+    sizes = {each.topic: each.repeats[0].size / each.repeats[0].records for each in series}
+    return {**result, "topics": topics, "bytes_per_record": sizes, "series": as_json(series)}
+
+
+def said(shape: Shape) -> str:
+    """Return what is wrong with a topic's records, as tables have it."""
+    if shape.broken:
+        return f"{shape.broken:.0%} cut off"
+    return f"{shape.wrong_type:.0%} of a wrong type" if shape.wrong_type else "clean"
+
+
+def _cold_and_warm(contender: str, topic: Topic, repeats: list[Repeat]) -> list[Series]:
+    name = topic.shape.name
+    return [Series(contender, name, "cold", tuple(repeats[:1])), Series(contender, name, "warm", tuple(repeats[1:]))]
