@@ -86,7 +86,9 @@ def from_epoch(numbers: pa.Array, kind: Any, unit: float) -> tuple[pa.Array, np.
         # Digits beyond microseconds are looked at one by one.
         fit, micros = count % 1000 == 0, count // 1000
     else:
-        fit, micros = np.abs(count) <= LAST_MICROS // int(unit), count * int(unit)
+        # Not by its absolute value: the least number of 64 bits has none.
+        limit = LAST_MICROS // int(unit)
+        fit, micros = (-limit <= count) & (count <= limit), count * int(unit)
     fit &= (micros >= FIRST_MICROS) & (micros <= LAST_MICROS)
     made = pa.array(np.where(fit, micros, 0), pa.int64(), mask=numbers.is_null().to_numpy(zero_copy_only=False))
     return made.cast(kind), None if fit.all() else fit

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from kafka_lake.executors.json_arrays import structs
 from kafka_lake.executors.json_plain import PlainReader, can_be_plain
 from kafka_lake.executors.json_text import NotJsonError, TooDeepError, parse_object
-from kafka_lake.executors.json_types import Kind, empty_fields, kind_of, merged
+from kafka_lake.executors.json_types import Kind, empty_fields, kind_of, merged, merged_into
 from kafka_lake.executors.json_values import Column, Converter, MisfitError, Rules, arrow_type
 
 NOT_JSON, TOO_DEEP, TOO_LARGE = "not_json", "too_deep", "too_large"
@@ -158,7 +158,7 @@ class JsonDecoder:
         news: dict[str, Any] = {}
         kinds: dict[tuple[tuple[str, ...], str], Kind] = {}
         for path, name, value in notes.found:
-            kinds[path, name] = merged(kinds.get((path, name)), kind_of(value))
+            kinds[path, name] = merged_into(kinds.get((path, name)), kind_of(value))
         for (path, name), kind in kinds.items():
             node = news
             for step in path:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,8 @@ MINUS_ZERO = "-0"
 _MINUS_ZERO = re.compile(rb"(?<![0-9A-Za-z])-0(?![0-9.eE])")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+# A text without an end goes on to the end: else it is looked for again from every quote in it.
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.?)*"?|[\[{]|[\]}]', re.DOTALL)
 _SPACE = " \t\r\n"
 
 
@@ -47,9 +49,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) == len(pairs):
         return found
-    names = [name for name, _ in pairs]
     twice = Twice(found)
-    twice.names = frozenset(name for name in found if names.count(name) > 1)
+    twice.names = frozenset(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
     return twice
 
 

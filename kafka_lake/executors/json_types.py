@@ -61,7 +61,7 @@ def kind_of(value: Any, levels: int = LEVELS) -> Kind:
         return ["struct", {name: kind_of(each, levels - 1) for name, each in value.items()}]
     element: Kind = None
     for each in value:
-        element = merged(element, kind_of(each, levels - 1))
+        element = merged_into(element, kind_of(each, levels - 1))
     return ["list", element]
 
 
@@ -145,6 +145,18 @@ def merged(one: Kind, other: Kind) -> Kind:
     if {str(one), str(other)} == {"int53", "double"}:
         return "double"
     return "text"
+
+
+def merged_into(one: Kind, other: Kind) -> Kind:
+    """Return what `merged` does, and use up the first type for it: many types in a row don't cost their square."""
+    if not (isinstance(one, list) and isinstance(other, list) and one[0] == other[0]):
+        return merged(one, other)
+    if one[0] == "list":
+        one[1] = merged_into(one[1], other[1])
+    else:
+        for name, kind in other[1].items():
+            one[1][name] = merged_into(one[1].get(name), kind)
+    return one
 
 
 def settled(kind: Kind, times: bool) -> Kind:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,9 @@ FIRST_MICROS, LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 _EPOCH = date(1970, 1, 1).toordinal()
 _WHOLE = {"byte": 7, "short": 15, "int": 31, "long": 63}
 _DOUBLE = 2**53
-_DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
+# Of text, what Arrow takes for a number.
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+_ALL_DIGITS = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _ARROW = {
     "boolean": pa.bool_(),
     "byte": pa.int8(),
@@ -324,7 +326,7 @@ def _since_epoch(value: int | Real, unit: Decimal) -> tuple[int, bool]:
     number = Decimal(value)
     if number.adjusted() > 30:
         raise MisfitError(kind_of(value))
-    micros = number * unit
+    micros = _ALL_DIGITS.multiply(number, unit)
     whole = int(micros.to_integral_value(rounding="ROUND_FLOOR"))
     return whole, whole != micros
 

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = "kafka_lake_"
 _TRIES = 5
+_NEVER = "TIMESTAMP '1970-01-01 00:00:00'"
 _NAME = re.compile(rf"{PREFIX}(?P<created>\d+)_(?P<head>\d+)_\w+")
 
 
@@ -217,4 +218,6 @@ class StagingBranch:
         self.drop()
         if staged:
             ids = f"ARRAY({', '.join(staged)})"
-            self._spark.sql(self._catalog.call("expire_snapshots", self.identifier, snapshot_ids=ids)).collect()
+            # Without a time, all that are older than the table's maximum age (five days by default) would go too.
+            call = self._catalog.call("expire_snapshots", self.identifier, snapshot_ids=ids, older_than=_NEVER)
+            self._spark.sql(call).collect()

@@ -30,7 +30,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.names import Names, column_name
-from kafka_lake.lake.positions import row_count
+from kafka_lake.lake.positions import POSITION, row_count, summary_of
 from kafka_lake.lake.schema import Change
 
 SOURCES = "kafka-lake.sources"
@@ -149,6 +149,8 @@ def ensure_table(
 def drop_if_unused(catalog: LakeCatalog, identifier: tuple[str, str]) -> bool:
     """Drop a table that nobody has committed anything to since `ensure_table` created it, and that nobody is about to.
 
+    One that `ensure_table` has not created is somebody's, and stays.
+
     It gets another name first, at which nobody finds it: so a commit in the same moment either shows, and the table
     gets its name back, or finds no table and is planned again.
 
@@ -173,7 +175,8 @@ def drop_if_unused(catalog: LakeCatalog, identifier: tuple[str, str]) -> bool:
 
 def _is_unused(table: Table) -> bool:
     metadata = table.metadata
-    return set(metadata.refs) <= {"main"} and len(metadata.snapshots) <= 1 and not row_count(table)
+    ours = LAYOUT in metadata.properties and not any(POSITION in summary_of(each) for each in metadata.snapshots)
+    return ours and set(metadata.refs) <= {"main"} and len(metadata.snapshots) <= 1 and not row_count(table)
 
 
 def table_properties(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:

@@ -72,6 +72,7 @@ _NUMBERS: tuple[Values, ...] = (
     # About as many digits as a double holds, with and without an exponent.
     lambda r: f"{r.randint(10**14, 10**18)}e{r.randint(-40, 40)}",
     lambda r: f"{r.randint(0, 99)}.{r.randint(10**13, 10**17)}{r.choice(('', f'e{r.randint(-320, 308)}'))}",
+    lambda r: f"{r.randint(0, 10 ** r.randint(1, 24))}e{r.randint(-30, 30)}",
 )
 
 

@@ -318,3 +318,24 @@ def test_the_layout_follows_the_settings(new_topic: NewTopic, systems: NewSystem
                          renames={"region": "area"})  # fmt: skip
     ingest(renamed, systems(), "run-3")
     assert [(r["id"], r["area"]) for r in values(see)] == [(1, "eu"), (2, "us"), (3, "apac")]
+
+
+def test_a_new_field_beside_nested_ones_that_are_called_otherwise_needs_one_more_pass(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic, staged = new_topic(), list[str]()
+
+    def step(name: str) -> None:
+        staged.append(name)
+        assert staged.count("primary staged") <= 2, "the batch is staged again and again"
+
+    spec = topic.spec(None)
+    nested = {"shop.id": 1, "id": 2, "ID": 3}
+    topic.send({"s": nested, "l": [nested]})
+    ingest(spec, systems(), "run-1")
+    # What is empty is seen in every pass, and must not bring about another one.
+    topic.send({"s": nested, "l": [nested], "new": 1, "empty": []})
+    ingest(spec, systems(), "run-2", on_step=step)
+    columns = {"shop_id": 1, "id": 2, "ID__2": 3}
+    first = {"s": columns, "l": [columns], "new": None}
+    assert values(view(spec)) == [first, {**first, "new": 1}]

@@ -306,3 +306,20 @@ def test_files_that_no_snapshot_knows_are_removed_and_all_others_stay(
     topic.send_ids([2])
     ingest(spec, systems(), "after")
     see.assert_exactly_once(topic.ledger)
+
+
+def test_what_was_staged_in_vain_goes_and_no_other_snapshot(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    # By default it is five days.
+    spec = topic.spec(properties={"history.expire.max-snapshot-age-ms": "1"}, dead_letters="fail")
+    for each in range(3):
+        topic.send_ids([each])
+        ingest(spec, systems(), f"run-{each}")
+    before = {snapshot.snapshot_id for snapshot in view(spec).table.metadata.snapshots}
+    topic.send(b"broken")
+    with pytest.raises(AuditFailedError):
+        ingest(spec, systems(), "run-3")
+    view(spec).assert_no_branches()
+    assert {snapshot.snapshot_id for snapshot in view(spec).table.metadata.snapshots} == before

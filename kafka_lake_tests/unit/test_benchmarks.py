@@ -102,7 +102,7 @@ def test_as_many_records_are_spoilt_as_the_shape_says(shape: Shape) -> None:
     assert found == list(dirtied(shape, clean))
     spoilt = {value for value, bad in found if bad}
     share = shape.broken + shape.wrong_type
-    assert abs(len(spoilt) / len(clean) - share) <= 0.01 * bool(share) + share / 20
+    assert abs(len(spoilt) / len(clean) - share) <= share / 5
     assert [value for value, bad in found if not bad] == [
         v for v, (_, bad) in zip(clean, found, strict=True) if not bad
     ]
@@ -146,7 +146,7 @@ def test_a_table_tells_a_repeat_that_is_not_exact_and_when_all_is_committed() ->
 
 def test_a_table_compares_bad_records_with_clean_ones_and_counts_both_of_their_places() -> None:
     clean, bad = repeat(1), replace(repeat(2, 990), dead_letters=10)
-    lost, twice = replace(bad, dead_letters=9), replace(bad, duplicates=1)
+    lost, twice = replace(bad, dead_letters=9), replace(bad, duplicates=1, committed_seconds=7, committed_cpu_seconds=9)
     series = [
         *(Series(name, "c", "warm", (clean,)) for name in ("a", "b")),
         Series("a", "d", "warm", (bad,)),
@@ -162,6 +162,7 @@ def test_a_table_compares_bad_records_with_clean_ones_and_counts_both_of_their_p
         ("1% cut off", "b, warm", "0.50"),
         ("1% cut off", "c, warm", "1.00"),
     ]
+    assert [r["s until readers see it"] for r in found[2:]] == ["2.0", "2.0", "7.0"]
     assert [(r["rows"], r["dead letters"], r["every record once"]) for r in found[2:]] == [
         ("990", "10", "yes"),
         ("990", "10", "NO"),

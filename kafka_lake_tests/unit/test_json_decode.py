@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -430,3 +431,52 @@ def test_both_ways_agree_and_rows_say_what_their_objects_say(
         assert (row is None) == (error is not None)
         for name in ("id", "n", "x", "ok") if row else ():
             assert row[name] == value.get(name)
+
+
+@pytest.mark.parametrize("number", ["12345678901234561e-4", "9007199254740993e-1", "1234567890123456789012345e-20"])
+def test_a_whole_number_with_an_exponent_that_no_double_holds_is_not_rounded(number: str) -> None:
+    assert one(number, "double") == "wrong_type"
+
+
+@pytest.mark.parametrize(
+    "text", ["+1.5", ".5", "5.", "5.e0", "+.5e1", ".", "+", "e5", ".e5", "1e", "1_0", "0x1", "--1", "1.5 "]
+)
+def test_text_is_a_decimal_for_both_ways_or_for_none(text: str) -> None:
+    found = one(json.dumps(text), ("decimal", 10, 2))
+    assert found == "wrong_type" or found == Decimal(text)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_the_least_number_of_64_bits_is_no_time(unit: str) -> None:
+    assert one(str(-(2**63)), "timestamp", timestamp_unit=unit) == "wrong_type"
+
+
+def test_digits_of_an_epoch_time_are_cut_and_counted_however_far_behind() -> None:
+    for number in ("1767323044.99999999999999999999999999999", "1767323044.99999900000000000000000000001"):
+        made = decoded([b'{"at": %s}' % number.encode()], timestamp_unit="s")
+        assert made.rows[0].as_py()["at"] == datetime(2026, 1, 2, 3, 4, 4, 999_999, UTC)
+        assert made.seen.cut == {"at": 1}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"id": 1, "id": 2, %s}' % b",".join(b'"k%d": 1' % n for n in range(200_000)),
+        b'{"id": "%s", "name": "%s' % (b"[" * 65, b'\\"' * 1_000_000),
+        b'{"id": "%s", "name": "%s\\' % (b"[" * 65, b'\\"' * 1_000_000),
+        b'{"id": 1, "new": [%s]}' % b",".join(b'{"k%d": 1}' % n for n in range(200_000)),
+        b'{"points": [%s]}' % b",".join(b'{"new": {"k%d": 1}}' % n for n in range(200_000)),
+    ],
+    ids=[
+        "a field twice",
+        "text without an end",
+        "text that ends in a backslash",
+        "list of objects",
+        "nested new field",
+    ],
+)
+def test_a_value_of_some_megabytes_takes_seconds(value: bytes) -> None:
+    began = time.process_time()
+    decoded([value])
+    # By the square of the length it would be minutes.
+    assert time.process_time() - began < 20

@@ -591,6 +591,13 @@ def test_a_table_that_somebody_uses_is_not_dropped(catalog, use):
     assert catalog.pyiceberg.list_tables("lake") == [UNUSED]
 
 
+def test_a_table_that_somebody_made_by_hand_is_not_dropped(catalog):
+    catalog.ensure_namespace("lake")
+    catalog.pyiceberg.create_table(UNUSED, SOMEBODYS.schema)
+    assert not drop_if_unused(catalog, UNUSED)
+    assert catalog.pyiceberg.list_tables("lake") == [UNUSED]
+
+
 def test_a_commit_in_the_moment_of_the_drop_is_not_lost(catalog, monkeypatch):
     table, rename = begun(catalog), catalog.pyiceberg.rename_table
 

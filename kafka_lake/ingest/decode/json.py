@@ -324,10 +324,11 @@ def _grown_type(
     inner = news.get("in", {})
     if isinstance(kind, T.ArrayType):
         element, aside = _grown_type(kind.elementType, inner.get("element", {}), target, f"{path}.element", times)
-        return T.ArrayType(element), [T.ArrayType(each) for each in aside]
+        return T.ArrayType(element, kind.containsNull or bool(inner)), [T.ArrayType(each) for each in aside]
     if isinstance(kind, T.MapType):
         value, aside = _grown_type(kind.valueType, inner.get("value", {}), target, f"{path}.value", times)
-        return T.MapType(kind.keyType, value), [T.MapType(kind.keyType, each) for each in aside]
+        held = T.MapType(kind.keyType, value, kind.valueContainsNull or bool(inner))
+        return held, [T.MapType(kind.keyType, each) for each in aside]
     return kind, []
 
 
