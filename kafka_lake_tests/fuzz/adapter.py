@@ -5,7 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from kafka_lake.executors.json_decode import JsonDecoder, _PlainReader, can_be_plain
+from kafka_lake.executors.json_decode import JsonDecoder
+from kafka_lake.executors.json_plain import PlainReader, can_be_plain
 from kafka_lake.executors.json_values import Rules
 from kafka_lake_tests.fuzz.oracle import Column, Letter, Reported, Row
 
@@ -39,7 +40,7 @@ def taken_by_arrow(contents: Sequence[bytes], columns: Sequence[Column]) -> int:
     asked = [_asked(each) for each in columns]
     if not can_be_plain(asked):
         return 0
-    _, fits, _ = _PlainReader(asked, Rules()).read(pa.array(contents, pa.binary()))
+    _, fits, _ = PlainReader(asked, Rules()).read(pa.array(contents, pa.binary()))
     return int(fits.sum())
 
 

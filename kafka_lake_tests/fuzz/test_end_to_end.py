@@ -9,7 +9,7 @@ from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
-from kafka_lake_tests.fuzz.generate import CORPUS, payload
+from kafka_lake_tests.fuzz.generate import CORPUS, payload, tame_payload
 from kafka_lake_tests.fuzz.oracle import Letter, Reported, empty, judge
 from kafka_lake_tests.fuzz.tables import as_pyiceberg_reads, columns_of, rows_of
 
@@ -27,6 +27,12 @@ DDL = (
     f"ts timestamp, tn timestamp_ntz, li array<bigint>, lt array<string>, m map<string, double>, st {STRUCT}, "
     f"ls array<{STRUCT}>"
 )
+# Arrow's parser takes no record of a topic that has a float, binary or map column.
+TAME_DDL = (
+    "bo boolean, i int, l bigint, d double, de decimal(9,2), d0 decimal(38,0), t string, da date, ts timestamp, "
+    f"tn timestamp_ntz, li array<bigint>, lt array<string>, st {STRUCT}, ls array<{STRUCT}>"
+)
+TAME_TOPICS = ("declared, by Arrow", "declared, by Spark")
 TOPICS: dict[str, dict[str, Any]] = {
     "inferred": {"schema": None},
     "inferred, by Spark": {"schema": None, "arrow": False},
@@ -35,6 +41,8 @@ TOPICS: dict[str, dict[str, Any]] = {
     "new columns, by Spark": {"schema": None, "on_incompatible": "new_column", "arrow": False},
     "declared": {"schema": DDL},
     "declared, sorted": {"schema": DDL, "sort_by": ("l",)},
+    TAME_TOPICS[0]: {"schema": TAME_DDL},
+    TAME_TOPICS[1]: {"schema": TAME_DDL, "arrow": False},
 }
 
 
@@ -52,14 +60,15 @@ def produce(topic: Topic, contents: Sequence[bytes]) -> dict[tuple[int, int], by
     return sent
 
 
-@pytest.mark.parametrize("settings", TOPICS.values(), ids=TOPICS)
+@pytest.mark.parametrize("name", TOPICS)
 def test_every_value_is_in_the_table_or_in_a_dead_letter(
-    settings: dict[str, Any], new_topic: NewTopic, systems: NewSystems, view: NewView
+    name: str, new_topic: NewTopic, systems: NewSystems, view: NewView
 ) -> None:
-    topic, sent, start = new_topic(2), dict[tuple[int, int], bytes](), 0
+    topic, sent, start, settings = new_topic(2), dict[tuple[int, int], bytes](), 0, TOPICS[name]
+    make = tame_payload if name in TAME_TOPICS else payload
     spec = topic.spec(**settings)
     for number, count in enumerate(BATCHES):
-        contents = [payload(SEED, index) for index in range(start, start + count)]
+        contents = [make(SEED, index) for index in range(start, start + count)]
         sent |= produce(topic, [*contents, *CORPUS.values()] if number else contents)
         ingest(spec, systems(), f"run-{number}")
         start += count
