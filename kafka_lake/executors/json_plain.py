@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,6 @@ _PLAIN = {
     "long",
     "double",
     "string",
-    "decimal",
     "date",
     "timestamp",
     "timestamp_ntz",
@@ -289,12 +287,6 @@ class PlainReader:
             size = np.abs(pc.fill_null(parsed, 0).to_numpy(zero_copy_only=False))
             # Whole numbers from there on are looked at; NaN compares as unfit.
             fit = size < 2.0**53
-            return parsed, None if fit.all() else fit
-        if kind[0] == "decimal":
-            # Arrow's parser lets whole numbers of more digits through.
-            limit = pa.scalar(Decimal(10) ** (kind[1] - kind[2]), pa.decimal256(39, 0))
-            below = pc.less(pc.abs(parsed.cast(pa.decimal256(50, kind[2]))), limit)
-            fit = pc.fill_null(below, True).to_numpy(zero_copy_only=False)
             return parsed, None if fit.all() else fit
         return parsed, None
 

@@ -371,6 +371,8 @@ def _float(value: Any) -> float:
 
 
 def _decimal(precision: int, scale: int) -> Convert:
+    last = Decimal((0, (1,), -scale))
+
     def convert(value: Any) -> Decimal:
         kind = type(value)
         if kind is int or kind is Real or (kind is str and _DECIMAL.fullmatch(value)):
@@ -381,7 +383,8 @@ def _decimal(precision: int, scale: int) -> Convert:
             assert isinstance(exponent, int), "what isn't finite is no JSON"
             zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
             if exponent + zeros >= -scale and number.adjusted() < precision - scale:
-                return number
+                # Arrow counts zeros at the end too.
+                return _ALL_DIGITS.quantize(number, last)
         raise MisfitError(kind_of(value))
 
     return convert

@@ -50,7 +50,7 @@ VERSIONED = (
     column("li__v2", "string", "li"),
 )
 """Columns beside others that take what the first can't, and names that differ in case."""
-_NOT_ARROWS = {"f", "bi", "m"}
+_NOT_ARROWS = {"f", "bi", "m", "de", "d0"}
 PLAIN = tuple(each for each in DECLARED if each.name not in _NOT_ARROWS)
 """Those of the columns that Arrow's parser can take: with any other one it takes no record of a topic."""
 TOPICS: dict[str, tuple[Sequence[Column], bool]] = {
