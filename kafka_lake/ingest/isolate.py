@@ -42,12 +42,14 @@ class Search:
         suspects: Offsets that are left of the batch that failed last.
         found: The record that was found, until it is a dead letter.
         in_a_row: How many were found one after the other, without a record between them that is a row.
+        failed_alone: Whether the record that comes next has failed alone already; once may be the systems' fault.
     """
 
     limit: int | None = None
     suspects: int = 0
     found: Undecodable | None = None
     in_a_row: int = 0
+    failed_alone: bool = False
 
     def next(self, plan: Plan) -> Plan:
         """Return the part of a planned commit to make next: the record that was found, or as much as the limit allows.
@@ -80,6 +82,8 @@ class Search:
         size = plan.records_at_most
         if size > 1:
             return replace(self, limit=size // 2, suspects=size)
+        if not self.failed_alone:
+            return replace(self, limit=1, suspects=1, failed_alone=True)
         if self.in_a_row >= _FAILED_IN_A_ROW:
             raise EveryRecordFailsError(
                 f"Topic {plan.after.identity.topic}: {self.in_a_row} records in a row failed one by one: {message}",
@@ -98,7 +102,7 @@ class Search:
             rows: How many rows it added.
         """
         if self.limit is None or plan.undecodable is not None:
-            return replace(self, found=None)
+            return replace(self, found=None, failed_alone=False)
         left = max(self.suspects - plan.records_at_most, 0)
         # What failed once and works in parts failed for a reason that is gone.
         limit = self.limit if left else self.limit * _GROWTH

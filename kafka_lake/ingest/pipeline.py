@@ -259,6 +259,9 @@ class Run:
             where = f"Topic {self.spec.topic}: one of {plan.records_at_most} records from partition {first.partition}"
             where += f" offset {first.start} on"
             then = f"Trying {self._search.limit} of them."
+            if plan.records_at_most == 1:
+                # What passes gets some time to do so.
+                self._pause(_LONGEST_WAIT_SECONDS)
         else:
             then = "It becomes a dead letter of class undecodable."
         self.say(f"{where} makes its batch fail: {message} {then}")

@@ -109,7 +109,10 @@ _SYSTEM_CAUSE = re.compile(
     r"|UNRESOLVED_|PARSE_SYNTAX_ERROR"
     r"|stopped SparkContext|SparkContext was shut down|ModuleNotFoundError|ImportError"
     # A service that user code asks, and memory.
-    r"|\bConnection\w*Error\b|\bTimeoutError\b|\bMemoryError\b"
+    r"|\bConnection\w*Error\b|\b\w*Timeout(?:Error)?\b|\b\w*MemoryError\b|\b\w*OperationalError\b|\bgaierror\b"
+    r"|\bURLError\b|\bHTTPError\b|\bRemoteDisconnected\b|\b(?:OS|IO)Error: \[Errno|can't start new thread"
+    r"|PYTHON_VERSION_MISMATCH|TABLE_OR_VIEW_NOT_FOUND|INVALID_HANDLE|java\.nio\.|Failed to get broadcast"
+    r"|on <module 'pyspark"
     r"|Ref does not exist|Cannot fast-forward|Cannot use branch|to unknown snapshot|Cannot find (?:the )?snapshot"
 )
 # Workers that don't start, unlike one that a record has killed.
@@ -248,6 +251,8 @@ def may_be_a_record(error: BaseException) -> bool:
         return False
     if type(error).__module__ == iceberg.__name__:
         return isinstance(error, iceberg.ValidationError)
+    if type(error).__module__.startswith("botocore."):
+        return False
     if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
         return False
     if isinstance(error, PySparkException | Py4JError) or _grpc_code(error):

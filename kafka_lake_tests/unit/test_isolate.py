@@ -144,3 +144,30 @@ def test_what_no_record_has_done(error: Exception) -> None:
 
 def test_what_a_python_worker_raised_is_the_first_line() -> None:
     assert headline(PythonException(TRACEBACK)) == "ValueError: no such shop"
+
+
+SYSTEMS = [
+    "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker: 3.10, driver: 3.11.",
+    "pyarrow.lib.ArrowMemoryError: malloc of size 67108864 failed",
+    "OSError: [Errno 5] Input/output error",
+    "RuntimeError: can't start new thread",
+    "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='api', port=443): Read timed out. (read timeout=5)",
+    "requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: https://api/x",
+    "socket.gaierror: [Errno -2] Name or service not known",
+    "http.client.RemoteDisconnected: Remote end closed connection without response",
+    "psycopg2.OperationalError: server closed the connection unexpectedly",
+]
+
+
+@pytest.mark.parametrize("said", SYSTEMS)
+def test_what_a_worker_says_of_its_machine_or_a_service_is_no_records_fault(said: str) -> None:
+    assert not may_be_a_record(PythonException(TRACEBACK.replace("ValueError: no such shop", said)))
+
+
+def test_a_record_that_fails_alone_is_tried_once_more_before_it_is_set_apart() -> None:
+    one = Plan((OffsetRange(0, 5, 6),), Position(ME, {0: 6}), 0)
+    first = Search().failed(one, "no")
+    assert (first.found, first.next(one).undecodable) == (None, None)
+    second = first.failed(one, "no")
+    assert second.next(one).undecodable == "no"
+    assert first.done(one, 1).failed(one, "no").found is None

@@ -446,6 +446,29 @@ def test_text_is_a_decimal_for_both_ways_or_for_none(text: str) -> None:
     assert found == "wrong_type" or found == Decimal(text)
 
 
+@pytest.mark.parametrize("kind", [("decimal", 38, 0), ("decimal", 10, 2), ("decimal", 38, 38)])
+@pytest.mark.parametrize(
+    "number", ["1e-39", "9.862e-38", "0.001E-100", "1e-320", '"-5e-77"', '"5.e-077"', '"1\\u0065-77"']
+)
+def test_a_number_that_is_too_small_for_a_decimal_is_not_zero(kind: Any, number: str) -> None:
+    assert one(number, kind) == "wrong_type"
+
+
+@pytest.mark.parametrize("scale", [1, 2, 9, 18, 37, 38])
+def test_a_number_with_too_many_digits_for_a_decimal_does_not_become_another_one(scale: int) -> None:
+    draw = random.Random(scale)
+    for digits in range(39 - scale, 40):
+        for _ in range(20):
+            number = draw.randrange(10 ** (digits - 1), 10**digits)
+            assert one(str(number), ("decimal", 38, scale)) == "wrong_type"
+    assert one("9" * (38 - scale) or "0", ("decimal", 38, scale)) == Decimal("9" * (38 - scale) or "0")
+
+
+def test_a_decimal_may_have_all_its_digits_behind_the_point() -> None:
+    assert one("0.25", ("decimal", 38, 38)) == Decimal("0.25")
+    assert one("1", ("decimal", 38, 38)) == "wrong_type"
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us"])
 def test_the_least_number_of_64_bits_is_no_time(unit: str) -> None:
     assert one(str(-(2**63)), "timestamp", timestamp_unit=unit) == "wrong_type"
