@@ -147,7 +147,7 @@ def test_what_a_python_worker_raised_is_the_first_line() -> None:
 
 
 SYSTEMS = [
-    "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker: 3.10, driver: 3.11.",
+    "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Worker: 3.10, driver: 3.11.",
     "pyarrow.lib.ArrowMemoryError: malloc of size 67108864 failed",
     "OSError: [Errno 5] Input/output error",
     "RuntimeError: can't start new thread",
