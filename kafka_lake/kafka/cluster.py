@@ -184,7 +184,9 @@ class KafkaCluster:
         return f"user {user}" if user else "this client"
 
     def _text(self, error: ClientError) -> str:
-        text = re.sub(r" \(after \d+ms in state \w+\)|^\S+/bootstrap: ", "", error.str()).rstrip(".")
+        text = re.sub(
+            r" \(after \d+ms in state \w+(?:, \d+ identical error\(s\) suppressed)?\)|^\S+/bootstrap: ", "", error.str()
+        ).rstrip(".")
         for name, value in self.properties.items():
             if value and _SECRET.search(name):
                 text = text.replace(value, "***")

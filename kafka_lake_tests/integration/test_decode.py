@@ -351,7 +351,7 @@ def test_errors_that_can_not_be_told_are_refused(topic: TopicTable, ddl: str, ma
 
 
 # Met in test_formats and test_fuzz.
-OF_OTHER_FORMATS = {"not_text", "no_schema_id", "unknown_schema", "malformed", "bad_key", "too_deep"}
+OF_OTHER_FORMATS = {"not_text", "no_schema_id", "unknown_schema", "malformed", "bad_key", "too_deep", "undecodable"}
 
 
 def test_each_class_has_a_meaning(records: Records) -> None:

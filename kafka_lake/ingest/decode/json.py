@@ -119,8 +119,7 @@ def _decoded(records: DataFrame, target: Target, work: Mapping[str, Any]) -> Dat
     text = T.StringType()
     fields = [
         *records.schema.fields,
-        # A table with no column yet has no struct that Spark could hold.
-        T.StructField(DECODED, _travelling(nullable_all(target.columns)) if target.columns.fields else text),
+        T.StructField(DECODED, _travelling(nullable_all(target.columns))),
         *(T.StructField(name, text) for name in (ERROR_CLASS, ERROR_MESSAGE, OBSERVED)),
     ]
     given = records
