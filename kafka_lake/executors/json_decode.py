@@ -3,7 +3,7 @@
 The two agree on every record that the first takes; what it can't take is set apart, and only that is looked at alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,7 +165,7 @@ class JsonDecoder:
                 node = node.setdefault("in", {}).setdefault(step, {})
             node.setdefault("new", {})[name] = kind
             below = ".".join((*path, name))
-            empty |= {below if not inner else f"{below}.{inner}" for inner in _empty(kind)}
+            empty |= {below if not inner else f"{below}.{inner}" for inner in empty_fields(kind)}
         cut: dict[str, int] = {}
         for path in notes.cut:
             cut[".".join(path)] = cut.get(".".join(path), 0) + 1
@@ -217,10 +217,6 @@ class JsonDecoder:
         first, first_at = self._built(rows[:half], good[:half], errors)
         second, second_at = self._built(rows[half:], good[half:], errors)
         return pa.concat_arrays([first, second]), np.concatenate([first_at, second_at])
-
-
-def _empty(kind: Kind) -> Iterator[str]:
-    return empty_fields(kind)
 
 
 def _in_order(
