@@ -261,7 +261,7 @@ class Run:
             then = f"Trying {self._search.limit} of them."
             if plan.records_at_most == 1:
                 # What passes gets some time to do so.
-                self._pause(_LONGEST_WAIT_SECONDS)
+                self._pause(min(self.systems.retry.max_seconds, _LONGEST_WAIT_SECONDS))
         else:
             then = "It becomes a dead letter of class undecodable."
         self.say(f"{where} makes its batch fail: {message} {then}")
