@@ -1,7 +1,7 @@
 """One commit, the seven steps in a row: plan, read, decode and stage, audit, publish, report; and a run of them.
 
 Exactly once rests on three things alone: the plan begins at the position of the very head that the branch starts from,
-the position is part of the snapshot that holds the rows, and a fast-forward is refused if the head has moved.
+the position is part of the snapshot that holds the rows, and publication is refused if the head has moved.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Publish: dead letters first, the primary last, each by a fast-forward that somebody else's commit refuses."""
+"""Publish: dead letters first, the primary last, each by a compare-and-set that somebody else's commit refuses."""
 
 import time
 from collections.abc import Callable

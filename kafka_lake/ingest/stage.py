@@ -1,5 +1,6 @@
 """Stage: one Iceberg write per table to a branch made at the head of `main`; the position rides in its summary."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -36,7 +37,7 @@ from kafka_lake.ingest.settle import STAGED_WITH, UNSETTLED, at_version, without
 from kafka_lake.ingest.shape import shaped
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.ingest.variant_table import create_variant_table, has_variant
+from kafka_lake.ingest.variant_table import append_nothing, create_variant_table, has_variant
 from kafka_lake.ingest.wanted import Wanted, refuse, wanted
 from kafka_lake.kafka.offsets import OffsetRange, Position, losses_to_json
 from kafka_lake.lake.branches import StagingBranch, branch_name
@@ -55,6 +56,8 @@ from kafka_lake.lake.positions import (
 from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables import apply_changes, ensure_table, evolve_layout, schema_of
 from kafka_lake.spark.resource import PARALLELISM
+
+log = logging.getLogger(__name__)
 
 _ROWS_WORTH_A_TASK = 250_000
 _ROWS_WORTH_A_FILE = 1_000_000
@@ -208,6 +211,7 @@ def create_table(spec: TopicTable, systems: Systems, records: DataFrame, undecod
         spec.properties,
         _sources(spec, want),
         spec.renames,
+        lambda: append_nothing(systems, spec.identifier),
     )
 
 
@@ -576,6 +580,8 @@ class _Batch:
             arrow = by_arrow(self.spec, spark, self.records, self.decoder, self.target, self.state, self.plan, tasks)
             if arrow is not None:
                 return self._append_files(branch, arrow, undo)
+        else:
+            log.info("Topic %s: Spark writes these rows: %s.", self.spec.topic, doubt)
         rows, counted, decoded = self._decoded()
         return self._append_rows(branch, rows, tasks), counted(), decoded
 

@@ -36,7 +36,13 @@ def create_variant_table(spec: TopicTable, systems: Systems, columns: T.StructTy
         spark.sql(f"ALTER TABLE {name} WRITE LOCALLY ORDERED BY {order}")
     table = systems.catalog.table(spec.identifier)
     if table is not None and table.current_snapshot() is None:
-        spark.table(name).limit(0).writeTo(name).append()
+        append_nothing(systems, spec.identifier)
+
+
+def append_nothing(systems: Systems, identifier: tuple[str, str]) -> None:
+    """Give a table its first snapshot, by Spark, which writes what PyIceberg can't."""
+    name = systems.catalog.spark_name(identifier)
+    systems.spark().table(name).limit(0).writeTo(name).append()
 
 
 def _partition(text: str) -> str:

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.errors import PublishRefusedError
-from kafka_lake.lake.catalog import LakeCatalog, literal, quoted
+from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import ancestors, head_of
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,6 @@ class StagingBranch:
         self.identifier = identifier
         self.name = name
         self.head = head
-        self._table = catalog.spark_name(identifier)
 
     @property
     def write_name(self) -> str:
@@ -90,9 +89,21 @@ class StagingBranch:
         return self._catalog.spark_name(self.identifier, self.name)
 
     def create(self) -> None:
-        """Create the branch at the head. A branch of that name must not exist."""
-        statement = f"ALTER TABLE {self._table} CREATE BRANCH {quoted(self.name)} AS OF VERSION {self.head}"
-        _patiently(lambda: self._spark.sql(statement))
+        """Create the branch at the head. A branch of that name must not exist.
+
+        Raises:
+            PublishRefusedError: If the table is gone.
+        """
+        _patiently(self._create)
+
+    def _create(self) -> None:
+        table = self._catalog.table(self.identifier)
+        if table is None:
+            raise PublishRefusedError(f"Table {'.'.join(self.identifier)} is gone.")
+        if head_of(table, self.name) == self.head:
+            # An attempt before this one got no answer.
+            return
+        table.manage_snapshots().create_branch(self.head, self.name).commit()
 
     def staged_snapshot(self) -> int | None:
         """Return the snapshot that the branch points to, None if the branch or the table is gone."""
@@ -145,10 +156,11 @@ class StagingBranch:
         return snapshot
 
     def publish(self, staged: int) -> None:
-        """Move ``main`` to the staged snapshot, if and only if ``main`` is still at the head the branch began from.
+        """Move ``main`` to the staged snapshot and drop the branch, in one commit.
 
-        Iceberg's ``fast_forward`` demands that main's snapshot is an ancestor of the branch's, and its commit demands
-        that main has not moved since that was looked at. If the catalog's answer is lost, the table itself tells
+        The commit asserts what both refs point to (``assert-ref-snapshot-id`` of Iceberg's REST specification, which
+        PyIceberg holds itself to with all catalogs): ``main`` at the head that the branch began from, neither ahead of
+        it nor rolled back, and the branch at what was audited. If the catalog's answer is lost, the table itself tells
         whether the commit happened.
 
         Args:
@@ -157,41 +169,40 @@ class StagingBranch:
         Raises:
             PublishRefusedError: If ``main`` moved meanwhile, or the branch isn't what was audited.
         """
-        found = self.staged_snapshot()
-        if found != staged:
-            raise PublishRefusedError(
-                f"Table {'.'.join(self.identifier)}: branch {self.name} holds snapshot {found}, "
-                f"not the audited {staged}."
-            )
-        _patiently(lambda: self._fast_forward(staged))
+        _patiently(lambda: self._publish(staged))
 
-    def _fast_forward(self, staged: int) -> None:
+    def _publish(self, staged: int) -> None:
         try:
-            self._spark.sql(
-                self._catalog.call("fast_forward", self.identifier, branch="'main'", to=literal(self.name))
-            ).collect()
-        except Exception as error:
-            if self._is_published(staged):
-                log.warning("The catalog's answer was lost, but snapshot %s is published.", staged)
-                return
-            if self._main_head() == self.head:
+            self._move_main(staged)
+        except Exception:
+            # Refused, or unknown: the table tells. Another attempt asserts the same as this one.
+            if not self._is_published(staged):
                 raise
-            raise PublishRefusedError(
-                f"Table {'.'.join(self.identifier)}: main moved from snapshot {self.head} to {self._main_head()} "
-                "meanwhile."
-            ) from error
+            log.warning("The catalog's answer was lost, but snapshot %s is published.", staged)
 
-    def _main_head(self) -> int | None:
-        table = self._catalog.table(self.identifier)
-        return head_of(table) if table else None
+    def _move_main(self, staged: int) -> None:
+        name, table = ".".join(self.identifier), self._catalog.table(self.identifier)
+        main = table.metadata.refs.get("main") if table else None
+        if table is None or main is None or main.snapshot_id != self.head:
+            found = main.snapshot_id if main else None
+            raise PublishRefusedError(f"Table {name}: main moved from snapshot {self.head} to {found} meanwhile.")
+        if (found := head_of(table, self.name)) != staged:
+            raise PublishRefusedError(
+                f"Table {name}: branch {self.name} holds snapshot {found}, not the audited {staged}."
+            )
+        retention = (main.max_ref_age_ms, main.max_snapshot_age_ms, main.min_snapshots_to_keep)
+        # What has just been looked at is what PyIceberg asserts.
+        table.manage_snapshots().create_branch(staged, "main", *retention).remove_branch(self.name).commit()
 
     def _is_published(self, staged: int) -> bool:
         table = self._catalog.table(self.identifier)
         return table is not None and any(s.snapshot_id == staged for s in ancestors(table, head_of(table)))
 
     def drop(self) -> None:
-        """Drop the branch after publication. What it pointed to stays with ``main``."""
-        self._spark.sql(f"ALTER TABLE {self._table} DROP BRANCH IF EXISTS {quoted(self.name)}")
+        """Drop the branch, if it is there. What ``main`` has of what it pointed to stays."""
+        table = self._catalog.table(self.identifier)
+        if table is not None and self.name in table.metadata.refs:
+            table.manage_snapshots().remove_branch(self.name).commit()
 
     def discard(self) -> None:
         """Drop the branch and expire what was staged on it, files included, unless that is part of ``main``.

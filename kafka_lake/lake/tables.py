@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -105,6 +105,7 @@ def ensure_table(
     properties: Mapping[str, str] | None = None,
     sources: Mapping[str, str] | None = None,
     renames: Mapping[str, str] | None = None,
+    begin: Callable[[], object] | None = None,
 ) -> Table:
     """Return the table, created if there is none, with a snapshot on ``main`` for branches to start from.
 
@@ -117,6 +118,7 @@ def ensure_table(
         properties: Table properties that win over ours, if it must be created.
         sources: Which fields feed its columns, if it must be created; `apply_changes` says more.
         renames: The topic's, by which ``partition_by`` and ``sort_by`` may name columns as they were.
+        begin: Appends nothing to a table of format version 3, of which PyIceberg can't write snapshots.
 
     Raises:
         ConfigurationError: If a transform or sort names a column that the schema lacks, or doesn't go with its type.
@@ -141,7 +143,10 @@ def ensure_table(
             table = catalog.pyiceberg.load_table(identifier)
     if table.current_snapshot() is None:
         # Two runs may both do this: an empty append changes nothing and carries no position.
-        table.append(table.schema().as_arrow().empty_table())
+        if table.format_version > 2 and begin is not None:
+            begin()
+        else:
+            table.append(table.schema().as_arrow().empty_table())
         table.refresh()
     return table
 

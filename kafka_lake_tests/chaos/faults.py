@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from kafka_lake.lake.positions import ancestors, head_of
 from kafka_lake_tests.chaos.proxies import FAIL, LOSE, SLOW, Fault
 from kafka_lake_tests.chaos.traffic import MOST_PARTITIONS, Topic
 from kafka_lake_tests.chaos.world import Run, World, wait_for
@@ -78,6 +79,7 @@ class Chaos:
             "catalog fails": self.catalog_fails,
             "catalog slow": self.catalog_slow,
             "maintenance": self.maintenance,
+            "rollback": self.roll_back,
             "kill engine": self.kill_engine,
             "network cut": lambda: self.network("cut"),
             "network stalled": lambda: self.network("stall"),
@@ -217,6 +219,26 @@ class Chaos:
                     self.world.say(f"  maintenance lost: {str(error).splitlines()[0][:120]}")
         finally:
             spark.stop()
+        self._finish(run)
+
+    def roll_back(self) -> None:
+        """Set a table back by one commit, as a stranger would, while a run is between its plan and its publication."""
+        topic = self._topic()
+        # There must be something to go back to.
+        self._finish(self._start(topic))
+        self.world.traffic.burst(topic)
+        step = self.chance.choice(_BEFORE_PUBLICATION)
+        run = self._start(topic, stop_at=step)
+        wait_for(lambda: run.halted() or not run.alive(), _STARTUP, f"run {run.run_id} to halt at {step}")
+        table = self.world.catalog().table(topic.spec.identifier)
+        assert table is not None
+        # Not to where main never was: the middle of a replacement.
+        was = {entry.snapshot_id for entry in table.history()}
+        history = [s.snapshot_id for s in ancestors(table, head_of(table)) if s.snapshot_id in was]
+        if len(history) > 1:
+            table.manage_snapshots().rollback_to_snapshot(history[1]).commit()
+            self.world.rolled_away.setdefault(topic.name, set()).add(history[0])
+        self.world.resume(run)
         self._finish(run)
 
     def kill_engine(self) -> None:

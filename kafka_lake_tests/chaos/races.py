@@ -1,7 +1,8 @@
 """Races between runs for one table: of all that stage from the same head, exactly one is published.
 
-``python -m kafka_lake_tests.chaos.races --races 1000`` races at the protocol's level, with real branches, a real REST
-catalog and real fast-forwards, and then lets some whole runs race, from topic to table.
+``python -m kafka_lake_tests.chaos.races --races 1000`` races at the protocol's level, with real branches and a real
+REST catalog, and then lets some whole runs race, from topic to table. In every third race somebody rolls the table back
+in the same moment, and wins alone or not at all.
 """
 
 import argparse
@@ -13,10 +14,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +26,7 @@ from typing import Any, Self
 import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyiceberg.exceptions import CommitFailedException
 from pyspark.sql import SparkSession
 
 from kafka_lake.demo.broker import EmbeddedBroker
@@ -37,7 +40,7 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Position, TopicIdentity
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import POSITION, read_state, row_count
+from kafka_lake.lake.positions import POSITION, ancestors, read_state, row_count
 from kafka_lake.spark.connect import ConnectServer
 from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.resource import local_conf
@@ -48,6 +51,7 @@ _RACES_PER_TABLE = 50
 _SCHEMA = pa.schema([pa.field("race", pa.int64()), pa.field("contender", pa.int64())])
 _WHO = TopicIdentity("cluster", "topic-id", "topic")
 _SECONDS = 120.0
+_ROLLBACK_EVERY = 3
 
 
 @dataclass
@@ -57,6 +61,7 @@ class Score:
     Args:
         races: How many there were at the protocol's level.
         wins: By contender.
+        rollbacks: Races that were won by who rolled the table back.
         refusals: Publications that were refused.
         ingests: Races of whole runs.
         seconds: How long the protocol's races took.
@@ -65,6 +70,7 @@ class Score:
 
     races: int = 0
     wins: Counter[int] = field(default_factory=Counter)
+    rollbacks: int = 0
     refusals: int = 0
     ingests: int = 0
     seconds: float = 0.0
@@ -108,17 +114,18 @@ class Arena:
     ) -> None:
         self._stack.close()
 
-    def together(self, act: Callable[[int], Any]) -> list[Any]:
+    def together(self, act: Callable[[int], Any], besides: Sequence[Callable[[], Any]] = ()) -> list[Any]:
         """Let every contender act at once; return what each returns, or the exception it ends with."""
 
-        def guarded(number: int) -> Any:
+        def guarded(each: Callable[[], Any]) -> Any:
             try:
-                return act(number)
+                return each()
             except Exception as error:
                 return error
 
-        with ThreadPoolExecutor(self.contenders) as pool:
-            return list(pool.map(guarded, range(self.contenders)))
+        everybody = [*(partial(act, number) for number in range(self.contenders)), *besides]
+        with ThreadPoolExecutor(len(everybody)) as pool:
+            return list(pool.map(guarded, everybody))
 
 
 def race_protocol(arena: Arena, races: int, score: Score, say: Callable[[str], None]) -> None:
@@ -133,8 +140,12 @@ def race_protocol(arena: Arena, races: int, score: Score, say: Callable[[str], N
             table = catalogs[0].pyiceberg.create_table(identifier, _SCHEMA)
             table.append(_SCHEMA.empty_table(), {POSITION: Position(_WHO, {0: 0}).to_json()})
             winners = []
-        winner = _race(arena, catalogs, identifier, race, score)
-        winners += [(race, winner)] if winner is not None else []
+        back = bool(winners) and race % _ROLLBACK_EVERY == 0
+        winner = _race(arena, catalogs, identifier, race, score, back)
+        if winner == arena.contenders:
+            winners.pop()
+        elif winner is not None:
+            winners.append((race, winner))
         last = race % _RACES_PER_TABLE == _RACES_PER_TABLE - 1 or race == races - 1
         if last:
             _compare(arena.catalog(), identifier, winners, score)
@@ -145,26 +156,25 @@ def race_protocol(arena: Arena, races: int, score: Score, say: Callable[[str], N
 
 
 def _race(
-    arena: Arena, catalogs: list[LakeCatalog], identifier: tuple[str, str], race: int, score: Score
+    arena: Arena, catalogs: list[LakeCatalog], identifier: tuple[str, str], race: int, score: Score, back: bool
 ) -> int | None:
+    """Race once, and return who won: a contender, or as one more than these who rolled the table back."""
     table = catalogs[0].table(identifier)
     assert table is not None
     before = read_state(table)
     assert before.head is not None
     assert before.position is not None
     begin = before.position.offsets[0]
-    start, turns = threading.Barrier(arena.contenders), threading.Lock()
+    head = before.head
+    behind = next(s.parent_snapshot_id for s in ancestors(before.table, head))
+    start = threading.Barrier(arena.contenders + back)
     branches: dict[int, tuple[StagingBranch, int]] = {}
 
     def contend(number: int) -> None:
-        head = before.head
-        assert head is not None
         name = branch_name(f"race-{race}-{number}", head)
         branch = StagingBranch(arena.sessions[number], catalogs[number], identifier, name, head)
         try:
-            with turns:
-                # The race is for main; Iceberg doesn't try again to make a branch while another is being made.
-                branch.create()
+            branch.create()
             mine = catalogs[number].table(identifier)
             assert mine is not None
             row = pa.table({"race": [race], "contender": [number]}, _SCHEMA)
@@ -178,15 +188,27 @@ def _race(
             start.wait(_SECONDS)
         branch.publish(staged)
 
-    outcomes = arena.together(contend)
+    def roll_back() -> None:
+        theirs = arena.catalog().table(identifier)
+        assert theirs is not None
+        assert behind is not None
+        change = theirs.manage_snapshots().rollback_to_snapshot(behind)
+        start.wait(_SECONDS)
+        change.commit()
+
+    outcomes = arena.together(contend, [roll_back] if back else [])
     won = [number for number, outcome in enumerate(outcomes) if outcome is None]
-    refused = [outcome for outcome in outcomes if isinstance(outcome, PublishRefusedError)]
-    score.wins.update(won)
+    refused = [outcome for outcome in outcomes if isinstance(outcome, PublishRefusedError | CommitFailedException)]
+    score.wins.update(number for number in won if number < arena.contenders)
+    score.rollbacks += won == [arena.contenders]
     score.refusals += len(refused)
-    if len(won) != 1 or len(won) + len(refused) != arena.contenders:
+    if len(won) != 1 or len(won) + len(refused) != len(outcomes):
         score.problems.append(f"race {race}: contenders {won} won, the outcomes are {outcomes}")
     after = read_state(table.refresh())
-    if len(won) == 1:
+    if won == [arena.contenders]:
+        if after.head != behind:
+            score.problems.append(f"race {race}: main was rolled back to {behind}, and is {after.head}")
+    elif len(won) == 1:
         _, staged = branches[won[0]]
         carried = after.position.offsets if after.position else None
         if after.head != staged or carried != {0: begin + 1 + won[0]}:
@@ -283,7 +305,7 @@ def main() -> None:
         score = run_races(folder, options.races, options.ingests, options.contenders, _say)
     _say(
         f"{score.races} races of {options.contenders} in {score.seconds:.0f} s, wins {dict(score.wins)}, "
-        f"{score.refusals} refused; {score.ingests} races of whole runs"
+        f"{score.rollbacks} won by a rollback, {score.refusals} refused; {score.ingests} races of whole runs"
     )
     for problem in score.problems:
         _say(f"WRONG: {problem}")

@@ -1,7 +1,6 @@
 """Ways to break the protocol on purpose, so that the chaos proves that it can fail."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from kafka_lake.lake.branches import StagingBranch
@@ -17,7 +16,7 @@ def no_ancestor_check() -> None:
     def main_head(self: Any) -> int | None:
         return head_of(self._catalog.table(self.identifier))
 
-    StagingBranch.write_name = property(lambda self: self._table)  # type: ignore[assignment,method-assign]
+    StagingBranch.write_name = property(lambda self: self._catalog.spark_name(self.identifier))  # type: ignore[assignment,method-assign]
     StagingBranch.staged_snapshot = main_head  # type: ignore[method-assign]
     for name in ("create", "publish", "drop", "discard"):
         setattr(StagingBranch, name, nothing)
@@ -39,22 +38,20 @@ def retry_publish() -> None:
     """After a publication without an answer, stage the same rows again at the new head and publish them."""
 
     def publish(self: Any, staged: int) -> None:
-        forward = partial(self._catalog.call, "fast_forward", self.identifier, branch="'main'")
         try:
-            self._spark.sql(forward(to=f"'{self.name}'")).collect()
+            self._move_main(staged)
         except Exception:
-            carried = self._catalog.table(self.identifier).metadata.snapshot_by_id(staged)
-            position = carried.summary.additional_properties[POSITION]
+            table = self._catalog.table(self.identifier)
+            position = table.metadata.snapshot_by_id(staged).summary.additional_properties[POSITION]
             rows = (
                 self._spark.read.option("start-snapshot-id", str(self.head))
                 .option("end-snapshot-id", str(staged))
-                .table(self._table)
+                .table(self._catalog.spark_name(self.identifier))
             )
-            again = StagingBranch(self._spark, self._catalog, self.identifier, f"{self.name}_again", self._main_head())
+            again = StagingBranch(self._spark, self._catalog, self.identifier, f"{self.name}_again", head_of(table))
             again.create()
             rows.writeTo(again.write_name).option(f"snapshot-property.{POSITION}", position).append()
-            self._spark.sql(forward(to=f"'{again.name}'")).collect()
-            again.drop()
+            again._move_main(again.staged_snapshot())
 
     StagingBranch.publish = publish  # type: ignore[method-assign]
 

@@ -15,7 +15,7 @@ from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import read_state
+from kafka_lake.lake.positions import ancestors, head_of, read_state
 from kafka_lake_tests.chaos.traffic import Fate, Sent, Topic, consumed
 from kafka_lake_tests.chaos.world import World
 
@@ -101,6 +101,9 @@ def _verify_topic(world: World, topic: Topic, verdict: Verdict) -> None:
     position = read_state(table).position
     if position is None or dict(position.offsets) != dict(now.end):
         say(f"position {position.offsets if position else None} isn't the end {dict(now.end)}")
+    history = {snapshot.snapshot_id for snapshot in ancestors(table, head_of(table))}
+    for each in sorted(world.rolled_away.get(topic.name, set()) & history):
+        say(f"snapshot {each} was rolled back and is in main again")
     for finding in examine(topic.spec, catalog, world.cluster()):
         for problem in finding.problems:
             say(f"check {finding.check}: {problem}")

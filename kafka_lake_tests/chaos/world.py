@@ -114,6 +114,9 @@ class World:
         seed: Of the records.
         sabotage: How each run breaks the protocol; None for not at all.
         say: Called with a line of progress.
+
+    Attributes:
+        rolled_away: Snapshots that were taken from ``main`` by a rollback, by topic.
     """
 
     def __init__(self, folder: Path, brokers: int, seed: int, sabotage: str | None, say: Callable[[str], None]) -> None:
@@ -126,6 +129,7 @@ class World:
         self.connect: ConnectServer
         self.traffic: Traffic
         self.runs: list[Run] = []
+        self.rolled_away: dict[str, set[int]] = {}
         self.seed = seed
         self._stack = ExitStack()
 

@@ -124,6 +124,31 @@ def test_rows_that_are_rolled_back_are_read_again_exactly_once(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.parametrize("at", ["planned", "primary staged", "audited"])
+def test_a_rollback_during_a_run_stays(
+    at: str, new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+) -> None:
+    topic = new_topic()
+    spec, see = topic.spec(), view(topic.spec())
+    topic.send_ids([0])
+    ingest(spec, systems(), "run-1")
+    good = head_of(see.table)
+    topic.send_ids([1])
+    ingest(spec, systems(), "run-2")
+    bad = head_of(see.table)
+    topic.send_ids([2])
+
+    def roll_back(step: str) -> None:
+        if step == at and head_of(see.table) == bad:
+            sql(see.call("rollback_to_snapshot", snapshot_id=f"{good}"))
+
+    report = ingest(spec, systems(), "run-3", on_step=roll_back)
+    assert report.total("records") == 2
+    assert bad not in {snapshot.snapshot_id for snapshot in ancestors(see.table, head_of(see.table))}
+    see.assert_exactly_once(topic.ledger)
+    see.assert_no_branches()
+
+
 def test_a_table_that_was_dropped_is_filled_anew(
     new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
 ) -> None:

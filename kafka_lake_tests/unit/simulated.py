@@ -10,7 +10,7 @@ answer is lost, another whole run comes between, Kafka deletes records, somebody
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ STEPS = (
     "planned", "table created", "primary staged", "dead letters staged", "audited", "dead letters published",
     "primary published", "letters settled", "settled letters published",
 )  # fmt: skip
-OPERATIONS = ("create branch", "commit", "fast-forward", "drop branch", "expire", "create table")
+OPERATIONS = ("create branch", "commit", "publish", "drop branch", "expire", "create table")
 PLACES = (*STEPS, *(f"{when} {what}" for what in OPERATIONS for when in ("before", "after")), "watermarks", "load")
 
 
@@ -115,6 +115,16 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class Ref:
+    """What a branch points to."""
+
+    snapshot_id: int
+    max_ref_age_ms: None = None
+    max_snapshot_age_ms: None = None
+    min_snapshots_to_keep: None = None
+
+
+@dataclass(frozen=True)
 class Metadata:
     """One version of a table's metadata; a commit makes another."""
 
@@ -137,9 +147,14 @@ SCHEMA = Schema(NestedField(1, "_kafka", StructType(*_ORIGIN)))
 class View:
     """A table as loaded at some moment."""
 
+    process: "Process"
+
     def __init__(self, identifier: tuple[str, str], load: Callable[[], Metadata | None]) -> None:
         self._identifier, self.load = identifier, load
         self.metadata: Metadata = load() or Metadata({}, {})
+
+    def manage_snapshots(self) -> "RefChanges":
+        return RefChanges(self.process, self._identifier, self.metadata)
 
     @property
     def properties(self) -> dict[str, str]:
@@ -165,6 +180,31 @@ class View:
         return snapshot.content if snapshot else ()
 
 
+class RefChanges:
+    """PyIceberg's changes of refs: one commit, which asserts what each of them was when the table was loaded."""
+
+    def __init__(self, process: "Process", identifier: tuple[str, str], loaded: Metadata) -> None:
+        self._process, self._identifier, self._loaded = process, identifier, loaded
+        self._wanted: dict[str, int | None] = {}
+
+    def create_branch(self, snapshot: int, name: str, *_: int | None) -> "RefChanges":
+        self._wanted[name] = snapshot
+        return self
+
+    def remove_branch(self, name: str) -> "RefChanges":
+        self._wanted[name] = None
+        return self
+
+    def commit(self) -> None:
+        if "main" in self._wanted:
+            what = "publish"
+        else:
+            what = "drop branch" if None in self._wanted.values() else "create branch"
+        refs = self._loaded.refs
+        expected = {name: refs[name].snapshot_id if name in refs else None for name in self._wanted}
+        self._process.change_refs(what, self._identifier, expected, self._wanted)
+
+
 class World:
     """The log and the catalog that all processes share, and what must hold of them at every moment."""
 
@@ -176,6 +216,7 @@ class World:
         self.losses: set[tuple[int, int, int]] = set()
         self.unknowable: dict[int, int] = {}
         self.heads: set[int | None] = set()
+        self.rolled_away: set[int] = set()
         self.rolling_back = False
         self.late: list[list[Any]] = []
         self.violations: list[str] = []
@@ -244,12 +285,18 @@ class World:
         refs = {key: value for key, value in metadata.refs.items() if key != name}
         self._replace(identifier, refs | ({} if snapshot is None else {name: snapshot}), metadata.by_id)
 
-    def fast_forward(self, identifier: tuple[str, str], to: int) -> None:
-        """Move ``main`` to a snapshot that follows it, and refuse any other."""
-        view = self.view(identifier)
-        if all(s.snapshot_id != head_of(view) for s in ancestors(view, to)):  # type: ignore[arg-type]
-            raise PySparkException("Cannot fast-forward: main is not an ancestor of the branch")
-        self.set_ref(identifier, "main", to)
+    def change_refs(
+        self, identifier: tuple[str, str], expected: dict[str, int | None], wanted: dict[str, int | None]
+    ) -> None:
+        """Let refs point elsewhere, or remove those that shall be None, if each is what was expected."""
+        metadata = self.tables[identifier]
+        found = {name: getattr(metadata.refs.get(name), "snapshot_id", None) for name in expected}
+        if found != expected:
+            raise CommitFailedException(f"Requirement failed: expected {expected}, found {found}")
+        if unknown := {each for each in wanted.values() if each is not None} - set(metadata.by_id):
+            raise ValueError(f"Cannot set a ref to unknown snapshot {unknown}")
+        refs = {name: ref for name, ref in metadata.refs.items() if name not in wanted}
+        self._replace(identifier, refs | {k: v for k, v in wanted.items() if v is not None}, metadata.by_id)
 
     def remove(self, identifier: tuple[str, str], snapshots: set[int]) -> None:
         metadata = self.tables[identifier]
@@ -258,13 +305,25 @@ class World:
         left = {key: value for key, value in metadata.by_id.items() if key not in snapshots}
         self._replace(identifier, metadata.refs, left)
 
+    def expire_staged(self, identifier: tuple[str, str], snapshots: set[int], has_age: bool) -> None:
+        """Expire snapshots by their ids; without an age, all that no ref needs go too, as old as everything is here."""
+        view = self.view(identifier)
+        history = {s.snapshot_id for s in ancestors(view, head_of(view))}  # type: ignore[arg-type]
+        if not has_age:
+            snapshots = snapshots | (set(view.metadata.by_id) - {r.snapshot_id for r in view.metadata.refs.values()})
+        self.violations += [f"a run has expired snapshot {each} of main" for each in sorted(snapshots & history)]
+        self.remove(identifier, snapshots)
+
     def _replace(self, identifier: tuple[str, str], refs: dict[str, Any], by_id: dict[int, Snapshot]) -> None:
         before = self.view(identifier)
-        refs = {k: v if isinstance(v, SimpleNamespace) else SimpleNamespace(snapshot_id=v) for k, v in refs.items()}
+        refs = {k: Ref(v) if isinstance(v, int) else v for k, v in refs.items()}
         self.tables[identifier] = Metadata(refs, by_id)
         if head_of(self.view(identifier)) != head_of(before):  # type: ignore[arg-type]
             if identifier == TABLE:
-                self.heads.add(head_of(self.view(TABLE)))  # type: ignore[arg-type]
+                now = self.view(TABLE)
+                self.heads.add(head_of(now))  # type: ignore[arg-type]
+                back = self.rolled_away & {s.snapshot_id for s in ancestors(now, head_of(now))}  # type: ignore[arg-type]
+                self.violations += [f"snapshot {each} was rolled back and is back" for each in sorted(back)]
                 self._note_losses(before)
                 if not self.rolling_back:
                     seen = {*self.view(TABLE).content(), *self.view(LETTERS).content()}
@@ -307,7 +366,12 @@ class World:
         history = [s.snapshot_id for s in ancestors(view, head_of(view)) if s.snapshot_id in self.heads]
         if history:
             self.rolling_back = True
-            self.set_ref(TABLE, "main", history[min(back, len(history) - 1)])
+            to = history[min(back, len(history) - 1)]
+            for each in ancestors(view, head_of(view)):  # type: ignore[arg-type]
+                if each.snapshot_id == to:
+                    break
+                self.rolled_away.add(each.snapshot_id)
+            self.set_ref(TABLE, "main", to)
             self.rolling_back = False
 
     def do(self, action: str, argument: Any) -> None:
@@ -465,7 +529,7 @@ class Process:
         self.fits = {"good", *world.mended}
         self.dead = False
         self.passed: Counter[str] = Counter()
-        self.forwarding: tuple[tuple[str, str], int, int] | None = None
+        self.publishing: tuple[tuple[str, str], dict[str, int | None], dict[str, int | None]] | None = None
 
     def systems(self) -> Systems:
         cluster: Any = SimpleNamespace(watermarks_of=self._watermarks, commit_group=pipeline.ignore)
@@ -495,17 +559,26 @@ class Process:
             self.world.told[event.action] += 1
             raise CommitStateUnknownException(event.place)
         if event.action == "linger":
-            # The request of a fast-forward is on its way for a while, and its sender gives up meanwhile.
-            if self.forwarding:
+            # The request of a publication is on its way for a while, and its sender gives up meanwhile.
+            if self.publishing:
                 self.world.told[event.action] += 1
-                self.world.late.append([event.argument, lambda now=self.forwarding: self._arrive(*now)])
+                self.world.late.append([event.argument, lambda now=self.publishing: self._arrive(*now)])
             raise CommitStateUnknownException(event.place)
         self.world.do(event.action, event.argument)
 
-    def _arrive(self, identifier: tuple[str, str], head: int, to: int) -> None:
-        view = self.world.view(identifier)
-        if head_of(view) == head and to in view.metadata.by_id:  # type: ignore[arg-type]
-            self.world.fast_forward(identifier, to)
+    def _arrive(
+        self, identifier: tuple[str, str], expected: dict[str, int | None], wanted: dict[str, int | None]
+    ) -> None:
+        with suppress(CommitFailedException, ValueError):
+            self.world.change_refs(identifier, expected, wanted)
+
+    def change_refs(
+        self, what: str, identifier: tuple[str, str], expected: dict[str, int | None], wanted: dict[str, int | None]
+    ) -> None:
+        self.publishing = (identifier, expected, wanted) if what == "publish" else None
+        with self.operation(what):
+            self.world.change_refs(identifier, expected, wanted)
+        self.publishing = None
 
     def _watermarks(self, _: str) -> Watermarks:
         self.pass_by("watermarks")
@@ -535,7 +608,7 @@ class SimulatedCatalog(LakeCatalog):
         if load() is None:
             return None
         view = world.view(identifier)
-        view.load = load
+        view.load, view.process = load, self._process
         return view
 
     def ensure_table(self, identifier: tuple[str, str]) -> Any:
@@ -556,11 +629,9 @@ class SimulatedCatalog(LakeCatalog):
 
 _NAME = r"`lake`\.`(\w+)`\.`(\w+)`"
 _WRITE_NAME = re.compile(rf"{_NAME}\.`branch_(\w+)`")
-_CREATE = re.compile(rf"ALTER TABLE {_NAME} CREATE BRANCH `(\w+)` AS OF VERSION (\d+)")
-_DROP = re.compile(rf"ALTER TABLE {_NAME} DROP BRANCH IF EXISTS `(\w+)`")
 _CALL = r"CALL `lake`\.system"
-_FORWARD = re.compile(rf"{_CALL}\.fast_forward\(table => '{_NAME}', branch => 'main', to => '(\w+)'\)")
-_EXPIRE = re.compile(rf"{_CALL}\.expire_snapshots\(table => '{_NAME}', snapshot_ids => ARRAY\(([\d, ]+)\)\)")
+_AGE = r", older_than => TIMESTAMP '1970-01-01 00:00:00'"
+_EXPIRE = re.compile(rf"{_CALL}\.expire_snapshots\(table => '{_NAME}', snapshot_ids => ARRAY\(([\d, ]+)\)({_AGE})?\)")
 _SELECT = re.compile(rf"SELECT \* FROM {_NAME} VERSION AS OF (\d+)")
 _DELETE = re.compile(rf"DELETE FROM {_NAME}\.`branch_(\w+)` WHERE .*")
 _DELETED = re.compile(r"partition = (\d+) AND \S+offset >= (\d+) AND \S+offset < (\d+)")
@@ -577,8 +648,7 @@ class SimulatedSpark:
 
     def sql(self, text: str) -> Any:
         for pattern, action in (
-            (_CREATE, self._create), (_DROP, self._drop), (_FORWARD, self._forward), (_EXPIRE, self._expire),
-            (_SELECT, self._select), (_DELETE, self._delete),
+            (_EXPIRE, self._expire), (_SELECT, self._select), (_DELETE, self._delete),
         ):  # fmt: skip
             if found := pattern.fullmatch(text):
                 namespace, name, *rest = found.groups()
@@ -586,30 +656,9 @@ class SimulatedSpark:
                 return done if done is not None else SimpleNamespace(collect=list)
         raise NotImplementedError(text)
 
-    def _create(self, table: tuple[str, str], branch: str, head: str) -> None:
-        with self._process.operation("create branch"):
-            if int(head) not in self._world.tables[table].by_id:
-                raise PySparkException(f"Cannot set {branch} to unknown snapshot {head}")
-            self._world.set_ref(table, branch, int(head))
-
-    def _drop(self, table: tuple[str, str], branch: str) -> None:
-        with self._process.operation("drop branch"):
-            self._world.set_ref(table, branch, None)
-
-    def _forward(self, table: tuple[str, str], branch: str) -> None:
-        view = self._world.view(table)
-        tip, head = head_of(view, branch), head_of(view)  # type: ignore[arg-type]
-        self._process.forwarding = (table, head, tip) if head is not None and tip is not None else None
-        with self._process.operation("fast-forward"):
-            tip = head_of(self._world.view(table), branch)  # type: ignore[arg-type]
-            if tip is None:
-                raise PySparkException(f"Ref does not exist: {branch}")
-            self._world.fast_forward(table, tip)
-        self._process.forwarding = None
-
-    def _expire(self, table: tuple[str, str], snapshots: str) -> None:
+    def _expire(self, table: tuple[str, str], snapshots: str, age: str | None) -> None:
         with self._process.operation("expire"):
-            self._world.remove(table, {int(each) for each in snapshots.split(", ")})
+            self._world.expire_staged(table, {int(each) for each in snapshots.split(", ")}, age is not None)
 
     def _select(self, table: tuple[str, str], snapshot: str) -> "Frame":
         def rows() -> list[Record]:

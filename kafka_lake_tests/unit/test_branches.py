@@ -1,11 +1,13 @@
-"""Appending to a staging branch while others write to other branches of the table."""
+"""Staging branches while others write: appended to, published and dropped by PyIceberg alone."""
 
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
+from kafka_lake.errors import PublishRefusedError
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import head_of
@@ -30,7 +32,7 @@ def begun(catalog):
     table = catalog.pyiceberg.load_table(NAME)
     head = head_of(table)
     branch = StagingBranch(None, catalog, NAME, branch_name("run", head), head)
-    table.manage_snapshots().create_branch(head, branch.name).commit()
+    branch.create()
     return branch
 
 
@@ -66,3 +68,119 @@ def test_what_fails_otherwise_is_not_tried_again(catalog, monkeypatch):
     with pytest.raises(ConnectionError):
         branch.append([], {})
     assert len(attempts) == 1, "it may have happened all the same"
+
+
+def staged(catalog):
+    """Return a branch with a snapshot on it, and that snapshot."""
+    branch = begun(catalog)
+    branch.append([], {"by": "us"})
+    return branch, branch.staged_snapshot()
+
+
+def refs_of(catalog):
+    return {name: ref.snapshot_id for name, ref in catalog.table(NAME).metadata.refs.items()}
+
+
+def test_publication_moves_main_and_drops_the_branch(catalog):
+    branch, snapshot = staged(catalog)
+    catalog.table(NAME).manage_snapshots().create_branch(branch.head, "main", 3, 2, 1).commit()
+    branch.publish(snapshot)
+    assert refs_of(catalog) == {"main": snapshot}
+    main = catalog.table(NAME).metadata.refs["main"]
+    assert (main.max_ref_age_ms, main.max_snapshot_age_ms, main.min_snapshots_to_keep) == (3, 2, 1)
+
+
+@pytest.mark.parametrize("when", ["before", "in the same moment"])
+@pytest.mark.parametrize("back", [True, False])
+def test_whoever_moves_main_keeps_a_publication_out(back, when, catalog, monkeypatch):
+    table = catalog.table(NAME)
+    first = head_of(table)
+    table.append(ROWS)
+    branch, snapshot = staged(catalog)
+
+    def move() -> None:
+        table = catalog.pyiceberg.load_table(NAME)
+        if back:
+            # What `fast_forward` would undo: main is still an ancestor of what is staged.
+            table.manage_snapshots().rollback_to_snapshot(first).commit()
+        else:
+            table.append(ROWS)
+
+    commit = SqlCatalog.commit_table
+
+    def commit_too_late(self: SqlCatalog, *arguments: Any) -> Any:
+        monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+        move()
+        return commit(self, *arguments)
+
+    if when == "before":
+        move()
+    else:
+        monkeypatch.setattr(SqlCatalog, "commit_table", commit_too_late)
+    with pytest.raises(PublishRefusedError, match=rf"main moved from snapshot {branch.head} to \d+ meanwhile"):
+        branch.publish(snapshot)
+    assert (head_of(catalog.table(NAME)) == first) == back
+    assert branch.staged_snapshot() == snapshot
+
+
+def test_only_what_was_audited_is_published(catalog):
+    branch, audited = staged(catalog)
+    branch.append([], {"by": "another, after the audit"})
+    with pytest.raises(PublishRefusedError, match=f"not the audited {audited}"):
+        branch.publish(audited)
+    assert head_of(catalog.table(NAME)) == branch.head
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_answer_that_is_lost_is_looked_up(when, catalog, monkeypatch):
+    branch, snapshot = staged(catalog)
+    commit, attempts = SqlCatalog.commit_table, []
+
+    def lose(self: SqlCatalog, *arguments: Any) -> Any:
+        attempts.append(True)
+        if when == "before" and len(attempts) == 1:
+            raise CommitStateUnknownException
+        done = commit(self, *arguments)
+        if when == "after":
+            raise CommitStateUnknownException
+        return done
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", lose)
+    branch.publish(snapshot)
+    assert refs_of(catalog) == {"main": snapshot}
+    assert len(attempts) == (2 if when == "before" else 1)
+
+
+def test_a_publication_that_was_rolled_back_before_its_answer_came_is_not_repeated(catalog, monkeypatch):
+    branch, snapshot = staged(catalog)
+    commit = SqlCatalog.commit_table
+
+    def lose_and_roll_back(self: SqlCatalog, *arguments: Any) -> Any:
+        monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+        commit(self, *arguments)
+        catalog.table(NAME).manage_snapshots().rollback_to_snapshot(branch.head).commit()
+        raise CommitStateUnknownException
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", lose_and_roll_back)
+    with pytest.raises(PublishRefusedError):
+        branch.publish(snapshot)
+    assert refs_of(catalog) == {"main": branch.head}
+
+
+def test_branches_of_others_in_the_same_moment_are_no_reason_to_refuse(catalog, monkeypatch):
+    branch, snapshot = staged(catalog)
+    commit, others = SqlCatalog.commit_table, []
+
+    def commit_after_another(self: SqlCatalog, *arguments: Any) -> Any:
+        if len(others) < 2:
+            others.append(f"other_{len(others)}")
+            table = catalog.pyiceberg.load_table(NAME)
+            monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+            table.manage_snapshots().create_branch(branch.head, others[-1]).commit()
+            monkeypatch.setattr(SqlCatalog, "commit_table", commit_after_another)
+            raise CommitFailedException("Table has been updated by another process")
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_after_another)
+    branch.publish(snapshot)
+    assert refs_of(catalog) == {"main": snapshot, **dict.fromkeys(others, branch.head)}

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +21,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest import pipeline, stage
 from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import ancestors, head_of
 from kafka_lake_tests.unit.simulated import LETTERS, PLACES, POISON, STEPS, TABLE, Attempt, Event, World, simulate
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "0"))
@@ -62,8 +65,8 @@ def events(overtakers: st.SearchStrategy[Attempt] | None) -> st.SearchStrategy[E
         actions = misfortune | st.tuples(st.just("overtake"), overtakers) | interference
 
     def event(place: str, nth: int, action: tuple[str, object]) -> Event:
-        # Only a fast-forward lingers: what else arrives late goes to a branch that nobody looks at any more.
-        at = "before fast-forward" if action[0] == "linger" else place
+        # Only a publication lingers: what else arrives late goes to a branch that nobody looks at any more.
+        at = "before publish" if action[0] == "linger" else place
         return Event(at, nth * 4 if at == "load" else nth, *action)
 
     return st.builds(event, places, st.sampled_from([1, 1, 2, 3]), actions)
@@ -175,6 +178,11 @@ def overtaken_at(place: str, *first: tuple[str, Any], by: Attempt = NEXT, **sett
     return Attempt(events=tuple(Event(place, 1, *each) for each in happened), **settings)
 
 
+def rolled_back_at(place: str) -> Attempt:
+    """Return a run during which somebody sets the table back by one commit."""
+    return Attempt(events=(Event(place, 1, "roll back", 1),))
+
+
 def dying_at(place: str) -> Attempt:
     return Attempt(events=(Event(place, 1, "die"),))
 
@@ -217,8 +225,34 @@ def test_letters_are_delivered_from_a_table_whose_maker_died() -> None:
     assert world.run(Attempt("redeliver")) is not None
 
 
-def no_ancestor_check(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(World, "fast_forward", lambda world, table, to: world.set_ref(table, "main", to))
+def no_check(patch: pytest.MonkeyPatch) -> None:
+    """Move ``main``, whatever it is by then."""
+    publish_by(patch, lambda branch, staged, view: True)
+
+
+def ancestors_only(patch: pytest.MonkeyPatch) -> None:
+    """Move ``main`` as Iceberg's ``fast_forward`` does: to any snapshot that it is an ancestor of."""
+    publish_by(patch, lambda branch, staged, view: head_of(view) in {s.snapshot_id for s in ancestors(view, staged)})
+
+
+def publish_by(patch: pytest.MonkeyPatch, may: Callable[[StagingBranch, int, Any], bool]) -> None:
+    def move(branch: StagingBranch, staged: int) -> None:
+        world = branch._spark._world
+        if not may(branch, staged, world.view(branch.identifier)):
+            raise PublishRefusedError("main is not an ancestor of the branch")
+        branch._spark._process.change_refs("publish", branch.identifier, {}, {"main": staged, branch.name: None})
+
+    patch.setattr(StagingBranch, "_move_main", move)
+
+
+def expiry_without_an_age(patch: pytest.MonkeyPatch) -> None:
+    """Expire what was staged, and with it all that is older than a table keeps by default."""
+    call = LakeCatalog.call
+
+    def ageless(catalog: LakeCatalog, procedure: str, *table: Any, older_than: str = "", **arguments: str) -> str:
+        return call(catalog, procedure, *table, **arguments)
+
+    patch.setattr(LakeCatalog, "call", ageless)
 
 
 def late_branch(patch: pytest.MonkeyPatch) -> None:
@@ -226,7 +260,7 @@ def late_branch(patch: pytest.MonkeyPatch) -> None:
     create = StagingBranch.create
 
     def late(branch: StagingBranch) -> None:
-        branch.head = branch._main_head() or branch.head
+        branch.head = head_of(branch._catalog.table(branch.identifier)) or branch.head
         create(branch)
 
     patch.setattr(StagingBranch, "create", late)
@@ -246,9 +280,8 @@ def publish_again(patch: pytest.MonkeyPatch) -> None:
 
     def publish(branch: StagingBranch, staged: int) -> None:
         world = branch._spark._world
-        forward = branch._catalog.call("fast_forward", branch.identifier, branch="'main'", to=f"'{branch.name}'")
         try:
-            branch._spark.sql(forward)
+            branch._move_main(staged)
         except Exception:
             known = world.tables[branch.identifier].by_id
             if staged in known and branch.head in known:
@@ -268,7 +301,9 @@ def settled_nothing(patch: pytest.MonkeyPatch) -> None:
 GOOD, BAD = ("produce", (0, ["good"])), ("produce", (0, ["bad-0"]))
 # Each way to break the protocol with a history that shows it; with all that is in it, the real protocol bears them all.
 SABOTAGES = {
-    no_ancestor_check: (
+    ancestors_only: (GOOD, NEXT, GOOD, NEXT, GOOD, rolled_back_at("audited")),
+    expiry_without_an_age: (GOOD, NEXT, GOOD, NEXT, GOOD, rolled_back_at("audited")),
+    no_check: (
         ("add partition", None),
         GOOD,
         ("produce", (1, ["good"])),
@@ -291,7 +326,7 @@ SABOTAGES = {
         Attempt(partitions=frozenset({1})),
     ),
     settled_nothing: (BAD, dying_at("dead letters published"), ("mend", "bad-0"), NEXT),
-    publish_again: (GOOD, NEXT, GOOD, Attempt(events=(Event("after fast-forward", 1, "fail"),))),
+    publish_again: (GOOD, NEXT, GOOD, Attempt(events=(Event("after publish", 1, "fail"),))),
 }
 
 
@@ -299,9 +334,8 @@ SABOTAGES = {
 def test_a_broken_protocol_shows(sabotage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not outcome(*SABOTAGES[sabotage]).violations
     sabotage(monkeypatch)
-    assert any(
-        re.search("times|is in both|is nowhere|has vanished", each) for each in outcome(*SABOTAGES[sabotage]).violations
-    )
+    found = outcome(*SABOTAGES[sabotage]).violations
+    assert any(re.search("times|is in both|is nowhere|has vanished|is back|has expired", each) for each in found)
 
 
 # Those that a few random histories are enough for; the others take some hundred.

@@ -1,0 +1,87 @@
+"""Writes the metadata of format version 3, which PyIceberg reads and can't write yet.
+
+Only where PyIceberg writes metadata files by itself, so with all catalogs but REST. A change begins with the file
+before it, as it is: what hasn't changed stays to the letter, even what PyIceberg doesn't know. What has been made is
+read once more before it is written, and must be what was meant.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import Compressor, ToOutputFile
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, TableMetadataV3
+from pyiceberg.typedef import IcebergBaseModel
+
+from kafka_lake.errors import TableError
+
+
+def enable_version_3(catalog: Catalog) -> None:
+    """Let a catalog of PyIceberg's write metadata of format version 3; others of this process stay as they are.
+
+    A later PyIceberg that writes in another way is left alone: if it can't, `NotImplementedError` says so.
+    """
+    if isinstance(catalog, MetastoreCatalog) and hasattr(catalog, "_write_metadata"):
+        # Looked up there by PyIceberg at the time of a commit. It is a static method, so no self comes along.
+        catalog._write_metadata = write_metadata  # type: ignore[method-assign]
+
+
+def write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
+    """Write a metadata file.
+
+    Args:
+        metadata: What shall be in it.
+        io: Reads the file before it, and writes this one.
+        metadata_path: Where; a file there is an error.
+
+    Raises:
+        TableError: If version 3 has something that would not be the same when it is read. Nothing is written then.
+    """
+    if metadata.format_version < 3:
+        ToOutputFile.table_metadata(metadata, io.new_output(metadata_path))
+        return
+    if isinstance(metadata, TableMetadataV3) and metadata.next_row_id is None:
+        # Of a new table: https://iceberg.apache.org/spec/#row-lineage
+        metadata = metadata.model_copy(update={"next_row_id": 0})
+    document = _document(metadata, io)
+    if TableMetadataUtil.parse_obj(document) != metadata:
+        raise TableError(
+            f"The metadata of the table at {metadata.location} can't be written unchanged in format version 3.",
+            "Change the table with Spark SQL, use a REST catalog, or keep to format version 2.",
+        )
+    packed = Compressor.get_compressor(metadata_path).bytes_compressor()
+    with io.new_output(metadata_path).create() as stream:
+        stream.write(packed(json.dumps(document).encode()))
+
+
+def _document(metadata: TableMetadata, io: FileIO) -> dict[str, Any]:
+    now = _dumped(metadata)
+    if not metadata.metadata_log:
+        return now
+    before = metadata.metadata_log[-1].metadata_file
+    with Compressor.get_compressor(before).stream_decompressor(io.new_input(before).open()) as stream:
+        written: dict[str, Any] = json.loads(stream.read())
+    document: dict[str, Any] = _changed(written, _dumped(TableMetadataUtil.parse_obj(written)), now)
+    return document
+
+
+def _dumped(metadata: TableMetadata) -> dict[str, Any]:
+    # The class's own method only says that it isn't supported.
+    text = IcebergBaseModel.model_dump_json(metadata, exclude_none=True, by_alias=True)
+    dumped: dict[str, Any] = json.loads(text)
+    return dumped
+
+
+def _changed(written: Any, was: Any, now: Any) -> Any:
+    """Return what is written, where PyIceberg takes it for the same as before; else what it would write now."""
+    if was == now:
+        return written
+    if isinstance(written, Mapping) and isinstance(was, Mapping) and isinstance(now, Mapping):
+        unknown = {key: each for key, each in written.items() if key not in was and key not in now}
+        return {key: _changed(written.get(key), was.get(key), each) for key, each in now.items()} | unknown
+    if isinstance(written, list) and isinstance(was, list) and isinstance(now, list) and len(written) == len(was):
+        known = {json.dumps(each): kept for each, kept in zip(was, written, strict=True)}
+        return [known.get(json.dumps(each), each) for each in now]
+    return now
