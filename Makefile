@@ -34,12 +34,15 @@ $(STAMP): requirements.lock pyproject.toml kafka_lake/spark/ivy.xml
 	  $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .; \
 	fi
 	@$(BIN)/python -m kafka_lake.spark.jars
-	@$(BIN)/python -m kafka_lake.demo.rehearsal
 	@touch $@
 
 .PHONY: demo
 demo: $(STAMP) ## Kafka to Iceberg on this machine: broker, orders, a run, the tables (AVRO=1: a topic in Avro too)
 	@$(BIN)/kafka-lake demo $(if $(AVRO),--avro)
+
+.PHONY: rehearsal
+rehearsal: $(STAMP) ## Spark's starts take half the time from then on; takes a minute, once
+	@$(BIN)/python -m kafka_lake.demo.rehearsal
 
 .PHONY: dev
 dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-C

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -70,7 +70,7 @@ def dirty(
 
 @app.command()
 def freshness(
-    case: Annotated[list[str], typer.Option(help="sensor or continuous; may be repeated.")] = list(CASES),  # noqa: B006
+    case: Annotated[list[str], typer.Option(help="One of them; may be repeated.")] = list(CASES),  # noqa: B006
     seconds: Annotated[float, typer.Option(min=1, help="How long each case is measured.")] = 100,
     warm_up: Annotated[float, typer.Option(min=0, help="Seconds of load before.")] = 30,
     topics: Annotated[int | None, typer.Option(min=1, help="Instead of the cases' own number.")] = None,
@@ -80,7 +80,7 @@ def freshness(
     """Seconds from a record to its row, for runs that the sensor asks for and for continuous runs."""
     if unknown := set(case) - set(CASES):
         raise typer.BadParameter(f"{', '.join(unknown)}: write {' or '.join(CASES)}.")
-    chosen = {name: value for name, value in (("topics", topics), ("rate", rate)) if value}
+    chosen: dict[str, Any] = {name: value for name, value in (("topics", topics), ("rate", rate)) if value}
     cases = [replace(CASES[name], **chosen) for name in case]
     with scratch() as folder:
         result = measure_freshness(cases, seconds, warm_up, folder, _say)

@@ -5,7 +5,7 @@ is seen from outside: a thread looks every 50 ms whether the catalog has new met
 """
 
 import os
-import shutil
+import random
 import sqlite3
 import threading
 import time
@@ -52,14 +52,16 @@ class Case:
         rate: Records per second and topic.
         continuous: The settings of continuous runs, as YAML has them; None for runs that the sensor asks for.
         sensor_seconds: Least time between two looks of the sensor.
+        forking: Whether runs are forked; Dagster's own launcher starts them else.
     """
 
     name: str
     topics: int
     partitions: int
-    rate: int
+    rate: float
     continuous: str | None = None
     sensor_seconds: int = 2
+    forking: bool = False
 
     def names(self) -> list[str]:
         """Return the topics' names, which are their tables' too."""
@@ -68,8 +70,17 @@ class Case:
 
 CASES = {
     "sensor": Case("sensor-driven", 10, 6, 200),
+    "sensor-forked": Case("sensor-driven, forked", 10, 6, 200, forking=True),
+    "sporadic": Case("sporadic", 30, 1, 1 / 150),
+    "sporadic-forked": Case("sporadic, forked", 30, 1, 1 / 150, forking=True),
     "continuous": Case("continuous", 1, 6, 2000, "{trigger: 2s, for: 1h}"),
 }
+
+_FORKING = """
+run_launcher:
+  module: kafka_lake.launcher
+  class: ForkingRunLauncher
+"""
 
 _WORKSPACE = """\
 load_from:
@@ -129,7 +140,8 @@ def write_project(case: Case, folder: Path) -> None:
     (folder / "pyproject.toml").write_text(_PROJECT)
     (folder / "workspace.yaml").write_text(_WORKSPACE.replace("location.py", "fresh/location.py"))
     (package / "location.py").write_text(_LOCATION)
-    shutil.copy(Path(__file__).parents[1] / "dagster.yaml", folder)
+    settings = (Path(__file__).parents[1] / "dagster.yaml").read_text()
+    (folder / "dagster.yaml").write_text(settings + (_FORKING if case.forking else ""))
     (cluster / "defs.yaml").write_text(_CLUSTER.format(seconds=case.sensor_seconds))
     for name in case.names():
         text = _TOPIC.format(name=name, namespace=NAMESPACE, ddl=SMALL.ddl)
@@ -177,10 +189,11 @@ class Ledger:
         ]
 
 
-def produce(bootstrap: str, name: str, ledger: Ledger, rate: int, stop: threading.Event) -> None:
+def produce(bootstrap: str, name: str, ledger: Ledger, rate: float, stop: threading.Event) -> None:
     """Produce records at a rate until ``stop`` is set, evenly in time and over the partitions.
 
-    A few at a time go to one partition, as clients do that are told none: each batch is a request to the brokers.
+    A few at a time go to one partition, as clients do that are told none: each batch is a request to the brokers. The
+    first record is sent at once; of a topic with few records, the second comes at a random time within their distance.
 
     Args:
         bootstrap: The brokers, ``host:port``.
@@ -194,13 +207,13 @@ def produce(bootstrap: str, name: str, ledger: Ledger, rate: int, stop: threadin
     """
     settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
     producer = Producer(settings)
-    began = time.monotonic()
+    began = time.monotonic() - (random.uniform(0, 1 / rate) if rate < 1 else 0)
     source = values(SMALL, 100_000_000)
     sent = 0
     for tick in count():
         if stop.wait(_TICK_SECONDS):
             break
-        due = int((time.monotonic() - began) * rate)
+        due = int((time.monotonic() - began) * rate) + (rate < 1)
         partition = tick % ledger.partitions
         for _ in range(sent, due):
             producer.produce(name, next(source), partition=partition)

@@ -293,7 +293,7 @@ def freshness_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [
         (
             case["name"],
-            f"{case['settings']['topics']} with {case['settings']['rate']:,} records/s",
+            f"{case['settings']['topics']} with {_pace(case['settings']['rate'])}",
             f"{case['records']:,}",
             *(f"{case['seconds'][name]:.1f} s" for name in ("p50", "p95", "p99", "max")),
             f"{case['commits_per_topic_and_minute']:.1f}",
@@ -301,6 +301,10 @@ def freshness_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
         )
         for case in result["cases"]
     ]
+
+
+def _pace(rate: float) -> str:
+    return f"{rate:,.0f} records/s" if rate >= 1 else f"a record each {1 / rate:.0f} s"
 
 
 def on_terminal(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -5,16 +5,16 @@ after the other, each once the one before has imported all. With many topics tha
 The code of a location is loaded anew for each run as ever, so that a run has what the files say when it begins.
 """
 
+import logging
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 from dagster import DagsterRun, DefaultRunLauncher
@@ -25,10 +25,15 @@ from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, ManagedGrp
 from dagster._grpc.types import ExecuteRunArgs
 from dagster._serdes import serialize_value
 
+from kafka_lake.processes import is_gone, name_of, number_of
+
 PROCESS_TAG = "kafka_lake/process"
-"""Tag of a run: host, process id and the process's start in ticks since boot, by which it is found again."""
+"""Tag of a run: its process's name."""
 
 _PRELOADED = ["kafka_lake.preload"]
+_LOOK_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
 
 
 class ForkingRunLauncher(DefaultRunLauncher):
@@ -54,8 +59,7 @@ class ForkingRunLauncher(DefaultRunLauncher):
         Args:
             context: The run, and the workspace with its code location.
 
-        Raises:
-            OSError: If no process can be started; Dagster reports the run as failed.
+        Where nothing can be forked, Dagster's own way is gone instead.
         """
         run, code = context.dagster_run, context.job_code_origin
         if code is None or not _forkable(run, code):
@@ -65,18 +69,24 @@ class ForkingRunLauncher(DefaultRunLauncher):
         forking = multiprocessing.get_context("forkserver")
         told, tell = forking.Pipe(duplex=False)
         with tell:
-            with told, self._starting:
-                forking.set_forkserver_preload(_PRELOADED)
-                process = forking.Process(
-                    target=_execute, args=[serialize_value(arguments), told], name=f"run {run.run_id}"
-                )
-                process.start()
-            if name := _name_of(process.pid):
+            try:
+                with told, self._starting:
+                    forking.set_forkserver_preload(_PRELOADED)
+                    process = forking.Process(
+                        target=_execute, args=[serialize_value(arguments), told], name=f"run {run.run_id}"
+                    )
+                    process.start()
+            except (OSError, EOFError) as error:
+                # What is preloaded may fail on its own: its output says why.
+                log.warning("Run %s can't be forked, so Dagster starts it by itself: %r", run.run_id, error)
+                super().launch_run(context)
+                return
+            if name := name_of(process.pid):
                 self._instance.add_run_tags(run.run_id, {PROCESS_TAG: name})
                 with suppress(BrokenPipeError):
                     tell.send(None)
         self._run_ids.add(run.run_id)
-        threading.Thread(target=self._await_end, args=[process, run.run_id], daemon=True).start()
+        threading.Thread(target=self._await_end, args=[process, run.run_id, name], daemon=True).start()
 
     def terminate(self, run_id: str) -> bool:
         """Ask a run's process to end, as Ctrl-C does.
@@ -103,12 +113,15 @@ class ForkingRunLauncher(DefaultRunLauncher):
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
         """Return whether a run's process lives; those of other hosts and of other launchers are taken to."""
         name = run.tags.get(PROCESS_TAG)
-        if name is None or not name.startswith(f"{socket.gethostname()}:") or _process_of(run) is not None:
+        if name is None or not is_gone(name):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, f"Process {name} is gone.")
 
-    def _await_end(self, process: BaseProcess, run_id: str) -> None:
+    def _await_end(self, process: BaseProcess, run_id: str, name: str | None) -> None:
         wait([process.sentinel])
+        # That is closed too when the process that all are forked from is killed; they live on.
+        while name is not None and not is_gone(name):
+            time.sleep(_LOOK_SECONDS)
         with self._starting:
             # Starting a process polls all others, and only one may read how this one ended.
             process.join()
@@ -128,22 +141,10 @@ def _forkable(run: DagsterRun, code: JobPythonOrigin) -> bool:
     return ours and same_python and sys.platform == "linux"
 
 
-def _name_of(process: int | None) -> str | None:
-    """Return a living process's name for its run, None if it is gone."""
-    try:
-        after_command = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # Ticks since the machine's start: unlike a time of day, it is the same whatever becomes of the clock.
-    state, start = after_command[0], after_command[19]
-    return None if state == "Z" else f"{socket.gethostname()}:{process}:{start}"
-
-
 def _process_of(run: DagsterRun) -> int | None:
-    """Return the id of a run's process on this host, None if it is gone; another one may have that id by now."""
+    """Return the number of a run's process on this host, None if it is gone or another host's."""
     name = run.tags[PROCESS_TAG]
-    process = int(name.split(":")[1])
-    return process if _name_of(process) == name else None
+    return number_of(name) if is_gone(name) is False else None
 
 
 def _execute(arguments: str, told: Connection) -> None:

@@ -10,6 +10,7 @@ from zlib import crc32
 import dagster as dg
 from pydantic import Field
 
+from kafka_lake.components.alive import alive
 from kafka_lake.components.dead_letters import build_dead_letter_assets
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import op_name, pool_name, table_key, topic_key
@@ -176,7 +177,7 @@ def build_topic_assets(
         spark: SparkResource,
         registry: RegistryResource,
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
-        with as_failures():
+        with as_failures(), alive(context.instance, context.run_id):
             systems = build_systems(kafka, catalog, spark, registry, kept_session(spec))
             if not context.selected_asset_keys:
                 yield from _check_published(context, spec, systems)

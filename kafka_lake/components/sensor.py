@@ -11,6 +11,7 @@ from itertools import takewhile
 
 import dagster as dg
 
+from kafka_lake.components.alive import end_dead
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, TABLE_TAG, topics_of
 from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.keys import op_name, table_key
@@ -232,7 +233,7 @@ def evaluate(
 
 def _busy_topics(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable]) -> set[str]:
     # By what a run makes, not by who asked for it: runs launched in the UI carry none of our tags.
-    runs = context.instance.get_runs(dg.RunsFilter(statuses=_IN_FLIGHT))
+    runs = end_dead(context.instance, context.instance.get_runs(dg.RunsFilter(statuses=_IN_FLIGHT)))
     making = {key for run in runs for key in run.asset_selection or ()}
     tagged = {run.tags[TOPIC_TAG] for run in runs if TOPIC_TAG in run.tags}
     return tagged | {spec.topic for spec in specs if table_key(spec) in making}

@@ -18,7 +18,9 @@ from dagster._core.remote_origin import GrpcServerCodeLocationOrigin
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import PythonFileTarget
 
+from kafka_lake import launcher as launching
 from kafka_lake.launcher import PROCESS_TAG, ForkingRunLauncher, _forkable
+from kafka_lake.processes import number_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -133,8 +135,7 @@ def end_of(instance: DagsterInstance, run_id: str) -> DagsterRunStatus:
 
 
 def process_of(instance: DagsterInstance, run_id: str) -> psutil.Process:
-    name = instance.get_run_by_id(run_id).tags[PROCESS_TAG]
-    return psutil.Process(int(name.split(":")[1]))
+    return psutil.Process(number_of(instance.get_run_by_id(run_id).tags[PROCESS_TAG]))
 
 
 @pytest.fixture
@@ -206,16 +207,44 @@ def test_another_daemon_tells_whether_a_run_lives(instance: DagsterInstance, wai
     launcher = ForkingRunLauncher()
     run = instance.get_run_by_id(waiting)
     assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
-    host, pid, began = run.tags[PROCESS_TAG].split(":")
-    other_process = run.with_tags({PROCESS_TAG: f"{host}:{pid}:{int(began) - 100}"})
+    name, _, began = run.tags[PROCESS_TAG].rpartition(":")
+    pid = number_of(run.tags[PROCESS_TAG])
+    other_process = run.with_tags({PROCESS_TAG: f"{name}:{int(began) - 100}"})
     assert launcher.check_run_worker_health(other_process).status is WorkerStatus.NOT_FOUND
-    elsewhere = run.with_tags({PROCESS_TAG: f"not-{host}:{pid}:1"})
+    elsewhere = run.with_tags({PROCESS_TAG: f"not-{name}:1"})
     assert launcher.check_run_worker_health(elsewhere).status is WorkerStatus.RUNNING
     assert launcher.check_run_worker_health(run.with_tags({})).status is WorkerStatus.RUNNING
-    os.kill(int(pid), signal.SIGSTOP)
+    os.kill(pid, signal.SIGSTOP)
     assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
-    os.kill(int(pid), signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     until(lambda: launcher.check_run_worker_health(run).status is WorkerStatus.NOT_FOUND, "the death to be noticed")
+
+
+def test_runs_outlive_the_process_that_they_are_forked_from(
+    project: Path, instance: DagsterInstance, waiting: str, launch: Launch
+) -> None:
+    os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+    (project / "told").unlink(missing_ok=True)
+    # Another one is there for the next run, by whose end the death has been noticed.
+    assert end_of(instance, launch("tells")) is DagsterRunStatus.SUCCESS
+    assert instance.get_run_by_id(waiting).status is DagsterRunStatus.STARTED
+    process_of(instance, waiting).kill()
+    assert end_of(instance, waiting) is DagsterRunStatus.FAILURE
+
+
+def test_what_fails_to_be_preloaded_keeps_no_run_from_starting(
+    project: Path, instance: DagsterInstance, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "broken_preload.py").write_text("raise RuntimeError('no such thing')")
+    monkeypatch.setattr(launching, "_PRELOADED", ["broken_preload"])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project), os.environ.get("PYTHONPATH", "")]))
+    forkserver._forkserver._stop()
+    (project / "told").unlink(missing_ok=True)
+    run_id = launch("tells")
+    assert end_of(instance, run_id) is DagsterRunStatus.SUCCESS
+    assert (project / "told").exists()
+    assert PROCESS_TAG not in instance.get_run_by_id(run_id).tags
+    forkserver._forkserver._stop()
 
 
 def test_runs_of_other_environments_are_not_forked(instance: DagsterInstance, waiting: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 from dagster._utils.error import serializable_error_info_from_exc_info
 
 from kafka_lake.components import sensor
+from kafka_lake.components.alive import ALIVE_TAG
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, build_topic_assets
 from kafka_lake.components.failures import SensorFailedError
 from kafka_lake.components.sensor import TOPIC_TAG, WORK_TAG, Pace, build_sensor, evaluate, look_out
@@ -266,3 +267,12 @@ def test_a_tick_that_fails_says_why_first(answers, tmp_path, monkeypatch):
     assert f"catalog lake (rest at http://{uri}) gave no answer: Connection refused." in told.splitlines()[0]
     assert told.count(uri) == 1
     assert "hush" not in told
+
+
+def test_a_dead_run_does_not_block_its_topic(instance, catalog, answers, monkeypatch):
+    tags = {TOPIC_TAG: "pizzas", ALIVE_TAG: "elsewhere:1:17:123 2026-01-02T03:04:05+00:00"}
+    job = dg.GraphDefinition("any").to_job()
+    dead = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=tags)
+    monkeypatch.setattr(sensor, "_FIRST_PAUSE", 0.0)
+    assert len(tick(instance, catalog).run_requests) == 1
+    assert instance.get_run_by_id(dead.run_id).status is dg.DagsterRunStatus.FAILURE

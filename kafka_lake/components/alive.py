@@ -1,0 +1,91 @@
+"""Runs say that they live, and the sensor ends those of Dagster's records that don't.
+
+Dagster itself doesn't miss a run whose process was killed, or went with its container: it counts as running for ever,
+and nothing else may fill its table meanwhile. A run that is taken for dead and lives all the same does no harm: of two
+runs for one table only one can publish.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from kafka_lake.processes import is_gone, name_of
+
+ALIVE_TAG = "kafka_lake/alive"
+"""Tag of a run: its process's name, and when it last said that it lives."""
+
+_BEAT_SECONDS = 60.0
+_SILENT_SECONDS = 900.0
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def alive(instance: dg.DagsterInstance, run_id: str, beat_seconds: float = _BEAT_SECONDS) -> Iterator[None]:
+    """Say during the block that a run lives: at once, and once a minute.
+
+    Args:
+        instance: Dagster's.
+        run_id: Of the run that this process executes.
+        beat_seconds: Between two times.
+    """
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(beat_seconds):
+            try:
+                _say(instance, run_id)
+            except Exception as error:
+                # Dagster's storage may be away for a while; what matters is what the run does.
+                log.warning("Run %s couldn't say that it lives: %s", run_id, error)
+
+    _say(instance, run_id)
+    thread = threading.Thread(target=beat, name="alive", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _say(instance: dg.DagsterInstance, run_id: str) -> None:
+    instance.add_run_tags(run_id, {ALIVE_TAG: f"{name_of(os.getpid())} {datetime.now(UTC).isoformat()}"})
+
+
+def end_dead(
+    instance: dg.DagsterInstance, runs: Sequence[dg.DagsterRun], clock: Callable[[], float] = time.time
+) -> list[dg.DagsterRun]:
+    """Report runs as failed that have begun and are dead, and return the others.
+
+    Dead is whose process on this host is gone; and of another host's, who has been silent for a quarter of an hour.
+
+    Args:
+        instance: Dagster's.
+        runs: To be looked at.
+        clock: Seconds since the epoch.
+    """
+    living = []
+    for run in runs:
+        if reason := _death(run, clock()):
+            instance.report_run_failed(run, f"The run is dead: {reason}. What it has committed stays.")
+        else:
+            living.append(run)
+    return living
+
+
+def _death(run: dg.DagsterRun, now: float) -> str:
+    if run.status not in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING) or ALIVE_TAG not in run.tags:
+        return ""
+    name, _, moment = run.tags[ALIVE_TAG].rpartition(" ")
+    gone = is_gone(name)
+    if gone is not None:
+        return f"process {name} is gone" if gone else ""
+    silent = now - datetime.fromisoformat(moment).timestamp()
+    return f"process {name} has been silent for {silent:.0f} s" if silent > _SILENT_SECONDS else ""

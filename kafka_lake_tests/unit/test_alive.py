@@ -1,0 +1,107 @@
+"""Runs that say that they live, and what becomes of those that don't."""
+
+import os
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+
+import dagster as dg
+import pytest
+
+from kafka_lake.components.alive import ALIVE_TAG, alive, end_dead
+from kafka_lake.processes import is_gone, name_of, number_of
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture
+def instance():
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+@dg.job
+def job() -> None: ...
+
+
+def begun(instance, alive_tag, status=dg.DagsterRunStatus.STARTED):
+    return instance.create_run_for_job(job, status=status, tags={ALIVE_TAG: alive_tag} if alive_tag else {})
+
+
+def status(instance, run):
+    return instance.get_run_by_id(run.run_id).status
+
+
+def said(name, seconds_ago=0):
+    return f"{name} {datetime.fromtimestamp(NOW.timestamp() - seconds_ago, UTC).isoformat()}"
+
+
+@pytest.fixture
+def process():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as started:
+        yield started
+        started.kill()
+
+
+def test_a_process_is_known_by_its_name_until_it_is_gone(process):
+    name = name_of(process.pid)
+    assert number_of(name) == process.pid
+    assert is_gone(name) is False
+    another = f"{name.rpartition(':')[0]}:1"
+    assert is_gone(another) is True, "another process with the same number"
+    assert is_gone(f"elsewhere:{name.split(':', 1)[1]}") is None
+    process.kill()
+    process.wait()
+    assert is_gone(name) is True
+    assert name_of(process.pid) is None
+
+
+def test_a_run_says_that_it_lives_again_and_again(instance):
+    run, seen, twice = begun(instance, None), [], threading.Event()
+    add = instance.add_run_tags
+
+    def added(run_id, tags):
+        if len(seen) == 1:
+            seen.append("fails")
+            raise OSError("the database is gone for a moment")
+        add(run_id, tags)
+        seen.append(tags[ALIVE_TAG])
+        if len(seen) > 3:
+            twice.set()
+
+    instance.add_run_tags = added
+    with alive(instance, run.run_id, beat_seconds=0.001):
+        assert instance.get_run_by_id(run.run_id).tags[ALIVE_TAG].startswith(name_of(os.getpid()))
+        assert twice.wait(20)
+    moments = [datetime.fromisoformat(each.rpartition(" ")[2]) for each in seen if each != "fails"]
+    assert moments == sorted(moments)
+    assert len(set(moments)) > 1
+    assert "alive" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_runs_of_processes_that_are_gone_are_ended(instance, process):
+    living, dead = begun(instance, said(name_of(process.pid), 10_000)), begun(instance, said("x"))
+    gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    instance.add_run_tags(dead.run_id, {ALIVE_TAG: said(name_of(gone.pid))})
+    gone.kill()
+    gone.wait()
+    found = [instance.get_run_by_id(each.run_id) for each in (living, dead)]
+    assert [each.run_id for each in end_dead(instance, found, NOW.timestamp)] == [living.run_id]
+    assert status(instance, living) is dg.DagsterRunStatus.STARTED
+    assert status(instance, dead) is dg.DagsterRunStatus.FAILURE
+    messages = [entry.message for entry in instance.all_logs(dead.run_id)]
+    assert any("is gone. What it has committed stays." in each for each in messages), messages
+
+
+def test_of_other_hosts_only_silence_tells(instance):
+    quiet, silent = (begun(instance, said("elsewhere:1:17:123", seconds)) for seconds in (600, 1200))
+    assert [each.run_id for each in end_dead(instance, [quiet, silent], NOW.timestamp)] == [quiet.run_id]
+    assert status(instance, silent) is dg.DagsterRunStatus.FAILURE
+
+
+def test_runs_that_have_not_begun_and_those_of_others_are_left_alone(instance):
+    waits = dg.DagsterRunStatus.STARTING
+    runs = [begun(instance, said("elsewhere:1:17:123", 10_000), waits), begun(instance, None)]
+    assert end_dead(instance, runs, NOW.timestamp) == runs
+    assert [status(instance, each) for each in runs] == [waits, dg.DagsterRunStatus.STARTED]
