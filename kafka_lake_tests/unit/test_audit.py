@@ -2,15 +2,20 @@
 
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pytest
 
-from kafka_lake.ingest.audit import PartitionRows, offset_continuity, row_count, schema_evolution
+from kafka_lake.ingest.audit import PartitionRows, audit, offset_continuity, row_count, schema_evolution
 from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.stage import Staged, StagedTable
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity
-from kafka_lake.lake.positions import TableState
+from kafka_lake.lake.branches import StagingBranch, branch_name
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import POSITION, TableState, head_of
 from kafka_lake.lake.schema import Change
 
+ROWS = pa.table({"id": [1]})
 ME = TopicIdentity("c", "t", "pizzas")
 CARRIED = '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"0":9,"1":4}}'
 SPEC = TopicTable("pizzas", "pizza", "orders")
@@ -108,3 +113,36 @@ def test_schema_evolution():
     assert schema_evolution(safe).facts == {"a": "added: none → string", "b": "widened: int → long"}
     finding = schema_evolution([*safe, Change("c.d", "type changed", "long", "int")])
     assert finding.problems == ("column c.d: type changed (long → int)",)
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    made = LakeCatalog(
+        "lake",
+        {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"},
+    )
+    made.ensure_namespace("pizza")
+    made.pyiceberg.create_table(SPEC.identifier, ROWS.schema).append(ROWS)
+    return made
+
+
+@pytest.mark.parametrize("wrong", ["", "another head", "another append", "another tip"])
+def test_what_is_staged_must_follow_the_head_and_hold_what_was_appended(wrong, catalog):
+    """A branch that was taken away and made anew at the same moment is another one."""
+    table = catalog.pyiceberg.load_table(SPEC.identifier)
+    head = head_of(table)
+    branch = StagingBranch(None, catalog, SPEC.identifier, branch_name("run", head), head)
+    branch.create()
+    branch.append([], {POSITION: CARRIED})
+    appended = branch.staged_snapshot()
+    catalog.pyiceberg.load_table(SPEC.identifier).append(ROWS)
+    elsewhere = head_of(catalog.pyiceberg.load_table(SPEC.identifier))
+    branch.head = elsewhere if wrong == "another head" else head
+    tip = elsewhere if wrong == "another tip" else appended
+    added = elsewhere if wrong == "another append" else appended
+    primary = StagedTable(branch, tip, added, TableState(table, head, BEFORE), rows=0, files=0, size=0, spans=())
+    staged = Staged(primary, None, records=0, tombstones=0, failed=0, known_failed=0)
+    findings, _ = audit(SPEC, None, PLAN, staged, (0, 0))
+    [chain] = [f for f in findings if f.check == "offset_continuity"]
+    said = [problem for problem in chain.problems if "does not follow" in problem]
+    assert said == ([f"the staged snapshot {primary.snapshot} does not follow {branch.head}"] if wrong else [])

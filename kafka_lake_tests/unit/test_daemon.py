@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from kafka_lake.spark import daemon as kafka_lake_daemon
+
 UNUSED = 0.3
 DAEMON = f"from kafka_lake.spark import daemon; daemon._UNUSED_SECONDS = {UNUSED}; daemon.main()"
 
@@ -103,3 +105,27 @@ def test_what_fails_in_the_nursery_is_said_and_the_daemon_comes_up_all_the_same(
     assert came_up == [True] * 3
     assert "No such file or directory: '/no/such/file'" in said
     assert "this one imports by itself" in said
+
+
+def test_the_nursery_serves_its_own_user_only_and_no_daemon_trusts_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        raise AssertionError("a daemon was forked for a stranger")
+
+    monkeypatch.setattr(os, "fork", fork)
+    address = f"\0kafka_lake_test/{os.getpid()}"
+    monkeypatch.setattr(kafka_lake_daemon, "_address", lambda jvm: address)
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as asking:
+        listener.bind(address)
+        listener.listen()
+        asking.connect(address)
+        with pytest.raises(AssertionError, match="stranger"):
+            kafka_lake_daemon._fork_daemon(listener, "")
+        monkeypatch.setattr(os, "getuid", lambda: 4711)
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(address)
+            kafka_lake_daemon._fork_daemon(listener, "")
+            assert stranger.recv(1) == b"", "the connection is closed without an answer"
+        assert not kafka_lake_daemon._forked_by_nursery(1)
+        theirs, _ = listener.accept()
+        with theirs:
+            assert theirs.recv(1) == b"", "nothing of the environment is told to a stranger"
