@@ -16,7 +16,7 @@ from kafka_lake.errors import CatalogRefusedError, ConfigurationError, KafkaLake
 from kafka_lake.home import home
 from kafka_lake.lake.catalog_errors import explained
 from kafka_lake.lake.metadata import spare_pyiceberg
-from kafka_lake.lake.metadata_v3 import enable_version_3
+from kafka_lake.lake.metadata_writer import take_over_writing
 from kafka_lake.lake.variant import teach_pyiceberg
 
 _TYPES = ("sql", "rest", "glue", "hive")
@@ -130,7 +130,7 @@ class LakeCatalog:
         teach_pyiceberg()
         spare_pyiceberg()
         catalog = load_catalog(self.name, **{**self.properties, "type": self.type})
-        enable_version_3(catalog)
+        take_over_writing(catalog)
         return catalog
 
     def _make_folder(self, folder: Path) -> None:

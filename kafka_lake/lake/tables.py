@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -225,30 +224,16 @@ def apply_changes(
 
     Raises:
         CommitFailedException: If somebody else changed the schema meanwhile. Nothing is changed then.
-        TableError: If PyIceberg can't write the metadata of the table's format version. Nothing is changed then.
     """
     knows_sources = sources is None or dict(sources) == sources_of(table)
     if not changes and knows_sources:
         return
-    with _one_commit(table) as transaction:
+    with table.transaction() as transaction:
         if not knows_sources:
             transaction.set_properties({SOURCES: _to_json(sources or {})})
         if changes:
             with transaction.update_schema(case_sensitive=False) as update:
                 _update(update, table.schema(), wanted, changes)
-
-
-@contextmanager
-def _one_commit(table: Table) -> Iterator[Transaction]:
-    try:
-        with table.transaction() as transaction:
-            yield transaction
-    except NotImplementedError as error:
-        raise TableError(
-            f"Table {'.'.join(table.name())} has format version {table.format_version}, whose metadata PyIceberg can't "
-            "write with this catalog.",
-            "Change the table with Spark SQL (ALTER TABLE), or keep it at format version 2.",
-        ) from error
 
 
 def _update(update: UpdateSchema, current: Schema, wanted: Schema, changes: Sequence[Change]) -> None:
@@ -399,7 +384,6 @@ def evolve_layout(
         ConfigurationError: If a transform or sort names a column that the table lacks, or doesn't go with its type.
             Nothing is changed then.
         CommitFailedException: If somebody else changed the table's layout meanwhile. Nothing is changed then.
-        TableError: If PyIceberg can't write the metadata of the table's format version. Nothing is changed then.
     """
     schema, renames = table.schema(), renames or {}
     asked = _Layout.asked(schema, partition_by, sort_by, renames)
@@ -410,7 +394,7 @@ def evolve_layout(
     mode, ours = table.properties.get("write.distribution-mode"), recorded.get("distribution")
     wanted_mode = _distribution(partition_by) if ours is not None and mode == ours else None
     lines = []
-    with _one_commit(table) as transaction:
+    with table.transaction() as transaction:
         if not asked.same_partitions(has):
             lines.append(f"partition_by: {has.partition_text(schema)} → {asked.partition_text(schema)}")
             _repartition(transaction, table, asked)

@@ -1,12 +1,15 @@
-"""Writes the metadata of format version 3, which PyIceberg reads and can't write yet.
+"""Writes metadata files in PyIceberg's stead, where it would write none, or one that no Java reader loads again.
 
-Only where PyIceberg writes metadata files by itself, so with all catalogs but REST. A change begins with the file
-before it, as it is: what hasn't changed stays to the letter, even what PyIceberg doesn't know. What has been made is
-read once more before it is written, and must be what was meant.
+Only where PyIceberg writes metadata files by itself, so with all catalogs but REST.
+
+Format version 3 it reads and can't write yet. A change begins with the file before it, as it is: what hasn't changed
+stays to the letter, even what PyIceberg doesn't know. What has been made is read once more before it is written, and
+must be what was meant.
 """
 
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
@@ -15,13 +18,16 @@ from pyiceberg.serializers import Compressor, ToOutputFile
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, TableMetadataV3
 from pyiceberg.typedef import IcebergBaseModel
 
-from kafka_lake.errors import TableError
+from kafka_lake.errors import CatalogError, TableError
+
+# Iceberg's Java bears as much, "commits can happen concurrently from different machines" (TableMetadata).
+_SKEW_MS = 60_000
 
 
-def enable_version_3(catalog: Catalog) -> None:
-    """Let a catalog of PyIceberg's write metadata of format version 3; others of this process stay as they are.
+def take_over_writing(catalog: Catalog) -> None:
+    """Let a catalog of PyIceberg's write by `write_metadata`; others of this process stay as they are.
 
-    A later PyIceberg that writes in another way is left alone: if it can't, `NotImplementedError` says so.
+    A later PyIceberg that writes in another way is left alone.
     """
     if isinstance(catalog, MetastoreCatalog) and hasattr(catalog, "_write_metadata"):
         # Looked up there by PyIceberg at the time of a commit. It is a static method, so no self comes along.
@@ -37,8 +43,11 @@ def write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> N
         metadata_path: Where; a file there is an error.
 
     Raises:
-        TableError: If version 3 has something that would not be the same when it is read. Nothing is written then.
+        CatalogError: If this machine's clock is behind that of an earlier commit by more than a minute.
+        TableError: If version 3 has something that would not be the same when it is read. Nothing is written then, nor
+            in the first case.
     """
+    _refuse_early(metadata)
     if metadata.format_version < 3:
         ToOutputFile.table_metadata(metadata, io.new_output(metadata_path))
         return
@@ -54,6 +63,17 @@ def write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> N
     packed = Compressor.get_compressor(metadata_path).bytes_compressor()
     with io.new_output(metadata_path).create() as stream:
         stream.write(packed(json.dumps(document).encode()))
+
+
+def _refuse_early(metadata: TableMetadata) -> None:
+    # PyIceberg doesn't look, and Java refuses to load such a table, for ever.
+    moments = [entry.timestamp_ms for entry in metadata.snapshot_log[-2:]] + [metadata.last_updated_ms]
+    if (behind := max(one - next_ for one, next_ in pairwise([0, *moments]))) > _SKEW_MS:
+        raise CatalogError(
+            f"The newest commit of the table at {metadata.location} is {behind / 1000:.0f} s in the future by this "
+            "machine's clock: Iceberg would refuse to load the table after another one.",
+            "Set the clocks of all machines that write to it; the commit works once the time has come.",
+        )
 
 
 def _document(metadata: TableMetadata, io: FileIO) -> dict[str, Any]:
