@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.expressions import EqualTo
 
 from kafka_lake.errors import AuditFailedError, TableError
+from kafka_lake.ingest.again import reset
 from kafka_lake.ingest.clean import clean, sweep
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.systems import Systems
@@ -104,6 +105,51 @@ def test_a_position_that_cannot_be_rebuilt_with_certainty_is_refused(
         ingest(replace(spec, **settings), systems(), "run-2")
     assert f"kafka-lake reset {topic.name}" in str(caught.value)
     assert view(spec).fingerprint() == before
+    assert len(reset(replace(spec, **settings), systems(), "as-told", "latest").commits) == 1
+    assert view(spec).position() == {0: 2, 1: 0}
+
+
+@pytest.mark.parametrize("how", ["expired", "rolled back"])
+def test_a_table_without_rows_that_began_at_the_latest_offset_does_not_begin_again_in_silence(
+    how: str, new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+) -> None:
+    topic = new_topic()
+    topic.send_ids([0])
+    spec = topic.spec(start="latest")
+    said: list[str] = []
+    ingest(spec, systems(), "run-1", say=said.append)
+    assert any("start is latest" in line and "begins at {0: 1}" in line for line in said)
+    table = view(spec).table
+    if how == "expired":
+        table.append(table.schema().as_arrow().empty_table())
+        sql(view(spec).call("expire_snapshots", retain_last="1", older_than="TIMESTAMP '2100-01-01 00:00:00'"))
+    else:
+        first = min(table.metadata.snapshots, key=lambda each: each.sequence_number or 0)
+        sql(view(spec).call("rollback_to_snapshot", snapshot_id=f"{first.snapshot_id}"))
+    assert view(spec).position() == {}
+    topic.send_ids([1])
+    with pytest.raises(TableError, match="carries a position in topic") as caught:
+        ingest(spec, systems(), "run-2")
+    assert f"kafka-lake reset {topic.name}" in str(caught.value)
+    reset(spec, systems(), "run-3", "0:1")
+    ingest(spec, systems(), "run-4")
+    assert view(spec).ids() == [1]
+
+
+def test_a_first_run_that_died_with_its_opening_staged_is_made_good(
+    new_topic: NewTopic,
+    systems: NewSystems,
+    view: NewView,
+    killed_at: Any,  # noqa: F811
+) -> None:
+    topic = new_topic()
+    topic.send_ids([0])
+    spec = topic.spec(start="latest")
+    killed_at(spec, "audited")
+    ingest(spec, systems(), "next")
+    topic.send_ids([1])
+    ingest(spec, systems(), "last")
+    assert view(spec).ids() == [1]
 
 
 def test_rows_that_are_rolled_back_are_read_again_exactly_once(
