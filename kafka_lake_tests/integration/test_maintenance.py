@@ -16,8 +16,8 @@ from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
-from kafka_lake.lake.positions import ancestors, head_of
-from kafka_lake_tests.conftest import Topic, View, data_files
+from kafka_lake.lake.positions import ancestors, head_of, row_count
+from kafka_lake_tests.conftest import Topic, View, data_files, without_totals
 from kafka_lake_tests.integration.test_exactly_once import at, killed_at, mixed  # noqa: F401
 
 pytestmark = pytest.mark.integration
@@ -244,6 +244,25 @@ def test_a_required_column_renamed_by_hand_is_refused_before_anything_is_staged(
     with pytest.raises(AuditFailedError, match="column id: required added"):
         ingest(spec, systems(), "run-2")
     assert view(spec).fingerprint() == before
+
+
+def test_a_table_whose_snapshots_tell_no_totals_is_not_taken_for_empty(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    mixed(topic, 4)
+    ingest(spec, systems(), "run-1")
+    compact_and_expire(sql, view(spec), spec.identifier, spec.dead_letter_table)
+    for name in (spec.identifier, spec.dead_letter_table):
+        without_totals(systems().catalog, name)
+    topic.send_ids([4, 5])
+    ingest(spec, systems(), "run-2")
+    view(spec).assert_exactly_once(topic.ledger)
+    sql(f"ALTER TABLE {view(spec).sql_name()} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+    sql(f"DELETE FROM {view(spec).sql_name()} WHERE id = 4")
+    assert view(spec).ids() == [0, 2, 5]
+    assert row_count(view(spec).table) == 3
 
 
 def test_rows_that_a_person_deletes_stay_deleted(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
