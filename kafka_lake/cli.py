@@ -272,8 +272,9 @@ def reset(
 def clean(
     topic: AnyTopic = None,
     older_than: Annotated[str, typer.Option(help="Spare what is younger than this: 30m, 24h, 7d.")] = "24h",
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it; without this, it is only shown.")] = False,
 ) -> None:
-    """Remove what dead runs left behind: their branches, and files that no snapshot knows.
+    """Show what dead runs left behind, and remove it with --yes: branches, and files that no table knows.
 
     Younger files and branches are spared, since they may belong to writers that are at work: a run, a compaction. 0s
     spares nothing, and is safe only while nothing else writes to the tables.
@@ -284,12 +285,15 @@ def clean(
     from kafka_lake.ingest.clean import clean as clean_table
 
     seconds = seconds_of(older_than)
-    specs = topic_tables(topic)
+    specs, found = topic_tables(topic), False
     with systems_at_hand(_err.print, with_broker=False) as systems:
         for spec in specs:
             with _err.status(f"Cleaning {'.'.join(spec.identifier)}"):
-                cleaned = clean_table(spec, systems, seconds)
-            _out.print(*cleaned_lines(spec, cleaned), sep="\n", soft_wrap=True, highlight=False, markup=False)
+                cleaned = clean_table(spec, systems, seconds, dry_run=not yes)
+            _out.print(*cleaned_lines(spec, cleaned, yes), sep="\n", soft_wrap=True, highlight=False, markup=False)
+            found |= bool(cleaned.branches or cleaned.files)
+    if found and not yes:
+        _out.print("Nothing was removed. The same command with --yes removes what it finds then.")
 
 
 @app.command()

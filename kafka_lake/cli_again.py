@@ -267,15 +267,21 @@ def resets_of(before: Position | None, plan: Plan) -> list[PartitionReset]:
 def pinned(before: Position | None, plan: Plan) -> str:
     """Return the targets of a reset as offsets by partition, so that what was agreed to is what is done.
 
-    Partitions that the plan leaves where they are are not named: a run meanwhile may take them further.
+    Partitions that the plan leaves where they are are not named: a run meanwhile may take them further. To stay at an
+    offset of a log that has another leader since is something to agree to, though.
 
     Args:
         before: The table's position now.
         plan: What `plan_reset` gave.
     """
     same = before is not None and before.identity.same_as(plan.after.identity)
-    known = before.offsets if before and same else {}
-    return ",".join(f"{p}:{o}" for p, o in sorted(plan.after.offsets.items()) if known.get(p) != o)
+    known = before if before and same else Position(plan.after.identity, {})
+    moved = [
+        (p, o)
+        for p, o in sorted(plan.after.offsets.items())
+        if known.offsets.get(p) != o or known.epochs.get(p) != plan.after.epochs.get(p)
+    ]
+    return ",".join(f"{p}:{o}" for p, o in moved)
 
 
 def position_of(catalog: LakeCatalog, spec: TopicTable) -> Position | None:

@@ -155,9 +155,10 @@ def reset_table(spec: TopicTable, resets: Sequence[PartitionReset]) -> Table:
     return table
 
 
-def cleaned_lines(spec: TopicTable, cleaned: Cleaned) -> list[str]:
-    """Return what was cleaned away, a line for the table and one for each branch and for the first files."""
-    counts = f"{_counted(len(cleaned.branches), 'branch', 'es')} and {_counted(len(cleaned.files), 'file')} removed"
+def cleaned_lines(spec: TopicTable, cleaned: Cleaned, removed: bool) -> list[str]:
+    """Return what was cleaned away, or would be: a line for the table, and one for each branch and the first files."""
+    counts = f"{_counted(len(cleaned.branches), 'branch', 'es')} and {_counted(len(cleaned.files), 'file')}"
+    counts += " removed" if removed else " to remove"
     names = [*cleaned.branches, *cleaned.files[:_FILES]]
     if len(cleaned.files) > _FILES:
         names.append(f"… {len(cleaned.files) - _FILES:,} files more")

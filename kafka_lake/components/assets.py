@@ -25,7 +25,7 @@ from kafka_lake.ingest.pipeline import GateFailedError, Run, ingest
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.report import Commit, RunReport
-from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.retry import RetryPolicy, call
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry_resource import RegistryResource
@@ -231,7 +231,13 @@ def _steadily(reporter: Reporter, settings: Continuous) -> Steadily:
 def _keep_up(reporter: Reporter, steadily: Steadily) -> Iterator[Any]:
     context = reporter.context
     tag = CONTINUOUS_TAG if steadily.at_least is None else CATCH_UP_TAG
-    context.instance.add_run_tags(context.run_id, {tag: _end(steadily.settings)})
+    tags = {tag: _end(steadily.settings)}
+    call(
+        reporter.systems.retry,
+        context.log.warning,
+        "Tagging the run",
+        lambda: context.instance.add_run_tags(context.run_id, tags),
+    )
     # Until all have one, Dagster takes what the run has not materialized yet for in progress.
     silent = set(steadily.partitions)
     try:

@@ -149,7 +149,11 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
     )
     partition_by: TextList = Field(default_factory=list, description="Iceberg transforms: day(ts), bucket(16, id).")
     sort_by: TextList = Field(default_factory=list, description="Columns within each file: `ts desc`.")
-    table_properties: Properties = Field(default_factory=dict, description="Iceberg table properties.")
+    table_properties: Properties = Field(
+        default_factory=dict,
+        description="Iceberg table properties of a new table. `location` is where its files shall be; by default a "
+        "folder of its own, named after the table.",
+    )
     owners: TextList = Field(default_factory=list, description="Owners, as Dagster shows them.")
     group: OptionalText = Field(default=None, description="Dagster's asset group; the namespace by default.")
     description: OptionalText = Field(default=None, description="What the records are.")

@@ -6,6 +6,8 @@ from itertools import takewhile
 
 import dagster as dg
 
+from kafka_lake.ingest.retry import is_transient
+
 _NEXT_SECONDS = 5.0
 _QUEUED_LOOKED_AT = 20
 _IN_PROGRESS = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
@@ -16,6 +18,8 @@ def makes_way(
 ) -> bool:
     """Return whether another run can't begin before one ends, and it is for this one to end.
 
+    If Dagster's database can't tell at the moment, nobody waits: it is asked again soon.
+
     For a run that fills the same table it is, at once. If all places are taken it is for the run that was launched
     first; five seconds later for the second as well, and so on: one is enough, but may not be able to go yet.
 
@@ -25,6 +29,15 @@ def makes_way(
         table: What it fills.
         clock: Seconds since the epoch.
     """
+    try:
+        return _makes_way(instance, run_id, table, clock)
+    except Exception as error:
+        if not is_transient(error):
+            raise
+        return False
+
+
+def _makes_way(instance: dg.DagsterInstance, run_id: str, table: dg.AssetKey, clock: Callable[[], float]) -> bool:
     queued = instance.get_run_records(
         dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED]), limit=_QUEUED_LOOKED_AT, ascending=True
     )

@@ -5,9 +5,9 @@ of the whole run or table is told by one more materialization, without a partiti
 result of a check for each run, and plots those over time: so a result tells of the whole run so far.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import dagster as dg
 from pyiceberg.table import Table
@@ -25,10 +25,13 @@ from kafka_lake.components.metadata import (
 from kafka_lake.components.partitions import register_partitions
 from kafka_lake.ingest.audit import GATES, Finding
 from kafka_lake.ingest.report import PartitionReport, RunReport, RunSoFar, merged
+from kafka_lake.ingest.retry import RetryPolicy, call, headline, is_transient
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import lag
 from kafka_lake.lake.positions import row_count
+
+T = TypeVar("T")
 
 Event = dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation
 
@@ -62,7 +65,7 @@ class Reporter:
             report: What was done since the one before.
             silent: Partitions that are told of even if they had no records.
         """
-        table = self._take(report)
+        table = self._take(report, patiently=False)
         # The sensor leaves the topic alone while its run goes on.
         yield topic_observation(self.spec, report.watermarks, lag(report.position, report.watermarks))
         touched = {r.partition for commit in report.commits for r in commit.ranges} | silent
@@ -85,7 +88,7 @@ class Reporter:
         Args:
             report: What was done since the one before.
         """
-        key, table = table_key(self.spec), self._take(report)
+        key, table = table_key(self.spec), self._take(report, patiently=True)
         whole, checks = self._whole(report, table), self._checks(self.so_far.findings, table)
         if self.chosen is None:
             # Dagster doesn't know which partitions the run is for: its own event has none.
@@ -110,12 +113,34 @@ class Reporter:
         every = merged([*self.so_far.findings, *findings])
         return [check_result(each, table_key(self.spec)) for each in every if each.check in checks]
 
-    def _take(self, report: RunReport) -> Table | None:
+    def _take(self, report: RunReport, patiently: bool) -> Table | None:
+        """Take a report for told, and return the table as it is now; None if it can't be had.
+
+        Args:
+            report: What is to be told.
+            patiently: Whether to try again what fails; a later report makes up for it else.
+        """
         self.so_far = self.so_far.plus(report)
-        register_partitions(self.context.instance, self.spec.topic, report.watermarks.partitions)
-        if report.total("dead_letters") and self.spec.dead_letters == "table":
-            report_dead_letters(self.context.instance, self.spec, self.systems.catalog)
-        return self.systems.catalog.table(self.spec.identifier)
+        instance, spec, catalog = self.context.instance, self.spec, self.systems.catalog
+        partitions = report.watermarks.partitions
+        self._told("its partitions", lambda: register_partitions(instance, spec.topic, partitions), patiently)
+        if report.total("dead_letters") and spec.dead_letters == "table":
+            self._told("its dead letters", lambda: report_dead_letters(instance, spec, catalog), patiently)
+        return self._told("its table", lambda: catalog.table(spec.identifier), patiently)
+
+    def _told(self, what: str, tell: Callable[[], T], patiently: bool) -> T | None:
+        """Return what comes of telling; None if that fails for a reason that passes: what is committed is committed."""
+        policy = self.systems.retry if patiently else RetryPolicy(attempts=1)
+        try:
+            return call(policy, self.context.log.warning, f"Topic {self.spec.topic}, telling of {what}", tell)
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            self.context.log.warning(
+                f"Topic {self.spec.topic}: all commits are published, but of {what} nothing can be told now: "
+                f"{headline(error)}"
+            )
+            return None
 
     def _partitions(self, partitions: Sequence[PartitionReport]) -> Iterator[dg.AssetMaterialization]:
         for each in partitions:
@@ -132,7 +157,7 @@ class Reporter:
 
     def _checks(self, findings: Sequence[Finding], table: Table | None) -> list[dg.AssetCheckResult]:
         more = {
-            "row_count": {**figures_metadata(self.so_far.figures), "rows_in_table": row_count(table)},
+            "row_count": figures_metadata(self.so_far.figures) | ({"rows_in_table": row_count(table)} if table else {}),
             **history_metadata(table),
         }
         key = table_key(self.spec)

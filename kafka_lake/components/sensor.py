@@ -56,6 +56,8 @@ class Work:
         new_partitions: Keys that Dagster doesn't know yet, in numeric order.
         behind: Offsets to consume per partition.
         losses: What Kafka no longer has of what the table lacks; the run says what comes of it.
+        opens: Whether the table has no position and begins at the latest offset: a run must say which that is before
+            the first record comes.
         fingerprint: Names the work: position and target. The same work asked for again gets another attempt number.
     """
 
@@ -63,6 +65,7 @@ class Work:
     new_partitions: tuple[str, ...]
     behind: dict[int, int]
     losses: tuple[Loss, ...]
+    opens: bool
     fingerprint: str
 
     @property
@@ -101,7 +104,8 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
     due = backlog(position, now, now.low, go_on=True)
     behind = {r.partition: len(r) for r in due.ranges}
     missing = tuple(missing_keys(known, now.partitions))
-    return Work(spec, missing, behind, due.losses, sha256(state.encode()).hexdigest()[:16])
+    opens = position is None and spec.start == "latest" and bool(now.partitions)
+    return Work(spec, missing, behind, due.losses, opens, sha256(state.encode()).hexdigest()[:16])
 
 
 def build_sensor(interval_seconds: int, running: bool, keep_up_seconds: float = 0.0) -> dg.SensorDefinition:
@@ -215,7 +219,7 @@ def evaluate(
         if spec.topic in busy:
             notes.append(f"{spec.topic}: a run is in flight")
             continue
-        if not work.offsets and not work.losses:
+        if not work.offsets and not work.losses and not work.opens:
             notes.append(f"{spec.topic}: up to date")
             continue
         if (pause := _pause(context, spec)) > 0:

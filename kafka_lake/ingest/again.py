@@ -142,7 +142,7 @@ def plan_reset(spec: TopicTable, systems: Systems, to: str, partitions: Collecti
         TableError: If there is no table yet.
         ConfigurationError: If a target lies outside of what the topic holds.
     """
-    return _next_reset(Run(spec, systems, "plan"), to, partitions)(None)
+    return _next_reset(Run(spec, systems, "plan", sets_position=True), to, partitions)(None)
 
 
 def _next_reset(run: Run, to: str, partitions: Collection[int] | None) -> Callable[[TableState | None], Plan | None]:
@@ -154,11 +154,7 @@ def _next_reset(run: Run, to: str, partitions: Collection[int] | None) -> Callab
                 f"Table {'.'.join(spec.identifier)} of topic {spec.topic} doesn't exist yet.",
                 "Say where it begins with start: in the topic's YAML.",
             )
-        try:
-            state = run.state()
-        except TableError:
-            # It can't be told any more: which is what a reset is for.
-            state = read_state(table)
+        state = run.state()
         position = state.position if state else None
         targets = offsets_of(to, spec.topic, systems.cluster, run.now)
         chosen = {p: o for p, o in targets.items() if partitions is None or p in partitions}
@@ -199,7 +195,7 @@ def reset(
         ConfigurationError: If a target lies outside of what the topic holds, or rows would have to be removed and
             there is no metadata column to tell them by.
     """
-    run = Run(spec, systems, run_id, on_step=on_step, say=say)
+    run = Run(spec, systems, run_id, on_step=on_step, say=say, sets_position=True)
     return run.go(_next_reset(run, to, partitions), reading(run))
 
 

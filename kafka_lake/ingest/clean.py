@@ -18,34 +18,40 @@ from kafka_lake.errors import TableError
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, staging_branches
+from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import ancestors, head_of
 
 DEFAULT_AGE_SECONDS = 24 * 3600.0
+# Where a table's files may be beside its location (https://iceberg.apache.org/docs/latest/configuration/).
+_PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What was removed.
+    """What was removed, or would be.
 
     Args:
-        branches: Names of dropped branches, with their tables in front.
-        files: Paths of removed files that no snapshot knew.
+        branches: Names of branches, with their tables in front; what was staged on them goes with them.
+        files: Paths of files that no snapshot knows.
     """
 
     branches: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
 
 
-def sweep(spec: TopicTable, systems: Systems, older_than_seconds: float | None = None) -> tuple[str, ...]:
+def sweep(
+    spec: TopicTable, systems: Systems, older_than_seconds: float | None = None, dry_run: bool = False
+) -> tuple[str, ...]:
     """Drop the topic's staging branches that can't be published any more, with what was staged on them.
 
     Args:
         spec: The topic's settings.
         systems: Spark is touched only if there is something to drop.
         older_than_seconds: Drop others too if they are older than this; None spares them.
+        dry_run: Drop nothing.
 
     Returns:
-        What was dropped, as ``namespace.table.branch``.
+        What was dropped, or would be, as ``namespace.table.branch``.
     """
     dropped: list[str] = []
     spared: set[str] = set()
@@ -60,7 +66,8 @@ def sweep(spec: TopicTable, systems: Systems, older_than_seconds: float | None =
             if alive and (older_than_seconds is None or time.time() - created < older_than_seconds):
                 spared.add(name)
                 continue
-            StagingBranch(systems.spark(), systems.catalog, identifier, name, head).discard()
+            if not dry_run:
+                StagingBranch(systems.spark(), systems.catalog, identifier, name, head).discard()
             dropped.append(".".join((*identifier, name)))
     return tuple(dropped)
 
@@ -74,8 +81,10 @@ def _settles(table: Table, branch: str) -> bool:
     return branch.endswith("_settle")
 
 
-def clean(spec: TopicTable, systems: Systems, older_than_seconds: float = DEFAULT_AGE_SECONDS) -> Cleaned:
-    """Remove branches and files that dead runs left in the topic's tables.
+def clean(
+    spec: TopicTable, systems: Systems, older_than_seconds: float = DEFAULT_AGE_SECONDS, dry_run: bool = False
+) -> Cleaned:
+    """Remove branches and files that dead runs left in the topic's tables, and nothing that another table refers to.
 
     Args:
         spec: The topic's settings.
@@ -83,34 +92,51 @@ def clean(spec: TopicTable, systems: Systems, older_than_seconds: float = DEFAUL
         older_than_seconds: Spare younger branches that could still be published, and younger files. Writers of
             others, a compaction for instance, have files too that no snapshot knows yet: less than what their longest
             job takes is safe only while there is none.
+        dry_run: Remove nothing, and tell what would be.
 
     Returns:
-        What was removed.
+        What was removed, or would be.
     """
-    branches = sweep(spec, systems, older_than_seconds)
+    branches = sweep(spec, systems, older_than_seconds, dry_run)
     files: list[str] = []
     for identifier in (spec.identifier, spec.dead_letter_table):
         if (table := systems.catalog.table(identifier)) is not None:
-            files += _remove_orphans(table, older_than_seconds)
+            orphans = _orphans(table, systems.catalog, older_than_seconds)
+            if not dry_run:
+                for path in orphans:
+                    _filesystem(table).delete_file(path)
+            files += orphans
     return Cleaned(branches, tuple(files))
 
 
-def _remove_orphans(table: Table, older_than_seconds: float) -> list[str]:
-    # A live run's branch is older than any of its files.
-    live = [created for created, _ in staging_branches(table).values()]
-    limit = min([time.time() - older_than_seconds, *live])
-    orphans = {each.path: each for each in _listed(table) if each.mtime is not None and each.mtime.timestamp() < limit}
-    if not orphans:
+def _orphans(table: Table, catalog: LakeCatalog, older_than_seconds: float) -> list[str]:
+    limit = min([time.time() - older_than_seconds, *_live(table)])
+    found = {each.path: each for each in _listed(table) if each.mtime is not None and each.mtime.timestamp() < limit}
+    if not found:
         return []
-    known = {_path(path) for path in _referenced(table)}
+    # Whoever was renamed has left its files where it was, and a table by its old name may lie there by now.
+    others = [each for each in catalog.tables() if _overlap(each, table) and each.name() != table.name()]
+    limit = min([limit, *(created for each in others for created in _live(each))])
+    known, seen = set[str](), set[str]()
+    for each in (table, *others):
+        known |= {_path(path) for path in _referenced(each, seen)}
     # Loaded again after the listing: what was committed meanwhile is known too.
-    known |= {_path(path) for path in _referenced(table.refresh())}
-    removed = []
-    for path in sorted(orphans):
-        if _checked(path) not in known:
-            _filesystem(table).delete_file(path)
-            removed.append(path)
-    return removed
+    for each in (table, *others):
+        known |= {_path(path) for path in _referenced(each.refresh(), seen)}
+    return [path for path in sorted(found) if found[path].mtime.timestamp() < limit and _checked(path) not in known]
+
+
+def _live(table: Table) -> list[float]:
+    """Return when the staging branches were made: a live run's branch is older than any of its files."""
+    return [created for created, _ in staging_branches(table).values()]
+
+
+def _overlap(other: Table, table: Table) -> bool:
+    """Return whether a table may have files in the folders of another."""
+    own = f"{_path(table.location())}/"
+    places = [other.location(), other.metadata_location, *(each.manifest_list for each in other.metadata.snapshots)]
+    places += [value for key, value in other.properties.items() if key in _PATHS]
+    return any(f"{_path(place)}/".startswith(own) or own.startswith(f"{_path(place)}/") for place in places)
 
 
 def _checked(path: str) -> str:
@@ -140,14 +166,25 @@ def _listed(table: Table) -> Iterator[Any]:
         yield from (each for each in _filesystem(table).get_file_info(selector) if each.type == fs.FileType.File)
 
 
-def _referenced(table: Table) -> Iterator[str]:
-    """Yield every file that any snapshot, old metadata or statistics refer to."""
+def _referenced(table: Table, seen: set[str]) -> Iterator[str]:
+    """Yield every file that any snapshot, old metadata or statistics refer to; of what was seen before, nothing more.
+
+    Args:
+        table: The table.
+        seen: Manifests and their lists that have been read; those read now are added.
+    """
     yield table.metadata_location
     yield from (entry.metadata_file for entry in table.metadata.metadata_log)
     yield from (each.statistics_path for each in table.metadata.statistics)
     yield from (each.statistics_path for each in table.metadata.partition_statistics)
     for snapshot in table.metadata.snapshots:
+        if snapshot.manifest_list in seen:
+            continue
+        seen.add(snapshot.manifest_list)
         yield snapshot.manifest_list
         for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path in seen:
+                continue
+            seen.add(manifest.manifest_path)
             yield manifest.manifest_path
             yield from (entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, False))

@@ -4,6 +4,7 @@ When to do what is decided by pure functions of the settings and of what happene
 commit is one of `pipeline.Run`'s, with all its gates: nothing here knows how a commit is made.
 """
 
+import random
 import signal
 import threading
 import time
@@ -12,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.errors import ConfigurationError, PublishRefusedError
 from kafka_lake.ingest.pipeline import Run, catching_up, reading
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.retry import headline, is_transient
 from kafka_lake.kafka.offsets import Position, Watermarks
 from kafka_lake.lake.compact import commits_since_compaction, compact
 from kafka_lake.lake.positions import TableState
@@ -27,6 +29,7 @@ _GLANCE_SECONDS = 10.0
 _GLIMPSE_SECONDS = 1.0
 _REPORTING_SHARE = 0.05
 _NAP_SECONDS = 0.1
+_DOUBLINGS = 10
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,8 @@ class Steadily:
     _agenda: Callable[[TableState | None], Plan | None] = field(init=False)
     _since_compaction: int | None = field(init=False, default=None)
     _exhausted: bool = field(init=False, default=False)
+    _failures: int = field(init=False, default=0)
+    _failure: Exception | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         now = self.clock()
@@ -224,6 +229,8 @@ class Steadily:
     def reports(self) -> Iterator[RunReport]:
         """Run, and give a report of what was done since the one before, in intervals and at the end.
 
+        What passes is waited for, until the run's time is over.
+
         Raises:
             GateFailedError: If a gate refused a commit; commits before it stay, and those that no report has told of
                 yet are the run's to report.
@@ -232,7 +239,15 @@ class Steadily:
         while self.ended is None:
             with self.stop.by_signals():
                 try:
-                    self._turn()
+                    try:
+                        self._turn()
+                    except Exception as error:
+                        self._bear(error)
+                    else:
+                        if self.ended and self._failure and self._has_news():
+                            # The time was over before another attempt.
+                            raise self._failure
+                        self._failures, self._failure = 0, None
                 except StoppedError:
                     self.ended = "it was asked to stop"
             now = self.clock()
@@ -243,6 +258,28 @@ class Steadily:
         with self.stop.by_signals():
             report = self.run.finish()
         yield report
+
+    def _bear(self, error: Exception) -> None:
+        """Wait for what passes, and go on then: a run that goes on has time, and its commits are done.
+
+        Raises:
+            Exception: The error, if it doesn't pass, or hasn't when the run's time is over, or if the run still owes
+                what it was asked for: it has been tried as often as any run tries it.
+            StoppedError: As soon as the wish is there.
+        """
+        passes = is_transient(error) or isinstance(error, PublishRefusedError)
+        left = self._at.began + self.settings.time_limit - self.clock()
+        if not passes or self._owes() or left <= 0:
+            raise error
+        if self.waited_for is not None and self.waited_for():
+            self.ended = "another run waits for its place"
+            return
+        policy = self.run.systems.retry
+        bound = min(policy.max_seconds, policy.initial_seconds * 2 ** min(self._failures, _DOUBLINGS), left)
+        self._failures, self._failure = self._failures + 1, error
+        pause = random.uniform(bound / 2, bound)
+        self.run.say(f"Topic {self.run.spec.topic}: {headline(error)} The run goes on in {pause:.1f} s.")
+        self.stop.sleep(pause)
 
     def _turn(self) -> None:
         others_wait = self._pause()
@@ -314,14 +351,14 @@ class Steadily:
         if self.settings.compact_every is None:
             return
         spec, systems = self.run.spec, self.run.systems
-        if self._since_compaction is None:
-            self._since_compaction = commits_since_compaction(systems.catalog.table(spec.identifier))
-        else:
-            self._since_compaction += 1
-        if self._since_compaction < self.settings.compact_every:
-            return
-        self._since_compaction = 0
         try:
+            if self._since_compaction is None:
+                self._since_compaction = commits_since_compaction(systems.catalog.table(spec.identifier))
+            else:
+                self._since_compaction += 1
+            if self._since_compaction < self.settings.compact_every:
+                return
+            self._since_compaction = 0
             before, after = compact(systems.spark(), systems.catalog, spec.identifier)
             self.run.on_step(f"{before} files compacted to {after}")
         except Exception as error:

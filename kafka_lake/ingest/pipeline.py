@@ -27,10 +27,10 @@ from kafka_lake.ingest.audit import Finding, audit, schema_refused
 from kafka_lake.ingest.clean import sweep
 from kafka_lake.ingest.follow import can_follow, follow
 from kafka_lake.ingest.isolate import Search, can_be_parted
-from kafka_lake.ingest.plan import Plan, opening, plan, standstill, start_offsets
+from kafka_lake.ingest.plan import Plan, opening, plan, standstill, start_offsets, unsure, untold
 from kafka_lake.ingest.publish import publish
 from kafka_lake.ingest.read import read
-from kafka_lake.ingest.rebuild import rebuilt_position
+from kafka_lake.ingest.rebuild import may_have_begun, rebuilt_position
 from kafka_lake.ingest.report import Commit, RunReport, waited
 from kafka_lake.ingest.retry import call, headline, is_transient, kafka_data_loss, may_be_a_record
 from kafka_lake.ingest.settle import settle
@@ -82,6 +82,7 @@ class Run:
         on_step: Called with the name of each step that has been done.
         say: Gets a line for whatever a person reading the run's log should know: retries, refusals, rebuilt positions.
         sleep: Pauses between attempts, for that many seconds; what it raises ends the run.
+        sets_position: Whether the run is there to set the position, so that one which can't be told is no obstacle.
     """
 
     spec: TopicTable
@@ -91,6 +92,7 @@ class Run:
     on_step: Callable[[str], None] = ignore
     say: Callable[[str], None] = log.warning
     sleep: Callable[[float], None] = time.sleep
+    sets_position: bool = False
     now: Watermarks = field(init=False)
     commits: list[Commit] = field(init=False, default_factory=list)
     committed: int = field(init=False, default=0)
@@ -114,6 +116,21 @@ class Run:
         self.now = call(
             self.systems.retry, self.say, f"Topic {self.spec.topic}", lambda: ask(self.spec.topic), self.sleep
         )
+
+    def validated(self, position: Position | None, partitions: Collection[int] | None = None) -> Watermarks:
+        """Return what the topic holds, and where its log was cut off since a position was written.
+
+        Args:
+            position: The table's; None if it has none.
+            partitions: Only these are looked at; None for all.
+
+        Raises:
+            KafkaError: If the brokers don't answer.
+        """
+        doubts = unsure(position, self.now, partitions)
+        if position is None or not doubts:
+            return self.now
+        return replace(self.now, cut_off=self.systems.cluster.cut_off(position, doubts))
 
     def go(
         self,
@@ -407,6 +424,22 @@ class Run:
         if table is None:
             return None
         state = read_state(table)
+        try:
+            return self._with_position(state)
+        except TableError:
+            if not self.sets_position:
+                raise
+            return state
+
+    def _with_position(self, state: TableState) -> TableState:
+        table = state.table
+        if state.position is None and self.spec.start == "latest" and not row_count(table) and may_have_begun(table):
+            raise TableError(
+                f"Table {'.'.join(self.spec.identifier)} has no rows, and no snapshot in the history of main carries a "
+                f"position in topic {self.spec.topic} any more, though there was one.",
+                "Nothing was read, since start is latest and records could be missed. Set the position with "
+                f"`kafka-lake reset {self.spec.topic} --to …`.",
+            )
         if state.position is not None or not row_count(table):
             return state
         position = rebuilt_position(self.spec, self.systems, state, self.now)
@@ -478,6 +511,8 @@ def catching_up(run: Run, partitions: Collection[int] | None = None) -> Callable
     """
     spec = run.spec
     starts: dict[int, int] = {}
+    if shortcoming := untold(run.now):
+        run.say(shortcoming)
 
     def next_plan(state: TableState | None) -> Plan | None:
         position = state.position if state else None
@@ -486,9 +521,15 @@ def catching_up(run: Run, partitions: Collection[int] | None = None) -> Callable
             found = start_offsets(spec, run.systems.cluster, run.now)
             starts.update({p: max(starts.get(p, o), run.now.low[p]) for p, o in found.items()})
         go_on = spec.on_data_loss == "continue"
-        todo = plan(position, run.now, starts, spec.max_records_per_commit, partitions, go_on)
+        todo = plan(
+            position, run.validated(position, partitions), starts, spec.max_records_per_commit, partitions, go_on
+        )
         if todo is None and position is None:
-            return opening(spec, run.now, starts)
+            if begins := opening(spec, run.now, starts):
+                run.say(
+                    f"Topic {spec.topic}: start is latest, and the table has no position yet: it begins at {starts}."
+                )
+            return begins
         if todo is None and state and state.rebuilt and position:
             return standstill(position)
         return todo

@@ -121,24 +121,34 @@ def backlog(
     """
     if position is None:
         first = {p: starts[p] for p in now.partitions}
-        return Backlog(Position(now.identity, first), _to_the_end(first, now))
+        return Backlog(Position(now.identity, first, now.epochs), _to_the_end(first, now))
     if not position.identity.same_as(now.identity):
         if position.identity.topic != now.identity.topic or not go_on:
             raise _another_topic(position, now)
         gone = tuple(Loss(p, o, None, "topic made anew") for p, o in sorted(position.offsets.items()))
-        return Backlog(Position(now.identity, dict(now.low)), _to_the_end(now.low, now), gone)
+        return Backlog(Position(now.identity, dict(now.low), now.epochs), _to_the_end(now.low, now), gone)
     # A partition that the position doesn't know was added to the topic since: all of it is new.
     known = {**dict.fromkeys(now.partitions, 0), **position.offsets}
-    at = dict(known)
+    at, epochs = dict(known), dict(now.epochs)
     losses = []
     for partition, offset in sorted(known.items()):
         if partitions is not None and partition not in partitions:
             # It waits where it is, a new one where its log begins.
             at[partition] = position.offsets.get(partition, now.low.get(partition, 0))
+            if partition in position.epochs:
+                epochs[partition] = position.epochs[partition]
             continue
         if partition not in now.end:
             losses.append(Loss(partition, offset, None, "partition gone"))
             del at[partition]
+        elif partition in now.cut_off:
+            cut = now.cut_off[partition]
+            losses.append(
+                Loss(partition, offset, None, "topic made anew")
+                if cut is None
+                else Loss(partition, cut, offset, "truncated")
+            )
+            at[partition] = max(cut or 0, now.low[partition])
         elif offset < now.low[partition]:
             losses.append(Loss(partition, offset, now.low[partition], "retention"))
             at[partition] = now.low[partition]
@@ -151,7 +161,40 @@ def backlog(
             f"{'; '.join(str(loss) for loss in losses)}.",
             _WAYS_ON.format(topic=position.identity.topic),
         )
-    return Backlog(Position(now.identity, at), _to_the_end(at, now), tuple(losses))
+    return Backlog(Position(now.identity, at, epochs), _to_the_end(at, now), tuple(losses))
+
+
+def unsure(position: Position | None, now: Watermarks, partitions: Collection[int] | None = None) -> list[int]:
+    """Return the partitions that have another leader than when the position was written, whose logs may differ.
+
+    Args:
+        position: The table's, None if it has none yet.
+        now: The topic's watermarks.
+        partitions: Only these; None for all.
+    """
+    if position is None or not position.identity.same_as(now.identity):
+        return []
+    return [
+        p
+        for p, epoch in sorted(position.epochs.items())
+        if (partitions is None or p in partitions)
+        and now.epochs.get(p, epoch) != epoch
+        and position.offsets.get(p, -1) >= now.low[p]
+    ]
+
+
+def untold(now: Watermarks) -> str | None:
+    """Return what can't be told of a topic since its brokers are old, as a sentence; None if all can be told."""
+    if now.identity.topic_id and now.epochs.keys() >= now.end.keys():
+        return None
+    what = [] if now.identity.topic_id else ["no topic id (they are older than Kafka 2.8)"]
+    if not now.epochs.keys() >= now.end.keys():
+        what.append("no leader epochs (they are older than Kafka 2.1)")
+    return (
+        f"Topic {now.identity.topic}: the brokers tell {' and '.join(what)}. If the topic was deleted and made anew, "
+        "or its log was cut off, and it is longer than the table's position by now, nobody can tell, and what lies "
+        "before the position is not read."
+    )
 
 
 _WAYS_ON = (
@@ -257,7 +300,7 @@ def opening(spec: TopicTable, now: Watermarks, starts: Mapping[int, int]) -> Pla
     """
     if spec.start != "latest" or not now.partitions:
         return None
-    return standstill(Position(now.identity, dict(starts)))
+    return standstill(Position(now.identity, dict(starts), now.epochs))
 
 
 def replacement(
@@ -334,7 +377,12 @@ def resetting(position: Position | None, now: Watermarks, targets: Mapping[int, 
     losses = [Loss(p, at[p], after[p], "skipped") for p in sorted(at) if p in after and after[p] > at[p]]
     if position and not same:
         losses = [Loss(p, o, None, "topic made anew") for p, o in sorted(position.offsets.items())]
-    stay = standstill(Position(now.identity, after))
+    # Who names an offset takes the log as it is.
+    epochs = {
+        **now.epochs,
+        **({p: e for p, e in position.epochs.items() if p not in targets} if at and position else {}),
+    }
+    stay = standstill(Position(now.identity, after, {p: epochs[p] for p in after if p in epochs}))
     return Plan(stay.ranges, stay.after, 0, "reset", deletes, losses=tuple(losses))
 
 

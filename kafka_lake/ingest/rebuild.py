@@ -4,6 +4,8 @@ Dead letters don't count: a run that died before its rows were published has lef
 still missing. What is read again of them is recognised by the letters themselves.
 """
 
+from collections import deque
+
 from pyiceberg.table import Table
 from pyiceberg.types import StructType
 from pyspark.sql import functions as F
@@ -14,7 +16,7 @@ from kafka_lake.ingest.settle import at_version
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Position, Watermarks
-from kafka_lake.lake.positions import TableState, ancestors, head_of, summary_of
+from kafka_lake.lake.positions import POSITION, TableState, ancestors, head_of, summary_of
 
 _OURS = "kafka-lake."
 _ORIGIN = {"topic", "topic_id", "partition", "offset"}
@@ -74,6 +76,27 @@ def rebuilt_position(spec: TopicTable, systems: Systems, state: TableState, now:
     return Position(now.identity, {**{p: starts[p] for p in missing}, **reached})
 
 
+def may_have_begun(table: Table) -> bool:
+    """Return whether ``main`` may have carried a position that is gone: rolled back, or expired since.
+
+    What was staged and never published doesn't count.
+    """
+    snapshots = {each.snapshot_id: each for each in table.metadata.snapshots}
+    been = {entry.snapshot_id for entry in table.metadata.snapshot_log}
+    if any(POSITION in summary_of(snapshots[each]) for each in been & snapshots.keys()):
+        return True
+    return _expired(table) and _has_properties_of_ours(table)
+
+
+def _expired(table: Table) -> bool:
+    oldest = deque(ancestors(table, head_of(table)), maxlen=1)
+    return any(each.parent_snapshot_id is not None for each in oldest)
+
+
+def _has_properties_of_ours(table: Table) -> bool:
+    return any(key.startswith(_OURS) for key in table.properties)
+
+
 def _origins(table: Table) -> set[str]:
     """Return the columns that say where a row came from, whatever they are called: settings may have changed."""
     structs = {f.name: f.field_type for f in table.schema().fields if isinstance(f.field_type, StructType)}
@@ -87,9 +110,7 @@ def _may_have_commits_of_ours(spec: TopicTable, table: Table) -> bool:
         return True
     if any(key.startswith(_OURS) for s in table.metadata.snapshots for key in summary_of(s)):
         return True
-    *_, oldest = ancestors(table, head_of(table))
-    expired = oldest.parent_snapshot_id is not None
-    return expired and any(key.startswith(_OURS) for key in table.properties)
+    return _expired(table) and _has_properties_of_ours(table)
 
 
 def _same_topic(topic: str | None, topic_id: str | None, now: Watermarks) -> bool:

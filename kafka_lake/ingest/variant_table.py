@@ -6,7 +6,7 @@ from pyspark.sql import types as T
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import literal, quoted
-from kafka_lake.lake.tables import parse_partition_field, parse_sort_field, table_properties
+from kafka_lake.lake.tables import location_of, parse_partition_field, parse_sort_field, table_properties
 
 
 def has_variant(columns: T.StructType) -> bool:
@@ -30,7 +30,9 @@ def create_variant_table(spec: TopicTable, systems: Systems, columns: T.StructTy
     fields = ", ".join(f"{quoted(f.name)} {f.dataType.simpleString()}" for f in columns)
     by = ", ".join(_partition(text) for text in spec.partition_by)
     partitioned = f" PARTITIONED BY ({by})" if by else ""
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({fields}) USING iceberg{partitioned} TBLPROPERTIES ({listed})")
+    location = location_of(systems.catalog, spec.identifier, spec.properties)
+    at = f" LOCATION {literal(location)}" if location else ""
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({fields}) USING iceberg{partitioned}{at} TBLPROPERTIES ({listed})")
     if spec.sort_by:
         order = ", ".join(f"{column} {direction.value}" for column, direction in map(parse_sort_field, spec.sort_by))
         spark.sql(f"ALTER TABLE {name} WRITE LOCALLY ORDERED BY {order}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
@@ -43,6 +43,20 @@ _FIRST_ANSWER_SECONDS = 8.0
 # All brokers refuse connections, or their names are unknown.
 _ALL_DOWN_SECONDS = 4.0
 _GLANCE_SECONDS = 0.1
+
+# librdkafka tells of it in words only (KIP-320); -1 if the log knows no epoch as old as the one asked for.
+_CUT_OFF = re.compile(r"broker end offset is (-?\d+)")
+_VALIDATION: Mapping[str, Any] = {
+    # librdkafka wants one, though partitions are assigned by hand and nothing is committed.
+    "group.id": "kafka-lake.validation",
+    # Else the consumer goes on at the cut, and says nothing.
+    "auto.offset.reset": "error",
+    # The only word that all is well where nothing comes after the position.
+    "enable.partition.eof": True,
+    "fetch.wait.max.ms": 20,
+    "max.partition.fetch.bytes": 1024,
+    "queued.min.messages": 1,
+}
 
 _UNREACHABLE = (
     "Check that the brokers run and KAFKA_LAKE_BOOTSTRAP_SERVERS and the security settings are right; "
@@ -266,7 +280,11 @@ class KafkaCluster:
         low, end = [self._told_offsets(futures) for futures in asked]
         for name, identity in identities.items():
             errors = [o for side in (low, end) for o in side[name].values() if isinstance(o, KafkaLakeError)]
-            answers[name] = errors[0] if errors else Watermarks(identity, _numbers(low[name]), _numbers(end[name]))
+            answers[name] = (
+                errors[0]
+                if errors
+                else Watermarks(identity, _numbers(low[name]), _numbers(end[name]), _epochs(end[name]))
+            )
         return {name: answers[name] for name in names}
 
     def watermarks_of(self, topic: str) -> Watermarks:
@@ -312,19 +330,70 @@ class KafkaCluster:
         )
         return futures
 
-    def _told_offsets(self, futures: Mapping[TopicPartition, Any]) -> dict[str, dict[int, int | KafkaLakeError]]:
-        found: dict[str, dict[int, int | KafkaLakeError]] = {}
+    def _told_offsets(self, futures: Mapping[TopicPartition, Any]) -> dict[str, dict[int, Any]]:
+        """Return per topic and partition what the brokers told of it, or the error."""
+        found: dict[str, dict[int, Any]] = {}
         for member, future in futures.items():
-            offset: int | KafkaLakeError
+            what = f"Offsets of topic {member.topic} partition {member.partition}"
             # All come with the same few answers: to go through the motions of waiting for each takes longer.
             if future.done() and future.exception() is None:
-                offset = future.result().offset
+                told = future.result()
             else:
                 try:
-                    offset = self._ask(f"Offsets of topic {member.topic} partition {member.partition}", future).offset
+                    told = self._ask(what, future)
                 except KafkaLakeError as error:
-                    offset = error
-            found.setdefault(member.topic, {})[member.partition] = offset
+                    told = error
+            if getattr(told, "offset", 0) == OFFSET_INVALID:
+                # A leader that has just been elected doesn't know its end yet, and librdkafka takes that for an answer.
+                told = KafkaError(f"{what}: the cluster at {self.bootstrap_servers} can't tell them yet.", _UNREACHABLE)
+            found.setdefault(member.topic, {})[member.partition] = told
+        return found
+
+    def cut_off(self, position: Position, partitions: Iterable[int]) -> dict[int, int | None]:
+        """Return where logs were cut off before a position since that was written, whatever they hold by now.
+
+        A leader that was elected though it lacked records, or a broker that lost its last writes, goes on with less;
+        once the log has grown beyond the position, offsets alone don't tell. Brokers know where the records of each
+        leader end, and a consumer that begins at an offset of a leader's asks for that first. To read a topic is right
+        enough for it.
+
+        Args:
+            position: Its offsets, with the epochs of the leaders that had them.
+            partitions: Which to ask for; those without an epoch are left out.
+
+        Returns:
+            The offset where the log was cut off, for those partitions where it was; None in its place if no record of
+            the log is of a leader as old as the position's.
+
+        Raises:
+            KafkaError: If the brokers don't answer.
+        """
+        topic, what = position.identity.topic, f"Validating the position in topic {position.identity.topic}"
+        unsure = {p for p in partitions if p in position.epochs and p in position.offsets}
+        if not unsure:
+            return {}
+        found: dict[int, int | None] = {}
+        consumer, until = self.consumer(_VALIDATION), time.monotonic() + self.timeout
+        try:
+            consumer.assign(
+                [TopicPartition(topic, p, position.offsets[p], leader_epoch=position.epochs[p]) for p in sorted(unsure)]
+            )
+            while unsure:
+                if time.monotonic() > until:
+                    raise self.explained(what, TimeoutError())
+                message = consumer.poll(_GLANCE_SECONDS)
+                if message is None or message.topic() != topic or message.partition() not in unsure:
+                    # Of the group for instance, on which no right is needed.
+                    continue
+                error = message.error()
+                if error is not None and error.code() != ClientError._PARTITION_EOF:
+                    if (told := _CUT_OFF.search(error.str())) is None:
+                        raise self.explained(what, KafkaException(error))
+                    found[message.partition()] = None if int(told[1]) < 0 else int(told[1])
+                unsure.discard(message.partition())
+                consumer.incremental_unassign([TopicPartition(topic, message.partition())])
+        finally:
+            consumer.close()
         return found
 
     def cleanup_policies(self, topics: Iterable[str]) -> dict[str, str]:
@@ -370,5 +439,11 @@ class KafkaCluster:
         self._ask(f"Committing the offsets of consumer group {group}", future)
 
 
-def _numbers(offsets: Mapping[int, int | KafkaLakeError]) -> dict[int, int]:
-    return {p: o for p, o in offsets.items() if not isinstance(o, KafkaLakeError)}
+def _numbers(told: Mapping[int, Any]) -> dict[int, int]:
+    return {p: each.offset for p, each in told.items() if not isinstance(each, KafkaLakeError)}
+
+
+def _epochs(told: Mapping[int, Any]) -> dict[int, int]:
+    """Return the leaders' epochs, as far as the brokers tell them."""
+    epochs = {p: each.leader_epoch for p, each in told.items()}
+    return {p: epoch for p, epoch in epochs.items() if epoch is not None and epoch >= 0}

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 
@@ -37,7 +37,8 @@ class Loss:
         partition: Kafka partition.
         start: First offset concerned.
         end: Exclusive end; None where nobody can tell any more, as for a topic that was deleted.
-        reason: Why. For ``truncated``, the offsets are those between the log's end and the table's position.
+        reason: Why. For ``truncated``, the offsets are those between where the log was cut off and the table's
+            position: the table has read them, and what came after them is lost.
     """
 
     partition: int
@@ -49,7 +50,7 @@ class Loss:
         last = "?" if self.end is None else self.end - 1
         told = {
             "retention": f"lost offsets {self.start} to {last} to retention",
-            "truncated": f"ends at {self.start}, before the table's position {self.end}",
+            "truncated": f"was cut off at {self.start}, before the table's position {self.end}",
             "partition gone": f"is gone, the table's position in it was {self.start}",
             "topic made anew": f"lost all that came at offset {self.start} and later when the topic was deleted",
             "skipped": f"skipped offsets {self.start} to {last} by a reset",
@@ -103,10 +104,19 @@ class TopicIdentity:
 
 @dataclass(frozen=True)
 class Position:
-    """How far a table has consumed a topic: the next offset of every Kafka partition."""
+    """How far a table has consumed a topic.
+
+    Args:
+        identity: Which topic.
+        offsets: The next offset of every Kafka partition.
+        epochs: The epoch of a leader that had all that comes before the offset, per partition; none where the brokers
+            tell none, and in positions of older versions. A log that is cut off, and grows again, has another leader
+            epoch from there on (KIP-320).
+    """
 
     identity: TopicIdentity
     offsets: Mapping[int, int]
+    epochs: Mapping[int, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the canonical JSON text that snapshot summaries carry.
@@ -114,15 +124,15 @@ class Position:
         >>> Position(TopicIdentity("c", "t", "pizzas"), {1: 7, 0: 5}).to_json()
         '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"0":5,"1":7}}'
         """
-        return json.dumps(
-            {
-                "cluster_id": self.identity.cluster_id,
-                "topic_id": self.identity.topic_id,
-                "topic": self.identity.topic,
-                "offsets": {str(p): self.offsets[p] for p in sorted(self.offsets)},
-            },
-            separators=(",", ":"),
-        )
+        doc: dict[str, object] = {
+            "cluster_id": self.identity.cluster_id,
+            "topic_id": self.identity.topic_id,
+            "topic": self.identity.topic,
+            "offsets": {str(p): self.offsets[p] for p in sorted(self.offsets)},
+        }
+        if self.epochs:
+            doc["epochs"] = {str(p): self.epochs[p] for p in sorted(self.epochs)}
+        return json.dumps(doc, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> "Position":
@@ -134,13 +144,16 @@ class Position:
         try:
             doc = json.loads(text)
             identity = TopicIdentity(doc["cluster_id"], doc["topic_id"], doc["topic"])
-            return cls(identity, {int(p): int(o) for p, o in doc["offsets"].items()})
+            offsets, epochs = doc["offsets"], doc.get("epochs", {})
+            return cls(
+                identity, {int(p): int(o) for p, o in offsets.items()}, {int(p): int(e) for p, e in epochs.items()}
+            )
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(f"not a position: {text!r}") from error
 
     def advanced(self, ranges: tuple[OffsetRange, ...]) -> "Position":
         """Return the position after `ranges` were consumed; other partitions stay where they are."""
-        return Position(self.identity, {**self.offsets, **{r.partition: r.end for r in ranges}})
+        return Position(self.identity, {**self.offsets, **{r.partition: r.end for r in ranges}}, self.epochs)
 
 
 @dataclass(frozen=True)
@@ -151,11 +164,16 @@ class Watermarks:
         identity: Which topic this is.
         low: Log start offset per partition: the oldest record still there.
         end: Exclusive end per partition: the last stable offset, or the high watermark for read_uncommitted.
+        epochs: The leader's epoch per partition, when the end was asked for; none where the brokers tell none.
+        cut_off: Where the log was cut off before a table's position and has grown again, per partition; None in the
+            place of an offset if no record of the log is what the table has read. By `KafkaCluster.cut_off`.
     """
 
     identity: TopicIdentity
     low: Mapping[int, int]
     end: Mapping[int, int]
+    epochs: Mapping[int, int] = field(default_factory=dict)
+    cut_off: Mapping[int, int | None] = field(default_factory=dict)
 
     @property
     def partitions(self) -> list[int]:

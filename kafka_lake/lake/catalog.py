@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlsplit
+from uuid import uuid4
 
-from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
+from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
@@ -154,6 +155,37 @@ class LakeCatalog:
                 return self.pyiceberg.load_table(identifier)
         except NoSuchTableError:
             return None
+
+    def tables(self) -> Iterator[Table]:
+        """Yield all tables of the catalog, those in nested namespaces too; what is no Iceberg table is left out.
+
+        Raises:
+            CatalogError: If the catalog doesn't answer; `CatalogRefusedError` if asking again is in vain.
+        """
+        with self._asking("Listing the tables"):
+            known: set[tuple[str, ...]] = set()
+            waiting = [tuple(each) for each in self.pyiceberg.list_namespaces()]
+            while waiting:
+                namespace = waiting.pop()
+                if namespace in known:
+                    continue
+                known.add(namespace)
+                with suppress(NoSuchNamespaceError):
+                    waiting += [tuple(each) for each in self.pyiceberg.list_namespaces(namespace)]
+                for identifier in self.pyiceberg.list_tables(namespace):
+                    # Or it is gone by now.
+                    with suppress(NoSuchTableError):
+                        yield self.pyiceberg.load_table(identifier)
+
+    def new_location(self, identifier: tuple[str, str]) -> str | None:
+        """Return a location that no other table has had; None where the catalog's server chooses one.
+
+        A table that was renamed keeps its files where they are: a new one by the old name must not come to lie there.
+        """
+        if not isinstance(self.pyiceberg, MetastoreCatalog):
+            return None
+        with self._asking(f"Table {'.'.join(identifier)}"):
+            return f"{self.pyiceberg._resolve_table_location(None, *identifier)}-{uuid4().hex[:12]}"
 
     def check(self) -> int:
         """Ask the catalog for its namespaces, and return how many there are.

@@ -34,6 +34,7 @@ from kafka_lake.lake.schema import Change
 
 SOURCES = "kafka-lake.sources"
 LAYOUT = "kafka-lake.layout"
+LOCATION = "location"
 
 _CALL = re.compile(r"^\s*(?P<transform>[A-Za-z]+)\s*\(\s*(?:(?P<width>\d+)\s*,\s*)?(?P<column>[^(),\s]+)\s*\)\s*$")
 _COLUMN = re.compile(r"^\s*(?P<column>[^(),\s]+)\s*$")
@@ -134,6 +135,7 @@ def ensure_table(
             table = catalog.pyiceberg.create_table(
                 identifier,
                 schema,
+                location=location_of(catalog, identifier, given),
                 partition_spec=_partition_spec(schema, layout),
                 sort_order=SortOrder(*layout.sort_fields()),
                 properties=table_properties(ours, given),
@@ -173,7 +175,8 @@ def drop_if_unused(catalog: LakeCatalog, identifier: tuple[str, str]) -> bool:
     if not _is_unused(catalog.pyiceberg.load_table(aside)):
         catalog.pyiceberg.rename_table(aside, identifier)
         return False
-    catalog.pyiceberg.drop_table(aside)
+    # With its files: no other table comes to lie where they are.
+    catalog.pyiceberg.purge_table(aside)
     return True
 
 
@@ -183,9 +186,26 @@ def _is_unused(table: Table) -> bool:
     return ours and set(metadata.refs) <= {"main"} and len(metadata.snapshots) <= 1 and not row_count(table)
 
 
+def location_of(catalog: LakeCatalog, identifier: tuple[str, str], given: Mapping[str, str]) -> str | None:
+    """Return where a new table's files shall be: where its properties say, or where no other table's have been.
+
+    Args:
+        catalog: Where it shall be.
+        identifier: Namespace and name.
+        given: The topic's table properties, of which ``location`` counts.
+
+    Returns:
+        The location; None if the catalog's server chooses it.
+    """
+    return given.get(LOCATION) or catalog.new_location(identifier)
+
+
 def table_properties(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a new table: the defaults, over them ours for this table, and over all those given."""
-    properties = {**DEFAULTS, **ours, **given}
+    """Return the properties of a new table: the defaults, over them ours for this table, and over all those given.
+
+    The location isn't among them: it is no property of a table in Iceberg.
+    """
+    properties = {**DEFAULTS, **ours, **{key: value for key, value in given.items() if key != LOCATION}}
     level = "write.parquet.compression-level"
     if given.get("write.parquet.compression-codec", "zstd") != "zstd" and level not in given:
         # The level is zstd's; others know other levels, and gzip's writer fails on ours.

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import Result
@@ -131,9 +132,17 @@ def test_dead_letters_come_back_and_the_topic_is_read_again(
     assert see.position() == {0: 1, 1: 2}
     assert see.ids() == [0, 1, 3]
 
-    cleaned = cli(mended, "clean", "--older-than", "0s")
+    stray = Path(see.table.location().removeprefix("file://")) / "data" / "stray.parquet"
+    stray.write_bytes(b"left by a run that was killed")
+    shown = cli(mended, "clean", "--older-than", "0s")
+    assert shown.exit_code == 0
+    assert str(stray) in shown.output.replace("\n", "")
+    assert "Nothing was removed" in shown.output
+    assert stray.exists()
+    cleaned = cli(mended, "clean", "--older-than", "0s", "--yes")
     assert cleaned.exit_code == 0
     assert f"{name}: 0 branches and " in cleaned.output
+    assert not stray.exists()
     assert see.ids() == [0, 1, 3]
 
     assert cli(mended, "ingest").exit_code == 0

@@ -15,12 +15,15 @@ import dagster as dg
 import pytest
 from confluent_kafka import TopicPartition
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+from pyiceberg.exceptions import ServiceUnavailableError
 
+from kafka_lake.components import reporting
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, build_topic_assets
 from kafka_lake.components.following import follow_sources
 from kafka_lake.components.keys import dead_letter_key, table_key, topic_key
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.replay_job import replay_dead_letters
+from kafka_lake.ingest import continuous
 from kafka_lake.ingest.audit import CHECKS
 from kafka_lake.ingest.continuous import Continuous
 from kafka_lake.ingest.pipeline import Run, ingest
@@ -363,6 +366,55 @@ def test_what_a_run_has_told_stays_in_sight_until_it_ends(
     after = checks(runner.run(spec, (0, 1)))["data_loss"]
     assert after.passed
     assert after.metadata["losses"].value == f"- {loss}"
+
+
+def unavailable_after_each_commit(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
+    """Let the catalog answer 503 to the first questions of reporting and compaction; return who asked."""
+    asked: list[str] = []
+
+    def failing(what: str, ask: Any) -> Any:
+        def answer(*args: Any, **named: Any) -> Any:
+            asked.append(what)
+            if asked.count(what) <= times:
+                raise ServiceUnavailableError("503")
+            return ask(*args, **named)
+
+        return answer
+
+    for module, name in ((reporting, "report_dead_letters"), (reporting, "register_partitions")):
+        monkeypatch.setattr(module, name, failing(name, getattr(module, name)))
+    monkeypatch.setattr(continuous, "commits_since_compaction", failing("compaction", lambda _: 0))
+    return asked
+
+
+def test_a_catalog_that_does_not_answer_after_the_commit_fails_no_run(
+    new_topic: NewTopic,
+    runner: Runner,
+    view: NewView,
+    kafka_resource: KafkaResource,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids([0])
+    topic.send(b"junk")
+    know_partitions(runner, topic)
+    asked = unavailable_after_each_commit(monkeypatch, 2)
+    runner.resources["kafka"] = KafkaResource(
+        properties=kafka_resource.properties, retry_attempts=2, retry_max_seconds=0.01
+    )
+    result = runner.run(spec, (0, 0))
+    assert result.success
+    logged = [e.user_message for e in runner.instance.all_logs(result.run_id)]
+    assert any("all commits are published, but of its dead letters nothing can be told now" in line for line in logged)
+    assert {e.check_name for e in result.get_asset_check_evaluations() if e.passed} == set(CHECKS)
+    asked.clear()
+    topic.send_ids([1])
+    topic.send(b"more junk")
+    settings = Continuous(trigger=0.3, time_limit=20, idle=3, compact_every=1, report_every=0.3)
+    assert runner.run(spec, (0, 0), continuous=settings).success
+    assert {"report_dead_letters", "register_partitions", "compaction"} == set(asked)
+    view(spec).assert_exactly_once(topic.ledger)
 
 
 def test_a_run_that_goes_on_tells_in_a_tag_until_when(new_topic: NewTopic, runner: Runner) -> None:

@@ -7,11 +7,21 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import OFFSET_INVALID, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 import kafka_lake.kafka.cluster
 from kafka_lake.errors import AuthenticationError, AuthorizationError, ConfigurationError, KafkaError, UnknownTopicError
@@ -161,6 +171,38 @@ def test_a_group_that_the_user_may_not_write_is_told(port: int) -> None:
     assert type(error) is AuthorizationError
     assert "consumer group lake" in str(error)
     assert "Grant Read on the consumer group" in str(error)
+
+
+def test_who_may_only_read_a_topic_is_told_where_its_log_was_cut_off(port: int) -> None:
+    """No right on a group is needed, and none is there."""
+    admin = AdminClient({**secured(port, *ADMIN), "log_level": 0})
+    admin.create_topics([NewTopic("shared", 2, 1)])["shared"].result(20)
+    whose = (ResourcePatternType.LITERAL, f"User:{GUEST[0]}", "*", AclOperation.READ, AclPermissionType.ALLOW)
+    (granted,) = admin.create_acls([AclBinding(ResourceType.TOPIC, "shared", *whose)]).values()
+    granted.result(20)
+    producer = Producer({**secured(port, *ADMIN), "log_level": 0})
+    for number in range(6):
+        producer.produce("shared", b"", partition=number % 2)
+    assert producer.flush(20) == 0
+    cluster = KafkaCluster(secured(port, *GUEST), PATIENCE)
+    now = cluster.watermarks_of("shared")
+    assert (now.end, set(now.epochs)) == ({0: 3, 1: 3}, {0, 1})
+    beyond = Position(now.identity, {0: 3, 1: 5}, now.epochs)
+    assert cluster.cut_off(beyond, [0, 1]) == {1: 3}
+    assert cluster.cut_off(beyond, [0]) == {}
+    assert cluster.cut_off(Position(now.identity, {0: 3}), [0]) == {}
+    assert cluster.cut_off(Position(now.identity, {0: 3}, {0: now.epochs[0] + 9}), [0]) == {0: None}
+    admin.delete_topics(["shared"])["shared"].result(20)
+
+
+def test_an_offset_that_a_leader_does_not_know_yet_is_no_offset() -> None:
+    """As long as it isn't sure of its high watermark; the client library gives -1001 for an answer then."""
+    future: Future[Any] = Future()
+    future.set_result(SimpleNamespace(offset=OFFSET_INVALID, leader_epoch=None))
+    cluster = KafkaCluster({"bootstrap.servers": "127.0.0.1:1"})
+    (told,) = cluster._told_offsets({TopicPartition("orders", 0): future})["orders"].values()
+    assert isinstance(told, KafkaError)
+    assert "topic orders partition 0" in str(told)
 
 
 def watermarks_of_admin(port: int) -> Any:

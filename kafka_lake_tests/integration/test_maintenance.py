@@ -10,13 +10,14 @@ import pytest
 from pyiceberg.expressions import EqualTo
 
 from kafka_lake.errors import AuditFailedError, TableError
+from kafka_lake.ingest.again import reset
 from kafka_lake.ingest.clean import clean, sweep
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
-from kafka_lake.lake.positions import ancestors, head_of
-from kafka_lake_tests.conftest import Topic, View, data_files
+from kafka_lake.lake.positions import ancestors, head_of, row_count
+from kafka_lake_tests.conftest import Topic, View, data_files, without_totals
 from kafka_lake_tests.integration.test_exactly_once import at, killed_at, mixed  # noqa: F401
 
 pytestmark = pytest.mark.integration
@@ -104,6 +105,51 @@ def test_a_position_that_cannot_be_rebuilt_with_certainty_is_refused(
         ingest(replace(spec, **settings), systems(), "run-2")
     assert f"kafka-lake reset {topic.name}" in str(caught.value)
     assert view(spec).fingerprint() == before
+    assert len(reset(replace(spec, **settings), systems(), "as-told", "latest").commits) == 1
+    assert view(spec).position() == {0: 2, 1: 0}
+
+
+@pytest.mark.parametrize("how", ["expired", "rolled back"])
+def test_a_table_without_rows_that_began_at_the_latest_offset_does_not_begin_again_in_silence(
+    how: str, new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+) -> None:
+    topic = new_topic()
+    topic.send_ids([0])
+    spec = topic.spec(start="latest")
+    said: list[str] = []
+    ingest(spec, systems(), "run-1", say=said.append)
+    assert any("start is latest" in line and "begins at {0: 1}" in line for line in said)
+    table = view(spec).table
+    if how == "expired":
+        table.append(table.schema().as_arrow().empty_table())
+        sql(view(spec).call("expire_snapshots", retain_last="1", older_than="TIMESTAMP '2100-01-01 00:00:00'"))
+    else:
+        first = min(table.metadata.snapshots, key=lambda each: each.sequence_number or 0)
+        sql(view(spec).call("rollback_to_snapshot", snapshot_id=f"{first.snapshot_id}"))
+    assert view(spec).position() == {}
+    topic.send_ids([1])
+    with pytest.raises(TableError, match="carries a position in topic") as caught:
+        ingest(spec, systems(), "run-2")
+    assert f"kafka-lake reset {topic.name}" in str(caught.value)
+    reset(spec, systems(), "run-3", "0:1")
+    ingest(spec, systems(), "run-4")
+    assert view(spec).ids() == [1]
+
+
+def test_a_first_run_that_died_with_its_opening_staged_is_made_good(
+    new_topic: NewTopic,
+    systems: NewSystems,
+    view: NewView,
+    killed_at: Any,  # noqa: F811
+) -> None:
+    topic = new_topic()
+    topic.send_ids([0])
+    spec = topic.spec(start="latest")
+    killed_at(spec, "audited")
+    ingest(spec, systems(), "next")
+    topic.send_ids([1])
+    ingest(spec, systems(), "last")
+    assert view(spec).ids() == [1]
 
 
 def test_rows_that_are_rolled_back_are_read_again_exactly_once(
@@ -223,6 +269,25 @@ def test_a_required_column_renamed_by_hand_is_refused_before_anything_is_staged(
     with pytest.raises(AuditFailedError, match="column id: required added"):
         ingest(spec, systems(), "run-2")
     assert view(spec).fingerprint() == before
+
+
+def test_a_table_whose_snapshots_tell_no_totals_is_not_taken_for_empty(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    mixed(topic, 4)
+    ingest(spec, systems(), "run-1")
+    compact_and_expire(sql, view(spec), spec.identifier, spec.dead_letter_table)
+    for name in (spec.identifier, spec.dead_letter_table):
+        without_totals(systems().catalog, name)
+    topic.send_ids([4, 5])
+    ingest(spec, systems(), "run-2")
+    view(spec).assert_exactly_once(topic.ledger)
+    sql(f"ALTER TABLE {view(spec).sql_name()} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+    sql(f"DELETE FROM {view(spec).sql_name()} WHERE id = 4")
+    assert view(spec).ids() == [0, 2, 5]
+    assert row_count(view(spec).table) == 3
 
 
 def test_rows_that_a_person_deletes_stay_deleted(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:

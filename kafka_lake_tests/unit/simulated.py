@@ -240,7 +240,8 @@ class World:
         self.low[partition] = low + (end - low) * share // 4
 
     def watermarks(self) -> Watermarks:
-        return Watermarks(IDENTITY, dict(self.low), {p: len(kinds) for p, kinds in self.log.items()})
+        ends = {p: len(kinds) for p, kinds in self.log.items()}
+        return Watermarks(IDENTITY, dict(self.low), ends, dict.fromkeys(ends, 0))
 
     def read(self, ranges: Sequence[OffsetRange]) -> list[Record]:
         for r in ranges:

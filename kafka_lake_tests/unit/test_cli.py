@@ -309,10 +309,11 @@ def test_values_of_records_never_reach_the_terminal_as_they_are() -> None:
 
 
 def test_what_was_cleaned_is_counted_and_its_beginning_named() -> None:
-    lines = cleaned_lines(SPEC, Cleaned(("n.t.b",), tuple(f"f{n}" for n in range(1234))))
+    lines = cleaned_lines(SPEC, Cleaned(("n.t.b",), tuple(f"f{n}" for n in range(1234))), True)
     assert lines[:3] == ["pizza.completed_pizzas: 1 branch and 1,234 files removed", "  n.t.b", "  f0"]
     assert lines[-1] == "  … 1,224 files more"
-    assert cleaned_lines(SPEC, Cleaned()) == ["pizza.completed_pizzas: 0 branches and 0 files removed"]
+    assert cleaned_lines(SPEC, Cleaned(), True) == ["pizza.completed_pizzas: 0 branches and 0 files removed"]
+    assert cleaned_lines(SPEC, Cleaned(), False) == ["pizza.completed_pizzas: 0 branches and 0 files to remove"]
 
 
 def test_what_a_run_says_and_its_progress_are_not_among_the_results(capsys: pytest.CaptureFixture[str]) -> None:

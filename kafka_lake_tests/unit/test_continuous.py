@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.exceptions import ServiceUnavailableError
+from sqlalchemy.exc import OperationalError
 
-from kafka_lake.errors import KafkaLakeError
+from kafka_lake.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest import continuous
 from kafka_lake.ingest.continuous import (
     Continuous,
@@ -27,6 +29,7 @@ from kafka_lake.ingest.continuous import (
     reached,
     report_due,
 )
+from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.kafka.offsets import Position, TopicIdentity, Watermarks
 
 ME = TopicIdentity("c", "t", "pizzas")
@@ -110,9 +113,11 @@ class Script:
     asked: list[float] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     anew: list[float] = field(default_factory=list)
-    spec: Any = field(default_factory=lambda: SimpleNamespace(identifier=("lake", "pizzas")))
+    spec: Any = field(default_factory=lambda: SimpleNamespace(topic="pizzas", identifier=("lake", "pizzas")))
     systems: Any = field(
-        default_factory=lambda: SimpleNamespace(catalog=SimpleNamespace(table=lambda _: None), spark=lambda: None)
+        default_factory=lambda: SimpleNamespace(
+            catalog=SimpleNamespace(table=lambda _: None), spark=lambda: None, retry=RetryPolicy()
+        )
     )
 
     def look(self) -> None:
@@ -247,6 +252,61 @@ def test_a_table_that_others_moved_back_is_noticed_while_the_topic_rests(steady)
 
 
 STAY = Continuous(trigger=2, time_limit=300, idle=0, compact_every=None, report_every=20)
+LOCKED = OperationalError("SELECT", {}, Exception("database is locked"))
+
+
+@pytest.mark.parametrize("error", [LOCKED, ServiceUnavailableError("503"), PublishRefusedError("main moved.")])
+def test_what_passes_is_waited_for_and_the_run_goes_on(steady, error):
+    run, made = steady(lambda now: int(now * 100) + 1)
+    ask = run.once
+
+    def once(*args: Any) -> Any:
+        if 100 < run.clock.now < 400:
+            raise error
+        return ask(*args)
+
+    run.once = once
+    list(made.reports())
+    assert made.ended == "its time of 3600 s is over"
+    resumed = [begun for begun in run.begun if begun >= 400]
+    assert resumed[0] <= 430, "no later than the longest pause"
+    assert any("The run goes on in" in line for line in run.said)
+
+
+def test_what_has_not_passed_when_the_time_is_over_fails_the_run(steady):
+    run, made = steady(lambda now: int(now * 100) + 1)
+    run.once = lambda *_: (_ for _ in ()).throw(LOCKED)
+    with pytest.raises(OperationalError):
+        list(made.reports())
+    assert 3600 <= run.clock.now < 3603
+
+
+def test_what_does_not_pass_ends_the_run_at_once(steady):
+    run, made = steady(lambda now: int(now * 100) + 1, fails_at=50)
+    with pytest.raises(KafkaLakeError, match="A gate said no"):
+        list(made.reports())
+    assert run.clock.now < 60
+
+
+def test_a_run_that_owes_what_it_was_asked_for_gives_up_as_any_run(steady):
+    run, made = steady(lambda now: 5, STAY)
+    made.at_least = Watermarks(ME, {0: 0}, {0: 5})
+    run.once = lambda *_: (_ for _ in ()).throw(LOCKED)
+    with pytest.raises(OperationalError):
+        list(made.reports())
+    assert run.clock.now < 1
+
+
+def test_a_catalog_that_does_not_answer_when_compaction_asks_is_no_failure(steady):
+    run, made = steady(lambda now: int(now * 100) + 1, replace(SETTINGS, time_limit=20, compact_every=1))
+
+    def refuse(_: Any) -> Any:
+        raise ServiceUnavailableError("503")
+
+    run.systems.catalog.table = refuse
+    list(made.reports())
+    assert made.ended == "its time of 20 s is over"
+    assert any("was not compacted: 503" in line for line in run.said)
 
 
 def test_a_run_that_leaves_nothing_to_do_does_not_stay(steady):

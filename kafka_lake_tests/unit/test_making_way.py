@@ -5,6 +5,7 @@ import time
 import dagster as dg
 import pytest
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+from sqlalchemy.exc import OperationalError
 
 from kafka_lake.components.making_way import makes_way
 
@@ -76,3 +77,18 @@ def test_without_a_queue_there_is_no_limit():
         add(instance, STARTED, PASTA)
         add(instance, QUEUED, SALADS)
         assert not makes_way(instance, first, PIZZAS, later(3600))
+
+
+def test_a_database_that_is_locked_tells_of_nobody_who_waits(instance, monkeypatch):
+    going = add(instance, STARTED, PIZZAS)
+    add(instance, QUEUED, PIZZAS)
+    assert makes_way(instance, going, PIZZAS)
+
+    def locked(*_, **__):
+        raise OperationalError("SELECT", {}, Exception("database is locked"))
+
+    monkeypatch.setattr(type(instance), "get_run_records", locked)
+    assert not makes_way(instance, going, PIZZAS)
+    monkeypatch.setattr(type(instance), "get_run_records", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        makes_way(instance, going, PIZZAS)

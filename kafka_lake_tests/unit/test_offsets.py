@@ -1,6 +1,7 @@
 """Positions as text, lag, ranges; and the doctests of the pure modules."""
 
 import doctest
+import json
 from importlib import import_module
 
 import pytest
@@ -15,6 +16,7 @@ positions = st.builds(
     Position,
     st.builds(TopicIdentity, st.text(), st.text(), st.text()),
     st.dictionaries(st.integers(0, 10_000), st.integers(0, 2**63 - 1)),
+    st.dictionaries(st.integers(0, 10_000), st.integers(0, 2**31 - 1)),
 )
 
 
@@ -25,8 +27,17 @@ def test_a_position_survives_its_text(position):
 
 @given(positions)
 def test_equal_positions_have_equal_text(position):
-    shuffled = Position(position.identity, dict(reversed(position.offsets.items())))
+    shuffled = Position(
+        position.identity, dict(reversed(position.offsets.items())), dict(reversed(position.epochs.items()))
+    )
     assert shuffled.to_json() == position.to_json()
+
+
+def test_a_position_without_epochs_is_read_and_written_as_ever():
+    text = '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"0":5}}'
+    assert Position.from_json(text) == Position(ME, {0: 5}, {})
+    assert Position(ME, {0: 5}).to_json() == text
+    assert json.loads(Position(ME, {0: 5}, {0: 2}).to_json()) == {**json.loads(text), "epochs": {"0": 2}}
 
 
 @pytest.mark.parametrize(
@@ -41,6 +52,7 @@ def test_equal_positions_have_equal_text(position):
         '{"cluster_id":"c","topic_id":"t","offsets":{}}',
         '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":[1]}',
         '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"0":null}}',
+        '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{},"epochs":[1]}',
         '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"zero":1}}',
         '{"cluster_id":"c","topic_id":"t","topic":"pizzas","offsets":{"0":1}',
     ],
@@ -53,6 +65,7 @@ def test_a_malformed_position_is_refused(text):
 def test_advanced_moves_the_consumed_partitions_alone():
     before = Position(ME, {0: 1, 1: 2})
     assert before.advanced((OffsetRange(1, 2, 9), OffsetRange(2, 0, 4))).offsets == {0: 1, 1: 9, 2: 4}
+    assert Position(ME, {0: 1}, {0: 7}).advanced((OffsetRange(0, 1, 2),)).epochs == {0: 7}
     assert before.offsets == {0: 1, 1: 2}
 
 

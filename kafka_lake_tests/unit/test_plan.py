@@ -1,5 +1,7 @@
 """Plans tile the backlog exactly, never go back, and refuse what Kafka lost."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +16,12 @@ from kafka_lake.ingest.plan import (
     resetting,
     start_offsets,
     start_timestamp_ms,
+    unsure,
+    untold,
 )
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import (
+    Loss,
     OffsetRange,
     Position,
     TopicIdentity,
@@ -142,8 +147,60 @@ def test_a_position_at_the_low_watermark_lost_nothing():
 
 
 def test_an_end_before_the_position_is_named():
-    with pytest.raises(DataLossError, match="partition 0 ends at 4, before the table's position 5"):
+    with pytest.raises(DataLossError, match="partition 0 was cut off at 4, before the table's position 5"):
         plan(Position(ME, {0: 5}), Watermarks(ME, {0: 0}, {0: 4}), {}, 10)
+
+
+def test_a_log_that_was_cut_off_and_has_grown_again_is_named_and_gone_on_with_at_the_cut():
+    position = Position(ME, {0: 5, 1: 5}, {0: 3, 1: 3})
+    now = Watermarks(ME, {0: 0, 1: 0}, {0: 9, 1: 9}, {0: 4, 1: 4}, {0: 2})
+    with pytest.raises(DataLossError, match="partition 0 was cut off at 2, before the table's position 5"):
+        plan(position, now, {}, 100)
+    todo = plan(position, now, {}, 100, go_on=True)
+    assert todo.ranges == (OffsetRange(0, 2, 9), OffsetRange(1, 5, 9))
+    assert todo.losses == (Loss(0, 2, 5, "truncated"),)
+    assert todo.after == Position(ME, {0: 9, 1: 9}, {0: 4, 1: 4})
+
+
+def test_a_log_of_which_nothing_is_what_the_table_has_read_is_read_from_its_beginning():
+    position = Position(ME, {0: 5}, {0: 3})
+    now = Watermarks(ME, {0: 1}, {0: 9}, {0: 0}, {0: None})
+    todo = plan(position, now, {}, 100, go_on=True)
+    assert todo.ranges == (OffsetRange(0, 1, 9),)
+    assert todo.losses == (Loss(0, 5, None, "topic made anew"),)
+
+
+def test_partitions_with_another_leader_than_the_positions_are_to_be_looked_at():
+    position = Position(ME, {0: 5, 1: 5, 2: 5, 3: 5, 4: 0}, {0: 3, 1: 3, 2: 3, 4: 9})
+    now = Watermarks(
+        ME, dict.fromkeys(range(5), 0) | {2: 6}, dict.fromkeys(range(5), 9), {0: 3, 1: 4, 2: 4, 3: 4, 4: 0}
+    )
+    assert unsure(position, now) == [1, 4]
+    assert unsure(position, now, {0, 4}) == [4]
+    assert unsure(None, now) == []
+    assert unsure(position, replace(now, identity=TopicIdentity("c", "another", "pizzas"))) == []
+    assert unsure(position, replace(now, epochs={})) == []
+
+
+def test_partitions_that_a_run_does_not_look_at_keep_their_epochs():
+    position = Position(ME, {0: 5, 1: 5}, {0: 3, 1: 3})
+    now = Watermarks(ME, {0: 0, 1: 0, 2: 0}, {0: 9, 1: 9, 2: 9}, {0: 4, 1: 4, 2: 4})
+    assert plan(position, now, {}, 100, {0}).after == Position(ME, {0: 9, 1: 5, 2: 0}, {0: 4, 1: 3, 2: 4})
+
+
+def test_what_old_brokers_do_not_tell_is_said():
+    assert untold(Watermarks(ME, {0: 0}, {0: 9}, {0: 0})) is None
+    assert "no leader epochs" in untold(Watermarks(ME, {0: 0}, {0: 9}))
+    old = untold(Watermarks(TopicIdentity("c", "", "pizzas"), {0: 0}, {0: 9}, {0: 0}))
+    assert "pizzas" in old
+    assert "no topic id" in old
+    assert "leader epochs" not in old
+
+
+def test_a_reset_takes_the_log_as_it_is_where_it_names_an_offset():
+    position = Position(ME, {0: 5, 1: 5}, {0: 3, 1: 3})
+    now = Watermarks(ME, {0: 0, 1: 0}, {0: 9, 1: 9}, {0: 4, 1: 4})
+    assert resetting(position, now, {0: 5}).after == Position(ME, {0: 5, 1: 5}, {0: 4, 1: 3})
 
 
 def test_a_partition_that_is_gone_is_named():
@@ -152,7 +209,7 @@ def test_a_partition_that_is_gone_is_named():
 
 
 def test_all_losses_are_named_at_once():
-    with pytest.raises(DataLossError, match=r"partition 0 lost offsets 1 to 1 .*partition 1 ends at 3"):
+    with pytest.raises(DataLossError, match=r"partition 0 lost offsets 1 to 1 .*partition 1 was cut off at 3"):
         plan(Position(ME, {0: 1, 1: 5}), Watermarks(ME, {0: 2, 1: 0}, {0: 9, 1: 3}), {}, 10)
 
 
@@ -171,7 +228,7 @@ def test_going_on_after_a_loss_skips_what_is_gone_and_nothing_else():
     assert todo.after.offsets == {0: 9, 1: 7, 2: 6}
     assert [str(loss) for loss in todo.losses] == [
         "partition 0 lost offsets 1 to 3 to retention",
-        "partition 2 ends at 6, before the table's position 9",
+        "partition 2 was cut off at 6, before the table's position 9",
         "partition 3 is gone, the table's position in it was 4",
     ]
     assert losses_from_json(losses_to_json(todo.losses)) == list(todo.losses)

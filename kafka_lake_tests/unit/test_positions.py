@@ -6,7 +6,8 @@ import pytest
 from kafka_lake.errors import TableError
 from kafka_lake.kafka.offsets import Position, TopicIdentity
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state
+from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, row_count, summary_of
+from kafka_lake_tests.conftest import without_totals
 
 ME = TopicIdentity("c", "t", "pizzas")
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
@@ -70,6 +71,20 @@ def test_ancestors_come_newest_first(table):
     found = [s.summary.additional_properties[POSITION] for s in ancestors(table, head_of(table))]
     assert found == [Position(ME, {0: offset}).to_json() for offset in (3, 2, 1)]
     assert head_of(table, "nowhere") is None
+
+
+def test_rows_are_counted_where_no_summary_tells_them(table):
+    append(table)
+    append(table)
+    assert row_count(table) == 4
+    without_totals(LakeCatalog("lake", table.catalog.properties), ("pizza", "orders"))
+    bare = table.catalog.load_table(("pizza", "orders"))
+    assert "total-records" not in summary_of(bare.current_snapshot())
+    assert row_count(bare) == 4
+    bare.delete("id == 1")
+    assert row_count(bare) == 2
+    bare.delete("id == 2")
+    assert row_count(bare) == 0
 
 
 def test_an_unreadable_position_is_refused(table):

@@ -1,6 +1,7 @@
 """What one tick asks for. The mock broker answers no DescribeTopics, so `watermarks` is stubbed; all else is real."""
 
 import time
+from dataclasses import replace
 
 import dagster as dg
 import pyarrow as pa
@@ -150,6 +151,18 @@ def test_a_topic_that_is_not_there_stops_no_other(instance, catalog, answers):
 def test_no_topic_at_all_is_an_error(instance, catalog, answers):
     with pytest.raises(KafkaLakeError, match="pasta: Topic pasta: no such topic"):
         tick(instance, catalog, (OTHER,))
+
+
+def test_a_table_that_begins_at_the_latest_offset_is_opened_before_the_first_record_comes(instance, catalog, answers):
+    """Else "latest" would be told after it, and the first records would be in no table."""
+    answers["pizzas"] = Watermarks(ME, dict.fromkeys(range(12), 0), dict.fromkeys(range(12), 0))
+    assert isinstance(tick(instance, catalog, (SPEC,)), dg.SensorResult), "Dagster learns of the partitions"
+    assert isinstance(tick(instance, catalog, (SPEC,)), dg.SkipReason)
+    latest = replace(SPEC, start="latest")
+    (request,) = tick(instance, catalog, (latest,)).run_requests
+    assert request.tags[TOPIC_TAG] == "pizzas"
+    consumed(catalog, dict.fromkeys(range(12), 0))
+    assert isinstance(tick(instance, catalog, (latest,)), dg.SkipReason)
 
 
 @pytest.mark.parametrize(

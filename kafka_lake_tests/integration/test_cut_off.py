@@ -1,0 +1,134 @@
+"""A broker that loses its last writes, and goes on: offsets that the table has read mean other records since."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from kafka_lake.demo.broker import EmbeddedBroker
+from kafka_lake.errors import DataLossError
+from kafka_lake.ingest.again import reset
+from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.offsets import Loss, losses_from_json
+from kafka_lake.kafka.resource import KafkaResource
+from kafka_lake.lake.positions import LOSSES, head_of, read_state, summary_of
+from kafka_lake_tests.conftest import Topic, View
+
+pytestmark = pytest.mark.integration
+
+NewView = Callable[[TopicTable], View]
+
+
+class Forgetful:
+    """A broker of its own, with a topic; both as they were can be brought back as a power cut would."""
+
+    def __init__(self, broker: EmbeddedBroker, topic: Topic, systems: Callable[[], Systems]) -> None:
+        self.broker, self.topic, self.systems = broker, topic, systems
+        self._log = broker.data_dir / "logs" / f"{topic.name}-0"
+        self._kept = broker.data_dir / f"kept-{topic.name}"
+
+    def remember(self) -> None:
+        """Take what the broker has by now for what has reached the disk."""
+        shutil.copytree(self._log, self._kept)
+
+    def lose(self) -> None:
+        """Cut the power: what came since is lost, and the broker starts again with what it has."""
+        self.broker.kill()
+        shutil.rmtree(self._log)
+        shutil.copytree(self._kept, self._log)
+        self.broker.start()
+
+
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("forgetful"), heap="256m") as running:
+        yield running
+
+
+@pytest.fixture
+def forgetful(own_broker: EmbeddedBroker, systems: Callable[[], Systems], request: pytest.FixtureRequest) -> Forgetful:
+    address = {"bootstrap.servers": own_broker.bootstrap_servers, "log_level": 0}
+    name = request.node.name.removeprefix("test_")[:60]
+    topic = Topic(name.replace("_", "-"), name, AdminClient(address), Producer({**address, "linger.ms": 0}))
+    topic.create()
+    kafka = KafkaResource(properties={"bootstrap.servers": own_broker.bootstrap_servers})
+
+    def fresh() -> Systems:
+        return replace(systems(), cluster=kafka.cluster(), kafka_options=kafka.spark_options())
+
+    return Forgetful(own_broker, topic, fresh)
+
+
+def cut_at_three_and_grown_to_eight(forgetful: Forgetful, spec: TopicTable) -> list[Any]:
+    """Fill the table with five records, of which the broker loses two and gets five others instead."""
+    forgetful.topic.send_ids(range(3))
+    forgetful.remember()
+    forgetful.topic.send_ids([3, 4])
+    ingest(spec, forgetful.systems(), "before")
+    forgetful.lose()
+    return [forgetful.topic.send({"id": number}) for number in range(100, 105)]
+
+
+def test_records_behind_a_cut_are_not_missed_in_silence(forgetful: Forgetful, view: NewView) -> None:
+    spec = forgetful.topic.spec()
+    later = cut_at_three_and_grown_to_eight(forgetful, spec)
+    assert later[-1].place == (0, 7)
+    with pytest.raises(DataLossError, match="partition 0 was cut off at 3, before the table's position 5"):
+        ingest(spec, forgetful.systems(), "refused")
+    assert view(spec).ids() == [0, 1, 2, 3, 4]
+    ingest(replace(spec, on_data_loss="continue"), forgetful.systems(), "goes-on")
+    assert view(spec).ids() == [0, 1, 2, 3, 4, *range(100, 105)]
+    table = view(spec).table
+    head = table.metadata.snapshot_by_id(head_of(table) or 0)
+    assert head is not None
+    assert losses_from_json(summary_of(head)[LOSSES]) == [Loss(0, 3, 5, "truncated")]
+    forgetful.topic.send({"id": 105})
+    ingest(spec, forgetful.systems(), "as-ever")
+    assert view(spec).ids() == [0, 1, 2, 3, 4, *range(100, 106)]
+
+
+def test_a_cut_can_be_agreed_to_by_a_reset_to_the_very_same_offset(forgetful: Forgetful, view: NewView) -> None:
+    spec = forgetful.topic.spec()
+    cut_at_three_and_grown_to_eight(forgetful, spec)
+    with pytest.raises(DataLossError):
+        ingest(spec, forgetful.systems(), "refused")
+    assert len(reset(spec, forgetful.systems(), "agreed", "0:5").commits) == 1
+    ingest(spec, forgetful.systems(), "goes-on")
+    assert view(spec).ids() == [0, 1, 2, 3, 4, 102, 103, 104]
+
+
+def test_a_cut_that_was_made_good_to_the_offset_before_the_position_is_found_as_well(
+    forgetful: Forgetful, view: NewView
+) -> None:
+    """What came at once after the cut is there, though the log ends before the position."""
+    spec = forgetful.topic.spec(on_data_loss="continue")
+    forgetful.topic.send_ids(range(3))
+    forgetful.remember()
+    forgetful.topic.send_ids([3, 4, 5])
+    ingest(spec, forgetful.systems(), "before")
+    forgetful.lose()
+    forgetful.topic.send_ids([100, 101])
+    ingest(spec, forgetful.systems(), "goes-on")
+    assert view(spec).ids() == [0, 1, 2, 3, 4, 5, 100, 101]
+
+
+def test_another_leader_with_the_same_log_is_nothing_to_stop_at(forgetful: Forgetful, view: NewView) -> None:
+    spec = forgetful.topic.spec()
+    forgetful.topic.send_ids(range(3))
+    ingest(spec, forgetful.systems(), "before")
+    first = read_state(view(spec).table).position
+    forgetful.broker.kill()
+    forgetful.broker.start()
+    forgetful.topic.send_ids([3])
+    ingest(spec, forgetful.systems(), "after")
+    assert view(spec).ids() == [0, 1, 2, 3]
+    last = read_state(view(spec).table).position
+    assert first is not None
+    assert last is not None
+    assert last.epochs[0] > first.epochs[0]

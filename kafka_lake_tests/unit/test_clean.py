@@ -1,0 +1,107 @@
+"""Clean removes what no table of the catalog knows, and reads no more for it than it must. Real tables, no Spark."""
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.manifest import ManifestFile
+
+from kafka_lake.ingest.clean import clean
+from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.tables import drop_if_unused, ensure_table, schema_of
+
+SPEC = TopicTable("pizzas", "pizza", "orders")
+ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    made = LakeCatalog(
+        "lake",
+        {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"},
+    )
+    made.ensure_namespace("pizza")
+    return made
+
+
+def no_spark():
+    raise AssertionError("nothing here needs Spark")
+
+
+def cleaned(catalog, dry_run=False):
+    return clean(SPEC, Systems(None, {}, catalog, no_spark), older_than_seconds=-1, dry_run=dry_run).files
+
+
+def stray(table):
+    path = Path(table.location().removeprefix("file://")) / "data" / "stray.parquet"
+    path.write_bytes(b"left by a run that was killed")
+    return str(path)
+
+
+@pytest.mark.parametrize("inside", ["", "/inner"])
+def test_a_renamed_table_whose_files_lie_at_the_new_ones_location_keeps_them(catalog, inside):
+    catalog.ensure_namespace("archive")
+    old = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.schema))
+    for _ in range(3):
+        old.append(ROWS)
+    catalog.pyiceberg.rename_table(SPEC.identifier, ("archive", "orders_2025"))
+    new = catalog.pyiceberg.create_table(SPEC.identifier, ROWS.schema, location=f"{old.location()}{inside}")
+    new.append(ROWS)
+    left = stray(new)
+    assert cleaned(catalog) == (left,)
+    assert not Path(left).exists()
+    assert catalog.table(("archive", "orders_2025")).scan().to_arrow().num_rows == 6
+    assert catalog.table(SPEC.identifier).scan().to_arrow().num_rows == 2
+
+
+def test_a_dry_run_tells_and_removes_nothing(catalog):
+    table = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.schema))
+    table.append(ROWS)
+    left = stray(table)
+    assert cleaned(catalog, dry_run=True) == (left,)
+    assert Path(left).exists()
+    assert cleaned(catalog) == (left,)
+    assert not Path(left).exists()
+
+
+def test_no_new_table_lies_where_another_one_has_been(catalog):
+    first = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.schema))
+    catalog.pyiceberg.rename_table(SPEC.identifier, ("pizza", "kept"))
+    second = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.schema))
+    assert first.location() != second.location()
+    assert all("/warehouse/pizza/orders-" in each.location() for each in (first, second))
+
+
+def test_a_location_that_the_user_sets_is_taken(catalog, tmp_path):
+    there = f"file://{tmp_path}/elsewhere"
+    table = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.schema), properties={"location": there})
+    assert table.location() == there
+    assert "location" not in table.properties
+
+
+def test_a_table_that_is_dropped_since_nothing_came_leaves_no_files(catalog):
+    table = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.schema))
+    folder = Path(table.location().removeprefix("file://"))
+    assert list(folder.rglob("*.json"))
+    assert drop_if_unused(catalog, SPEC.identifier)
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
+
+
+def test_each_manifest_is_read_once(catalog, monkeypatch):
+    table = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.schema))
+    for _ in range(12):
+        table.append(ROWS)
+    left, read = stray(table), Counter()
+    fetch = ManifestFile.fetch_manifest_entry
+
+    def counted(self, *args, **options):
+        read[self.manifest_path] += 1
+        return fetch(self, *args, **options)
+
+    monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", counted)
+    assert cleaned(catalog) == (left,)
+    assert len(read) == 12
+    assert set(read.values()) == {1}
