@@ -15,7 +15,7 @@ from pyiceberg.utils.config import Config
 from kafka_lake.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
 from kafka_lake.home import home
 from kafka_lake.lake.catalog_errors import explained
-from kafka_lake.lake.metadata import spare_pyiceberg
+from kafka_lake.lake.metadata import sparing
 from kafka_lake.lake.variant import teach_pyiceberg
 
 _TYPES = ("sql", "rest", "glue", "hive")
@@ -127,8 +127,7 @@ class LakeCatalog:
             elif parts.scheme == "file":
                 self._make_folder(Path(parts.path))
         teach_pyiceberg()
-        spare_pyiceberg()
-        return load_catalog(self.name, **{**self.properties, "type": self.type})
+        return sparing(load_catalog(self.name, **{**self.properties, "type": self.type}), self.type)
 
     def _make_folder(self, folder: Path) -> None:
         try:
