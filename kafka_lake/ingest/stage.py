@@ -283,7 +283,7 @@ def stage(
             want = wanted(spec, decoder, state)
             refuse(spec, want.refused)
             rows = _row_type(spec, decoder, records, want.target)
-            left_out = _evolve(spec, state, rows, want, declared=decoder.fixed is not None)
+            left_out = _evolve(spec, state, rows, want, decoder.fixed is not None)
             state = replace(state, table=state.table.refresh())
             told = {**marks, **decoder.marks()}
             batch = _Batch(spec, systems, state, plan, records, decoder, want.target, name, run_id, told)

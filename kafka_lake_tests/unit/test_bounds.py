@@ -1,23 +1,33 @@
-"""Records whose field names are data, another one in each: what is learned of them doesn't grow with the records."""
+"""What must not grow with the records: what is learned of names that are data, and what is held of rows and letters."""
 
 import json
 import resource
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.conversions import to_bytes
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.types import LongType, MapType, NestedField, StringType, StructType
 
+from kafka_lake.components import dead_letters
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.executors.json_decode import JsonDecoder, Seen, news_leaves
 from kafka_lake.executors.json_task import dumped, loaded
 from kafka_lake.executors.json_types import leaves
 from kafka_lake.executors.json_values import Rules
+from kafka_lake.ingest import published, settle
 from kafka_lake.ingest.audit import noted
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.ingest.wanted import refuse, refuse_too_many
+from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity
+from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.schema import Change
 
 LONG = ("long",)
@@ -150,3 +160,101 @@ def test_messages_and_notes_of_many_columns_stay_short() -> None:
     notes = noted(spec, (), changes, (), {})
     assert len(notes) == 101
     assert (notes[0].column, notes[-1].what) == ("user_0", "901 more not added")
+
+
+ROWS = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("_kafka", pa.struct([("topic_id", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])),
+    ]
+)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> LakeCatalog:
+    warehouse = {"uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": f"file://{tmp_path / 'warehouse'}"}
+    catalog = LakeCatalog("lake", {"type": "sql", **warehouse})
+    catalog.ensure_namespace("shop")
+    return catalog
+
+
+def with_bounds(table: Table) -> Any:
+    """Return what gives a table's files with the bounds of the offsets that are in them."""
+    field = table.schema().find_field("_kafka.offset")
+    scan = table.scan
+
+    def files(*_: Any, **settings: Any) -> Any:
+        made = scan(*_, **settings)
+        tasks = list(made.plan_files())
+        for task in tasks:
+            content = pq.read_table(task.file.file_path.removeprefix("file://"))
+            least = pc.min(pc.struct_field(content["_kafka"], "offset")).as_py()
+            task.file._data[10] = {field.field_id: to_bytes(LongType(), least)}
+        return SimpleNamespace(plan_files=lambda: tasks)
+
+    return files
+
+
+def test_the_published_rows_are_looked_at_a_part_at_a_time(
+    catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = catalog.pyiceberg.create_table(("shop", "orders"), ROWS)
+    for first in range(0, 100, 10):
+        origins = [{"topic_id": "t", "partition": n % 2, "offset": n} for n in range(first, first + 10)]
+        table.append(pa.Table.from_pylist([{"id": o["offset"], "_kafka": o} for o in origins], ROWS))
+    twice = [{"topic_id": "t", "partition": 1, "offset": 31}, {"topic_id": "another", "partition": 0, "offset": 30}]
+    others = [{"id": 1, "_kafka": None}]
+    table.append(pa.Table.from_pylist([*({"id": 0, "_kafka": o} for o in twice), *others], ROWS))
+    position = Position(TopicIdentity("c", "t", "orders"), {0: 100, 1: 99})
+    whole = published._duplicates("_kafka", table, position)
+    assert whole == [
+        "partition 1 has 1 rows too many, the first at offset 31",
+        "partition 1 has offset 99, its position is 99",
+    ]
+    seen: list[int] = []
+    keys_of = published._keys_of
+    monkeypatch.setattr(published, "_keys_of", lambda rows: (seen.append(len(rows)), keys_of(rows))[1])
+    with monkeypatch.context() as patching:
+        patching.setattr(table, "scan", with_bounds(table))
+        parts = published.windows(table, "_kafka.offset", 25)
+    assert parts[0][0] == 0
+    assert parts[-1][1] is None
+    assert [end for _, end in parts[:-1]] == [start for start, _ in parts[1:]]
+    monkeypatch.setattr(published, "windows", lambda *_: parts)
+    assert published._duplicates("_kafka", table, position) == whole
+    assert len(seen) == len(parts) >= 4
+    assert max(seen) <= 32
+    assert sum(seen) == 102
+
+
+def test_dead_letters_are_told_by_class_up_to_a_number_and_by_number_beyond(
+    catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = TopicTable("orders", "shop", "orders")
+    assert dead_letters._verdict(spec, catalog)["passed"]
+    letters = pa.schema([("error_class", pa.string())])
+    table = catalog.pyiceberg.create_table(spec.dead_letter_table, letters)
+    for name in ("not_json", "wrong_type", "not_json"):
+        table.append(pa.Table.from_pylist([{"error_class": name}], letters))
+    found = dead_letters._verdict(spec, catalog)
+    assert (found["passed"], found["metadata"]) == (False, {"not_json": 2, "wrong_type": 1})
+    assert found["description"] == "2 not_json, 1 wrong_type: see `kafka-lake dead-letters orders`."
+
+    def read(_: Table) -> Any:
+        raise AssertionError("every letter was read")
+
+    monkeypatch.setattr(dead_letters, "_COUNTED_BY_CLASS", 2)
+    monkeypatch.setattr(dead_letters, "classes_in", read)
+    found = dead_letters._verdict(spec, catalog)
+    assert (found["passed"], found["metadata"]) == (False, {"dead_letters": 3})
+    assert found["description"] == "3 dead letters: see `kafka-lake dead-letters orders`."
+
+
+def test_few_far_places_are_looked_at_apart_and_many_as_one() -> None:
+    far = [OffsetRange(p, n * 1_000_000, n * 1_000_000 + 5) for p in (0, 1) for n in (0, 3)]
+    assert settle._joined([far, []]) == far
+    assert settle._joined([far, None]) is None
+    near = [OffsetRange(0, n, n + 1) for n in (1, 50_000, 99_000)]
+    assert settle._joined([near]) == [OffsetRange(0, 1, 99_001)]
+    many = [OffsetRange(n % 3, n * 1_000_000, n * 1_000_000 + 1) for n in range(300)]
+    assert [(r.partition, r.start) for r in settle._joined([many]) or []] == [(0, 0), (1, 1_000_000), (2, 2_000_000)]
