@@ -142,6 +142,11 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
     renames: TextMap = Field(
         default_factory=dict, description="Columns that get a new name, as old: new; the field id stays."
     )
+    max_columns: Annotated[int, Field(ge=1)] = Field(
+        default=1000,
+        description="How many columns new fields may bring the table to, fields of structs counted one by one. A run "
+        "that needs more fails before it changes the table: names that are data belong in a map.",
+    )
     compatibility: Compatibility = Field(
         default="none",
         description="What a new schema version must be to the one before (backward, forward, full), or the run fails "
@@ -312,6 +317,7 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
             evolution=self.evolution,
             on_incompatible=self.on_incompatible,
             renames=dict(self.renames),
+            max_columns=self.max_columns,
             compatibility=self.compatibility,
             topic=self.topic,
             namespace=self.namespace,

@@ -4,7 +4,7 @@ The two agree on every record that the first takes; what it can't take is set ap
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from kafka_lake.executors.json_arrays import structs
 from kafka_lake.executors.json_plain import PlainReader, can_be_plain
 from kafka_lake.executors.json_text import NotJsonError, TooDeepError, parse_object
-from kafka_lake.executors.json_types import Kind, empty_fields, kind_of, merged, merged_into
+from kafka_lake.executors.json_types import Kind, empty_fields, ends, first_leaves, kind_of, leaves, merged, merged_into
 from kafka_lake.executors.json_values import Column, Converter, MisfitError, Rules, arrow_type
 
 NOT_JSON, TOO_DEEP, TOO_LARGE = "not_json", "too_deep", "too_large"
@@ -32,30 +32,49 @@ class Seen:
         misfits: Fields whose values fit no column, as a struct's type; None if there are none.
         cut: Path of a column → how many of its times lost digits beyond microseconds.
         empty: Paths of fields that are empty and have no column.
+        more: How many other fields without a column there were, in each batch; of those nothing is known.
     """
 
     news: Mapping[str, Any]
     misfits: Kind
     cut: Mapping[str, int]
     empty: frozenset[str] = frozenset()
+    more: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.news or self.misfits or self.cut or self.empty)
+        return bool(self.news or self.misfits or self.cut or self.empty or self.more)
 
     def data(self) -> dict[str, Any]:
         """Return it as plain data."""
-        return {"news": self.news, "misfits": self.misfits, "cut": self.cut, "empty": sorted(self.empty)}
+        kept = {"news": self.news, "misfits": self.misfits, "cut": self.cut, "empty": sorted(self.empty)}
+        return {**kept, "more": self.more}
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Seen":
         """Return what `data` gave."""
-        return cls(data["news"], data["misfits"], data["cut"], frozenset(data["empty"]))
+        return cls(data["news"], data["misfits"], data["cut"], frozenset(data["empty"]), data["more"])
 
     def and_(self, later: "Seen") -> "Seen":
         """Return what two batches had together."""
         cut = {path: self.cut.get(path, 0) + later.cut.get(path, 0) for path in {**self.cut, **later.cut}}
-        return Seen(
-            merged_news(self.news, later.news), merged(self.misfits, later.misfits), cut, self.empty | later.empty
+        news, misfits = merged_news(self.news, later.news), merged(self.misfits, later.misfits)
+        return Seen(news, misfits, cut, self.empty | later.empty, self.more + later.more)
+
+    def within(self, most: int) -> "Seen":
+        """Return it with so many new fields, misfits and empty ones at the most; the others are counted.
+
+        Names may be data, another one in each record: what is told of them must not grow with the records.
+        """
+        wide, crowded = _news_ends(self.news) > most, ends(self.misfits) > most
+        if not (wide or crowded or len(self.empty) > most):
+            return self
+        counts = news_leaves(self.news), leaves(self.misfits), len(self.empty)
+        return replace(
+            self,
+            news=first_news(self.news, most) if wide else self.news,
+            misfits=first_leaves(self.misfits, most) if crowded else self.misfits,
+            empty=frozenset(sorted(self.empty)[:most]),
+            more=self.more + sum(max(0, count - most) for count in counts),
         )
 
 
@@ -102,6 +121,30 @@ def merged_news(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, A
     return {key: found for key, found in (("in", inner), ("new", new)) if found}
 
 
+def news_leaves(news: Mapping[str, Any]) -> int:
+    """Return how many scalars the new fields are made of."""
+    new = sum(map(leaves, news.get("new", {}).values()))
+    return new + sum(map(news_leaves, news.get("in", {}).values()))
+
+
+def _news_ends(news: Mapping[str, Any]) -> int:
+    return sum(map(ends, news.get("new", {}).values())) + sum(map(_news_ends, news.get("in", {}).values()))
+
+
+def first_news(news: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """Return news without what is beyond so many scalars."""
+    kept: dict[str, Any] = {}
+    known = first_leaves(["struct", dict(news.get("new", {}))], most)
+    if known is not None:
+        kept["new"] = known[1]
+        most -= leaves(known)
+    for name, inner in news.get("in", {}).items():
+        if found := first_news(inner, most):
+            kept.setdefault("in", {})[name] = found
+            most -= news_leaves(found)
+    return kept
+
+
 class JsonDecoder:
     """Decodes batches of JSON records.
 
@@ -118,6 +161,8 @@ class JsonDecoder:
         self._kind = arrow_type(("struct", tuple(columns)))
         self._exact = Converter(columns, rules)
         self._max_bytes = max_bytes
+        # One more than fit shows that they don't.
+        self._most = rules.max_columns + 1
         self._plain = PlainReader(columns, rules) if plain and can_be_plain(columns) else None
 
     def decode(self, values: pa.Array) -> Decoded:
@@ -170,7 +215,7 @@ class JsonDecoder:
         for path in notes.cut:
             cut[".".join(path)] = cut.get(".".join(path), 0) + 1
         notes.back((0, 0))
-        return Seen(news, misfits, cut, empty)
+        return Seen(news, misfits, cut, empty).within(self._most)
 
     def _one_by_one(
         self, values: pa.Array, todo: np.ndarray

@@ -1,6 +1,7 @@
 """Many JSON texts as one run of bytes: what is where, found by looking at all of them at once."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,18 @@ class Block:
         begin = int(self._starts[count])
         rest.lines, rest._starts = self.lines.slice(begin), self._starts[count:] - begin
         return rest
+
+    def parts(self, count: int, size: int) -> Iterator["Block"]:
+        """Yield the values in parts of so many values and bytes at most, but of one value at least."""
+        first = 0
+        while first < len(self):
+            end = int(np.searchsorted(self._starts, self._starts[first] + size, side="right")) - 1
+            end = max(first + 1, min(end, first + count))
+            part = self.behind(first)
+            part.lines = part.lines.slice(0, int(self._starts[end] - self._starts[first]))
+            part._starts = part._starts[: end - first + 1]
+            yield part
+            first = end
 
 
 class Lines:

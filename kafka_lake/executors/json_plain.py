@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ _WHOLE_NUMBERS = {
 _SEARCHES, _SHARE = 4, 4
 # To begin to read costs some 100 microseconds, a record that is looked at alone some 10.
 _STOPS, _RECORDS_WORTH_A_STOP = 8, 20
+# Names of six characters, each of them once: a table of 250 MB at the most.
+_INFERRED_VALUES, _INFERRED_BYTES, _INFERRED_NAMES = 1_000, 262_144, 1_000
 _TWO_OBJECTS = r"\}\s*\{"
 _PLAIN = {
     "boolean",
@@ -237,22 +239,41 @@ class PlainReader:
 
     def _read(self, block: "Block") -> tuple[pa.Table | None, "_Stop", frozenset[str]]:
         """Return one row for each value; or None and what stopped the parser."""
-        table, stop = _read_json(block.lines, self._asked, self._unexpected)
-        empty: frozenset[str] | None = frozenset()
-        if table is None and stop.row is None and self._unexpected == "error":
-            # Fields that are null or empty wherever they are need no column. To see that costs more: kept in mind.
-            table, stop = _read_json(block.lines, self._asked, "infer")
-        if table is not None and self._rules.infer:
-            empty = _only_nothing(pa.struct(list(table.schema)), pa.struct(list(self._asked)))
-        if table is None:
-            return None, stop, frozenset()
-        if empty is None:
-            unknown = _unknown(pa.struct(list(table.schema)), pa.struct(list(self._asked)))
+        if self._unexpected != "infer":
+            table, stop = _read_json(block.lines, self._asked, self._unexpected)
+            if table is not None or stop.row is not None or self._unexpected == "ignore":
+                # Each value begins and ends an object, so each has one at least; more are more rows.
+                return (table if table is not None and len(table) == len(block) else None), stop, frozenset()
+        # Fields that are null or empty wherever they are need no column. To see that costs more: kept in mind.
+        return self._inferred(block)
+
+    def _inferred(self, block: "Block") -> tuple[pa.Table | None, "_Stop", frozenset[str]]:
+        """Return the rows if fields without a column are null or empty wherever they are; or None, and which are not.
+
+        Part by part: what is inferred has each name that occurs, and each value has a place for all of them.
+        """
+        asked = pa.struct(list(self._asked))
+        tables, empty, unknown, start = [], set[str](), dict[str, None](), 0
+        for part in block.parts(_INFERRED_VALUES, _INFERRED_BYTES):
+            table, stop = _read_json(part.lines, self._asked, "infer")
+            if table is None or len(table) != len(part):
+                return None, stop if stop.row is None else replace(stop, row=start + stop.row), frozenset()
+            found = pa.struct(list(table.schema))
+            none_but = _only_nothing(found, asked)
+            if none_but is None:
+                unknown |= dict.fromkeys(_unknown(found, asked))
+            else:
+                empty |= none_but
+            if len(unknown) + len(empty) > _INFERRED_NAMES or len(table.schema) > len(self._asked) + _INFERRED_NAMES:
+                # To search for so many costs more than to look at each value alone.
+                return None, _Stop(), frozenset()
+            tables.append(table)
+            start += len(part)
+        if unknown:
             return None, _Stop(unknown=tuple(unknown)), frozenset()
-        if len(table.schema) > len(self._asked) or empty:
+        if empty or any(len(table.schema) > len(self._asked) for table in tables):
             self._unexpected = "infer"
-        # Each value begins and ends an object, so each has one at least; more are more rows.
-        return (table, stop, empty) if len(table) == len(block) else (None, stop, frozenset())
+        return pa.concat_tables([_only(table, self._asked) for table in tables]), _Stop(), frozenset(empty)
 
     def _finished(self, table: pa.Table) -> tuple[list[pa.Array], np.ndarray]:
         good = np.ones(len(table), dtype=bool)
@@ -371,6 +392,14 @@ def _only_nothing(found: Any, asked: Any, path: str = "") -> frozenset[str] | No
             return None
         empty |= inner
     return frozenset(empty)
+
+
+def _only(table: pa.Table, asked: pa.Schema) -> pa.Table:
+    """Return a table without the fields, at any depth, that a schema lacks."""
+    if table.schema.equals(asked):
+        return table
+    columns = [table[field.name] for field in asked]
+    return pa.table([c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, asked, strict=True)], asked)
 
 
 def _unknown(found: Any, asked: Any) -> Iterator[str]:

@@ -61,11 +61,16 @@ def dumped(seen: Seen, batch: pa.RecordBatch) -> str:
     return json.dumps({"at": first, **seen.data()})
 
 
-def loaded(texts: Sequence[str]) -> Seen:
-    """Return what batches had together, whatever order they come in: fields in that of the records."""
+def loaded(texts: Sequence[str], rules: Rules) -> Seen:
+    """Return what batches had together, whatever order they come in: fields in that of the records.
+
+    Args:
+        texts: What `dumped` said.
+        rules: The topic's; they bound it.
+    """
     seen = NOTHING
     for each in sorted((json.loads(text) for text in texts), key=lambda each: tuple(each["at"])):
-        seen = seen.and_(Seen.of(each))
+        seen = seen.and_(Seen.of(each)).within(rules.max_columns + 1)
     return seen
 
 

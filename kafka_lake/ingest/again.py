@@ -249,8 +249,12 @@ def redeliver(
     if _letters(spec, systems) is None:
         return Redelivered(run.go(lambda _: None, reading(run)), 0, 0)
     _chosen(spec, systems, where)
-    # Metadata may have been expired that would tell of an unfinished one: look at the data.
-    call(systems.retry, say, f"Topic {spec.topic}", lambda: settle(spec, systems, run_id, forced=True))
+
+    def make_good() -> int:
+        # Metadata may have been expired that would tell of an unfinished one: look at the data.
+        return settle(spec, systems, run_id, forced=True, among=_chosen(spec, systems, where) if where else None)
+
+    call(systems.retry, say, f"Topic {spec.topic}", make_good)
     chosen: list[DataFrame] = []
 
     def next_plan(found: TableState | None) -> Plan | None:
@@ -270,7 +274,7 @@ def redeliver(
     def published(staged: Staged) -> None:
         done.append(staged)
         try:
-            settle(spec, systems, run_id, forced=True, relabelled=staged.letters, on_step=on_step)
+            settle(spec, systems, run_id, relabelled=staged.letters, on_step=on_step)
         except Exception as error:
             say(f"Topic {spec.topic}: the letters that were moved will be taken out by the next run: {error}")
 

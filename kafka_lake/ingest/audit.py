@@ -22,6 +22,8 @@ from kafka_lake.lake.schema import Change, changes
 CHECKS = ("row_count", "offset_continuity", "schema_evolution", "dead_letters", "data_loss")
 # The others tell what happened, and don't keep a commit from being published.
 GATES = frozenset(CHECKS) - {"data_loss"}
+# Lines about columns that are left out: their names may be data.
+_NOTED = 100
 
 
 @dataclass(frozen=True)
@@ -261,9 +263,10 @@ def noted(
     unkept: Mapping[str, str],
 ) -> tuple[ColumnNote, ...]:
     """Return what happened to columns, and what did not and why, as lines of a table."""
-    notes = [
-        ColumnNote(c.column, f"not {c.kind}", c.before, c.after, f"evolution is {spec.evolution}") for c in ignored
-    ]
+    why = f"evolution is {spec.evolution}"
+    notes = [ColumnNote(c.column, f"not {c.kind}", c.before, c.after, why) for c in ignored[:_NOTED]]
+    if len(ignored) > _NOTED:
+        notes.append(ColumnNote("…", f"{len(ignored) - _NOTED} more not added", "", "", why))
     for c in conflicts:
         instead = f"such values go to {c.new_column}" if c.new_column else "records with such values are dead letters"
         notes.append(ColumnNote(c.column, "not changed", c.have, c.got, f"{c.label}: {instead}"))

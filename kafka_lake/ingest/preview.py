@@ -18,7 +18,7 @@ from kafka_lake.ingest.stage import LetterClass, arrow_columns, classes_of
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.ingest.variant_table import has_variant
-from kafka_lake.ingest.wanted import Wanted, refuse, wanted
+from kafka_lake.ingest.wanted import Wanted, refuse, refuse_too_many, wanted
 from kafka_lake.kafka.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.lake.positions import TableState, read_state
 from kafka_lake.lake.schema import Change, needed_changes
@@ -105,7 +105,8 @@ def _previewed(spec: TopicTable, systems: Systems, sample: DataFrame) -> Preview
         if settled:
             break
     decoded = decoder.decode(sample, want.target, max_record_bytes=spec.max_record_bytes)
-    changes = _changes(spec, state, rows_of(decoded, spec).schema, want)
+    rows = rows_of(decoded, spec).schema
+    changes = _changes(spec, state, rows, want)
     ignored = (*want.ignored, *(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new"))
     done = [c for c in (*want.renamed, *changes) if c not in ignored]
     return Preview(
@@ -114,7 +115,8 @@ def _previewed(spec: TopicTable, systems: Systems, sample: DataFrame) -> Preview
         classes_of(dead_letters_of(decoded, "")) if counts["failed"] else (),
         decoder.seen(counts),
         noted(spec, done, ignored, want.conflicts, decoder.unkept()),
-        _refusal(spec, [*want.refused, *(c for c in done if not c.safe or spec.evolution == "freeze")]),
+        _refusal(spec, [*want.refused, *(c for c in done if not c.safe or spec.evolution == "freeze")])
+        or ("" if decoder.fixed is not None else _excess(spec, state, rows, want)),
     )
 
 
@@ -132,6 +134,18 @@ def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, wan
         return [Change(f.name, "added", "", str(f.field_type)) for f in schema.fields if f.name != spec.metadata_column]
     renamed = {c.after for c in want.renamed}
     return [c for c in needed_changes(state.table.schema(), schema) if c.column.rpartition(".")[2] not in renamed]
+
+
+def _excess(spec: TopicTable, state: TableState | None, rows: T.StructType, want: Wanted) -> str:
+    if has_variant(rows) or (state is not None and spec.evolution == "ignore_new"):
+        return ""
+    try:
+        refuse_too_many(
+            spec, state.table.schema() if state else None, schema_of(arrow_columns(rows, want.target.columns))
+        )
+    except KafkaLakeError as error:
+        return str(error)
+    return ""
 
 
 def _refusal(spec: TopicTable, changes: list[Change]) -> str:

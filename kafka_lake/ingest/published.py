@@ -1,9 +1,16 @@
 """The gates' questions asked of the published table, at any time, by PyIceberg without Spark."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.conversions import from_bytes
+from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan, Reference
+from pyiceberg.expressions.literals import literal
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField, PrimitiveType
 
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.audit import Finding, data_loss, schema_evolution
@@ -14,6 +21,8 @@ from kafka_lake.kafka.offsets import Loss, Position, lag, losses_from_json
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import SchemaVersion, schema_history
 from kafka_lake.lake.positions import LOSSES, POSITION, RESET, ancestors, head_of, read_state, row_count, summary_of
+
+_ROWS_AT_ONCE = 5_000_000
 
 
 def examine(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> list[Finding]:
@@ -102,30 +111,96 @@ def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) ->
 
 
 def _duplicates(column: str, table: Table, position: Position | None) -> list[str]:
-    import pyarrow.compute as pc
+    problems = []
+    for (topic_id, partition), found in _keys(column, table).items():
+        if found.twice:
+            problems.append(f"partition {partition} has {found.twice} rows too many, the first at offset {found.first}")
+        current = position and topic_id in (None, position.identity.topic_id)
+        end = position.offsets.get(partition, 0) if position else 0
+        if current and found.last >= end:
+            problems.append(f"partition {partition} has offset {found.last}, its position is {end}")
+    return problems
 
+
+@dataclass(frozen=True)
+class _Keys:
+    """What rows of one Kafka partition are: how many too many, the first offset of those, and the last of all."""
+
+    twice: int
+    first: int
+    last: int
+
+    def and_(self, later: "_Keys | None") -> "_Keys":
+        if later is None:
+            return self
+        first = min(each.first for each in (self, later) if each.twice) if self.twice or later.twice else 0
+        return _Keys(self.twice + later.twice, first, max(self.last, later.last))
+
+
+def _keys(column: str, table: Table) -> dict[tuple[str | None, int], _Keys]:
+    """Look at all rows' topic ids, partitions and offsets, so many at a time.
+
+    A topic made anew uses the offsets of the old one again: only all three together name a record.
+    """
     fields = tuple(f"{column}.{name}" for name in ("topic_id", "partition", "offset"))
-    rows = table.scan(selected_fields=fields).to_arrow().flatten()
+    offset = f"{column}.offset"
+    found: dict[tuple[str | None, int], _Keys] = {}
+    for start, end in windows(table, offset):
+        # Rows of others, which name no record, have no offset.
+        near: BooleanExpression = GreaterThanOrEqual(term=Reference(offset), value=literal(start))
+        if end is not None:
+            near = And(near, LessThan(term=Reference(offset), value=literal(end)))
+        rows = table.scan(near, selected_fields=fields)
+        for key, each in _keys_of(rows.to_arrow()).items():
+            found[key] = each.and_(found.get(key))
+    return found
+
+
+def _keys_of(rows: pa.Table) -> dict[tuple[str | None, int], _Keys]:
+    rows = rows.flatten()
     rows = rows.rename_columns([name.rpartition(".")[2] for name in rows.column_names])
-    # Rows of others name no record.
-    rows = rows.filter(pc.is_valid(rows["offset"]))
-    # A topic made anew uses the offsets of the old one again: only both together name a record.
     grouped = rows.group_by(["topic_id", "partition"]).aggregate(
         [("offset", "count"), ("offset", "count_distinct"), ("offset", "max")]
     )
-    problems = []
+    keys = {}
     for found in grouped.to_pylist():
-        if found["offset_count"] != found["offset_count_distinct"]:
-            twice = found["offset_count"] - found["offset_count_distinct"]
-            of_topic = (
-                pc.equal(rows["topic_id"], found["topic_id"]) if found["topic_id"] else rows["topic_id"].is_null()
-            )
+        twice, first = found["offset_count"] - found["offset_count_distinct"], 0
+        if twice:
+            topic_id = found["topic_id"]
+            of_topic = pc.equal(rows["topic_id"], topic_id) if topic_id else rows["topic_id"].is_null()
             only = rows.filter(pc.and_(of_topic, pc.equal(rows["partition"], found["partition"])))["offset"]
-            counts = only.value_counts().to_pylist()
-            first = min(c["values"] for c in counts if c["counts"] > 1)
-            problems.append(f"partition {found['partition']} has {twice} rows too many, the first at offset {first}")
-        current = position and found["topic_id"] in (None, position.identity.topic_id)
-        end = position.offsets.get(found["partition"], 0) if position else 0
-        if current and found["offset_max"] >= end:
-            problems.append(f"partition {found['partition']} has offset {found['offset_max']}, its position is {end}")
-    return problems
+            counts = only.value_counts()
+            first = pc.min(counts.field("values").filter(pc.greater(counts.field("counts"), 1))).as_py()
+        keys[found["topic_id"], found["partition"]] = _Keys(twice, first, found["offset_max"])
+    return keys
+
+
+def windows(table: Table, offset: str, rows: int = _ROWS_AT_ONCE) -> list[tuple[int, int | None]]:
+    """Return offsets from and to which to look at a table, so that no look takes many more than so many rows.
+
+    Files tell where they begin and how many rows they have. Those that don't tell count as beginning at 0.
+
+    Args:
+        table: The table.
+        offset: Path of the column of offsets.
+        rows: How many.
+
+    Returns:
+        All offsets from 0 on, in order; the last end is None.
+    """
+    field = table.schema().find_field(offset)
+    files = [task.file for task in table.scan(selected_fields=(offset,)).plan_files()]
+    begins = sorted((_begin(field, file.lower_bounds), file.record_count) for file in files)
+    starts, held = [0], 0
+    for begin, count in begins:
+        if held and held + count > rows and begin > starts[-1]:
+            starts.append(begin)
+            held = 0
+        held += count
+    return list(zip(starts, [*starts[1:], None], strict=True))
+
+
+def _begin(field: NestedField, bounds: Mapping[int, bytes] | None) -> int:
+    known = (bounds or {}).get(field.field_id)
+    assert isinstance(field.field_type, PrimitiveType), "an offset is a number"
+    return max(0, int(from_bytes(field.field_type, known))) if known is not None else 0

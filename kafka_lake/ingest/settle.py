@@ -4,17 +4,32 @@ A record is in one of the two tables at every moment: letters are added before t
 here, after it was. A commit that may have made letters obsolete says so in its summary (`UNSETTLED`), and the commit
 that took them out repeats the mark (`SETTLED`). So a run that dies in between is made good by the next, whatever that
 does, and metadata alone tell that there is nothing to settle.
+
+It costs what has changed, however many letters there are: only those are read whose offsets are near what the commits
+in question wrote, only the files are written again that have some of them, and the letters that are left are counted
+before they are visible.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.types import PrimitiveType
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from kafka_lake.errors import AuditFailedError
+from kafka_lake.ingest.decode.project import any_of
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.offsets import OffsetRange
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.positions import (
     POSITION,
@@ -22,17 +37,21 @@ from kafka_lake.lake.positions import (
     TableState,
     ancestors,
     read_state,
-    row_count,
     summary_of,
 )
 
 UNSETTLED = "kafka-lake.unsettled"
 SETTLED = "kafka-lake.settled"
+SETTLED_FROM = "kafka-lake.settled-from"
+"""In the summary of a settling snapshot: the dead-letter table's snapshot as it was before."""
 
 # In the summary of a dead-letter snapshot: the table's snapshot that was staged together with it.
 STAGED_WITH = "kafka-lake.staged-with"
 _ROLLED_BACK, _STALE = "rolled back:", "published without its rows"
 _KEYS = ("topic_id", "partition", "offset")
+# Offsets as far apart as this are looked for apart from each other, in so many places at the most.
+_APART, _PLACES = 100_000, 200
+_LETTERS_WORTH_A_TASK = 250_000
 
 
 @dataclass(frozen=True)
@@ -43,10 +62,14 @@ class Due:
         mark: What the settling snapshot will carry.
         restore: Snapshot of the dead-letter table whose letters come back first, since the rows they became are gone
             again with a rollback of the table; None if there is nothing to bring back.
+        commits: Snapshots of the table that may have made letters obsolete and are not settled yet.
+        stale: Snapshots of the dead-letter table that were published for a commit that never was.
     """
 
     mark: str
     restore: int | None = None
+    commits: tuple[int, ...] = ()
+    stale: tuple[int, ...] = ()
 
 
 def due(table: TableState, letters: TableState) -> Due | None:
@@ -58,15 +81,17 @@ def due(table: TableState, letters: TableState) -> Due | None:
     """
     history = list(ancestors(table.table, table.head))
     visible = {s.snapshot_id for s in history}
-    marks = {f"{mark}@{s.sequence_number}" for s in history if (mark := summary_of(s).get(UNSETTLED))}
+    marks = {f"{mark}@{s.sequence_number}": s for s in history if (mark := summary_of(s).get(UNSETTLED))}
     now = (history[0].sequence_number or 0) if history else 0
-    settled, stale, undone = -1, False, None
+    settled, stale, restore = -1, list[int](), None
+    undone = ""
     for snapshot in ancestors(letters.table, letters.head):
         summary = summary_of(snapshot)
         mark = summary.get(SETTLED)
         if mark is None:
             # Published for a commit that never was: others may have made rows of these records meanwhile.
-            stale = stale or (settled < 0 and STAGED_WITH in summary and int(summary[STAGED_WITH]) not in visible)
+            if settled < 0 and STAGED_WITH in summary and int(summary[STAGED_WITH]) not in visible:
+                stale.append(snapshot.snapshot_id)
             continue
         settled = max(settled, _sequence(mark))
         if mark.startswith(_ROLLED_BACK):
@@ -74,12 +99,17 @@ def due(table: TableState, letters: TableState) -> Due | None:
         older = any((s.sequence_number or 0) < _sequence(mark) for s in history)
         if not mark.startswith(_STALE) and mark not in marks and older:
             # The history goes back beyond the settled commit and doesn't have it: main was rolled back.
-            undone = Due(f"{_ROLLED_BACK} {mark.rpartition('@')[0]}@{now}", snapshot.parent_snapshot_id)
+            undone = f"{_ROLLED_BACK} {mark.rpartition('@')[0]}@{now}"
+            # Letters were taken out and added in one snapshot, before there was this property.
+            before = summary.get(SETTLED_FROM)
+            restore = int(before) if before else snapshot.parent_snapshot_id
+    open_marks = [mark for mark in marks if _sequence(mark) > settled]
+    commits = tuple(marks[mark].snapshot_id for mark in open_marks)
     if undone:
-        return undone
-    if open_marks := [mark for mark in marks if _sequence(mark) > settled]:
-        return Due(max(open_marks, key=_sequence))
-    return Due(f"{_STALE}@{now}") if stale else None
+        return Due(undone, restore, commits, tuple(stale))
+    if open_marks:
+        return Due(max(open_marks, key=_sequence), None, commits, tuple(stale))
+    return Due(f"{_STALE}@{now}", None, (), tuple(stale)) if stale else None
 
 
 def _sequence(mark: str) -> int:
@@ -91,6 +121,7 @@ def settle(
     systems: Systems,
     run_id: str,
     forced: bool = False,
+    among: DataFrame | None = None,
     relabelled: DataFrame | None = None,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> int:
@@ -101,6 +132,7 @@ def settle(
         systems: Spark is touched only if something is due.
         run_id: Goes into the branch's name and the summary.
         forced: Look at the data even if metadata say that nothing is due.
+        among: Where to look then: near these letters; None for all.
         relabelled: Letters that take the place of those with the same topic id, partition and offset.
         on_step: Called with the name of each step that has been done.
 
@@ -109,43 +141,241 @@ def settle(
 
     Raises:
         PublishRefusedError: If somebody else changed the dead-letter table meanwhile; asking again is safe.
+        AuditFailedError: If other letters would be left than were counted. The table is as it was.
     """
     loaded = [systems.catalog.table(name) for name in (spec.identifier, spec.dead_letter_table)]
     if loaded[0] is None or loaded[1] is None or spec.metadata_column is None:
         return 0
     table, letters = read_state(loaded[0]), read_state(loaded[1])
     found = due(table, letters)
-    if letters.head is None or table.head is None or not (found or forced):
+    if letters.head is None or table.head is None or not (found or forced or relabelled is not None):
         return 0
-    before = row_count(letters.table)
-    spark = systems.spark()
-    name = systems.catalog.spark_name(spec.dead_letter_table)
-    kept = at_version(spark, name, letters.head)
-    if found and found.restore is not None and letters.table.metadata.snapshot_by_id(found.restore):
-        kept = kept.unionByName(without(at_version(spark, name, found.restore), kept), allowMissingColumns=True)
-    if relabelled is not None:
-        kept = without(kept, relabelled).unionByName(relabelled, allowMissingColumns=True)
-    obsolete = published_keys(spec, systems, table.head, kept)
-    if not found and relabelled is None and not _among(kept, obsolete).limit(1).count():
-        return 0
-    kept = without(kept, obsolete)
-    branch = StagingBranch(
-        spark, systems.catalog, spec.dead_letter_table, branch_name(run_id, letters.head, "settle"), letters.head
-    )
-    branch.create()
-    try:
-        writer: Any = kept.coalesce(1).writeTo(branch.write_name).option(f"snapshot-property.{RUN_ID}", run_id)
+    with ExitStack() as undo:
+        if relabelled is not None:
+            relabelled = _kept(relabelled, undo)
+        change = _change(spec, systems, (table, letters), found, (among, relabelled, forced))
+        leaving = _kept(change.leaving, undo)
+        taken: int = leaving.count()
+        given: int = change.coming.count() if change.coming is not None else 0
+        if not found and not taken and not given:
+            return 0
+        summary = {RUN_ID: run_id, SETTLED_FROM: str(letters.head)}
         if letters.position is not None:
-            writer = writer.option(f"snapshot-property.{POSITION}", letters.position.to_json())
+            summary[POSITION] = letters.position.to_json()
         if found:
-            writer = writer.option(f"snapshot-property.{SETTLED}", found.mark)
-        writer.overwrite(F.lit(True))
+            summary[SETTLED] = found.mark
+        name = branch_name(run_id, letters.head, "settle")
+        branch = StagingBranch(systems.spark(), systems.catalog, spec.dead_letter_table, name, letters.head)
+        branch.create()
+        undo.callback(branch.discard)
+        base = letters.head
+        if taken:
+            _take_out(systems.spark(), branch, leaving, change.ranges)
+            base = branch.written(base).snapshot_id
+        coming = change.coming if change.coming is not None else leaving.limit(0)
+        writer: Any = coming.coalesce(-(-given // _LETTERS_WORTH_A_TASK) or 1).writeTo(branch.write_name)
+        for key, value in summary.items():
+            writer = writer.option(f"snapshot-property.{key}", value)
+        writer.append()
         on_step("letters settled")
-        branch.publish(branch.written(letters.head).snapshot_id)
-    finally:
-        branch.discard()
+        staged = branch.written(base).snapshot_id
+        _audit(spec, systems, (letters.head, staged), taken, given)
+        branch.publish(staged)
     on_step("settled letters published")
-    return before - row_count(systems.catalog.table(spec.dead_letter_table))
+    return taken - given
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What settling does to the dead-letter table.
+
+    Args:
+        ranges: Where the offsets are that it is about.
+        leaving: Letters that are taken out.
+        coming: Letters that are added; None for none.
+    """
+
+    ranges: Sequence[OffsetRange]
+    leaving: DataFrame
+    coming: DataFrame | None
+
+
+def _change(
+    spec: TopicTable,
+    systems: Systems,
+    states: tuple[TableState, TableState],
+    found: Due | None,
+    asked: tuple[DataFrame | None, DataFrame | None, bool],
+) -> _Change:
+    (table, letters), (among, relabelled, forced) = states, asked
+    assert table.head is not None, "the caller has looked"
+    assert letters.head is not None, "the caller has looked"
+    spark, name = systems.spark(), systems.catalog.spark_name(spec.dead_letter_table)
+    held, before = at_version(spark, name, letters.head), None
+    if found and found.restore is not None and letters.table.metadata.snapshot_by_id(found.restore):
+        before = at_version(spark, name, found.restore)
+    everywhere = held if before is None else held.unionByName(before, allowMissingColumns=True)
+    places: list[list[OffsetRange] | None] = []
+    for identifier, state, snapshots in (
+        (spec.identifier, table, found.commits if found else ()),
+        (spec.dead_letter_table, letters, found.stale if found else ()),
+    ):
+        places += [_near(added_keys(spec, systems, identifier, state.table, each)) for each in snapshots]
+    if before is not None and found is not None and found.restore is not None:
+        places.append(_written_since(letters.table, found.restore, letters.head))
+    if relabelled is not None:
+        places.append(_near(relabelled))
+    elif forced:
+        places.append(_near(among))
+    ranges = _joined(places)
+    if ranges is None:
+        ranges = _joined([_near(everywhere)]) or []
+    near, obsolete = held.filter(_within(ranges, F.col)), published_keys(spec, systems, table.head, ranges)
+    coming = None if before is None else without(before.filter(_within(ranges, F.col)), near)
+    others = obsolete
+    if relabelled is not None:
+        coming = relabelled if coming is None else _instead(coming, relabelled)
+        others = obsolete.unionByName(relabelled.select(*_KEYS))
+    return _Change(ranges, _among(near, others), None if coming is None else without(coming, obsolete))
+
+
+def _instead(letters: DataFrame, others: DataFrame) -> DataFrame:
+    return without(letters, others).unionByName(others, allowMissingColumns=True)
+
+
+def _kept(frame: DataFrame, undo: ExitStack) -> DataFrame:
+    """Return a frame that Spark computes once, until the end."""
+    kept = frame.persist()
+    undo.callback(kept.unpersist)
+    return kept
+
+
+def added_keys(
+    spec: TopicTable, systems: Systems, identifier: tuple[str, str], table: Table, snapshot: int
+) -> DataFrame | None:
+    """Return topic id, partition and offset of the rows, or letters, that a snapshot added; None if only all can tell.
+
+    Args:
+        spec: The topic.
+        systems: Spark reads the files that the snapshot added, and nothing else.
+        identifier: The topic's table, or its dead-letter table.
+        table: The same, loaded.
+        snapshot: The snapshot.
+    """
+    known = table.metadata.snapshot_by_id(snapshot)
+    parent = known.parent_snapshot_id if known else None
+    appends = known is not None and known.summary is not None and known.summary.operation is Operation.APPEND
+    if not appends or parent is None or table.metadata.snapshot_by_id(parent) is None:
+        return None
+    reader = systems.spark().read.format("iceberg").option("start-snapshot-id", str(parent))
+    rows = reader.option("end-snapshot-id", str(snapshot)).load(systems.catalog.spark_name(identifier))
+    prefix = f"`{spec.metadata_column}`." if identifier == spec.identifier else ""
+    keys: DataFrame = rows.select(*[F.col(f"{prefix}{key}").alias(key) for key in _KEYS])
+    return keys
+
+
+def _near(keys: DataFrame | None) -> list[OffsetRange] | None:
+    """Return where the offsets of records are; None if that can't be told."""
+    if keys is None:
+        return None
+    place = F.floor(F.col("offset") / _APART).alias("place")
+    found = keys.groupBy("partition", place).agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
+    # Rows of others name no record.
+    return [
+        OffsetRange(row["partition"], row["first"], row["last"] + 1)
+        for row in found.collect()
+        if row["first"] is not None
+    ]
+
+
+def _joined(places: Iterable[list[OffsetRange] | None]) -> list[OffsetRange] | None:
+    """Return ranges as few enough for a condition, by partition and offset; None if one of them can't be told."""
+    known: list[OffsetRange] = []
+    for each in places:
+        if each is None:
+            return None
+        known += each
+    apart = joined_ranges(known, _APART)
+    return apart if len(apart) <= _PLACES else joined_ranges(known, None)
+
+
+def joined_ranges(ranges: Iterable[OffsetRange], apart: int | None) -> list[OffsetRange]:
+    """Return ranges with those of a partition that are less than so many offsets apart as one; None for all of them.
+
+    >>> [(r.partition, r.start, r.end) for r in joined_ranges([OffsetRange(0, 9, 10), OffsetRange(0, 1, 2)], 7)]
+    [(0, 1, 2), (0, 9, 10)]
+    >>> [(r.partition, r.start, r.end) for r in joined_ranges([OffsetRange(0, 9, 10), OffsetRange(0, 1, 2)], None)]
+    [(0, 1, 10)]
+    """
+    found: list[OffsetRange] = []
+    for each in sorted(ranges, key=lambda r: (r.partition, r.start)):
+        last = found[-1] if found else None
+        if last and last.partition == each.partition and (apart is None or each.start - last.end < apart):
+            found[-1] = OffsetRange(last.partition, last.start, max(last.end, each.end))
+        else:
+            found.append(each)
+    return found
+
+
+def _written_since(table: Table, before: int, now: int) -> list[OffsetRange] | None:
+    """Return where the letters are of files that one snapshot has and a later one has not; None if that isn't told."""
+    files = {
+        snapshot: {task.file.file_path: task.file for task in table.scan(snapshot_id=snapshot).plan_files()}
+        for snapshot in (before, now)
+    }
+    gone = [file for path, file in files[before].items() if path not in files[now]]
+    bounds = [_bounds(table.schema(), file) for file in gone]
+    return None if None in bounds else [each for every in bounds if every is not None for each in every]
+
+
+def _bounds(schema: Schema, file: DataFile) -> list[OffsetRange] | None:
+    ends: list[Any] = []
+    for name in ("partition", "offset"):
+        field = schema.find_field(name)
+        for bound in (file.lower_bounds, file.upper_bounds):
+            if not bound or field.field_id not in bound or not isinstance(field.field_type, PrimitiveType):
+                return None
+            ends.append(from_bytes(field.field_type, bound[field.field_id]))
+    first, last, start, end = ends
+    return [OffsetRange(partition, start, end + 1) for partition in range(first, last + 1)]
+
+
+def _take_out(spark: Any, branch: StagingBranch, leaving: DataFrame, ranges: Sequence[OffsetRange]) -> None:
+    """Delete letters from a branch. Files that have none of them stay as they are."""
+    view = f"kafka_lake_leaving_{uuid4().hex}"
+    _keys(leaving).createOrReplaceTempView(view)
+    places = " OR ".join(
+        f"(l.partition = {r.partition} AND l.offset BETWEEN {r.start} AND {r.end - 1})" for r in ranges
+    )
+    same = " AND ".join(f"g.their_{key} <=> l.{key}" for key in _KEYS)
+    try:
+        spark.sql(
+            f"DELETE FROM {branch.write_name} AS l WHERE ({places}) AND EXISTS (SELECT 1 FROM {view} AS g WHERE {same})"
+        )
+    finally:
+        spark.catalog.dropTempView(view)
+
+
+def _audit(spec: TopicTable, systems: Systems, snapshots: tuple[int, int], taken: int, given: int) -> None:
+    """Refuse a settlement that leaves other letters than were counted."""
+    table = systems.catalog.table(spec.dead_letter_table)
+    before, after = (letters_in(table, each) for each in snapshots)
+    if before is not None and after is not None and after != before - taken + given:
+        raise AuditFailedError(
+            f"Dead-letter table {'.'.join(spec.dead_letter_table)}: {before} letters without {taken} that are rows by "
+            f"now, and with {given} others, are not the {after} that were staged.",
+            "The table is as it was, and nothing was published. That is a defect of kafka_lake: please report it.",
+        )
+
+
+def letters_in(table: Table | None, snapshot: int) -> int | None:
+    """Return how many letters a snapshot has, by its summary; None if that doesn't say."""
+    found = table.metadata.snapshot_by_id(snapshot) if table else None
+    summary = summary_of(found) if found else {}
+    if "total-records" not in summary:
+        return None
+    # Tables whose settings ask for it delete by a file of positions, and count the rows as before.
+    return int(summary["total-records"]) - int(summary.get("total-position-deletes", 0))
 
 
 def at_version(spark: Any, name: str, snapshot: int) -> DataFrame:
@@ -176,19 +406,20 @@ def _same(letters: DataFrame, prefix: str) -> Any:
     )
 
 
-def published_keys(spec: TopicTable, systems: Systems, snapshot: int, letters: DataFrame) -> DataFrame:
-    """Return topic id, partition and offset of the table's rows that letters could be about.
+def _within(ranges: Sequence[OffsetRange], column: Callable[[str], Any]) -> Any:
+    return any_of([(column("partition") == r.partition) & column("offset").between(r.start, r.end - 1) for r in ranges])
+
+
+def published_keys(spec: TopicTable, systems: Systems, snapshot: int, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """Return topic id, partition and offset of the table's rows at some offsets; files of others are skipped.
 
     Args:
         spec: Its metadata column is read, and nothing else of the table.
         systems: Catalog and Spark.
         snapshot: The table's snapshot to look at.
-        letters: Bound the offsets, so that files of others are skipped.
+        ranges: Where the offsets are.
     """
-    bounds = letters.agg(F.min("offset").alias("first"), F.max("offset").alias("last")).collect()[0]
-    first, last = (0, -1) if bounds["first"] is None else (bounds["first"], bounds["last"])
     origin = f"`{spec.metadata_column}`"
     rows = at_version(systems.spark(), systems.catalog.spark_name(spec.identifier), snapshot)
-    return rows.filter(F.col(f"{origin}.offset").between(first, last)).select(
-        *[F.col(f"{origin}.{key}").alias(key) for key in _KEYS]
-    )
+    near = rows.filter(_within(ranges, lambda name: F.col(f"{origin}.{name}")))
+    return near.select(*[F.col(f"{origin}.{key}").alias(key) for key in _KEYS])

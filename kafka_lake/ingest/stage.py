@@ -38,7 +38,7 @@ from kafka_lake.ingest.shape import shaped
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.ingest.variant_table import append_nothing, create_variant_table, has_variant
-from kafka_lake.ingest.wanted import Wanted, refuse, wanted
+from kafka_lake.ingest.wanted import Wanted, refuse, refuse_too_many, wanted
 from kafka_lake.kafka.offsets import OffsetRange, Position, losses_to_json
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.evolution import Conflict
@@ -202,6 +202,8 @@ def create_table(spec: TopicTable, systems: Systems, records: DataFrame, undecod
         create_variant_table(spec, systems, kind)
         return
     schema = schema_of(arrow_columns(kind, want.target.columns))
+    if decoder.fixed is None:
+        refuse_too_many(spec, None, schema)
     ensure_table(
         systems.catalog,
         spec.identifier,
@@ -284,7 +286,8 @@ def stage(
             name = branch_name(run_id, state.head or 0)
             want = wanted(spec, decoder, state)
             refuse(spec, want.refused)
-            left_out = _evolve(spec, state, _row_type(spec, decoder, records, want.target), want)
+            rows = _row_type(spec, decoder, records, want.target)
+            left_out = _evolve(spec, state, rows, want, decoder.fixed is not None)
             state = replace(state, table=state.table.refresh())
             told = {**marks, **decoder.marks()}
             batch = _Batch(spec, systems, state, plan, records, decoder, want.target, name, run_id, told)
@@ -360,7 +363,9 @@ def _untimed(spec: TopicTable, count: int) -> dict[str, str]:
     return {where: f"{count} records have a Kafka timestamp outside of the years 0001 to 9999, which is null here"}
 
 
-def _evolve(spec: TopicTable, state: TableState, rows: T.StructType, want: Wanted) -> tuple[Change, ...]:
+def _evolve(
+    spec: TopicTable, state: TableState, rows: T.StructType, want: Wanted, declared: bool
+) -> tuple[Change, ...]:
     """Give the table what the rows need, and return what the topic's policy leaves out of it."""
     if has_variant(rows):
         return ()
@@ -371,6 +376,8 @@ def _evolve(spec: TopicTable, state: TableState, rows: T.StructType, want: Wante
     changes = needed_changes(table.schema(), schema)
     refuse(spec, [c for c in changes if not c.safe or spec.evolution == "freeze"])
     ignored = tuple(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new")
+    if not declared and spec.evolution != "ignore_new":
+        refuse_too_many(spec, table.schema(), schema)
     apply_changes(table, schema, [c for c in changes if c not in ignored], _sources(spec, want))
     evolve_layout(table, spec.partition_by, spec.sort_by, spec.renames)
     return ignored

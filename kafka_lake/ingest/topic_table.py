@@ -54,6 +54,7 @@ class TopicTable:
         on_incompatible: What becomes of values that their column can't take: ``dead_letter``, ``fail`` the run, or a
             ``new_column``.
         renames: Path of a column as it was → its new name.
+        max_columns: How many columns, fields of structs counted one by one, new fields may bring a table to.
         compatibility: What new versions in the registry must be to the ones before, as registries name it.
         arrow: Whether Arrow decodes JSON that plainly fits the table and writes its files, in Spark's tasks. If it is
             false, every record is decoded alone and Spark writes. The rows are the same.
@@ -91,6 +92,7 @@ class TopicTable:
     evolution: EvolutionMode = "evolve"
     on_incompatible: OnIncompatible = "dead_letter"
     renames: Mapping[str, str] = field(default_factory=dict)
+    max_columns: int = 1000
     compatibility: Compatibility = "none"
     arrow: bool = True
     timestamp_unit: TimestampUnit | None = None

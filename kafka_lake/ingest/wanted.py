@@ -1,8 +1,10 @@
 """Which columns a topic's records want, and what that means for its table: the rulebook, applied to one topic."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from pyiceberg.schema import Schema
 from pyiceberg.types import StructType
 from pyspark.sql import types as T
 
@@ -13,8 +15,10 @@ from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_colum
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.evolution import Conflict, Evolution, Incoming, evolve
 from kafka_lake.lake.positions import TableState
-from kafka_lake.lake.schema import Change
+from kafka_lake.lake.schema import Change, leaf_paths
 from kafka_lake.lake.tables import LAYOUT, partition_names, sources_of
+
+_REASONS, _NAMED = 50, 3
 
 
 @dataclass(frozen=True)
@@ -99,12 +103,49 @@ def refuse(spec: TopicTable, changes: Sequence[Change]) -> None:
     """
     if not changes:
         return
-    reasons = [f"column {c.column}: {c.kind} ({c.before or 'none'} → {c.after or 'none'})" for c in changes]
+    reasons = [f"column {c.column}: {c.kind} ({c.before or 'none'} → {c.after or 'none'})" for c in changes[:_REASONS]]
+    if len(changes) > _REASONS:
+        reasons.append(f"and {len(changes) - _REASONS} more changes")
     if all(c.safe for c in changes):
         remedy = "Set evolution: evolve to allow that, or ignore_new to leave new columns out."
     else:
         remedy = "Give the column another name, mend schema: or transform:, or choose another on_incompatible:."
     raise SchemaRefusedError(spec, reasons, remedy, changes)
+
+
+def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> None:
+    """Stop a run whose records want more columns than the topic's table may have. Columns that are there are no reason.
+
+    Args:
+        spec: The topic.
+        before: The table's schema; None if there is none yet.
+        after: Columns of the rows.
+
+    Raises:
+        SchemaRefusedError: If there would be too many.
+    """
+
+    def columns(schema: Schema) -> dict[str, None]:
+        fields = [field for field in schema.fields if field.name != spec.metadata_column]
+        return dict.fromkeys(leaf_paths(StructType(*fields)))
+
+    have = columns(before) if before is not None else {}
+    new = [path for path in columns(after) if path not in have]
+    if not new or len(have) + len(new) <= spec.max_columns:
+        return
+    parents = Counter(path.rpartition(".")[0] for path in new)
+    parent = max(parents, key=lambda each: parents[each])
+    some = [path for path in new if path.rpartition(".")[0] == parent][:_NAMED]
+    reason = (
+        f"{len(new)} new columns and the {len(have)} there are would be more than max_columns: {spec.max_columns}; "
+        f"most of them are {f'in {parent}' if parent else 'at the top level'}, as {', '.join(some)}"
+    )
+    leave_out = "" if before is None else "; or set evolution: ignore_new to leave new fields out"
+    remedy = (
+        'If their names are data, as in {"user_123": …}, declare the column that they are in with schema:, as a map '
+        f"or as string; if there are so many columns, raise max_columns:{leave_out}."
+    )
+    raise SchemaRefusedError(spec, [reason], remedy)
 
 
 def _incoming(schemas: Iterable[tuple[str, T.StructType]]) -> list[Incoming]:

@@ -16,7 +16,7 @@ from pyiceberg.utils.config import Config
 from kafka_lake.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
 from kafka_lake.home import home
 from kafka_lake.lake.catalog_errors import explained
-from kafka_lake.lake.metadata import spare_pyiceberg
+from kafka_lake.lake.metadata import sparing
 from kafka_lake.lake.metadata_writer import take_over_writing
 from kafka_lake.lake.variant import teach_pyiceberg
 
@@ -129,8 +129,7 @@ class LakeCatalog:
             elif parts.scheme == "file":
                 self._make_folder(Path(parts.path))
         teach_pyiceberg()
-        spare_pyiceberg()
-        catalog = load_catalog(self.name, **{**self.properties, "type": self.type})
+        catalog = sparing(load_catalog(self.name, **{**self.properties, "type": self.type}), self.type)
         take_over_writing(catalog)
         return catalog
 

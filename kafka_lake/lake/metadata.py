@@ -1,70 +1,85 @@
-"""Keeps what PyIceberg does with a table's metadata from growing with the table's age.
+"""Keeps what a table's metadata cost from growing with the table's age, in this project's own catalogs and no others.
 
 A table that is committed to every few seconds has thousands of snapshots within hours. PyIceberg parses the whole
-metadata file at every look at a table, and copies all of it, snapshot by snapshot, more than a dozen times a commit:
-six seconds at five thousand snapshots.
+metadata file at every load of a table, and copies all of it, snapshot by snapshot, more than a dozen times a commit:
+four seconds at five thousand snapshots. Here the newest metadata of each table are kept, loads get copies of them, and
+copies share the snapshots, which nobody can change.
 """
 
 import json
-import re
-import threading
-from collections import OrderedDict
-from collections.abc import Callable
+import os
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
 
-from pyiceberg.serializers import FromInputFile
+from pyiceberg.catalog import Catalog
+from pyiceberg.serializers import Compressor
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
-from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot, SnapshotLogEntry
+from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry, Summary
+from pyiceberg.typedef import Identifier
 
-T = TypeVar("T")
-
-_TABLES = 1_000
-_SNAPSHOTS = 20_000
-
-_UUID = re.compile(r'"table-uuid"\s*:\s*"([^"]+)"')
+SWITCH = "KAFKA_LAKE_METADATA_CACHE"
+"""Environment variable: ``off`` leaves PyIceberg as it is."""
+_SNAPSHOTS = 50_000
+"""How many snapshots all tables that are kept may have, at 3 kB each."""
 
 
-class ParsedFiles:
-    """The metadata files read last. None ever changes: a commit writes another, whose name has a UUID of its own.
+class _SharedSummary(Summary):
+    def __setitem__(self, key: str, value: Any) -> NoReturn:
+        raise TypeError(f"{key} can't be set: a snapshot's summary never changes.")
 
-    Args:
-        files: How many are kept at most.
-        snapshots: How many snapshots they may have in all.
-    """
 
-    def __init__(self, files: int, snapshots: int) -> None:
-        self._most_files, self._most_snapshots = files, snapshots
-        self._kept: OrderedDict[str, TableMetadata] = OrderedDict()
-        self._snapshots = 0
-        self._lock = threading.Lock()
+class _SharedSnapshot(Snapshot):
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> "_SharedSnapshot":
+        return self
 
-    def get(self, location: str, parse: Callable[[], TableMetadata]) -> TableMetadata:
-        """Return what is in the file at a location, parsed unless it is among those kept."""
-        with self._lock:
-            if (known := self._kept.get(location)) is not None:
-                self._kept.move_to_end(location)
-                return known
-        # Other tables needn't wait for this one; two threads may do the same work once.
-        found = parse()
-        with self._lock:
-            if location not in self._kept:
-                self._kept[location] = found
-                self._snapshots += len(found.snapshots)
-            while len(self._kept) > self._most_files or self._snapshots > self._most_snapshots:
-                self._snapshots -= len(self._kept.popitem(last=False)[1].snapshots)
-        return found
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Snapshot) and self.__dict__ == other.__dict__)
 
-    def newest(self, table_uuid: str) -> TableMetadata | None:
-        """Return what is kept of a table that was asked for last; None if nothing is."""
-        with self._lock:
-            return next((each for each in reversed(self._kept.values()) if str(each.table_uuid) == table_uuid), None)
+    __hash__ = Snapshot.__hash__
+
+
+class _SharedEntry(SnapshotLogEntry):
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> "_SharedEntry":
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, SnapshotLogEntry) and self.__dict__ == other.__dict__)
+
+    __hash__ = SnapshotLogEntry.__hash__
+
+
+def shared(metadata: TableMetadata) -> TableMetadata:
+    """Return metadata whose snapshots can't be changed, so that copies of it may share them."""
+    snapshots = [_snapshot(each) for each in metadata.snapshots]
+    log = [each if isinstance(each, _SharedEntry) else _entry(each) for each in metadata.snapshot_log]
+    return metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": log})
+
+
+def _snapshot(snapshot: Snapshot) -> Snapshot:
+    if isinstance(snapshot, _SharedSnapshot):
+        return snapshot
+    parts = dict(snapshot.__dict__)
+    if snapshot.summary is not None:
+        summary = _SharedSummary.model_construct(operation=snapshot.summary.operation)
+        properties: Any = MappingProxyType(dict(snapshot.summary.additional_properties))
+        summary._additional_properties = properties
+        parts["summary"] = summary
+    return _SharedSnapshot.model_construct(snapshot.model_fields_set, **parts)
+
+
+def _entry(entry: SnapshotLogEntry) -> SnapshotLogEntry:
+    return _SharedEntry.model_construct(entry.model_fields_set, **entry.__dict__)
 
 
 def parse_by(known: TableMetadata, text: str) -> TableMetadata:
     """Return what a metadata file says, by what is known of the same table from another one.
 
-    Snapshots never change, and nearly all are in both: to make them anew is most of what parsing takes.
+    Snapshots never change, and nearly all are in both: to make them again is most of what parsing takes.
 
     Args:
         known: Another version of the same table.
@@ -84,30 +99,142 @@ def _same(known: Snapshot | None, written: dict[str, Any]) -> Snapshot | dict[st
     return known if known is not None and known.manifest_list == written.get("manifest-list") else written
 
 
-def spare_pyiceberg() -> None:
-    """Make PyIceberg parse each metadata file once, and share between copies what never changes; done once."""
-    if getattr(FromInputFile.table_metadata, "spared", False):
-        return
-    for kind in (Snapshot, SnapshotLogEntry, MetadataLogEntry):
-        # All three are frozen models.
-        kind.__deepcopy__ = _itself  # type: ignore[method-assign, assignment]
-    parsed = ParsedFiles(_TABLES, _SNAPSHOTS)
-    parse, parse_raw = FromInputFile.table_metadata, TableMetadataUtil.parse_raw
+class Kept(NamedTuple):
+    """The newest metadata of a table, and the file that they are in. Its content never changes."""
 
-    @wraps(parse)
-    def table_metadata(input_file: Any, *args: Any, **options: Any) -> TableMetadata:
-        return parsed.get(input_file.location, lambda: parse(input_file, *args, **options))
-
-    @wraps(parse_raw)
-    def parse_text(data: str) -> TableMetadata:
-        uuid = _UUID.search(data)
-        known = parsed.newest(uuid[1]) if uuid else None
-        return parse_by(known, data) if known else parse_raw(data)
-
-    table_metadata.spared = True  # type: ignore[attr-defined]
-    FromInputFile.table_metadata = staticmethod(table_metadata)  # type: ignore[method-assign]
-    TableMetadataUtil.parse_raw = staticmethod(parse_text)  # type: ignore[method-assign]
+    location: str
+    metadata: TableMetadata
 
 
-def _itself(model: T, _memo: dict[int, Any] | None = None) -> T:
-    return model
+class NewestOfEach:
+    """The newest metadata of each table.
+
+    Where there is no room for all, some table makes room by chance: of tables that are asked for in turns, those that
+    there is room for stay. The oldest one making room would drive out each just before it is asked for.
+
+    No lock: each step is one of a dict's own, and runs that are forked in the midst of one can't wait for ever.
+
+    Args:
+        snapshots: How many snapshots they may have in all.
+    """
+
+    def __init__(self, snapshots: int) -> None:
+        self._most = snapshots
+        self._kept: dict[Identifier, Kept] = {}
+
+    def get(self, key: Identifier) -> Kept | None:
+        """Return what is kept of a table."""
+        return self._kept.get(key)
+
+    def put(self, key: Identifier, kept: Kept) -> None:
+        """Keep the metadata of a table instead of older ones."""
+        self._kept.pop(key, None)
+        room = self._most - len(kept.metadata.snapshots)
+        if room < 0:
+            return
+        held = {each: len(other.metadata.snapshots) for each, other in list(self._kept.items())}
+        while sum(held.values()) > room:
+            gone = random.choice(list(held))
+            del held[gone]
+            self._kept.pop(gone, None)
+        self._kept[key] = kept
+
+
+@dataclass(frozen=True)
+class _Loading:
+    """How a catalog of PyIceberg makes a table of what it knows of one.
+
+    Args:
+        method: The method's name.
+        name: Namespace and name of the table.
+        location: Where its metadata are.
+    """
+
+    method: str
+    name: Callable[[Any], Identifier]
+    location: Callable[[Any], str | None]
+
+
+_LOADING: Mapping[str, _Loading] = {
+    "sql": _Loading(
+        "_convert_orm_to_iceberg",
+        lambda row: (*Catalog.identifier_to_tuple(row.table_namespace), row.table_name),
+        lambda row: row.metadata_location,
+    ),
+    "glue": _Loading(
+        "_convert_glue_to_iceberg",
+        lambda row: (row["DatabaseName"], row["Name"]),
+        lambda row: row.get("Parameters", {}).get("metadata_location"),
+    ),
+    "hive": _Loading(
+        "_convert_hive_into_iceberg",
+        lambda row: (row.dbName, row.tableName),
+        lambda row: (row.parameters or {}).get("metadata_location"),
+    ),
+}
+_ANSWER = "_response_to_table"
+_newest = NewestOfEach(_SNAPSHOTS)
+
+
+def sparing(catalog: Catalog, kind: str, newest: NewestOfEach = _newest) -> Catalog:
+    """Return the catalog, with loads that parse each metadata file once and tables that share their snapshots.
+
+    Only this object is changed. A version of PyIceberg that loads tables in another way is left as it is.
+
+    Args:
+        catalog: PyIceberg's.
+        kind: ``sql``, ``rest``, ``glue`` or ``hive``. A REST catalog sends the metadata with each answer: they are
+            parsed each time, and what is made of the table shares its snapshots.
+        newest: Where the metadata are kept.
+    """
+    if os.environ.get(SWITCH) == "off":
+        return catalog
+    own: Any = catalog
+    if kind == "rest" and hasattr(own, _ANSWER):
+        setattr(own, _ANSWER, _sharing(getattr(own, _ANSWER)))
+    elif (loading := _LOADING.get(kind)) and hasattr(own, loading.method):
+        setattr(own, loading.method, _kept(own, loading, getattr(own, loading.method), newest))
+    return catalog
+
+
+def _sharing(answer: Callable[..., Table]) -> Callable[..., Table]:
+    @wraps(answer)
+    def loaded(*args: Any, **options: Any) -> Table:
+        table = answer(*args, **options)
+        table.metadata = shared(table.metadata)
+        return table
+
+    return loaded
+
+
+def _kept(catalog: Any, loading: _Loading, load: Callable[..., Table], newest: NewestOfEach) -> Callable[[Any], Table]:
+    place = (str(catalog.properties.get("uri")), str(catalog.properties.get("warehouse")), catalog.name)
+
+    def files(location: str, metadata: TableMetadata) -> Any:
+        return catalog._load_file_io(metadata.properties, location)
+
+    @wraps(load)
+    def loaded(row: Any) -> Table:
+        location = loading.location(row)
+        if not location:
+            return load(row)
+        name = loading.name(row)
+        known = newest.get((*place, *name))
+        if known is None:
+            table = load(row)
+            known = Kept(location, shared(table.metadata))
+            newest.put((*place, *name), known)
+        elif known.location != location:
+            found = parse_by(known.metadata, _text(files(location, known.metadata), location))
+            known = Kept(location, shared(found))
+            newest.put((*place, *name), known)
+        # All but the snapshots could be changed by who gets it.
+        metadata = known.metadata.model_copy(deep=True)
+        return Table(name, metadata, location, files(location, metadata), catalog)
+
+    return loaded
+
+
+def _text(files: Any, location: str) -> str:
+    with files.new_input(location).open() as file, Compressor.get_compressor(location).stream_decompressor(file) as raw:
+        return str(raw.read(), "utf-8")

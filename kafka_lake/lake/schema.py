@@ -144,6 +144,24 @@ def _type_changes(path: str, before: IcebergType, after: IcebergType) -> Iterato
         yield Change(path, kind, type_name(before), type_name(after))
 
 
+def leaf_paths(kind: IcebergType, path: str = "") -> Iterator[str]:
+    """Yield the paths of what a type is made of: each is a column of its own in a file.
+
+    >>> list(leaf_paths(StructType(NestedField(1, "a", ListType(2, StringType(), False), False))))
+    ['a.element']
+    """
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            yield from leaf_paths(field.field_type, f"{path}.{field.name}" if path else field.name)
+    elif isinstance(kind, ListType):
+        yield from leaf_paths(kind.element_type, f"{path}.element")
+    elif isinstance(kind, MapType):
+        yield from leaf_paths(kind.key_type, f"{path}.key")
+        yield from leaf_paths(kind.value_type, f"{path}.value")
+    else:
+        yield path
+
+
 def needed_changes(current: Schema, wanted: Schema) -> list[Change]:
     """Return what a table's schema must undergo to take rows of another schema; columns are matched by name.
 

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import types as T
 
 from kafka_lake.executors.json_task import decoder_of, loaded
+from kafka_lake.executors.json_values import Rules
 from kafka_lake.ingest.decode.json import Json
 from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
 from kafka_lake.lake.evolution import Incoming, OnIncompatible, Policy, evolve
@@ -22,7 +23,7 @@ def learned(decoder: Json, contents: Sequence[bytes], target: Target) -> Json | 
     seen = decoder_of(decoder.work(target, None)).decode(pa.array(contents, pa.binary())).seen
     if not seen:
         return None
-    told = loaded([json.dumps({"at": [0, 0], **seen.data()})])
+    told = loaded([json.dumps({"at": [0, 0], **seen.data()})], Rules())
     return decoder._knowing(told, target)
 
 

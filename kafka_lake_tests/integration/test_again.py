@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from kafka_lake.errors import ConfigurationError, DataLossError, PublishRefusedError
+from kafka_lake.errors import AuditFailedError, ConfigurationError, DataLossError, PublishRefusedError
 from kafka_lake.ingest import settle as settling
 from kafka_lake.ingest.again import Extent, plan_reset, redeliver, replay, reset
 from kafka_lake.ingest.pipeline import GateFailedError, ingest
@@ -15,7 +15,7 @@ from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import head_of
+from kafka_lake.lake.positions import ancestors, head_of, summary_of
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_exactly_once import Killed, at
 
@@ -349,6 +349,71 @@ def test_a_settlement_that_others_overtake_is_made_good_by_the_next_run(
     monkeypatch.setattr("kafka_lake.ingest.again.settle", once)
     monkeypatch.setattr("kafka_lake.ingest.pipeline.settle", once)
     redeliver(lenient, systems(), "again")
+    monkeypatch.undo()
+    ingest(strict, systems(), "next")
+    view(strict).assert_exactly_once(topic.ledger)
+
+
+def letter_files(see: View) -> set[str]:
+    table = see.catalog.table(see.spec.dead_letter_table)
+    assert table is not None
+    return {task.file.file_path for task in table.scan().plan_files()}
+
+
+def test_settling_writes_the_files_again_that_have_such_letters_and_no_others(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
+    for _ in range(8):
+        topic.send({"other": 1})
+        topic.send(b"junk")
+        ingest(strict, systems(), "run")
+    see = view(strict)
+    before = letter_files(see)
+    assert len(before) == 8
+    # One of a file's two letters becomes a row, the other one gets another run's reason; of a second file one stays.
+    moved = redeliver(lenient, systems(), "again", "offset in (4, 5, 10)")
+    assert (moved.moved, moved.remaining) == (2, 1)
+    kept = letter_files(see) & before
+    assert len(kept) == 6
+    table = see.catalog.table(strict.dead_letter_table)
+    assert table is not None
+    history = list(ancestors(table, head_of(table)))[:2]
+    assert sum(int(summary_of(each).get("deleted-data-files", 0)) for each in history) == 2
+    assert {(r["offset"], r["error_class"]) for r in see.dead_letters()} == {
+        *((n, "null_in_required_column") for n in (0, 2, 6, 8, 12, 14)), *((n, "not_json") for n in range(1, 16, 2)),
+    }  # fmt: skip
+    see.assert_exactly_once(topic.ledger)
+    # Rolled back, the rows are gone, and both letters come back: from the files that were written since.
+    assert see.table.current_snapshot() is not None
+    earlier = see.table.current_snapshot().parent_snapshot_id  # type: ignore[union-attr]
+    see.table.manage_snapshots().set_current_snapshot(earlier).commit()
+    ingest(strict, systems(), "after")
+    assert kept <= letter_files(see)
+    assert len(see.dead_letters()) == 16
+    see.assert_exactly_once(topic.ledger)
+
+
+def test_a_settlement_that_takes_out_too_much_is_not_published(
+    new_topic: NewTopic, systems: NewSystems, view: NewView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic()
+    strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
+    topic.send({"other": 1})
+    topic.send(b"junk")
+    ingest(strict, systems(), "run-1")
+    before = view(strict).dead_letters()
+
+    def all_of_them(spark: Any, branch: StagingBranch, *_: Any) -> None:
+        spark.sql(f"DELETE FROM {branch.write_name} WHERE offset >= 0")
+
+    monkeypatch.setattr(settling, "_take_out", all_of_them)
+    wrong = "2 letters without 1 that are rows by now, and with 0 others, are not the 0 that were staged"
+    with pytest.raises(AuditFailedError, match=wrong):
+        redeliver(lenient, systems(), "again", "offset = 0")
+    assert view(strict).dead_letters() == before
+    view(strict).assert_no_branches()
     monkeypatch.undo()
     ingest(strict, systems(), "next")
     view(strict).assert_exactly_once(topic.ledger)

@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
-from pyiceberg.types import DecimalType, DoubleType, LongType
+from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.pipeline import GateFailedError, ingest
@@ -339,3 +339,80 @@ def test_a_new_field_beside_nested_ones_that_are_called_otherwise_needs_one_more
     columns = {"shop_id": 1, "id": 2, "ID__2": 3}
     first = {"s": columns, "l": [columns], "new": None}
     assert values(view(spec)) == [first, {**first, "new": 1}]
+
+
+@pytest.mark.parametrize("arrow", [True, False])
+def test_names_that_are_data_stop_at_the_bound_and_go_into_a_map(
+    arrow: bool, new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send({"id": 1, "scores": {"user_0": 0}})
+    spec = topic.spec(None, max_columns=20, arrow=arrow)
+    ingest(spec, systems(), "run-1")
+    for user in range(1, 19):
+        topic.send({"id": 1 + user, "scores": {f"user_{user}": user}})
+    ingest(spec, systems(), "run-2")
+    see = view(spec)
+    before = see.table.schema()
+    assert len(before.find_field("scores").field_type.fields) == 19  # type: ignore[union-attr]
+    for user in range(100, 300):
+        topic.send({"id": user, "scores": {f"user_{user}": user}})
+    with pytest.raises(
+        GateFailedError, match=r"max_columns: 20; most of them are in scores, as scores\.user_100"
+    ) as no:
+        ingest(spec, systems(), "run-3")
+    (finding,) = no.value.findings
+    assert (finding.check, finding.refuses) == ("schema_evolution", True)
+    # Nothing was changed, neither rows nor columns.
+    assert see.table.schema() == before
+    assert list(see.table.metadata.refs) == ["main"]
+    assert len(see.rows()) == 19
+    ignoring = topic.spec(None, max_columns=20, arrow=arrow, evolution="ignore_new")
+    report = ingest(ignoring, systems(), "run-4")
+    told = {column: what for column, what, _ in notes(report)}
+    assert told["scores.user_100"] == "not added"
+    assert any("more" in why for column, _, why in notes(report) if column == "…")
+    see.assert_exactly_once(topic.ledger)
+    mapped = topic.spec("id bigint, scores map<string, bigint>", arrow=arrow)
+    mapped = type(mapped)(**{**vars(mapped), "table": f"{mapped.table}_mapped"})
+    ingest(mapped, systems(), "run-5")
+    assert dict(values(view(mapped))[-1]["scores"]) == {"user_299": 299}
+
+
+def test_a_table_is_not_made_with_more_columns_than_the_bound(new_topic: NewTopic, systems: NewSystems) -> None:
+    topic = new_topic()
+    for user in range(30):
+        topic.send({f"user_{user}": {"seen": True, "times": user}})
+    spec = topic.spec(None, max_columns=20)
+    with pytest.raises(AuditFailedError, match=r"columns.*max_columns: 20"):
+        ingest(spec, systems(), "run-1")
+    assert systems().catalog.table(spec.identifier) is None
+    ingest(topic.spec(None, max_columns=60), systems(), "run-2")
+
+
+def test_what_a_refused_commit_did_to_the_columns_stays_and_changes_no_row(
+    new_topic: NewTopic, systems: NewSystems, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send({"id": 1, "n": 1})
+    ingest(topic.spec("id bigint, n int not null"), systems(), "run-1")
+    spec = topic.spec(None, max_dead_letters=0)
+    see = view(spec)
+    head, rows = see.table.current_snapshot(), values(see)
+    topic.send({"id": 2, "n": 2**40, "later": "x"})
+    topic.send({"id": "two", "n": 3})
+    with pytest.raises(GateFailedError, match="1 dead letters"):
+        ingest(spec, systems(), "run-2")
+    schema = see.table.schema()
+    assert schema.find_field("later").field_type == StringType()
+    assert schema.find_field("n").field_type == LongType()
+    # Readers see the rows of before, with one more column.
+    assert see.table.current_snapshot() == head
+    assert values(see) == [{**row, "later": None} for row in rows]
+    # The columns can be taken back, and the next run gives the table what its records need, whatever is there.
+    with see.table.update_schema() as update:
+        update.delete_column("later")
+    report = ingest(topic.spec(None), systems(), "run-3")
+    see.assert_exactly_once(topic.ledger)
+    assert values(see)[1] == {"id": 2, "n": 2**40, "later": "x"}
+    assert ("later", "added") in {(column, what) for column, what, _ in notes(report)}

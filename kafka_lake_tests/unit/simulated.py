@@ -705,6 +705,12 @@ class Frame:
 
     coalesce = sortWithinPartitions = select
 
+    def persist(self) -> "Frame":
+        return self
+
+    def unpersist(self) -> None:
+        pass
+
     def limit(self, count: int) -> "Frame":
         return self.derived(lambda records: records[:count])
 
@@ -849,6 +855,30 @@ def staged_partitions(_: TopicTable, systems: Systems, staged: Any) -> list[Part
     return [PartitionRows(p, len(o), min(o), max(o), len(set(o))) for p, o in offsets.items()]
 
 
+def added_keys(_: TopicTable, systems: Systems, identifier: tuple[str, str], __: Any, snapshot: int) -> Frame | None:
+    process = systems.spark()._process
+    by_id = process.world.tables[identifier].by_id
+    new = by_id.get(snapshot)
+    if new is None or new.parent_snapshot_id not in by_id:
+        return None
+    added = Counter(new.content) - Counter(by_id[new.parent_snapshot_id].content)
+    return Frame(process, lambda: list(added.elements()))
+
+
+def near(keys: Frame | None) -> list[OffsetRange] | None:
+    return None if keys is None else [OffsetRange(r.partition, r.offset, r.offset + 1) for r in keys.source()]
+
+
+def take_out(spark: Any, branch: Any, leaving: Frame, ranges: Sequence[OffsetRange]) -> None:
+    gone, process = {record[:2] for record in leaving.source()}, spark._process
+    with process.operation("commit"):
+        metadata = process.world.tables[branch.identifier]
+        tip = metadata.refs.get(branch.name) or metadata.refs["main"]
+        held = metadata.by_id[tip.snapshot_id].content
+        kept = [r for r in held if r[:2] not in gone or not within(ranges)(r)]
+        process.world.commit(branch.identifier, branch.name, kept)
+
+
 def ensure_table(catalog: SimulatedCatalog, identifier: tuple[str, str], *_: Any) -> Any:
     return catalog.ensure_table(identifier)
 
@@ -895,7 +925,17 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
             "_tasks": lambda *_: 1,
         },
         audit: {"_staged_partitions": staged_partitions},
-        settle: {"F": ANYTHING},
+        settle: {
+            "F": ANYTHING,
+            "added_keys": added_keys,
+            "_near": near,
+            "_within": within,
+            # It has no files.
+            "_written_since": lambda *_: None,
+            # No gap: else all offsets there are would be near each other.
+            "_APART": 1,
+            "_take_out": take_out,
+        },
         rebuild: {"F": ANYTHING},
         again: {"records_from_dead_letters": lambda letters: letters},
         # Where nothing takes time, nothing is waited for.

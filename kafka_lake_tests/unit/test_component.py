@@ -52,6 +52,7 @@ key_schema: tenant string
 evolution: ignore_new
 on_incompatible: new_column
 renames: {cust: customer, lines.element.sku: article}
+max_columns: 200
 compatibility: full
 """
 
@@ -223,6 +224,7 @@ def test_settings_of_formats_and_evolution_arrive():
         evolution="ignore_new",
         on_incompatible="new_column",
         renames={"cust": "customer", "lines.element.sku": "article"},
+        max_columns=200,
         compatibility="full",
     )
 
@@ -297,6 +299,7 @@ def test_settings_survive_the_assets_metadata(spec):
         ("on_data_loss: ignore", "on_data_loss"),
         ("dead_letters: drop", "dead_letters"),
         ("max_record_bytes: 0", "max_record_bytes"),
+        ("max_columns: 0", "max_columns"),
         ("table_properties: {write.distribution-mode: range}", "range"),
         ("format: xml", "format"),
         ("format: avro\nschema: id int", "schema: is for format json"),

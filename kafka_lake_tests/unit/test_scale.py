@@ -2,17 +2,22 @@
 
 import json
 import sqlite3
+from copy import deepcopy
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
+from pyiceberg.table.metadata import TableMetadataV2, new_table_metadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.sorting import SortOrder
 
 from kafka_lake.kafka.offsets import Position, TopicIdentity
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.metadata import ParsedFiles, parse_by
-from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state
+from kafka_lake.lake.metadata import SWITCH, Kept, NewestOfEach, parse_by
+from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, summary_of
 from kafka_lake.lake.tables import ensure_table, schema_of
 
 SNAPSHOTS = 5_000
@@ -87,7 +92,8 @@ def test_the_whole_history_of_an_old_table_is_walked_without_looking_its_snapsho
 
 def test_an_unchanged_table_is_parsed_once_and_a_changed_one_again(catalog: LakeCatalog) -> None:
     first, second = loaded(catalog), loaded(catalog)
-    assert second.metadata is first.metadata
+    assert second.metadata == first.metadata
+    assert all(one is other for one, other in zip(first.metadata.snapshots, second.metadata.snapshots, strict=True))
     second.append(pa.Table.from_pydict({"id": [2]}))
     third = loaded(catalog)
     assert head_of(third) == head_of(second) != head_of(first)
@@ -96,19 +102,84 @@ def test_an_unchanged_table_is_parsed_once_and_a_changed_one_again(catalog: Lake
     assert state.position.offsets[0] == SNAPSHOTS
 
 
-def test_of_the_parsed_files_those_used_last_are_kept_within_bounds(catalog: LakeCatalog) -> None:
-    table = loaded(catalog)
-    small = table.metadata.model_copy(update={"snapshots": table.metadata.snapshots[:3]})
-    parsed: list[str] = []
+def test_what_is_changed_on_one_handle_is_in_no_other_and_is_not_committed(catalog: LakeCatalog) -> None:
+    one = loaded(catalog)
+    one.metadata.properties["mine"] = "yes"
+    one.metadata.refs.clear()
+    one.metadata.snapshots.clear()
+    one.metadata.snapshot_log.clear()
+    one.metadata.schemas.clear()
+    other = loaded(catalog)
+    assert "mine" not in other.metadata.properties
+    assert other.metadata.refs
+    assert len(other.metadata.snapshots) > SNAPSHOTS
+    assert len(other.metadata.snapshot_log) > SNAPSHOTS
+    assert other.metadata.schemas
+    with other.transaction() as transaction:
+        transaction.set_properties({"theirs": "yes"})
+    text = Path(loaded(catalog).metadata_location.removeprefix("file://")).read_text()
+    assert {"theirs"} == {"mine", "theirs"} & json.loads(text)["properties"].keys()
 
-    def ask(files: ParsedFiles, location: str) -> TableMetadata:
-        return files.get(location, lambda: (parsed.append(location), small)[1])
 
-    for files in (ParsedFiles(2, 100), ParsedFiles(100, 6)):
-        parsed.clear()
-        for location in ("a", "b", "a", "c", "a", "b"):
-            assert ask(files, location) is small
-        assert parsed == ["a", "b", "c", "b"]
+def test_what_tables_share_refuses_to_be_changed(catalog: LakeCatalog) -> None:
+    snapshot = loaded(catalog).current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    with pytest.raises(TypeError, match="mine"):
+        snapshot.summary["mine"] = "yes"
+    with pytest.raises(TypeError):
+        snapshot.summary.additional_properties["mine"] = "yes"
+    with pytest.raises(ValueError, match="frozen"):
+        snapshot.manifest_list = "file:///elsewhere.avro"
+    assert "mine" not in summary_of(snapshot)
+
+
+def test_pyiceberg_itself_stays_as_it_is(catalog: LakeCatalog) -> None:
+    assert catalog.table(NAME) is not None
+    theirs = load_catalog("lake", **catalog.properties)
+    one, other = theirs.load_table(NAME), theirs.load_table(NAME)
+    newest, its_twin = one.current_snapshot(), other.current_snapshot()
+    assert type(newest) is Snapshot
+    assert newest == its_twin
+    assert newest is not its_twin
+    assert deepcopy(newest) is not newest
+
+
+def test_the_switch_leaves_all_to_pyiceberg(catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "off")
+    table = loaded(LakeCatalog("lake", catalog.properties))
+    assert type(table.metadata.snapshots[0]) is Snapshot
+    assert table.metadata == loaded(catalog).metadata
+    assert table.metadata.model_dump_json() == loaded(catalog).metadata.model_dump_json()
+
+
+def test_of_more_tables_than_there_is_room_for_most_are_found_again() -> None:
+    schema = pa.schema([("id", pa.int64())])
+    metadata = new_table_metadata(schema_of(schema), PartitionSpec(), SortOrder(), "file:///nowhere")
+    hundred = metadata.model_copy(update={"snapshots": [object()] * 101})
+    newest = NewestOfEach(20_000)
+    tables = [("it", f"table{number}") for number in range(200)]
+    found = 0
+    for _ in range(20):
+        for name in tables:
+            if newest.get(name):
+                found += 1
+            else:
+                newest.put(name, Kept("file:///nowhere/0.metadata.json", hundred))
+    # 198 fit. To drop the one that was used the longest ago would have found none, ever.
+    assert found > 20 * 200 * 0.8
+    assert len([name for name in tables if newest.get(name)]) <= 198
+
+
+def test_a_table_that_there_is_no_room_for_is_not_kept_and_drives_no_other_out() -> None:
+    schema = pa.schema([("id", pa.int64())])
+    metadata = new_table_metadata(schema_of(schema), PartitionSpec(), SortOrder(), "file:///nowhere")
+    newest = NewestOfEach(10)
+    newest.put(("it", "small"), Kept("file:///nowhere/0.metadata.json", metadata))
+    large = metadata.model_copy(update={"snapshots": [object()] * 11})
+    newest.put(("it", "large"), Kept("file:///nowhere/1.metadata.json", large))
+    assert newest.get(("it", "large")) is None
+    assert newest.get(("it", "small")) is not None
 
 
 def test_what_is_known_of_a_table_spares_most_of_the_next_parse(catalog: LakeCatalog) -> None:

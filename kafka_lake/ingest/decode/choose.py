@@ -63,7 +63,8 @@ def _one(
 
 def rules_of(spec: TopicTable) -> Rules:
     """Return how JSON values are read, by the topic's settings."""
-    return Rules(timestamp_unit=spec.timestamp_unit, exact_times=spec.timestamp_precision == "exact")
+    exact = spec.timestamp_precision == "exact"
+    return Rules(timestamp_unit=spec.timestamp_unit, exact_times=exact, max_columns=spec.max_columns)
 
 
 @cache

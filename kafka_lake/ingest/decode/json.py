@@ -246,13 +246,15 @@ class Json(Nothing):
             observed = _observed(records, self.work(target, None))
         if not observed:
             return None if not self.kept_out else Learned(replace(self, kept_out=()), again=False)
-        return Learned(self._knowing(loaded(observed), target), again=False)
+        return Learned(self._knowing(loaded(observed, self.rules), target), again=False)
 
     def _knowing(self, seen: Seen, target: Target) -> "Json":
         said = {
             path: f"{count} times had digits beyond microseconds, which were cut" for path, count in seen.cut.items()
         }
         said |= dict.fromkeys(seen.empty, "has no column yet: it was empty, [] or {}, wherever it was")
+        if seen.more:
+            said["…"] = f"{seen.more} more fields without a column, counted once in each batch of records"
         known = replace(self, kept_out=tuple(sorted(said.items())))
         if self.declared is not None:
             return known
@@ -275,7 +277,7 @@ class Json(Nothing):
         if self.declared is not None:
             return self
         nothing = Target(T.StructType([]))
-        seen = loaded(_observed(records, self.work(nothing, None)))
+        seen = loaded(_observed(records, self.work(nothing, None)), self.rules)
         return replace(self._knowing(seen, nothing), kept_out=())
 
 
