@@ -6,10 +6,11 @@ that took them out repeats the mark (`SETTLED`). So a run that dies in between i
 does, and metadata alone tell that there is nothing to settle.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -32,6 +33,7 @@ SETTLED = "kafka-lake.settled"
 # In the summary of a dead-letter snapshot: the table's snapshot that was staged together with it.
 STAGED_WITH = "kafka-lake.staged-with"
 _ROLLED_BACK, _STALE = "rolled back:", "published without its rows"
+_NEVER = (-1, 0)
 _KEYS = ("topic_id", "partition", "offset")
 
 
@@ -57,33 +59,59 @@ def due(table: TableState, letters: TableState) -> Due | None:
         letters: Its dead-letter table.
     """
     history = list(ancestors(table.table, table.head))
-    visible = {s.snapshot_id for s in history}
-    marks = {f"{mark}@{s.sequence_number}" for s in history if (mark := summary_of(s).get(UNSETTLED))}
-    now = (history[0].sequence_number or 0) if history else 0
-    settled, stale, undone = -1, False, None
+    numbers = _numbers(history)
+    marks = {f"{mark}@{_text(numbers[s.snapshot_id])}" for s in history if (mark := summary_of(s).get(UNSETTLED))}
+    now = _text(numbers[history[0].snapshot_id]) if history else "0"
+    settled, stale, undone = _NEVER, False, None
     for snapshot in ancestors(letters.table, letters.head):
         summary = summary_of(snapshot)
         mark = summary.get(SETTLED)
         if mark is None:
             # Published for a commit that never was: others may have made rows of these records meanwhile.
-            stale = stale or (settled < 0 and STAGED_WITH in summary and int(summary[STAGED_WITH]) not in visible)
+            stale = stale or (settled == _NEVER and STAGED_WITH in summary and int(summary[STAGED_WITH]) not in numbers)
             continue
-        settled = max(settled, _sequence(mark))
+        settled = max(settled, _number(mark))
         if mark.startswith(_ROLLED_BACK):
             break
-        older = any((s.sequence_number or 0) < _sequence(mark) for s in history)
+        older = any(number < _number(mark) for number in numbers.values())
         if not mark.startswith(_STALE) and mark not in marks and older:
             # The history goes back beyond the settled commit and doesn't have it: main was rolled back.
             undone = Due(f"{_ROLLED_BACK} {mark.rpartition('@')[0]}@{now}", snapshot.parent_snapshot_id)
     if undone:
         return undone
-    if open_marks := [mark for mark in marks if _sequence(mark) > settled]:
-        return Due(max(open_marks, key=_sequence))
+    if open_marks := [mark for mark in marks if _number(mark) > settled]:
+        return Due(max(open_marks, key=_number))
     return Due(f"{_STALE}@{now}") if stale else None
 
 
-def _sequence(mark: str) -> int:
-    return int(mark.rpartition("@")[2])
+def _numbers(history: Sequence[Snapshot]) -> dict[int, tuple[int, int]]:
+    """Return, by snapshot id, a number of each snapshot that is greater than those of the snapshots before it.
+
+    It is the sequence number and 0. Snapshots of format v1 have no sequence number: theirs is 0 and the time. A table
+    that was made one of format v2 goes on with greater ones.
+
+    Args:
+        history: Snapshots, the newest first, each the child of the next.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    latest = 0
+    for snapshot in reversed(history):
+        sequence = snapshot.sequence_number or 0
+        if not sequence:
+            # Clocks of writers differ.
+            latest = max(snapshot.timestamp_ms, latest + 1)
+        found[snapshot.snapshot_id] = (sequence, 0 if sequence else latest)
+    return found
+
+
+def _text(number: tuple[int, int]) -> str:
+    sequence, time = number
+    return f"{sequence}.{time}" if time else f"{sequence}"
+
+
+def _number(mark: str) -> tuple[int, int]:
+    sequence, _, time = mark.rpartition("@")[2].partition(".")
+    return int(sequence), int(time or 0)
 
 
 def settle(
