@@ -40,6 +40,8 @@ on_data_loss: continue
 dead_letters: table
 max_dead_letters: 5%
 max_record_bytes: 1000000
+samples: false
+mask: ['[0-9]{12,19}', "[^@ ]+@[^@ ]+"]
 arrow: false
 """
 
@@ -221,6 +223,8 @@ def test_all_attributes():
         dead_letters="table",
         max_dead_letters="5%",
         max_record_bytes=1000000,
+        samples=False,
+        mask=("[0-9]{12,19}", "[^@ ]+@[^@ ]+"),
         arrow=False,
     )
     assert component.topic_table() == spec
@@ -228,6 +232,22 @@ def test_all_attributes():
     assert (node.group_name, node.description) == ("sales", "Every order.")
     assert set(node.owners) == {"team:shop"}
     assert settings_of(dict(node.metadata)) == spec
+
+
+def test_samples_are_what_the_environment_says_where_a_topic_says_nothing(monkeypatch):
+    def told(more=""):
+        return load(f"topic: orders\n{more}")[0].topic_table().samples
+
+    assert told()
+    monkeypatch.setenv("KAFKA_LAKE_SAMPLES", "False")
+    assert not told()
+    assert told("samples: true")
+    monkeypatch.setenv("KAFKA_LAKE_SAMPLES", "none")
+    assert "KAFKA_LAKE_SAMPLES=none is neither true nor false" in refusal("topic: orders")
+
+
+def test_a_mask_that_is_no_regular_expression_is_refused():
+    assert "mask: '[' is no regular expression" in refusal("topic: orders\nmask: ['[']")
 
 
 @pytest.mark.parametrize("format_", FORMATS)
