@@ -385,7 +385,7 @@ def env(
 ) -> None:
     """Print the variables by which other tools find the same brokers, catalog and Spark.
 
-    In a shell: eval "$(kafka-lake env)"
+    In a shell: eval "$(kafka-lake env --secrets)"
     """
     from kafka_lake import cli_env
     from kafka_lake.cli_topics import systems_at_hand

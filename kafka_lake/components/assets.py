@@ -294,7 +294,8 @@ def settings_of(metadata: dict[str, Any]) -> TopicTable:
     value = metadata[SETTINGS]
     carried: Any = value.data if isinstance(value, dg.JsonMetadataValue) else value
     doc = dict(carried)
-    doc["partition_by"], doc["sort_by"] = tuple(doc["partition_by"]), tuple(doc["sort_by"])
+    for name in ("partition_by", "sort_by", "mask"):
+        doc[name] = tuple(doc[name])
     return TopicTable(**doc)
 
 

@@ -16,6 +16,7 @@ from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.continuous import Continuous
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan import start_timestamp_ms
+from kafka_lake.ingest.samples import check_mask, samples_from_env
 from kafka_lake.ingest.topic_table import (
     BY_SCHEMA,
     REGISTERED,
@@ -189,6 +190,15 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
     max_record_bytes: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="Longer values are dead letters."
     )
+    samples: bool | None = Field(
+        default=None,
+        description="Whether Dagster's log and pages quote a dead letter of each class: its reason, and the first 200 "
+        "characters of its value. Class and offset are told always. By default KAFKA_LAKE_SAMPLES, and that is true.",
+    )
+    mask: TextList = Field(
+        default_factory=list,
+        description="Regular expressions (Python's); *** takes the place of what they find in such quotes.",
+    )
     arrow: bool = Field(
         default=True,
         description="JSON that plainly fits the table is decoded and its files are written by Arrow, in Spark's tasks. "
@@ -234,6 +244,9 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
             if self.start not in ("earliest", "latest"):
                 start_timestamp_ms(self.start)
             dead_letter_limit(self.max_dead_letters)
+            samples_from_env()
+            for pattern in self.mask:
+                check_mask(pattern)
             declared = check_ddl(self.columns) if self.columns is not None else None
             if self.key_schema is not None:
                 check_ddl(self.key_schema, "key_schema")
@@ -335,6 +348,8 @@ class KafkaTopicTable(dg.Component, dg.Model, dg.Resolvable):
             dead_letters=self.dead_letters,
             max_dead_letters=self.max_dead_letters,
             max_record_bytes=self.max_record_bytes,
+            samples=samples_from_env() if self.samples is None else self.samples,
+            mask=tuple(self.mask),
             arrow=self.arrow,
             timestamp_unit=self.timestamp_unit,
             timestamp_precision=self.timestamp_precision,

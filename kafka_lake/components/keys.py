@@ -25,12 +25,26 @@ def dead_letter_key(spec: TopicTable) -> dg.AssetKey:
 
 def op_name(spec: TopicTable) -> str:
     """Return the name of the op that fills the table, by which a run's config names it."""
-    return plain_name(f"{spec.namespace}__{spec.table}")
+    return _joined(spec, "__")
+
+
+def dead_letter_check_op_name(spec: TopicTable) -> str:
+    """Return the name of the op that checks the dead-letter table."""
+    return f"{op_name(spec)}__dead_letters_no_dead_letters"
 
 
 def pool_name(spec: TopicTable) -> str:
     """Return the pool that one run at a time has for the table."""
-    return plain_name(f"table_{spec.namespace}_{spec.table}")
+    return f"table_{_joined(spec, '_')}"
+
+
+def _joined(spec: TopicTable, separator: str) -> str:
+    """Return one name for namespace and table that no other pair has: shop and eu_orders are not shop_eu and orders."""
+    joined = f"{spec.namespace}{separator}{spec.table}"
+    if f"{spec.namespace}{separator}".index(separator) == len(spec.namespace):
+        # The first separator is where the namespace ends.
+        return plain_name(joined)
+    return f"{_plain(joined)}_{_short_hash('/'.join(spec.identifier))}"
 
 
 def _key_of(table: tuple[str, str]) -> dg.AssetKey:
@@ -48,5 +62,13 @@ def plain_name(text: str, besides: str = "") -> str:
     >>> plain_name("pizza__orders"), plain_name("größe.1"), plain_name("a-b.c", "-.")
     ('pizza__orders', 'gr__e_1_5a9e088a', 'a-b.c')
     """
-    plain = re.sub(rf"[^A-Za-z0-9_{re.escape(besides)}]", "_", text)
-    return text if plain == text else f"{plain}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    plain = _plain(text, besides)
+    return text if plain == text else f"{plain}_{_short_hash(text)}"
+
+
+def _plain(text: str, besides: str = "") -> str:
+    return re.sub(rf"[^A-Za-z0-9_{re.escape(besides)}]", "_", text)
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -125,7 +125,7 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
                     "|---|---|---|---|---|",
                     *(
                         f"| {c.name} | {c.count} | partition {c.partition} offset {c.offset} "
-                        f"| {_cell(c.message)} | `{_cell(c.value)}` |"
+                        f"| {_cell(c.message)} | {f'`{_cell(c.value)}`' if c.value else ''} |"
                         for c in classes
                     ),
                 ]

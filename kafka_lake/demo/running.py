@@ -13,6 +13,7 @@ from typing import BinaryIO
 from kafka_lake.demo.environment import names_broker, names_registry, use_broker, use_registry
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.home import home
+from kafka_lake.private_file import write_private
 
 _LOCK_SECONDS = 2.0
 
@@ -93,11 +94,7 @@ class RunningFile:
 
     def write(self, now: Running) -> None:
         """Replace what the file says."""
-        new = self._path.with_suffix(".new")
-        new.unlink(missing_ok=True)
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(asdict(now), file, indent=2)
-        new.replace(self._path)
+        write_private(self._path, json.dumps(asdict(now), indent=2))
 
     def remove(self) -> None:
         """Remove the file and give the lock back; once is enough."""

@@ -29,7 +29,7 @@ from kafka_lake.kafka.security import properties_from_env
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.jars import ensure_jars, spark_jars
 from kafka_lake.spark.process import ServerProcess, port_open
-from kafka_lake.spark.resource import local_conf
+from kafka_lake.spark.resource import is_here, local_conf
 from kafka_lake.spark.warm import ConnectSettings, WarmServer
 
 _MARK = "KAFKA_LAKE_STACK"
@@ -238,9 +238,8 @@ def needs_connect(ports: Ports) -> bool:
 
     `kafka-lake env` may have set the variable in this shell, for the server of a stack that has ended.
     """
-    own = f"sc://{ports.connect.address}"
     remote = os.environ.get("SPARK_REMOTE")
-    return remote is None or (remote == own and ports.connect.is_free())
+    return remote is None or (is_here(remote, ports.connect.number) and ports.connect.is_free())
 
 
 @contextmanager

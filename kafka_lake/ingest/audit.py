@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from kafka_lake.executors.arrow_worker import Span
 from kafka_lake.ingest.decode import WRONG_TYPE
 from kafka_lake.ingest.plan import Plan
-from kafka_lake.ingest.stage import Staged, added_rows
+from kafka_lake.ingest.stage import LetterClass, Staged, added_rows
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.ingest.wanted import SchemaRefusedError
@@ -160,7 +160,7 @@ def dead_letters(spec: TopicTable, staged: Staged, earlier: tuple[int, int] = (0
     """Check that no more records failed than the topic's settings bear, counted over the whole run."""
     failed, records = staged.failed + earlier[0], staged.records + earlier[1]
     classes = "; ".join(
-        f"{c.count} {c.name}, the first in partition {c.partition} at offset {c.offset}: {c.message}"
+        f"{c.count} {c.name}, the first in partition {c.partition} at offset {c.offset}{_reason(c)}"
         for c in staged.classes
     )
     problems = []
@@ -172,9 +172,14 @@ def dead_letters(spec: TopicTable, staged: Staged, earlier: tuple[int, int] = (0
     for each in staged.classes:
         facts[each.name] = each.count
         facts[f"sample_{each.name}"] = (
-            f"partition {each.partition} offset {each.offset}: {each.message} Value: {each.value}"
+            f"partition {each.partition} offset {each.offset}{_reason(each)}"
+            f"{f' Value: {each.value}' if spec.samples else ''}"
         )
     return Finding("dead_letters", tuple(problems), facts)
+
+
+def _reason(letters: LetterClass) -> str:
+    return f": {letters.message}" if letters.message else ""
 
 
 def data_loss(losses: Sequence[Loss]) -> Finding:
@@ -241,7 +246,7 @@ def schema_evolution(
     if spec.on_incompatible == "fail":
         problems += [
             f"on_incompatible is fail, and {c.count} records fit no column, the first in partition {c.partition} at "
-            f"offset {c.offset}: {c.message}"
+            f"offset {c.offset}{_reason(c)}"
             for c in staged.classes
             if c.name == WRONG_TYPE
         ]

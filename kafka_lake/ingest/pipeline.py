@@ -33,6 +33,7 @@ from kafka_lake.ingest.read import read
 from kafka_lake.ingest.rebuild import may_have_begun, rebuilt_position
 from kafka_lake.ingest.report import Commit, RunReport, waited
 from kafka_lake.ingest.retry import call, headline, is_transient, kafka_data_loss, may_be_a_record
+from kafka_lake.ingest.samples import quoted
 from kafka_lake.ingest.settle import settle
 from kafka_lake.ingest.stage import Staged, create_table, stage
 from kafka_lake.ingest.systems import Systems
@@ -281,7 +282,8 @@ class Run:
                 self._pause(min(self.systems.retry.max_seconds, _LONGEST_WAIT_SECONDS))
         else:
             then = "It becomes a dead letter of class undecodable."
-        self.say(f"{where} makes its batch fail: {message} {then}")
+        told = quoted(message, self.spec.samples, self.spec.mask)
+        self.say(f"{where} makes its batch fail{f': {told}' if told else '.'} {then}")
 
     def count_anew(self) -> None:
         """Forget how many dead letters this run has borne: what it does from now on stands for a run of its own."""

@@ -20,7 +20,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.types import PrimitiveType
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -48,6 +48,7 @@ SETTLED_FROM = "kafka-lake.settled-from"
 # In the summary of a dead-letter snapshot: the table's snapshot that was staged together with it.
 STAGED_WITH = "kafka-lake.staged-with"
 _ROLLED_BACK, _STALE = "rolled back:", "published without its rows"
+_NEVER = (-1, 0)
 _KEYS = ("topic_id", "partition", "offset")
 # Offsets as far apart as this are looked for apart from each other, in so many places at the most.
 _APART, _PLACES = 100_000, 200
@@ -80,40 +81,66 @@ def due(table: TableState, letters: TableState) -> Due | None:
         letters: Its dead-letter table.
     """
     history = list(ancestors(table.table, table.head))
-    visible = {s.snapshot_id for s in history}
-    marks = {f"{mark}@{s.sequence_number}": s for s in history if (mark := summary_of(s).get(UNSETTLED))}
-    now = (history[0].sequence_number or 0) if history else 0
-    settled, stale, restore = -1, list[int](), None
+    numbers = _numbers(history)
+    marks = {f"{mark}@{_text(numbers[s.snapshot_id])}": s for s in history if (mark := summary_of(s).get(UNSETTLED))}
+    now = _text(numbers[history[0].snapshot_id]) if history else "0"
+    settled, stale, restore = _NEVER, list[int](), None
     undone = ""
     for snapshot in ancestors(letters.table, letters.head):
         summary = summary_of(snapshot)
         mark = summary.get(SETTLED)
         if mark is None:
             # Published for a commit that never was: others may have made rows of these records meanwhile.
-            if settled < 0 and STAGED_WITH in summary and int(summary[STAGED_WITH]) not in visible:
+            if settled == _NEVER and STAGED_WITH in summary and int(summary[STAGED_WITH]) not in numbers:
                 stale.append(snapshot.snapshot_id)
             continue
-        settled = max(settled, _sequence(mark))
+        settled = max(settled, _number(mark))
         if mark.startswith(_ROLLED_BACK):
             break
-        older = any((s.sequence_number or 0) < _sequence(mark) for s in history)
+        older = any(number < _number(mark) for number in numbers.values())
         if not mark.startswith(_STALE) and mark not in marks and older:
             # The history goes back beyond the settled commit and doesn't have it: main was rolled back.
             undone = f"{_ROLLED_BACK} {mark.rpartition('@')[0]}@{now}"
             # Letters were taken out and added in one snapshot, before there was this property.
             before = summary.get(SETTLED_FROM)
             restore = int(before) if before else snapshot.parent_snapshot_id
-    open_marks = [mark for mark in marks if _sequence(mark) > settled]
+    open_marks = [mark for mark in marks if _number(mark) > settled]
     commits = tuple(marks[mark].snapshot_id for mark in open_marks)
     if undone:
         return Due(undone, restore, commits, tuple(stale))
     if open_marks:
-        return Due(max(open_marks, key=_sequence), None, commits, tuple(stale))
+        return Due(max(open_marks, key=_number), None, commits, tuple(stale))
     return Due(f"{_STALE}@{now}", None, (), tuple(stale)) if stale else None
 
 
-def _sequence(mark: str) -> int:
-    return int(mark.rpartition("@")[2])
+def _numbers(history: Sequence[Snapshot]) -> dict[int, tuple[int, int]]:
+    """Return, by snapshot id, a number of each snapshot that is greater than those of the snapshots before it.
+
+    It is the sequence number and 0. Snapshots of format v1 have no sequence number: theirs is 0 and the time. A table
+    that was made one of format v2 goes on with greater ones.
+
+    Args:
+        history: Snapshots, the newest first, each the child of the next.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    latest = 0
+    for snapshot in reversed(history):
+        sequence = snapshot.sequence_number or 0
+        if not sequence:
+            # Clocks of writers differ.
+            latest = max(snapshot.timestamp_ms, latest + 1)
+        found[snapshot.snapshot_id] = (sequence, 0 if sequence else latest)
+    return found
+
+
+def _text(number: tuple[int, int]) -> str:
+    sequence, time = number
+    return f"{sequence}.{time}" if time else f"{sequence}"
+
+
+def _number(mark: str) -> tuple[int, int]:
+    sequence, _, time = mark.rpartition("@")[2].partition(".")
+    return int(sequence), int(time or 0)
 
 
 def settle(

@@ -33,6 +33,7 @@ from kafka_lake.ingest.decode.project import any_of
 from kafka_lake.ingest.decode.target import Target, documented
 from kafka_lake.ingest.decode.undecodable import Unreadable
 from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.samples import quoted
 from kafka_lake.ingest.settle import STAGED_WITH, UNSETTLED, at_version, without
 from kafka_lake.ingest.shape import shaped
 from kafka_lake.ingest.systems import Systems
@@ -101,8 +102,8 @@ class LetterClass:
         count: How many records.
         partition: Kafka partition of the sample.
         offset: Offset of the sample, the first of its class in that partition.
-        message: What was wrong with it.
-        value: The beginning of its value, as text.
+        message: What was wrong with it, which may quote its value; empty where samples are not to be shown.
+        value: The beginning of its value, as text; likewise.
     """
 
     name: str
@@ -111,6 +112,11 @@ class LetterClass:
     offset: int
     message: str
     value: str
+
+    def shown(self, spec: TopicTable) -> "LetterClass":
+        """Return what a topic's settings let out of its dead-letter table: into logs, errors and Dagster's pages."""
+        message, value = (quoted(text, spec.samples, spec.mask) for text in (self.message, self.value))
+        return replace(self, message=message, value=value)
 
 
 @dataclass(frozen=True)
@@ -334,6 +340,7 @@ def stage(
             classes = counted or classes_of(
                 letters if dead is None or known_failed else added_rows(systems, spec.dead_letter_table, dead)
             )
+            classes = tuple(each.shown(spec) for each in classes)
         if plan.kind == "replace":
             primary, vanished = _keep_what_vanished(spec, systems, plan, primary, letters)
         undo.pop_all()

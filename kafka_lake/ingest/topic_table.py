@@ -41,6 +41,8 @@ class TopicTable:
         dead_letters: What becomes of records that don't decode: ``table``, ``fail`` the run, or ``skip`` them.
         max_dead_letters: How many of them a run bears, as a count or as a share like ``5%``; None for any number.
         max_record_bytes: Longer values are dead letters; None for no limit.
+        samples: Whether logs, errors and Dagster's pages quote a dead letter of each class.
+        mask: Regular expressions; ``***`` takes the place of what they find in such quotes.
         format: What values are, one of `FORMATS`.
         schema_file: File with the schema of the values, Avro, `.proto` or JSON Schema; None for the registry's.
         message: Which message of a `.proto` file the values are; None for the first.
@@ -80,6 +82,8 @@ class TopicTable:
     dead_letters: Literal["table", "fail", "skip"] = "table"
     max_dead_letters: int | str | None = None
     max_record_bytes: int | None = None
+    samples: bool = True
+    mask: tuple[str, ...] = ()
     format: Format = "json"
     schema_file: str | None = None
     message: str | None = None

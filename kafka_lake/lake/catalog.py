@@ -15,7 +15,7 @@ from pyiceberg.utils.config import Config
 
 from kafka_lake.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
 from kafka_lake.home import home
-from kafka_lake.lake.catalog_errors import explained
+from kafka_lake.lake.catalog_errors import explained, without_secrets
 from kafka_lake.lake.metadata import sparing
 from kafka_lake.lake.metadata_writer import take_over_writing
 from kafka_lake.lake.variant import teach_pyiceberg
@@ -142,6 +142,10 @@ class LakeCatalog:
                 f"Catalog {self.name}: folder {folder} can't be made: {error.strerror}.",
                 f"Let this user make it, or set KAFKA_LAKE_HOME, or {setting}URI and {setting}WAREHOUSE.",
             ) from error
+
+    def address_of(self, name: str) -> str:
+        """Return a property that is an address, without user, password and query; empty if there is none."""
+        return without_secrets(self.properties.get(name, ""))
 
     def table(self, identifier: tuple[str, str]) -> Table | None:
         """Return the table as the catalog knows it now, or None if there is none.

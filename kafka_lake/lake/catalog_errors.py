@@ -9,6 +9,7 @@ from pyiceberg import exceptions as iceberg
 from sqlalchemy import exc as sql
 
 from kafka_lake.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
+from kafka_lake.secret_names import SECRET_NAME
 
 _LENGTH = 200
 
@@ -36,7 +37,7 @@ _NO_ANSWER = (
 # What a server answers that is no catalog, or a catalog at another path.
 _NO_CATALOG = (iceberg.RESTError, requests.exceptions.JSONDecodeError, requests.exceptions.HTTPError, ValidationError)
 
-_SECRET = re.compile(r"password|secret|token|credential|access-key")
+_SECRET = re.compile(SECRET_NAME)
 _SQLITE_FILE = re.compile(r"unable to open database file|readonly database|file is not a database")
 
 
@@ -119,7 +120,7 @@ def _secrets(properties: Mapping[str, str]) -> list[str]:
     """Return all that must not be told, the longest first, so that none is left in part."""
     uri = properties.get("uri", "")
     user = uri.partition("://")[2].rpartition("@")[0]
-    found = {value for name, value in properties.items() if _SECRET.search(name)}
+    found = {value for name, value in properties.items() if _SECRET.search(name.lower())}
     found |= {part for value in list(found) for part in value.split(":", 1)[1:]}
     found |= {uri, user, user.partition(":")[2]} if user else set()
     return sorted(found - {""}, key=len, reverse=True)

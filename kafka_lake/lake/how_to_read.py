@@ -5,7 +5,9 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-_SECRET = re.compile(r"credential|token|password|secret|access-key|account-key|sas|connection-string|auth")
+from kafka_lake.secret_names import SECRET_NAME
+
+_SECRET = re.compile(SECRET_NAME)
 _HARMLESS = re.compile(r"(server-uri|endpoint|uri|type|region)$")
 
 
@@ -66,8 +68,8 @@ def how_to_read_page(catalog: str, identifier: tuple[str, str], properties: Mapp
         properties: The catalog's properties; those that are secret are named, and their values left out.
     """
     secrets = sorted(name for name, value in properties.items() if is_secret(name, value))
-    option = " --secrets" if secrets else ""
-    lines = [f'In a shell, before: `eval "$(kafka-lake env{option})"`. It sets Spark\'s address and the catalog.']
+    # Spark's address has a token, whatever the catalog has.
+    lines = ['In a shell, before: `eval "$(kafka-lake env --secrets)"`. It sets Spark\'s address and the catalog.']
     if secrets:
         lines.append(f"Only the environment has what is secret: {', '.join(f'`{name}`' for name in secrets)}.")
     for tool, code in how_to_read(catalog, identifier, properties).items():

@@ -41,7 +41,7 @@ def main() -> None:
     )
     run_in_foreground(
         server,
-        f"Spark Connect listens on {server.remote}; its log is {server.log}",
+        f"Spark Connect listens on {server.address}; its token is in {server.token_file}, its log is {server.log}",
         f"Spark Connect isn't started any more; see {server.log}",
     )
 

@@ -1,21 +1,26 @@
 """A Spark Connect server from PySpark's own package: Spark kept warm, sessions in a second.
 
-It is bound to 127.0.0.1 and has no password: whoever has an account on the machine can use it.
+It is bound to 127.0.0.1 and asks for a token, which is in a file of its folder that its owner alone can read.
 ``kafka_lake.spark.warm`` keeps it at hand; ``python -m kafka_lake.spark --work-dir …`` does so in the foreground.
 """
 
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote
 
 from kafka_lake.errors import KafkaLakeError
+from kafka_lake.private_file import write_private
 from kafka_lake.spark import daemon
 from kafka_lake.spark.archive import archive_options
 from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.java import java_env
+from kafka_lake.spark.private_conf import REDACTION, properties_file
 from kafka_lake.spark.process import HOST, Server, ServerProcess, ServerStartError, free_port, port_open
 
 DEFAULT_PORT = 15002
@@ -64,6 +69,8 @@ _FEW_MEMORIES = {
 # all of it is generated, compiled and warmed up anew for each of their commits.
 _ROOM = {"spark.sql.codegen.cache.maxEntries": "4000"}
 
+TOKEN = "spark.connect.authenticate.token"
+
 CLASSPATH = "spark.driver.extraClassPath"
 _DAEMON = "spark.python.daemon.module"
 
@@ -78,9 +85,10 @@ class ConnectServer(Server):
     """A Spark Connect server as a child process that dies with its parent; a context manager.
 
     Args:
-        work_dir: Folder of its properties, log and scratch files; one server at a time to a folder.
+        work_dir: Folder of its log and scratch files; one server at a time to a folder.
         port: Port of 127.0.0.1; 0 picks a free one.
-        conf: Spark properties, the catalog's for instance; they win over this module's. Paths are absolute.
+        conf: Spark properties, the catalog's for instance; they win over this module's. Paths are absolute. Among
+            them may be the server's token, `TOKEN`.
         driver_memory: Heap of the server's JVM, which does the work itself with the master ``local[*]``.
         direct_memory: Its memory outside the heap, for the buffers of network, Arrow and files.
         metaspace: Its memory for classes.
@@ -106,9 +114,30 @@ class ConnectServer(Server):
         self.start_timeout = start_timeout
 
     @property
+    def address(self) -> str:
+        """Where it listens. The token is no part of it, so that it can be shown."""
+        # By this name alone PySpark sends a token without TLS.
+        return f"sc://localhost:{self.port}"
+
+    @property
     def remote(self) -> str:
-        """The address for ``SPARK_REMOTE`` and ``SparkSession.builder.remote``."""
-        return f"sc://127.0.0.1:{self.port}"
+        """The address for ``SPARK_REMOTE`` and ``SparkSession.builder.remote``; whoever has it can use the server."""
+        return f"{self.address}/;token={quote(self.token, safe='')}"
+
+    @property
+    def token_file(self) -> Path:
+        """The file that keeps the token from one start to the next; readable by its owner alone."""
+        return self.work_dir / "token"
+
+    @cached_property
+    def token(self) -> str:
+        """What a client must know: from the properties, or else of `token_file`, which is written if it isn't there."""
+        if given := self.conf.get(TOKEN):
+            return given
+        if not self.token_file.exists():
+            self.work_dir.mkdir(parents=True, exist_ok=True)
+            write_private(self.token_file, secrets.token_urlsafe(32))
+        return self.token_file.read_text().strip()
 
     @property
     def log(self) -> Path:
@@ -138,14 +167,13 @@ class ConnectServer(Server):
                 " end it, or give the Spark Connect server another port."
             )
         self.work_dir.mkdir(parents=True, exist_ok=True)
-        properties = self.work_dir / "spark.properties"
-        properties.touch(mode=0o600)
-        properties.write_text(properties_text(self.spark_conf()))
-        self._server = ServerProcess(connect_command(properties), log=self.log, env=connect_env(), cwd=self.work_dir)
-        try:
-            self._server.start(lambda: self._ready(cancelled), self.start_timeout)
-        except ServerStartError as error:
-            raise ConnectStartError(f"Spark Connect didn't start on {self.remote}: {error}") from None
+        with properties_file(self.spark_conf()) as properties:
+            server = ServerProcess(connect_command(properties), log=self.log, env=connect_env(), cwd=self.work_dir)
+            self._server = server
+            try:
+                server.start(lambda: self._ready(cancelled), self.start_timeout)
+            except ServerStartError as error:
+                raise ConnectStartError(f"Spark Connect didn't start on {self.address}: {error}") from None
         return self
 
     def _ready(self, cancelled: Callable[[], bool]) -> bool:
@@ -166,12 +194,14 @@ class ConnectServer(Server):
             "spark.driver.bindAddress": HOST,
             "spark.log.level": "WARN",
             "spark.ui.enabled": "false",
+            **REDACTION,
             **_FEW_MEMORIES,
             **_ROOM,
             "spark.connect.session.manager.defaultSessionTimeout": FORGOTTEN_SESSION_TIMEOUT,
             **self.conf,
             "spark.connect.grpc.binding.address": HOST,
             "spark.connect.grpc.binding.port": str(self.port),
+            TOKEN: self.token,
         }
         if not {"spark.jars", CLASSPATH} & set(self.conf):
             conf = on_driver(conf, spark_jars())
@@ -240,20 +270,6 @@ def connect_env() -> dict[str, str | None]:
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         daemon.NURSERY: "1",
     }
-
-
-def properties_text(conf: Mapping[str, str]) -> str:
-    r"""Write properties in Java's format, one per line.
-
-    >>> properties_text({"spark.x": "a\\b"})
-    'spark.x=a\\\\b\n'
-    """
-    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.items())
-
-
-def _escaped(text: str) -> str:
-    escapes = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", " ": "\\ ", "=": "\\=", ":": "\\:"}
-    return "".join(escapes.get(char, char) for char in text)
 
 
 def _spark_home() -> Path:

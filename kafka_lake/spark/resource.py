@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from itertools import count
-from socket import gethostname
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -26,11 +25,12 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from kafka_lake.errors import EngineUnavailableError
+from kafka_lake.errors import ConfigurationError, EngineUnavailableError
 from kafka_lake.home import home
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.connect import AVRO_LIMITS, JVM_OPTIONS, on_driver
+from kafka_lake.spark.private_conf import REDACTION, start_jvm
 from kafka_lake.spark.turns import Turns
 
 _DEFAULTS = {
@@ -47,6 +47,7 @@ _DEFAULTS = {
     "spark.kafka.consumer.fetchedData.cache.timeout": "30s",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+    **REDACTION,
 }
 PARALLELISM = "spark.default.parallelism"
 """Says how many tasks run at once, to sessions of every kind; set by us where the master is local."""
@@ -99,6 +100,16 @@ def local_cores(master: str) -> int | None:
     if found is None:
         return None
     return (os.cpu_count() or 1) if found["cores"] == "*" else int(found["cores"] or 1)
+
+
+def is_here(remote: str, port: int | None = None) -> bool:
+    """Return whether the address of a Connect server is on this machine, and at that port if one is asked for.
+
+    >>> is_here("sc://localhost:15002/;token=a"), is_here("sc://localhost:15002", 15003), is_here("sc://spark.example")
+    (True, False, False)
+    """
+    address = urlsplit(remote)
+    return address.hostname in _THIS_MACHINE and port in (None, address.port)
 
 
 def local_conf(catalog: LakeCatalog, master: str, jars: str, extra: Mapping[str, str]) -> dict[str, str]:
@@ -179,7 +190,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     def turns(self) -> Turns | None:
         """Return the turns that commits take where Spark works on this machine; None where it doesn't."""
         remote, master = os.environ.get("SPARK_REMOTE"), os.environ.get("KAFKA_LAKE_SPARK_MASTER") or "local[*]"
-        here = urlsplit(remote).hostname in _THIS_MACHINE if remote else local_cores(master) is not None
+        here = is_here(remote) if remote else local_cores(master) is not None
         # One more than cores, since a commit waits for files and for the catalog now and then.
         return Turns(home() / "turns", (os.cpu_count() or 1) + 1) if here else None
 
@@ -217,9 +228,10 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             # Else Python functions run in whatever python3 the PATH has, which may lack every package.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         extra = {key: str(value) for key, value in self.spark_config.items()}
-        for key, value in local_conf(self.catalog.open(), master, spark_jars(), extra).items():
-            builder = builder.config(key, value)
-        session = builder.appName("kafka_lake").getOrCreate()
+        conf = local_conf(self.catalog.open(), master, spark_jars(), extra)
+        start_jvm(conf)
+        # By the JVM's socket from here on: a process that had a Spark before keeps its JVM.
+        session = builder.config(map={**conf, "spark.app.name": "kafka_lake"}).getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         return session
 
@@ -246,9 +258,12 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         return session
 
     def _kept_id(self, kept: str, generation: int) -> str:
-        # Of this deployment, of this version, and of a session that was set up in the same way.
+        # Of this deployment, of this version, and of a session that was set up in the same way. Not of this host: a
+        # container that replaces another takes over what that one kept, or a shared server would keep it for nobody.
         deployment = os.environ.get("DAGSTER_HOME") or str(home())
-        told = [gethostname(), deployment, version("kafka_lake"), self.spark_config, kept, generation]
+        catalog = self.catalog.open()
+        tables = [catalog.name, catalog.type, *map(catalog.address_of, ("uri", "warehouse"))]
+        told = [tables, deployment, version("kafka_lake"), self.spark_config, kept, generation]
         return str(uuid5(NAMESPACE_URL, json.dumps(told, sort_keys=True, default=str)))
 
 
@@ -293,8 +308,14 @@ def _set(session: Any, key: str, value: Any) -> None:
 
 
 def _unavailable(remote: str, error: Exception) -> Exception:
-    """Return the error for the user, if a server doesn't answer; else the error itself."""
+    """Return the error for the user, if a server doesn't answer or take the token; else the error itself."""
     code = error.getGrpcStatusCode() if isinstance(error, SparkConnectGrpcException) else None
+    if getattr(code, "name", "") == "UNAUTHENTICATED":
+        return ConfigurationError(
+            f"Spark Connect at {DefaultChannelBuilder(remote).endpoint} wants a token, and this one isn't it.",
+            "Beside `kafka-lake up`, unset SPARK_REMOTE: its server is found then. Else write "
+            "SPARK_REMOTE=sc://localhost:PORT/;token=TOKEN; the token is in the file `token` of the server's folder.",
+        )
     if getattr(code, "name", "") != "UNAVAILABLE":
         return error
     return _gone(remote)

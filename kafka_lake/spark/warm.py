@@ -129,8 +129,18 @@ class WarmServer(Server):
 
     @property
     def remote(self) -> str:
-        """The address for ``SPARK_REMOTE``; it stays the same whatever happens to the server."""
+        """The address for ``SPARK_REMOTE``, with the token; it stays the same whatever happens to the server."""
         return self._connect.remote
+
+    @property
+    def address(self) -> str:
+        """Where it listens, without the token."""
+        return self._connect.address
+
+    @property
+    def token_file(self) -> Path:
+        """The file that keeps the token, if that isn't among the server's properties."""
+        return self._connect.token_file
 
     @property
     def log(self) -> Path:

@@ -26,18 +26,18 @@ from pyspark.sql.types import IntegerType
 
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.demo.rehearsal import rehearse
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.connect import connect_command, connect_env
 from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.process import HOST, ServerProcess, free_port, port_open
 from kafka_lake.spark.resource import PARALLELISM, SparkResource, local_conf
 from kafka_lake.spark.warm import ConnectSettings, WarmServer
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.e2e.standalone import standalone_cluster
 from kafka_lake_tests.integration.test_names import all_that_can_be_done
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -111,6 +111,18 @@ def test_what_one_session_sets_no_other_has(new_session: NewSession, tmp_path: P
         other.range(1).select(ask("id")).collect()
     assert mine.table("kept_here").count() == 3
     assert other.conf.get(PARALLELISM) == "2"
+
+
+@pytest.mark.parametrize("told", ["", ";token=another"], ids=("none", "another"))
+def test_who_does_not_know_the_token_is_refused(
+    server: WarmServer, new_session: NewSession, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", f"{server.address}/{told}")
+    with pytest.raises(ConfigurationError, match="wants a token") as refused:
+        new_session().live_session()
+    assert "another" not in str(refused.value)
+    monkeypatch.setenv("SPARK_REMOTE", server.remote)
+    assert new_session().live_session().range(3).count() == 3
 
 
 def test_classes_and_imports_are_not_loaded_anew(server: WarmServer, new_session: NewSession) -> None:
@@ -332,28 +344,7 @@ def test_two_workers_of_a_cluster_do_the_same_job(
 ) -> None:
     topic = new_topic(4)
     topic.send_ids(range(40), 4)
-    port = free_port()
-    master = f"spark://{HOST}:{port}"
-    spark_class = str(Path(connect_command(tmp_path)[0]).with_name("spark-class"))
-    worker = ["org.apache.spark.deploy.worker.Worker", "--cores", "1", "--memory", "600m", "--host", HOST]
-    environment = {**connect_env(), "SPARK_DAEMON_MEMORY": "256m"}
-    with ExitStack() as running:
-
-        def launch(name: str, *command: str) -> ServerProcess:
-            process = ServerProcess([spark_class, *command], tmp_path / name / "log", environment, None)
-            running.callback(process.kill)
-            process.start(lambda: True, 10)
-            return process
-
-        launch(
-            "master", "org.apache.spark.deploy.master.Master", "--host", HOST, "--port", str(port), "--webui-port", "0"
-        )
-        deadline = time.monotonic() + 90
-        while not port_open(port):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        for name in ("worker-1", "worker-2"):
-            launch(name, *worker, "--webui-port", "0", "--work-dir", str(tmp_path / name), master)
+    with standalone_cluster(tmp_path, workers=2) as (master, environment):
         spec = topic.spec()
         settings = {"topic": spec.topic, "namespace": spec.namespace, "table": spec.table, "schema": spec.schema}
         ours = {

@@ -186,7 +186,7 @@ def test_the_table_s_page_has_code_that_runs(
     page = next(each["mdStr"] for each in answer[0]["metadataEntries"] if each["label"] == "how_to_read")
     codes = [code for kind, code in BLOCK.findall(page) if kind == "python"]
     assert len(codes) == 4
-    script = 'source .venv/bin/activate\neval "$(kafka-lake env)"\n' + "".join(
+    script = 'source .venv/bin/activate\neval "$(kafka-lake env --secrets)"\n' + "".join(
         f"echo NEXT\npython - <<'END OF CODE'\n{code}END OF CODE\n" for code in codes
     )
     done = subprocess.run(

@@ -283,6 +283,26 @@ def test_a_redelivery_killed_at_any_step_leaves_every_record_once(
     view(strict).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.parametrize("upgraded", [False, True], ids=("v1", "v2 by then"))
+def test_a_table_of_format_v1_is_settled_time_and_again(
+    upgraded: bool, new_topic: NewTopic, systems: NewSystems, view: NewView, dying: Any, spark_resource: Any
+) -> None:
+    topic = new_topic()
+    strict = topic.spec("id bigint not null", properties={"format-version": "1"})
+    lenient = replace(strict, schema="id bigint")
+    for number in range(3):
+        topic.send({"other": number})
+        ingest(strict, systems(), f"run-{number}")
+        assert len(view(strict).dead_letters()) == 1
+        dying("primary published", redeliver, lenient, systems(), f"dying-{number}", None)
+        ingest(strict, systems(), f"next-{number}")
+        view(strict).assert_exactly_once(topic.ledger)
+        if upgraded and number == 1:
+            upgrade = f"ALTER TABLE {view(strict).sql_name()} SET TBLPROPERTIES ('format-version' = '2')"
+            spark_resource.spark_session.sql(upgrade)
+    assert view(strict).table.format_version == (2 if upgraded else 1)
+
+
 def test_two_redeliveries_at_once_move_every_letter_once(
     new_topic: NewTopic, systems: NewSystems, view: NewView
 ) -> None:

@@ -666,6 +666,32 @@ def test_a_catalog_that_is_gone_is_the_runs_failure_with_the_sentence_first(
     assert not any("hush" in e.to_json() for e in runner.instance.all_logs(result.run_id))
 
 
+@pytest.mark.parametrize(("arrow", "policy"), [(True, "table"), (False, "fail")])
+@pytest.mark.parametrize(
+    ("settings", "left"),
+    [({"samples": False}, ""), ({"mask": (r"hush\w*",)}, "***"), ({}, "hush2 is no JSON")],
+    ids=("no samples", "masked", "quoted"),
+)
+def test_dagster_is_told_of_records_what_the_topic_lets_out(
+    settings: dict[str, Any], left: str, arrow: bool, policy: str, new_topic: NewTopic, runner: Runner, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send({"id": "hush1"})
+    topic.send(b"hush2 is no JSON")
+    know_partitions(runner, topic)
+    spec = topic.spec("id bigint not null", arrow=arrow, dead_letters=policy, **settings)
+    result = runner.run(spec, (0, 0))
+    assert result.success is (policy == "table")
+    records = runner.instance.event_log_storage.get_logs_for_run(result.run_id)
+    told = "".join(each.to_json() for each in records)
+    assert "wrong_type" in told
+    assert "partition 0 offset 1" in told
+    assert ("hush" in told) is (not settings)
+    assert left in told
+    if policy == "table":
+        assert {letter["value"] for letter in view(spec).dead_letters()} == {sent.value for sent in topic.ledger}
+
+
 def test_dead_letters_are_an_asset_beside_the_table_with_a_check_that_warns(
     new_topic: NewTopic, runner: Runner, systems: NewSystems
 ) -> None:

@@ -109,6 +109,7 @@ class Snapshot:
     snapshot_id: int
     parent_snapshot_id: int | None
     sequence_number: int
+    timestamp_ms: int
     summary: Any
     content: tuple[Record, ...]
     schema_id: None = None
@@ -208,7 +209,8 @@ class RefChanges:
 class World:
     """The log and the catalog that all processes share, and what must hold of them at every moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, format_version: int = 2) -> None:
+        self.format_version = format_version
         self.log: dict[int, list[str | None]] = {0: []}
         self.low = {0: 0}
         self.mended: set[str] = set()
@@ -275,7 +277,9 @@ class World:
         snapshot = Snapshot(
             self._ids,
             tip.snapshot_id if tip else None,
-            self._ids,
+            # Format v1 has none.
+            self._ids if self.format_version > 1 else 0,
+            1_790_000_000_000 + self._ids,
             SimpleNamespace(additional_properties=summary),
             tuple(content),
         )

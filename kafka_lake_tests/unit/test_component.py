@@ -5,11 +5,13 @@ import textwrap
 import dagster as dg
 import pytest
 from dagster.components.testing import create_defs_folder_sandbox
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from kafka_lake.cli_topics import explanation
 from kafka_lake.components import KafkaTopicTable
 from kafka_lake.components.assets import IngestConfig, Mode, build_topic_assets, kept_session, settings_of
-from kafka_lake.components.keys import op_name, plain_name, pool_name
+from kafka_lake.components.keys import dead_letter_check_op_name, op_name, plain_name, pool_name
 from kafka_lake.ingest.continuous import Continuous
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.topic_table import FORMATS, TopicTable
@@ -38,6 +40,8 @@ on_data_loss: continue
 dead_letters: table
 max_dead_letters: 5%
 max_record_bytes: 1000000
+samples: false
+mask: ['[0-9]{12,19}', "[^@ ]+@[^@ ]+"]
 arrow: false
 """
 
@@ -135,6 +139,32 @@ def test_names_that_differ_have_ops_pools_and_groups_that_differ():
         assert len({name_of(spec) for spec in specs}) == len(specs)
 
 
+@given(st.lists(st.tuples(*[st.text("a_.-", min_size=1, max_size=5)] * 2), unique=True, min_size=2, max_size=5))
+@example([("shop", "eu_orders"), ("shop_eu", "orders")])
+@example([("a_", "b"), ("a", "_b")])
+@example([("a", "b__c"), ("a__b", "c")])
+def test_no_two_tables_share_an_op_or_a_pool(pairs):
+    specs = [TopicTable("t", *pair) for pair in pairs]
+    for name_of in (op_name, pool_name, dead_letter_check_op_name):
+        assert len({name_of(spec) for spec in specs}) == len(specs)
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [("shop", "eu_orders"), ("shop_eu", "orders")],
+        [("a_", "b"), ("a", "_b")],
+        [("a", "b__c"), ("a__b", "c")],
+        [("a", "b-c"), ("a", "b_c"), ("a", "b.c")],
+    ],
+)
+def test_tables_whose_names_are_alike_are_loaded_beside_each_other(pairs):
+    loaded = [load(f"topic: t{number}\nnamespace: {a}\ntable: {b}")[1] for number, (a, b) in enumerate(pairs)]
+    graph = resolved(dg.Definitions.merge(*loaded))
+    tables = [graph.get(key) for key in graph.materializable_asset_keys]
+    assert len({each.pools.copy().pop() for each in tables}) == len(pairs)
+
+
 @pytest.mark.parametrize("name", ["a/b", "", " a", "a#b", "a?b", "a%20b", "x" * 256])
 def test_a_name_that_no_catalog_and_no_folder_takes_is_refused(name):
     assert "table" in refusal(f'topic: orders\ntable: "{name}"')
@@ -194,6 +224,8 @@ def test_all_attributes():
         dead_letters="table",
         max_dead_letters="5%",
         max_record_bytes=1000000,
+        samples=False,
+        mask=("[0-9]{12,19}", "[^@ ]+@[^@ ]+"),
         arrow=False,
     )
     assert component.topic_table() == spec
@@ -201,6 +233,22 @@ def test_all_attributes():
     assert (node.group_name, node.description) == ("sales", "Every order.")
     assert set(node.owners) == {"team:shop"}
     assert settings_of(dict(node.metadata)) == spec
+
+
+def test_samples_are_what_the_environment_says_where_a_topic_says_nothing(monkeypatch):
+    def told(more=""):
+        return load(f"topic: orders\n{more}")[0].topic_table().samples
+
+    assert told()
+    monkeypatch.setenv("KAFKA_LAKE_SAMPLES", "False")
+    assert not told()
+    assert told("samples: true")
+    monkeypatch.setenv("KAFKA_LAKE_SAMPLES", "none")
+    assert "KAFKA_LAKE_SAMPLES=none is neither true nor false" in refusal("topic: orders")
+
+
+def test_a_mask_that_is_no_regular_expression_is_refused():
+    assert "mask: '[' is no regular expression" in refusal("topic: orders\nmask: ['[']")
 
 
 @pytest.mark.parametrize("format_", FORMATS)

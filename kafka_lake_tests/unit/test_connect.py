@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from pyspark.sql.connect.client import DefaultChannelBuilder
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark import __main__ as alone
 from kafka_lake.spark import warm
 from kafka_lake.spark.archive import class_archive
-from kafka_lake.spark.connect import ConnectServer
+from kafka_lake.spark.connect import TOKEN, ConnectServer
+from kafka_lake.spark.private_conf import properties_file
 from kafka_lake.spark.process import ServerProcess, port_open
-from kafka_lake.spark.resource import local_conf, local_cores
+from kafka_lake.spark.resource import SparkResource, local_conf, local_cores
 from kafka_lake.spark.warm import DEATHS_BORNE, ConnectSettings, WarmServer, idle_seconds, pause_seconds
 
 LISTENS = """
@@ -207,10 +210,47 @@ def test_alone_it_is_a_server_with_the_catalog_and_what_was_asked_for(
     monkeypatch.setattr(sys, "argv", ["kafka_lake.spark", *given])
     alone.main()
     (server,) = kept
-    assert server.remote == "sc://127.0.0.1:17"
     conf = server._connect.spark_conf()
+    assert server.address == "sc://localhost:17"
+    assert server.remote == f"sc://localhost:17/;token={conf['spark.connect.authenticate.token']}"
     assert (conf["spark.master"], conf["spark.default.parallelism"], conf["spark.x"]) == ("local[3]", "3", "1=2")
     assert conf["spark.sql.catalog.lake"] == "org.apache.iceberg.spark.SparkCatalog"
+
+
+def test_the_token_stays_the_same_and_is_for_its_owner_alone(tmp_path: Path) -> None:
+    first = ConnectServer(tmp_path / "connect", 1)
+    assert len(first.token) > 30
+    assert first.token_file.read_text() == first.token
+    assert first.token_file.stat().st_mode & 0o777 == 0o600
+    assert ConnectServer(tmp_path / "connect", 1).remote == first.remote
+    assert ConnectServer(tmp_path / "other", 1).token != first.token
+    given = ConnectServer(tmp_path / "given", 1, {TOKEN: "a b;c"})
+    assert DefaultChannelBuilder(given.remote).token == "a b;c"
+    assert not given.token_file.exists()
+
+
+def test_settings_lie_in_a_file_for_its_owner_alone_and_only_while_it_is_needed() -> None:
+    with properties_file({"spark.a": "b\\c = d", "spark.e": "ü\n"}) as file:
+        assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        assert file.read_text("utf-8") == "spark.a=b\\\\c\\ \\=\\ d\nspark.e=ü\\n\n"
+    assert not file.parent.exists()
+
+
+def test_a_host_that_replaces_another_takes_over_its_kept_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that many share would keep the sessions of hosts that are gone: each run of a pod is such a host."""
+
+    def kept(warehouse: str = "s3://lake", password: str = "one", host: str = "a") -> str:
+        uri = f"postgresql+psycopg2://me:{password}@db/lake"
+        monkeypatch.setattr("socket.gethostname", lambda: host)
+        catalog = CatalogResource(name="lake", properties={"type": "sql", "uri": uri, "warehouse": warehouse})
+        return SparkResource(spark_config={}, catalog=catalog)._kept_id("orders to pizza.orders", 0)
+
+    monkeypatch.setenv("DAGSTER_HOME", "/opt/dagster")
+    assert kept(host="pod-1") == kept(host="pod-2") == kept(password="another")
+    assert kept() != kept(warehouse="s3://staging")
+    before = kept()
+    monkeypatch.setenv("DAGSTER_HOME", "/opt/other")
+    assert kept() != before
 
 
 def catalog_anywhere() -> LakeCatalog:

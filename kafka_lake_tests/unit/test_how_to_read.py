@@ -44,9 +44,9 @@ def test_a_page_names_what_is_secret_and_never_shows_it(properties: dict[str, st
         assert ("hidden" in value) is (value not in page)
 
 
-def test_a_page_without_secrets_asks_for_none() -> None:
+def test_a_page_of_a_catalog_without_secrets_names_none() -> None:
     page = how_to_read_page("lake", ("shop", "orders"), {"type": "sql", "uri": "sqlite:////c.db"})
-    assert "--secrets" not in page
+    assert "Only the environment" not in page
     assert page.count("```python") == 4
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest import pipeline, stage
@@ -106,6 +106,10 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.world = World()
 
+    @initialize(version=st.sampled_from([2, 1]))
+    def make_tables_of(self, version: int) -> None:
+        self.world.format_version = version
+
     @rule(event=interference)
     def interfere(self, event: tuple[str, object]) -> None:
         self.world.do(*event)
@@ -160,9 +164,9 @@ def test_every_history_ends_with_every_record_once(machine: type[Histories]) -> 
     run_state_machine_as_test(machine, settings=HISTORIES)
 
 
-def outcome(*history: Attempt | tuple[str, Any]) -> World:
+def outcome(*history: Attempt | tuple[str, Any], format_version: int = 2) -> World:
     """Return the world after a history, and after the undisturbed run that ends it."""
-    world = World()
+    world = World(format_version)
     for each in history:
         if isinstance(each, Attempt):
             world.run(each)
@@ -206,6 +210,15 @@ def test_letters_published_while_others_are_settled_stay() -> None:
         overtaken_at("before commit", ("produce", (0, ["bad-1"]))),
     )
     assert not world.violations
+
+
+@pytest.mark.parametrize("format_version", [1, 2])
+def test_letters_are_settled_time_and_again(format_version: int) -> None:
+    dying = replace(dying_at("primary published"), what="redeliver")
+    first, second = ((("produce", (0, [kind])), NEXT, ("mend", kind), dying, NEXT) for kind in ("bad-0", "bad-1"))
+    world = outcome(*first, *second, format_version=format_version)
+    assert not world.violations
+    assert not world.view(LETTERS).content()
 
 
 def test_an_older_schema_leaves_no_letters_of_records_that_are_rows() -> None:
