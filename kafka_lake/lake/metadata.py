@@ -82,10 +82,12 @@ def parse_by(known: TableMetadata, text: str) -> TableMetadata:
     Snapshots never change, and nearly all are in both: to make them again is most of what parsing takes.
 
     Args:
-        known: Another version of the same table.
+        known: Another version of the same table, or of one that had its name.
         text: The file's content.
     """
     document = json.loads(text)
+    if document.get("table-uuid") != str(known.table_uuid):
+        return TableMetadataUtil.parse_obj(document)
     snapshots = {each.snapshot_id: each for each in known.snapshots}
     log = {(each.snapshot_id, each.timestamp_ms): each for each in known.snapshot_log}
     document["snapshots"] = [_same(snapshots.get(each["snapshot-id"]), each) for each in document.get("snapshots", ())]

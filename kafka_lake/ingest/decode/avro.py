@@ -578,11 +578,15 @@ def _primitive(kind: str, node: Mapping[str, Any], name: str) -> _Value:
 
 def _is_of_a_table(kind: T.DataType) -> Conditions:
     """Return the condition that a date or timestamp is of the years 1 to 9999: no reader but Spark knows others."""
-    first, last = (F.lit(text).cast(kind) for text in ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"))
-    if isinstance(kind, T.TimestampType):
-        # Text would be a time of the session's zone.
-        first, last = F.timestamp_micros(F.lit(_FIRST_MICROS)), F.timestamp_micros(F.lit(_LAST_MICROS))
-    return lambda raw: [_unless_null(raw.between(first, last))]
+
+    def holds(raw: Column) -> list[Column]:
+        first, last = (F.lit(text).cast(kind) for text in ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"))
+        if isinstance(kind, T.TimestampType):
+            # Text would be a time of the session's zone.
+            first, last = F.timestamp_micros(F.lit(_FIRST_MICROS)), F.timestamp_micros(F.lit(_LAST_MICROS))
+        return [_unless_null(raw.between(first, last))]
+
+    return holds
 
 
 def _time(raw: Column) -> Column:
