@@ -3,11 +3,12 @@
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_lake.demo.broker import EmbeddedBroker
 from kafka_lake.errors import DataLossError
@@ -15,9 +16,11 @@ from kafka_lake.ingest.again import reset
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import Loss, losses_from_json
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.offsets import Loss, Position, Watermarks, losses_from_json
 from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.positions import LOSSES, head_of, read_state, summary_of
+from kafka_lake_tests.chaos.brokers import Brokers
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration
@@ -132,3 +135,47 @@ def test_another_leader_with_the_same_log_is_nothing_to_stop_at(forgetful: Forge
     assert first is not None
     assert last is not None
     assert last.epochs[0] > first.epochs[0]
+
+
+def test_an_unclean_election_among_three_brokers_is_noticed_by_who_only_reads(tmp_path: Path) -> None:
+    with Brokers(tmp_path / "brokers", 3) as brokers:
+        admin = brokers.admin()
+        lossy = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+        admin.create_topics([NewTopic("orders", 1, replica_assignment=[[1, 2]], config=lossy)])["orders"].result(30)
+
+        def replicas() -> tuple[int, list[int]]:
+            try:
+                found = brokers.admin().list_topics("orders", timeout=5).topics["orders"].partitions[0]
+            except KafkaException:
+                return -1, []
+            return found.leader, sorted(found.isrs)
+
+        def send(count: int) -> None:
+            producer = Producer({"bootstrap.servers": brokers.bootstrap_servers, "log_level": 0})
+            for _ in range(count):
+                producer.produce("orders", b"a pizza", partition=0)
+            assert producer.flush(30) == 0
+
+        def told() -> Watermarks:
+            return KafkaCluster({"bootstrap.servers": brokers.bootstrap_servers}).watermarks_of("orders")
+
+        Topic.wait_for(lambda: replicas() == (1, [1, 2]), 30)
+        send(5)
+        # A replica that doesn't know what was committed can't tell where it ends, once it leads.
+        checkpoint = tmp_path / "brokers" / "node-2" / "logs" / "replication-offset-checkpoint"
+        Topic.wait_for(lambda: "orders 0 5" in checkpoint.read_text().splitlines(), 30)
+        brokers.kill(2)
+        Topic.wait_for(lambda: replicas() == (1, [1]), 30)
+        send(3)
+        before = told()
+        assert before.end == {0: 8}
+        brokers.kill(1)
+        brokers.begin(2)
+        Topic.wait_for(lambda: replicas() == (2, [2]), 60)
+        send(6)
+        now = told()
+        assert now.end == {0: 11}
+        assert now.epochs[0] > before.epochs[0]
+        cluster = KafkaCluster({"bootstrap.servers": brokers.bootstrap_servers})
+        assert cluster.cut_off(Position(before.identity, before.end, before.epochs), [0]) == {0: 5}
+        assert cluster.cut_off(Position(before.identity, {0: 5}, before.epochs), [0]) == {}

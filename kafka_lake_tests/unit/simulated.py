@@ -31,7 +31,7 @@ from kafka_lake.ingest.decode.decoder import Nothing
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import OffsetRange, TopicIdentity, Watermarks, losses_from_json
+from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity, Watermarks, losses_from_json
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import LOSSES, ancestors, head_of, read_state, summary_of
 
@@ -213,6 +213,8 @@ class World:
         self.format_version = format_version
         self.log: dict[int, list[str | None]] = {0: []}
         self.low = {0: 0}
+        self.cuts: dict[int, list[int]] = {}
+        self.forgotten: set[Record] = set()
         self.mended: set[str] = set()
         self.tables: dict[tuple[str, str], Metadata] = {}
         self.losses: set[tuple[int, int, int]] = set()
@@ -241,9 +243,21 @@ class World:
         low, end = self.low[partition], len(self.log[partition])
         self.low[partition] = low + (end - low) * share // 4
 
+    def cut(self, partition: int, at: int, kinds: Iterable[str | None]) -> None:
+        """Lose all records of a partition from an offset on, and get others instead, by another leader."""
+        kept, lost = self.log[partition][:at], self.log[partition][at:]
+        self.forgotten |= {Record(partition, o, kind) for o, kind in enumerate(lost, at) if kind is not None}
+        self.log[partition] = [*kept, *kinds]
+        self.cuts.setdefault(partition, []).append(at)
+
+    def cut_off(self, position: Position, partitions: Iterable[int]) -> dict[int, int | None]:
+        """Return where logs were cut off before a position, as `KafkaCluster.cut_off` does."""
+        since = {p: self.cuts.get(p, [])[position.epochs[p] :] for p in partitions}
+        return {p: min(cuts) for p, cuts in since.items() if cuts and min(cuts) < position.offsets[p]}
+
     def watermarks(self) -> Watermarks:
         ends = {p: len(kinds) for p, kinds in self.log.items()}
-        return Watermarks(IDENTITY, dict(self.low), ends, dict.fromkeys(ends, 0))
+        return Watermarks(IDENTITY, dict(self.low), ends, {p: len(self.cuts.get(p, ())) for p in ends})
 
     def read(self, ranges: Sequence[OffsetRange]) -> list[Record]:
         for r in ranges:
@@ -393,7 +407,13 @@ class World:
         elif action == "compact":
             self.compact(argument)
         else:
-            {"produce": self.produce, "retain": self.retain, "expire": self.expire}[action](*argument)
+            actions: dict[str, Any] = {
+                "produce": self.produce,
+                "retain": self.retain,
+                "expire": self.expire,
+                "cut": self.cut,
+            }
+            actions[action](*argument)
 
     # Runs
 
@@ -470,7 +490,9 @@ class World:
         ledger = {
             Record(p, o, kind) for p, kinds in self.log.items() for o, kind in enumerate(kinds) if kind is not None
         }
-        found += [f"{record} is nowhere in the log" for record in (rows.keys() | letters.keys()) - ledger]
+        found += [
+            f"{record} is nowhere in the log" for record in (rows.keys() | letters.keys()) - ledger - self.forgotten
+        ]
         fits = {"good", *self.mended}
         found += [f"{record} is no row" for record in rows if record.kind not in fits]
         found += [f"{record} is no dead letter" for record in letters if not record.kind.startswith("bad")]
@@ -505,7 +527,9 @@ class World:
             if snapshot.snapshot_id in known:
                 break
             for loss in losses_from_json(summary_of(snapshot).get(LOSSES, "[]")):
-                if loss.reason != "retention" or loss.end is None or loss.end > self.low[loss.partition]:
+                if loss.reason == "truncated" and loss.start in self.cuts.get(loss.partition, ()):
+                    self.told["recorded cuts"] += 1
+                elif loss.reason != "retention" or loss.end is None or loss.end > self.low[loss.partition]:
                     self.violations.append(f"{loss} was recorded, the log begins at {self.low}")
                 else:
                     self.losses.add((loss.partition, loss.start, loss.end))
@@ -537,7 +561,9 @@ class Process:
         self.publishing: tuple[tuple[str, str], dict[str, int | None], dict[str, int | None]] | None = None
 
     def systems(self) -> Systems:
-        cluster: Any = SimpleNamespace(watermarks_of=self._watermarks, commit_group=pipeline.ignore)
+        cluster: Any = SimpleNamespace(
+            watermarks_of=self._watermarks, commit_group=pipeline.ignore, cut_off=self.world.cut_off
+        )
         retry = RetryPolicy(ATTEMPTS, 0, 0)
         return Systems(cluster, {}, SimulatedCatalog(self), lambda: SimulatedSpark(self), retry)
 

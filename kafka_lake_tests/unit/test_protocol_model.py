@@ -201,6 +201,41 @@ def test_a_run_overtaken_by_one_that_saw_more_finds_no_loss(growth: tuple[str, A
     assert not world.told["stopped by losses"]
 
 
+@pytest.mark.parametrize("regrown", [1, 2, 4])
+@pytest.mark.parametrize("second", [False, True])
+def test_a_log_that_was_cut_off_before_the_position_is_gone_on_with_at_the_cut(regrown: int, second: bool) -> None:
+    """Whether the log ends before the position by then, at it, or beyond it, and if it was cut off twice."""
+    world = World()
+    world.mended |= {"first", "regrown", "again"}
+    world.do("produce", (0, ["first"] * 5))
+    world.run(NEXT)
+    world.do("cut", (0, 3, ["regrown"] * regrown))
+    if second:
+        world.do("cut", (0, 4, ["again"] * regrown))
+    assert world.run(replace(NEXT, go_on=False)) is None
+    assert world.told["stopped by losses"] == 1
+    world.run(NEXT)
+    assert world.told["recorded cuts"] == 1
+    world.finish()
+    assert not world.violations
+    held = [record.kind for record in world.view(TABLE).content()]
+    assert held.count("regrown") == (1 if second else regrown)
+    assert held.count("again") == (regrown if second else 0)
+    assert world.told["stopped by losses"] == 1
+
+
+def test_a_log_that_was_cut_off_at_the_position_has_lost_nothing() -> None:
+    world = World()
+    world.do("produce", (0, ["good"] * 3))
+    world.run(NEXT)
+    world.do("cut", (0, 3, ["good"]))
+    assert world.run(replace(NEXT, go_on=False)) is not None
+    world.do("cut", (0, 4, []))
+    world.finish()
+    assert not world.violations
+    assert not world.told["recorded cuts"]
+
+
 def test_letters_published_while_others_are_settled_stay() -> None:
     world = outcome(
         ("produce", (0, ["bad-0"])),
