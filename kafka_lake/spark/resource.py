@@ -286,6 +286,11 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         return str(uuid5(NAMESPACE_URL, json.dumps(told, sort_keys=True, default=str)))
 
 
+def address_of(remote: str) -> str:
+    """Return host and port of a Connect server, without what follows there, which may be a token."""
+    return str(DefaultChannelBuilder(remote).endpoint)
+
+
 def _is_known(session: Any, remote: str) -> bool:
     try:
         session.conf.get("spark.sql.session.timeZone")
@@ -301,7 +306,7 @@ def _await_port(remote: str) -> None:
 
     To connect also wakes a server that rests, for which the session then waits.
     """
-    host, _, port = DefaultChannelBuilder(remote).endpoint.rpartition(":")
+    host, _, port = address_of(remote).rpartition(":")
     if getproxies() and not proxy_bypass(host):
         # Only the proxy knows, which gRPC uses by itself.
         return
@@ -331,7 +336,7 @@ def _unavailable(remote: str, error: Exception) -> Exception:
     code = error.getGrpcStatusCode() if isinstance(error, SparkConnectGrpcException) else None
     if getattr(code, "name", "") == "UNAUTHENTICATED":
         return ConfigurationError(
-            f"Spark Connect at {DefaultChannelBuilder(remote).endpoint} wants a token, and this one isn't it.",
+            f"Spark Connect at {address_of(remote)} wants a token, and this one isn't it.",
             "Beside `kafka-lake up`, unset SPARK_REMOTE: its server is found then. Else write "
             "SPARK_REMOTE=sc://localhost:PORT/;token=TOKEN; the token is in the file `token` of the server's folder.",
         )
@@ -341,8 +346,7 @@ def _unavailable(remote: str, error: Exception) -> Exception:
 
 
 def _gone(remote: str, reason: str = "") -> EngineUnavailableError:
-    # Without what follows the address there, which may be a token.
     return EngineUnavailableError(
-        f"Spark Connect at {DefaultChannelBuilder(remote).endpoint} doesn't answer{f': {reason}' if reason else ''}.",
+        f"Spark Connect at {address_of(remote)} doesn't answer{f': {reason}' if reason else ''}.",
         "Start it, or correct or unset SPARK_REMOTE; `kafka-lake up` starts one of its own if it is unset.",
     )
