@@ -14,7 +14,7 @@ from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.jars import ensure_jars, jars_root
 from kafka_lake.spark.java import find_java
-from kafka_lake.spark.resource import SparkResource
+from kafka_lake.spark.resource import SparkResource, address_of
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,7 @@ def _spark() -> str:
         session = resource.spark_session
         catalog = _open_catalog()
         session.sql(f"SHOW NAMESPACES IN `{catalog.name}`").collect()
-        return f"{session.version} at {os.environ.get('SPARK_REMOTE') or session.conf.get('spark.master')}"
+        remote = os.environ.get("SPARK_REMOTE")
+        return f"{session.version} at {address_of(remote) if remote else session.conf.get('spark.master')}"
     finally:
         resource.stop()

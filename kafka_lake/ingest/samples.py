@@ -30,7 +30,7 @@ def quoted(text: str, samples: bool, mask: Sequence[str]) -> str:
     if not samples:
         return ""
     if mask and len(text) >= SAMPLE_CHARACTERS:
-        text = _LAST_WORD.sub("…", text)
+        text = _LAST_WORD.sub("…", text, count=1)
     for pattern in mask:
         text = re.sub(pattern, "***", text)
     return text

@@ -16,13 +16,12 @@ from pyiceberg.utils.config import Config
 from kafka_lake.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
 from kafka_lake.home import home
 from kafka_lake.lake.catalog_errors import explained, without_secrets
+from kafka_lake.lake.java_properties import java_properties, needed_classes
 from kafka_lake.lake.metadata import sparing
 from kafka_lake.lake.metadata_writer import take_over_writing
 from kafka_lake.lake.variant import teach_pyiceberg
 
 _TYPES = ("sql", "rest", "glue", "hive")
-_PYTHON_ONLY = ("py-io-impl", "echo", "pool_pre_ping", "init_catalog_tables")
-_JAVA_NAMES = {"s3.region": "client.region", "glue.region": "client.region"}
 
 
 def catalog_name() -> str:
@@ -229,30 +228,23 @@ class LakeCatalog:
         told = ", ".join(f"{name} => {value}" for name, value in named.items())
         return f"CALL {quoted(self.name)}.system.{procedure}({told})"
 
+    def needed_classes(self) -> dict[str, str]:
+        """Return the Java classes that Spark needs for this catalog beside Iceberg's, and by whose jar each comes."""
+        return needed_classes(java_properties(self.name, self.type, self.properties))
+
     def spark_conf(self) -> dict[str, str]:
-        """Return the Spark settings that make this catalog known there under the same name."""
+        """Return the Spark settings that make this catalog known there under the same name.
+
+        Raises:
+            ConfigurationError: If one of its properties can't be told to Spark.
+        """
         prefix = f"spark.sql.catalog.{self.name}"
+        told = java_properties(self.name, self.type, self.properties)
         conf = {
             "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
             prefix: "org.apache.iceberg.spark.SparkCatalog",
             # A cached table would hide what other writers did meanwhile.
             f"{prefix}.cache-enabled": "false",
         }
-        conf |= {f"{prefix}.{key}": value for key, value in self._java_properties().items()}
+        conf |= {f"{prefix}.{key}": value for key, value in told.items()}
         return conf
-
-    def _java_properties(self) -> dict[str, str]:
-        java = {_JAVA_NAMES.get(key, key): value for key, value in self.properties.items() if key not in _PYTHON_ONLY}
-        java["type"] = self.type
-        if self.type == "sql":
-            java |= {"type": "jdbc", "jdbc.schema-version": "V1", "uri": self._jdbc_uri()}
-        if self.properties.get("warehouse", "").startswith("s3") and "io-impl" not in java:
-            java["io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
-        return java
-
-    def _jdbc_uri(self) -> str:
-        uri = self.properties["uri"]
-        if uri.startswith("sqlite:///"):
-            return f"jdbc:sqlite:{uri.removeprefix('sqlite:///')}?busy_timeout=30000"
-        parts = urlsplit(uri)
-        return f"jdbc:{parts.scheme.split('+')[0]}://{uri.split('@')[-1].split('://')[-1]}"

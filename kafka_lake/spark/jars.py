@@ -11,7 +11,8 @@ import os
 import re
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,8 +72,38 @@ def jars_classpath(conf: JarConf) -> str:
 
 
 def spark_jars() -> str:
-    """Return the value for ``spark.jars``; raises what ``ensure_jars`` raises."""
-    return ",".join(str(jar) for jar in ensure_jars("spark"))
+    """Return the value for ``spark.jars``: our jars and those of ``$KAFKA_LAKE_SPARK_JARS``, which has commas between.
+
+    Raises:
+        JarsError: If ours can't be retrieved, or one of the others isn't there.
+        JavaNotFoundError: If there is no Java to retrieve them with.
+    """
+    more = [Path(text.strip()).absolute() for text in os.environ.get("KAFKA_LAKE_SPARK_JARS", "").split(",") if text]
+    if missing := [jar for jar in more if not jar.is_file()]:
+        raise JarsError(f"KAFKA_LAKE_SPARK_JARS names {missing[0]}, which is no file.", "Correct it or unset it.")
+    return ",".join(str(jar) for jar in [*ensure_jars("spark"), *more])
+
+
+def lacks(class_name: str, jars: Iterable[str]) -> bool:
+    """Return whether a class is in none of some jars, nor in those of PySpark; false where that can't be told.
+
+    Args:
+        class_name: Its full name.
+        jars: Paths. What is no file here, as an address or a folder, may have the class.
+    """
+    entry = f"{class_name.replace('.', '/')}.class"
+    given = [Path(jar) for jar in jars if jar]
+    if not all(jar.is_file() for jar in given):
+        return False
+    return not any(_has(jar, entry) for jar in [*given, *_ivy_jar().parent.glob("*.jar")])
+
+
+def _has(jar: Path, entry: str) -> bool:
+    try:
+        with zipfile.ZipFile(jar) as content:
+            return entry in content.NameToInfo
+    except zipfile.BadZipFile:
+        return False
 
 
 def jars_root() -> Path:

@@ -29,7 +29,8 @@ from kafka_lake.errors import ConfigurationError, EngineUnavailableError
 from kafka_lake.home import home
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.connect import AVRO_LIMITS, JVM_OPTIONS, on_driver
+from kafka_lake.spark.connect import AVRO_LIMITS, CLASSPATH, JVM_OPTIONS, on_driver
+from kafka_lake.spark.jars import lacks
 from kafka_lake.spark.private_conf import REDACTION, start_jvm
 from kafka_lake.spark.turns import Turns
 
@@ -123,7 +124,11 @@ def local_conf(catalog: LakeCatalog, master: str, jars: str, extra: Mapping[str,
 
     Returns:
         Spark settings by their standard names.
+
+    Raises:
+        ConfigurationError: If one of the catalog's properties can't be told to Spark, or Spark would lack a jar for it.
     """
+    _refuse_missing_jars(catalog, jars, extra)
     conf = {**_DEFAULTS, "spark.master": master, **catalog.spark_conf(), **extra}
     if cores := local_cores(master):
         conf.setdefault(PARALLELISM, str(cores))
@@ -133,6 +138,20 @@ def local_conf(catalog: LakeCatalog, master: str, jars: str, extra: Mapping[str,
         if key not in extra:
             del conf[key]
     return {"spark.jars": jars, **conf}
+
+
+def _refuse_missing_jars(catalog: LakeCatalog, jars: str, extra: Mapping[str, str]) -> None:
+    elsewhere = ("spark.jars.packages", "spark.jars.ivy", "spark.jars.repositories")
+    if any(extra.get(key) for key in elsewhere) or any(map(os.environ.get, ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR"))):
+        # These may bring any jar.
+        return
+    there = [*jars.split(","), *extra.get("spark.jars", "").split(","), *extra.get(CLASSPATH, "").split(os.pathsep)]
+    for needed, artifact in catalog.needed_classes().items():
+        if lacks(needed, there):
+            raise ConfigurationError(
+                f"Catalog {catalog.name}: Spark needs the class {needed}, and no jar has it.",
+                f"Set KAFKA_LAKE_SPARK_JARS to the path of {artifact}'s jar, or spark.jars in spark_config.",
+            )
 
 
 class SparkResource(LazyPySparkResource):  # type: ignore[misc]
@@ -267,6 +286,11 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         return str(uuid5(NAMESPACE_URL, json.dumps(told, sort_keys=True, default=str)))
 
 
+def address_of(remote: str) -> str:
+    """Return host and port of a Connect server, without what follows there, which may be a token."""
+    return str(DefaultChannelBuilder(remote).endpoint)
+
+
 def _is_known(session: Any, remote: str) -> bool:
     try:
         session.conf.get("spark.sql.session.timeZone")
@@ -282,7 +306,7 @@ def _await_port(remote: str) -> None:
 
     To connect also wakes a server that rests, for which the session then waits.
     """
-    host, _, port = DefaultChannelBuilder(remote).endpoint.rpartition(":")
+    host, _, port = address_of(remote).rpartition(":")
     if getproxies() and not proxy_bypass(host):
         # Only the proxy knows, which gRPC uses by itself.
         return
@@ -312,7 +336,7 @@ def _unavailable(remote: str, error: Exception) -> Exception:
     code = error.getGrpcStatusCode() if isinstance(error, SparkConnectGrpcException) else None
     if getattr(code, "name", "") == "UNAUTHENTICATED":
         return ConfigurationError(
-            f"Spark Connect at {DefaultChannelBuilder(remote).endpoint} wants a token, and this one isn't it.",
+            f"Spark Connect at {address_of(remote)} wants a token, and this one isn't it.",
             "Beside `kafka-lake up`, unset SPARK_REMOTE: its server is found then. Else write "
             "SPARK_REMOTE=sc://localhost:PORT/;token=TOKEN; the token is in the file `token` of the server's folder.",
         )
@@ -322,8 +346,7 @@ def _unavailable(remote: str, error: Exception) -> Exception:
 
 
 def _gone(remote: str, reason: str = "") -> EngineUnavailableError:
-    # Without what follows the address there, which may be a token.
     return EngineUnavailableError(
-        f"Spark Connect at {DefaultChannelBuilder(remote).endpoint} doesn't answer{f': {reason}' if reason else ''}.",
+        f"Spark Connect at {address_of(remote)} doesn't answer{f': {reason}' if reason else ''}.",
         "Start it, or correct or unset SPARK_REMOTE; `kafka-lake up` starts one of its own if it is unset.",
     )

@@ -1,10 +1,14 @@
 """One configuration in Iceberg's names becomes that of PyIceberg and that of Spark."""
 
+import zipfile
+
 import pytest
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.lake.catalog import LakeCatalog, properties_from_environment
 from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.spark.jars import JarsError, spark_jars
+from kafka_lake.spark.resource import local_conf
 
 PREFIX = "spark.sql.catalog.lake."
 
@@ -58,6 +62,7 @@ def test_rest_on_object_storage(kind):
         "warehouse": "s3://lake",
         "credential": "a:b",
         "s3.endpoint": "http://s3:9000",
+        "s3.path-style-access": "true",
         "client.region": "eu-west-1",
         "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
     }
@@ -122,3 +127,168 @@ def test_spark_names():
     catalog = LakeCatalog("lake", {"type": "rest", "uri": "http://r"})
     assert catalog.spark_name(("a", "b")) == "`lake`.`a`.`b`"
     assert catalog.spark_name(("a", "b"), "x") == "`lake`.`a`.`b`.`branch_x`"
+
+
+POSTGRES = {"type": "sql", "warehouse": "file:///w"}
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        (
+            "postgresql+psycopg2://bob:p%40ss%2Fword@db:5432/lake",
+            {"uri": "jdbc:postgresql://db:5432/lake", "jdbc.user": "bob", "jdbc.password": "p@ss/word"},
+        ),
+        (
+            "postgresql://db/lake?user=bob&password=pw&sslmode=verify-full&sslrootcert=/ca.pem&connect_timeout=5",
+            {
+                "uri": "jdbc:postgresql://db/lake",
+                "jdbc.user": "bob",
+                "jdbc.password": "pw",
+                "jdbc.sslmode": "verify-full",
+                "jdbc.sslrootcert": "/ca.pem",
+                "jdbc.connectTimeout": "5",
+            },
+        ),
+        ("postgresql+psycopg2://[::1]:5432/lake", {"uri": "jdbc:postgresql://[::1]:5432/lake"}),
+        ("mysql+pymysql://bob:pw@db/lake", {"uri": "jdbc:mysql://db/lake", "jdbc.user": "bob", "jdbc.password": "pw"}),
+    ],
+)
+def test_the_address_of_a_database_reaches_jdbc_with_its_user_and_password_apart(uri, told):
+    conf = spark({**POSTGRES, "uri": uri})
+    assert conf == {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": "file:///w", **told}
+
+
+def test_what_is_given_in_jdbc_s_names_wins():
+    given = {"uri": "postgresql://bob:pw@db/lake", "jdbc.user": "spark", "jdbc.ApplicationName": "x"}
+    conf = spark({**POSTGRES, **given})
+    assert (conf["jdbc.user"], conf["jdbc.password"], conf["jdbc.ApplicationName"]) == ("spark", "pw", "x")
+
+
+def test_sqlite_is_the_same_file_wherever_spark_runs(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    uri = spark({**POSTGRES, "uri": "sqlite+pysqlite:///c.db"})["uri"]
+    assert uri == f"jdbc:sqlite:{tmp_path}/c.db?busy_timeout=30000"
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("postgresql://hush:hush@db/lake?tcp_user_timeout=9", "the parameter tcp_user_timeout, which can't be told"),
+        ("postgresql+psycopg2:///lake?host=/var/run", "the parameter host"),
+        ("postgresql+psycopg2://hush:hush@/lake", "names no host"),
+        ("mssql+pyodbc://hush:hush@db/lake", "its database is mssql"),
+        ("sqlite://", "one process's own"),
+        ("no address hush", "is no URL"),
+    ],
+)
+def test_an_address_that_spark_can_not_be_told_is_refused_without_its_secrets(uri, said):
+    catalog = LakeCatalog("lake", {**POSTGRES, "uri": uri})
+    with pytest.raises(ConfigurationError) as refused:
+        catalog.spark_conf()
+    assert said in refused.value.message
+    assert refused.value.remedy
+    assert "hush" not in str(refused.value)
+
+
+AWS = {"type": "glue", "warehouse": "s3://lake"}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"glue.region": "eu-west-1", "s3.region": "eu-west-1", "glue.id": "1", "glue.endpoint": "http://g"},
+            {"client.region": "eu-west-1", "glue.id": "1", "glue.endpoint": "http://g"},
+        ),
+        ({"glue.max-retries": "3", "glue.retry-mode": "standard", "glue.skip-archive": "true"},
+         {"glue.skip-archive": "true"}),
+        ({"s3.access-key-id": "a", "s3.session-token": "b"}, {"s3.access-key-id": "a", "s3.session-token": "b"}),
+        ({"s3.endpoint": "http://s"}, {"s3.endpoint": "http://s", "s3.path-style-access": "true"}),
+        (
+            {"s3.endpoint": "http://s", "s3.force-virtual-addressing": "True"},
+            {"s3.endpoint": "http://s", "s3.path-style-access": "false"},
+        ),
+        ({"s3.proxy-uri": "http://p"}, {"http-client.proxy-endpoint": "http://p"}),
+        (
+            {"client.role-arn": "arn:r", "client.role-session-name": "me", "client.region": "eu-west-1"},
+            {
+                "client.factory": "org.apache.iceberg.aws.AssumeRoleAwsClientFactory",
+                "client.assume-role.arn": "arn:r",
+                "client.assume-role.session-name": "me",
+                "client.assume-role.region": "eu-west-1",
+                "client.region": "eu-west-1",
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_settings_of_amazon_s_services_reach_java(given, told):
+    assert spark({**AWS, **given}) == {**AWS, "io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **told}
+
+
+def test_keys_for_all_services_are_those_of_files_where_the_catalog_needs_none():
+    rest = {"type": "rest", "uri": "http://r", "warehouse": "s3://lake"}
+    keys = {"client.access-key-id": "a", "client.secret-access-key": "b", "client.session-token": "c"}
+    conf = spark({**rest, **keys})
+    assert [conf[f"s3.{key}"] for key in ("access-key-id", "secret-access-key", "session-token")] == ["a", "b", "c"]
+    conf = spark({**rest, **keys, "s3.access-key-id": "d", "s3.secret-access-key": "e"})
+    assert (conf["s3.access-key-id"], conf["s3.secret-access-key"], conf.get("s3.session-token")) == ("d", "e", None)
+    anonymous = spark({**rest, "s3.anonymous": "true"})
+    assert anonymous["client.credentials-provider"].endswith("AnonymousCredentialsProvider")
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "remedy"),
+    [
+        ({"glue.access-key-id": "hush", "glue.secret-access-key": "hush"}, "glue.access-key-id", "AWS_ACCESS_KEY_ID"),
+        ({"client.session-token": "hush"}, "client.session-token", "AWS_SESSION_TOKEN"),
+        ({"glue.profile-name": "hush"}, "glue.profile-name", "AWS_PROFILE"),
+        ({"glue.region": "eu-west-1", "s3.region": "us-east-1"}, "one region", "client.region"),
+        ({"client.role-arn": "arn:r"}, "needs the region", "client.region"),
+        ({"client.role-arn": "arn:r", "s3.role-arn": "arn:s", "s3.region": "r"}, "one role", "client.role-arn"),
+    ],
+)
+def test_what_java_can_not_be_told_is_refused_with_what_to_do(given, said, remedy):
+    with pytest.raises(ConfigurationError) as refused:
+        LakeCatalog("lake", {**AWS, **given}).spark_conf()
+    assert said in refused.value.message
+    assert remedy in refused.value.remedy
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("properties", "needed", "artifact"),
+    [
+        (
+            {"type": "rest", "uri": "http://r", "warehouse": "s3://lake"},
+            "software/amazon/awssdk/services/s3/S3Client",
+            "iceberg-aws-bundle",
+        ),
+        ({**POSTGRES, "uri": "postgresql://db/lake"}, "org/postgresql/Driver", "postgresql"),
+    ],
+)
+def test_a_catalog_whose_jar_is_missing_is_refused_with_the_setting_for_it(
+    properties, needed, artifact, monkeypatch, tmp_path
+):
+    for name in ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "KAFKA_LAKE_SPARK_JARS"):
+        monkeypatch.delenv(name, raising=False)
+    ours, theirs = tmp_path / "ours.jar", tmp_path / "any name.jar"
+    for jar in (ours, theirs):
+        with zipfile.ZipFile(jar, "w") as content:
+            content.writestr("x/Y.class", "")
+            if jar == theirs:
+                content.writestr(f"{needed}.class", "")
+    catalog = LakeCatalog("lake", properties)
+    with pytest.raises(ConfigurationError, match="no jar has it") as refused:
+        local_conf(catalog, "local", f"{ours}", {})
+    assert "KAFKA_LAKE_SPARK_JARS" in refused.value.remedy
+    assert artifact in refused.value.remedy
+    monkeypatch.setattr("kafka_lake.spark.jars.ensure_jars", lambda _: [ours])
+    monkeypatch.setenv("KAFKA_LAKE_SPARK_JARS", f"{theirs}")
+    assert local_conf(catalog, "local", spark_jars(), {})["spark.driver.extraClassPath"] == f"{ours}:{theirs}"
+    # What is elsewhere can't be looked into.
+    for extra in ({"spark.jars": "hdfs:///any.jar"}, {"spark.jars.packages": "a:b:1"}, {"spark.jars": f"{theirs}"}):
+        assert local_conf(catalog, "local", f"{ours}", extra)
+    monkeypatch.setenv("KAFKA_LAKE_SPARK_JARS", "/nowhere.jar")
+    with pytest.raises(JarsError, match=r"/nowhere\.jar"):
+        spark_jars()

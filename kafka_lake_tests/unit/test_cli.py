@@ -161,6 +161,15 @@ def test_doctor_shows_remedies_and_exits_by_health(monkeypatch: pytest.MonkeyPat
     assert ("Mend the network." in result.output) is not healthy
 
 
+def test_doctor_tells_where_spark_is_and_not_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = SimpleNamespace(collect=list)
+    session = SimpleNamespace(version="4.1.3", sql=lambda _: answer)
+    resource = SimpleNamespace(spark_session=session, stop=lambda: None)
+    monkeypatch.setattr(kafka_lake.doctor, "SparkResource", lambda **_: resource)
+    monkeypatch.setenv("SPARK_REMOTE", "sc://localhost:15002/;token=hush")
+    assert kafka_lake.doctor._spark() == "4.1.3 at localhost:15002"
+
+
 SPEC = TopicTable("completed-pizzas", "pizza", "completed_pizzas")
 HERE = TopicIdentity("cluster", "topic", SPEC.topic)
 SKIPPED = Loss(2, 5, 7, "skipped")

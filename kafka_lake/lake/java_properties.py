@@ -1,0 +1,198 @@
+"""PyIceberg's catalog properties in the names that Iceberg's Java library knows them by. Pure.
+
+Most are the same in both. What is told otherwise is translated; what can't be told to Java is refused with what to do
+instead, since Spark would go on with other credentials, another address or none.
+
+https://py.iceberg.apache.org/configuration/ · https://iceberg.apache.org/docs/latest/aws/
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from kafka_lake.errors import ConfigurationError
+
+S3_FILES = "org.apache.iceberg.aws.s3.S3FileIO"
+
+_PYTHON_ONLY = {
+    "py-io-impl",
+    "echo",
+    "pool_pre_ping",
+    "init_catalog_tables",
+    "glue.max-retries",
+    "glue.retry-mode",
+    "s3.force-virtual-addressing",
+    "s3.resolve-region",
+    "s3.retry-strategy-impl",
+}
+_REGIONS = ("client.region", "s3.region", "glue.region")
+_KEYS = ("access-key-id", "secret-access-key", "session-token")
+_PROFILES = ("client.profile-name", "s3.profile-name", "glue.profile-name")
+
+# By SQLAlchemy's name of the database: JDBC's, and JDBC's names for what the driver for Python takes in the address.
+_DATABASES: dict[str, tuple[str, Mapping[str, str]]] = {
+    "postgresql": (
+        "postgresql",
+        {
+            **{name: name for name in ("sslmode", "sslrootcert", "sslcert", "sslkey", "options")},
+            **{"user": "user", "password": "password"},
+            **{"connect_timeout": "connectTimeout", "application_name": "ApplicationName"},
+        },
+    ),
+    "mysql": ("mysql", {}),
+    "mariadb": ("mariadb", {}),
+}
+
+_DRIVERS = {
+    "postgresql": ("org.postgresql.Driver", "postgresql"),
+    "mysql": ("com.mysql.cj.jdbc.Driver", "mysql-connector-j"),
+    "mariadb": ("org.mariadb.jdbc.Driver", "mariadb-java-client"),
+}
+
+
+def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """Return a catalog's properties as Iceberg's Java library takes them.
+
+    Args:
+        name: The catalog's name, for messages.
+        kind: Its type: sql, rest, glue or hive.
+        properties: In PyIceberg's names. Those in Java's names, as ``jdbc.user``, win over what is translated.
+
+    Raises:
+        ConfigurationError: If one can't be told to Java.
+    """
+    told = {key: value for key, value in properties.items() if key not in _PYTHON_ONLY}
+    java = {**_storage(name, kind, told), "type": kind}
+    if kind == "sql":
+        given = {key: value for key, value in java.items() if key.startswith("jdbc.")}
+        java |= {"type": "jdbc", "jdbc.schema-version": "V1", **_database(name, properties["uri"]), **given}
+    if properties.get("warehouse", "").startswith("s3"):
+        java.setdefault("io-impl", S3_FILES)
+    if "s3.endpoint" in java:
+        # As PyIceberg does: few servers other than Amazon's have a host name for each bucket.
+        virtual = properties.get("s3.force-virtual-addressing", "").lower() == "true"
+        java.setdefault("s3.path-style-access", "false" if virtual else "true")
+    return java
+
+
+def needed_classes(java: Mapping[str, str]) -> dict[str, str]:
+    """Return the Java classes that a catalog needs beside Iceberg's own, and by whose jar each comes.
+
+    Args:
+        java: What `java_properties` returns.
+
+    >>> needed_classes({"type": "rest", "io-impl": S3_FILES})
+    {'software.amazon.awssdk.services.s3.S3Client': 'iceberg-aws-bundle'}
+    """
+    found = {}
+    if java.get("io-impl") == S3_FILES:
+        found["software.amazon.awssdk.services.s3.S3Client"] = "iceberg-aws-bundle"
+    if java["type"] == "glue":
+        found["software.amazon.awssdk.services.glue.GlueClient"] = "iceberg-aws-bundle"
+    if java["type"] == "jdbc" and (driver := _DRIVERS.get(java["uri"].split(":")[1])):
+        found |= dict([driver])
+    return found
+
+
+def _storage(name: str, kind: str, told: dict[str, str]) -> dict[str, str]:
+    """Return the properties with those of Amazon's services, and of what is like them, in Java's names."""
+    regions = {key: told.pop(key) for key in _REGIONS if key in told}
+    if len(set(regions.values())) > 1:
+        written = ", ".join(f"{key}={value}" for key, value in regions.items())
+        raise ConfigurationError(
+            f"Catalog {name}: {written}. Spark knows one region for all services.", "Give one, as client.region."
+        )
+    if regions:
+        told["client.region"] = next(iter(regions.values()))
+    if profiles := [key for key in _PROFILES if key in told]:
+        raise ConfigurationError(
+            f"Catalog {name}: Spark takes no profile by a property, and there is {profiles[0]}.",
+            "Leave it out and set AWS_PROFILE in the environment, which both engines read.",
+        )
+    keys = [f"{service}.{key}" for service in ("glue", "client") for key in _KEYS if f"{service}.{key}" in told]
+    if kind == "glue" and keys:
+        raise ConfigurationError(
+            f"Catalog {name}: Spark takes no keys for Glue by properties, and there is {keys[0]}.",
+            "Leave them out and set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN in the environment, "
+            "which both engines read. Keys for files alone are s3.access-key-id and so on.",
+        )
+    shared = {f"s3.{key}": told.pop(f"client.{key}") for key in _KEYS if f"client.{key}" in told}
+    if "s3.access-key-id" not in told:
+        told |= shared
+    if told.pop("s3.anonymous", "false").lower() == "true":
+        told.setdefault(
+            "client.credentials-provider", "software.amazon.awssdk.auth.credentials.AnonymousCredentialsProvider"
+        )
+    if proxy := told.pop("s3.proxy-uri", None):
+        told.setdefault("http-client.proxy-endpoint", proxy)
+    return _role(name, told)
+
+
+def _role(name: str, told: dict[str, str]) -> dict[str, str]:
+    roles = {told.pop(key) for key in ("client.role-arn", "s3.role-arn") if key in told}
+    sessions = [told.pop(key) for key in ("client.role-session-name", "s3.role-session-name") if key in told]
+    if not roles:
+        return told
+    if len(roles) > 1:
+        raise ConfigurationError(
+            f"Catalog {name}: client.role-arn and s3.role-arn differ. Spark has one role for all services.",
+            "Give one, as client.role-arn.",
+        )
+    if "client.region" not in told:
+        raise ConfigurationError(f"Catalog {name}: Spark needs the region of a role.", "Set client.region.")
+    assumed = {
+        "client.factory": "org.apache.iceberg.aws.AssumeRoleAwsClientFactory",
+        "client.assume-role.arn": roles.pop(),
+        "client.assume-role.region": told["client.region"],
+    }
+    if sessions:
+        assumed["client.assume-role.session-name"] = sessions[0]
+    return {**assumed, **told}
+
+
+def _database(name: str, uri: str) -> dict[str, str]:
+    """Return a database's address as JDBC has it, and apart from it what must not be shown."""
+    setting = f"PYICEBERG_CATALOG__{name.upper()}__URI"
+    try:
+        url = make_url(uri)
+    except ArgumentError:
+        raise ConfigurationError(
+            f"Catalog {name}: its address is no URL.",
+            f"Write {setting} as postgresql+psycopg2://user:password@host/database.",
+        ) from None
+    database = url.get_backend_name()
+    if database == "sqlite":
+        return {"uri": _sqlite(name, setting, url)}
+    if database not in _DATABASES:
+        raise ConfigurationError(
+            f"Catalog {name}: its database is {database}, which Spark can't be told of.",
+            f"Let {setting} name one of sqlite, {', '.join(_DATABASES)}, or use a REST catalog before it.",
+        )
+    jdbc, known = _DATABASES[database]
+    if unknown := [key for key in url.query if key not in known]:
+        raise ConfigurationError(
+            f"Catalog {name}: {setting} has the parameter {unknown[0]}, which can't be told to Spark's driver.",
+            "Leave it out of the address. For Spark alone, set it as jdbc. and its name in JDBC.",
+        )
+    if not url.host:
+        raise ConfigurationError(
+            f"Catalog {name}: {setting} names no host, and Spark reaches databases by network only.", "Name the host."
+        )
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    port = f":{url.port}" if url.port else ""
+    told = {"user": url.username, "password": url.password}
+    told |= {known[key]: str(value) for key, value in url.query.items()}
+    java = {f"jdbc.{key}": value for key, value in told.items() if value}
+    return {"uri": f"jdbc:{jdbc}://{host}{port}/{url.database or ''}", **java}
+
+
+def _sqlite(name: str, setting: str, url: URL) -> str:
+    if not url.database or url.database == ":memory:":
+        raise ConfigurationError(
+            f"Catalog {name}: a database in memory is one process's own, and Spark is another process.",
+            f"Let {setting} name a file.",
+        )
+    # Spark may run in another folder.
+    return f"jdbc:sqlite:{Path(url.database).absolute()}?busy_timeout=30000"
