@@ -39,11 +39,7 @@ def alive(instance: dg.DagsterInstance, run_id: str, beat_seconds: float = _BEAT
 
     def beat() -> None:
         while not ended.wait(beat_seconds):
-            try:
-                _say(instance, run_id)
-            except Exception as error:
-                # Dagster's storage may be away for a while; what matters is what the run does.
-                log.warning("Run %s couldn't say that it lives: %s", run_id, error)
+            _say(instance, run_id)
 
     _say(instance, run_id)
     thread = threading.Thread(target=beat, name="alive", daemon=True)
@@ -56,7 +52,11 @@ def alive(instance: dg.DagsterInstance, run_id: str, beat_seconds: float = _BEAT
 
 
 def _say(instance: dg.DagsterInstance, run_id: str) -> None:
-    instance.add_run_tags(run_id, {ALIVE_TAG: f"{name_of(os.getpid())} {datetime.now(UTC).isoformat()}"})
+    try:
+        instance.add_run_tags(run_id, {ALIVE_TAG: f"{name_of(os.getpid())} {datetime.now(UTC).isoformat()}"})
+    except Exception as error:
+        # Dagster's storage may be away for a while; what matters is what the run does.
+        log.warning("Run %s couldn't say that it lives: %s", run_id, error)
 
 
 def end_dead(
