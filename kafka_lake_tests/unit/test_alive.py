@@ -80,6 +80,19 @@ def test_a_run_says_that_it_lives_again_and_again(instance):
     assert "alive" not in {thread.name for thread in threading.enumerate()}
 
 
+def test_a_database_that_is_locked_when_a_run_begins_does_not_end_it(instance, monkeypatch):
+    run, done = begun(instance, None), []
+
+    def locked(*_):
+        raise OSError("database is locked")
+
+    monkeypatch.setattr(instance, "add_run_tags", locked)
+    with alive(instance, run.run_id):
+        done.append(True)
+    assert done
+    assert ALIVE_TAG not in instance.get_run_by_id(run.run_id).tags
+
+
 def test_runs_of_processes_that_are_gone_are_ended(instance, process):
     living, dead = begun(instance, said(name_of(process.pid), 10_000)), begun(instance, said("x"))
     gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
