@@ -11,7 +11,7 @@ before they are visible.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -273,7 +273,13 @@ def _instead(letters: DataFrame, others: DataFrame) -> DataFrame:
 def _kept(frame: DataFrame, undo: ExitStack) -> DataFrame:
     """Return a frame that Spark computes once, until the end."""
     kept = frame.persist()
-    undo.callback(kept.unpersist)
+
+    def forget() -> None:
+        # A server that is gone has forgotten it, and must not hide what went wrong by that.
+        with suppress(Exception):
+            kept.unpersist()
+
+    undo.callback(forget)
     return kept
 
 
@@ -380,7 +386,8 @@ def _take_out(spark: Any, branch: StagingBranch, leaving: DataFrame, ranges: Seq
             f"DELETE FROM {branch.write_name} AS l WHERE ({places}) AND EXISTS (SELECT 1 FROM {view} AS g WHERE {same})"
         )
     finally:
-        spark.catalog.dropTempView(view)
+        with suppress(Exception):
+            spark.catalog.dropTempView(view)
 
 
 def _audit(spec: TopicTable, systems: Systems, snapshots: tuple[int, int], taken: int, given: int) -> None:

@@ -22,11 +22,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from kafka_lake.errors import PublishRefusedError
-from kafka_lake.ingest import pipeline, stage
+from kafka_lake.ingest import pipeline, settle, stage
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import ancestors, head_of
-from kafka_lake_tests.unit.simulated import LETTERS, PLACES, POISON, STEPS, TABLE, Attempt, Event, World, simulate
+from kafka_lake_tests.unit.simulated import (
+    LETTERS,
+    PLACES,
+    POISON,
+    STEPS,
+    TABLE,
+    Attempt,
+    Event,
+    Frame,
+    World,
+    simulate,
+)
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "0"))
 HISTORIES = settings(
@@ -346,6 +357,11 @@ def settled_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pipeline, "settle", lambda *_, **__: 0)
 
 
+def looked_elsewhere(patch: pytest.MonkeyPatch) -> None:
+    """Settle, but look for letters where the marked commits wrote nothing."""
+    patch.setattr(settle, "added_keys", lambda *_: Frame(None, list))  # type: ignore[arg-type]
+
+
 GOOD, BAD = ("produce", (0, ["good"])), ("produce", (0, ["bad-0"]))
 # Each way to break the protocol with a history that shows it; with all that is in it, the real protocol bears them all.
 SABOTAGES = {
@@ -374,6 +390,7 @@ SABOTAGES = {
         Attempt(partitions=frozenset({1})),
     ),
     settled_nothing: (BAD, dying_at("dead letters published"), ("mend", "bad-0"), NEXT),
+    looked_elsewhere: (BAD, dying_at("dead letters published"), ("mend", "bad-0"), NEXT),
     publish_again: (GOOD, NEXT, GOOD, Attempt(events=(Event("after publish", 1, "fail"),))),
 }
 
