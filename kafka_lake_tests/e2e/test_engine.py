@@ -315,6 +315,18 @@ def test_the_shortest_document_makes_a_table(
     all_that_can_be_done(topic, KafkaTopicTable(topic=name).topic_table(), lambda: systems, view)
 
 
+def test_dead_letters_that_become_rows_are_taken_out(
+    new_session: NewSession,
+    new_topic: Callable[..., Topic],
+    view: Callable[[TopicTable], View],
+    kafka_resource: KafkaResource,
+    catalog_resource: CatalogResource,
+) -> None:
+    topic, spark, catalog = new_topic(), new_session(), catalog_resource.open()
+    systems = Systems(kafka_resource.cluster(), kafka_resource.spark_options(), catalog, spark.live_session)
+    all_that_can_be_done(topic, topic.spec("id bigint not null"), lambda: systems, view)
+
+
 RUN = """
 import json, sys
 from kafka_lake.ingest.pipeline import ingest
