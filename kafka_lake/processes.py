@@ -8,9 +8,10 @@ import psutil
 
 
 def name_of(process: int | None) -> str | None:
-    """Return a living process's name: host, namespace, number and start; None if it is gone.
+    """Return a living process's name: host, its boot, namespace, number and start; None if it is gone.
 
-    Containers may have the same host name, and each numbers its processes from 1: the namespace tells them apart.
+    Containers may have the same host name, and each numbers its processes from 1: the namespace tells them apart. Hosts
+    may have the same name, and namespaces of the same number: the boot tells them apart.
     """
     start = _start_of(process) if process is not None else None
     return None if start is None else f"{_here()}:{process}:{start}"
@@ -19,7 +20,7 @@ def name_of(process: int | None) -> str | None:
 def is_gone(name: str) -> bool | None:
     """Return whether a process is gone, by its name; None if it can't be told from here.
 
-    >>> is_gone("another host:4026531836:17:123456")
+    >>> is_gone("another host:0ab52b1c:4026531836:17:123456")
     """
     here, process, _ = name.rsplit(":", 2)
     return name_of(int(process)) != name if here == _here() else None
@@ -31,8 +32,10 @@ def number_of(name: str) -> int:
 
 
 def _here() -> str:
-    space = Path("/proc/self/ns/pid")
-    return f"{socket.gethostname()}:{space.readlink().name.strip('pid:[]') if sys.platform == 'linux' else ''}"
+    if sys.platform != "linux":
+        return f"{socket.gethostname()}:{psutil.boot_time():.0f}:"
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{socket.gethostname()}:{boot}:{Path('/proc/self/ns/pid').readlink().name.strip('pid:[]')}"
 
 
 def _start_of(process: int) -> str | None:

@@ -1,8 +1,9 @@
 """Runs say that they live, and the sensor ends those of Dagster's records that don't.
 
 Dagster itself doesn't miss a run whose process was killed, or went with its container: it counts as running for ever,
-and nothing else may fill its table meanwhile. A run that is taken for dead and lives all the same does no harm: of two
-runs for one table only one can publish.
+and nothing else may fill its table meanwhile. What counts is the time in which a run is at work on a topic's table:
+other steps of the same run may be another process's. A run that is taken for dead and lives all the same does no harm:
+of two runs for one table only one can publish.
 """
 
 import logging
@@ -22,13 +23,14 @@ ALIVE_TAG = "kafka_lake/alive"
 
 _BEAT_SECONDS = 60.0
 _SILENT_SECONDS = 900.0
+_DONE = "done"
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def alive(instance: dg.DagsterInstance, run_id: str, beat_seconds: float = _BEAT_SECONDS) -> Iterator[None]:
-    """Say during the block that a run lives: at once, and once a minute.
+    """Say during the block that a run lives: at once, and once a minute; and after it that there is no more to say.
 
     Args:
         instance: Dagster's.
@@ -39,9 +41,9 @@ def alive(instance: dg.DagsterInstance, run_id: str, beat_seconds: float = _BEAT
 
     def beat() -> None:
         while not ended.wait(beat_seconds):
-            _say(instance, run_id)
+            _say(instance, run_id, _now())
 
-    _say(instance, run_id)
+    _say(instance, run_id, _now())
     thread = threading.Thread(target=beat, name="alive", daemon=True)
     thread.start()
     try:
@@ -49,11 +51,16 @@ def alive(instance: dg.DagsterInstance, run_id: str, beat_seconds: float = _BEAT
     finally:
         ended.set()
         thread.join()
+        _say(instance, run_id, _DONE)
 
 
-def _say(instance: dg.DagsterInstance, run_id: str) -> None:
+def _now() -> str:
+    return f"{name_of(os.getpid())} {datetime.now(UTC).isoformat()}"
+
+
+def _say(instance: dg.DagsterInstance, run_id: str, said: str) -> None:
     try:
-        instance.add_run_tags(run_id, {ALIVE_TAG: f"{name_of(os.getpid())} {datetime.now(UTC).isoformat()}"})
+        instance.add_run_tags(run_id, {ALIVE_TAG: said})
     except Exception as error:
         # Dagster's storage may be away for a while; what matters is what the run does.
         log.warning("Run %s couldn't say that it lives: %s", run_id, error)
@@ -73,17 +80,19 @@ def end_dead(
     """
     living = []
     for run in runs:
-        if reason := _death(run, clock()):
-            instance.report_run_failed(run, f"The run is dead: {reason}. What it has committed stays.")
+        # It may have ended since it was looked up.
+        if (reason := _death(run, clock())) and (now := instance.get_run_by_id(run.run_id)) and _death(now, clock()):
+            instance.report_run_failed(now, f"The run is dead: {reason}. What it has committed stays.")
         else:
             living.append(run)
     return living
 
 
 def _death(run: dg.DagsterRun, now: float) -> str:
-    if run.status not in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING) or ALIVE_TAG not in run.tags:
+    said = run.tags.get(ALIVE_TAG, _DONE)
+    if run.status not in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING) or said == _DONE:
         return ""
-    name, _, moment = run.tags[ALIVE_TAG].rpartition(" ")
+    name, _, moment = said.rpartition(" ")
     gone = is_gone(name)
     if gone is not None:
         return f"process {name} is gone" if gone else ""

@@ -50,7 +50,9 @@ def test_a_process_is_known_by_its_name_until_it_is_gone(process):
     assert is_gone(name) is False
     another = f"{name.rpartition(':')[0]}:1"
     assert is_gone(another) is True, "another process with the same number"
-    assert is_gone(f"elsewhere:{name.split(':', 1)[1]}") is None
+    host, boot, space, _, start = name.split(":")
+    assert is_gone(f"{host}:another boot:{space}:999999:{start}") is None, "another host of that name"
+    assert is_gone(f"{host}:{boot}:another space:999999:{start}") is None, "another container"
     process.kill()
     process.wait()
     assert is_gone(name) is True
@@ -58,7 +60,7 @@ def test_a_process_is_known_by_its_name_until_it_is_gone(process):
 
 
 def test_a_run_says_that_it_lives_again_and_again(instance):
-    run, seen, twice = begun(instance, None), [], threading.Event()
+    run, seen, again = begun(instance, None), [], threading.Event()
     add = instance.add_run_tags
 
     def added(run_id, tags):
@@ -68,12 +70,13 @@ def test_a_run_says_that_it_lives_again_and_again(instance):
         add(run_id, tags)
         seen.append(tags[ALIVE_TAG])
         if len(seen) > 3:
-            twice.set()
+            again.set()
 
     instance.add_run_tags = added
     with alive(instance, run.run_id, beat_seconds=0.001):
         assert instance.get_run_by_id(run.run_id).tags[ALIVE_TAG].startswith(name_of(os.getpid()))
-        assert twice.wait(20)
+        assert again.wait(20)
+    assert seen.pop() == "done"
     moments = [datetime.fromisoformat(each.rpartition(" ")[2]) for each in seen if each != "fails"]
     assert moments == sorted(moments)
     assert len(set(moments)) > 1
@@ -107,14 +110,43 @@ def test_runs_of_processes_that_are_gone_are_ended(instance, process):
     assert any("is gone. What it has committed stays." in each for each in messages), messages
 
 
+@dg.op
+def topic_table(context):
+    with alive(context.instance, context.run_id):
+        return 1
+
+
+@dg.op
+def made_from_it(context, _before):
+    runs = context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+    assert end_dead(context.instance, runs) == runs != []
+
+
+@dg.job(executor_def=dg.multiprocess_executor)
+def both():
+    made_from_it(topic_table())
+
+
+def test_a_run_with_a_process_for_each_step_lives_after_the_topics_step(tmp_path):
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        assert dg.execute_job(dg.reconstructable(both), instance).success
+
+
+def test_a_run_that_has_ended_meanwhile_is_left_as_it_is(instance, monkeypatch):
+    run = begun(instance, said("elsewhere:boot:1:17:123", 10_000))
+    instance.report_dagster_event(dg.DagsterEvent("PIPELINE_SUCCESS", job.name), run.run_id)
+    assert end_dead(instance, [run], NOW.timestamp) == [run]
+    assert status(instance, run) is dg.DagsterRunStatus.SUCCESS
+
+
 def test_of_other_hosts_only_silence_tells(instance):
-    quiet, silent = (begun(instance, said("elsewhere:1:17:123", seconds)) for seconds in (600, 1200))
+    quiet, silent = (begun(instance, said("elsewhere:boot:1:17:123", seconds)) for seconds in (600, 1200))
     assert [each.run_id for each in end_dead(instance, [quiet, silent], NOW.timestamp)] == [quiet.run_id]
     assert status(instance, silent) is dg.DagsterRunStatus.FAILURE
 
 
 def test_runs_that_have_not_begun_and_those_of_others_are_left_alone(instance):
     waits = dg.DagsterRunStatus.STARTING
-    runs = [begun(instance, said("elsewhere:1:17:123", 10_000), waits), begun(instance, None)]
+    runs = [begun(instance, said("elsewhere:boot:1:17:123", 10_000), waits), begun(instance, None)]
     assert end_dead(instance, runs, NOW.timestamp) == runs
     assert [status(instance, each) for each in runs] == [waits, dg.DagsterRunStatus.STARTED]

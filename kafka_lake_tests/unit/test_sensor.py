@@ -283,7 +283,7 @@ def test_a_tick_that_fails_says_why_first(answers, tmp_path, monkeypatch):
 
 
 def test_a_dead_run_does_not_block_its_topic(instance, catalog, answers, monkeypatch):
-    tags = {TOPIC_TAG: "pizzas", ALIVE_TAG: "elsewhere:1:17:123 2026-01-02T03:04:05+00:00"}
+    tags = {TOPIC_TAG: "pizzas", ALIVE_TAG: "elsewhere:boot:1:17:123 2026-01-02T03:04:05+00:00"}
     job = dg.GraphDefinition("any").to_job()
     dead = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=tags)
     monkeypatch.setattr(sensor, "_FIRST_PAUSE", 0.0)
