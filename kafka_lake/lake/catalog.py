@@ -21,6 +21,7 @@ from kafka_lake.lake.metadata import sparing
 from kafka_lake.lake.metadata_writer import take_over_writing
 from kafka_lake.lake.variant import teach_pyiceberg
 
+_FOLDER_BYTES = 200
 _TYPES = ("sql", "rest", "glue", "hive")
 
 
@@ -187,7 +188,10 @@ class LakeCatalog:
         if not isinstance(self.pyiceberg, MetastoreCatalog):
             return None
         with self._asking(f"Table {'.'.join(identifier)}"):
-            return f"{self.pyiceberg._resolve_table_location(None, *identifier)}-{uuid4().hex[:12]}"
+            usual = self.pyiceberg._resolve_table_location(None, *identifier)
+        # Names of folders have 255 bytes at most; there is one for each table, so what tells them apart is at the end.
+        place, slash, folder = usual.rpartition("/")
+        return f"{place}{slash}{folder.encode()[:_FOLDER_BYTES].decode(errors='ignore')}-{uuid4().hex[:12]}"
 
     def check(self) -> int:
         """Ask the catalog for its namespaces, and return how many there are.

@@ -98,7 +98,7 @@ def test_thousands_of_columns(new_topic: NewTopic, systems: NewSystems, view: Ne
     topic = new_topic()
     wide = {f"c{n}": n for n in range(COLUMNS)}
     topic.send(wide)
-    spec = topic.spec(None)
+    spec = topic.spec(None, max_columns=COLUMNS)
     ingest(spec, systems(), "run-1")
     topic.send({"c1": 1, f"c{COLUMNS - 1}": None})
     topic.send({"c1": "no number"})
