@@ -115,15 +115,20 @@ def _orphans(table: Table, catalog: LakeCatalog, older_than_seconds: float) -> l
     if not found:
         return []
     # Whoever was renamed has left its files where it was, and a table by its old name may lie there by now.
-    others = [each for each in catalog.tables() if _overlap(each, table) and each.name() != table.name()]
-    limit = min([limit, *(created for each in others for created in _live(each))])
-    known, seen = set[str](), set[str]()
-    for each in (table, *others):
-        known |= {_path(path) for path in _referenced(each, seen)}
-    # Loaded again after the listing: what was committed meanwhile is known too.
-    for each in (table, *others):
-        known |= {_path(path) for path in _referenced(each.refresh(), seen)}
-    return [path for path in sorted(found) if found[path].mtime.timestamp() < limit and _checked(path) not in known]
+    others = [each for each in catalog.tables() if each.name() != table.name()]
+    near = [each for each in others if _overlap(each, table)]
+    limit = min([limit, *(created for each in near for created in _live(each))])
+    left = {path for path in found if found[path].mtime.timestamp() < limit}
+    seen = set[str]()
+    # A copy of a table lies elsewhere and refers to the files here: so all others are asked, once there is need to.
+    for each in (table, *sorted(others, key=lambda other: other not in near)):
+        if not left:
+            break
+        # Loaded again after the listing: what was committed meanwhile is known too.
+        for state in (each, each.refresh()):
+            known = {_path(path) for path in _referenced(state, seen)}
+            left = {path for path in left if _checked(path) not in known}
+    return sorted(left)
 
 
 def _live(table: Table) -> list[float]:

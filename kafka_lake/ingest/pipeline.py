@@ -311,6 +311,7 @@ class Run:
         spec, systems = self.spec, self.systems
         self._staging = None
         settle(spec, systems, self.run_id, on_step=self.on_step)
+        letters = self._letters_head()
         state = self.state()
         self.position = state.position if state else None
         if self.position and self._is_ahead(self.position):
@@ -330,7 +331,7 @@ class Run:
             self.on_step("table created")
             return self._commit(next_plan, reading, published)
         try:
-            staged, findings, by_partition, visible_at = self._publish(state, todo, records)
+            staged, findings, by_partition, visible_at = self._publish(state, letters, todo, records)
         except Exception as error:
             if isinstance(error, KafkaLakeError) and not isinstance(error, GateFailedError):
                 raise
@@ -364,8 +365,12 @@ class Run:
     def _is_ahead(self, position: Position) -> bool:
         return any(offset > self.now.end.get(p, -1) for p, offset in position.offsets.items())
 
+    def _letters_head(self) -> int | None:
+        table = self.systems.catalog.table(self.spec.dead_letter_table)
+        return head_of(table) if table else None
+
     def _publish(
-        self, state: TableState, todo: Plan, records: Any
+        self, state: TableState, letters: int | None, todo: Plan, records: Any
     ) -> tuple[Staged, list[Finding], dict[int, int], float]:
         spec, systems = self.spec, self.systems
         try:
@@ -386,6 +391,11 @@ class Run:
                     if attempt.retry_state.attempt_number > 1:
                         staged = self._followed(todo, staged)
                     findings, by_partition = self._audited(todo, staged)
+                    if staged.dead_letters is None and self._letters_head() != letters:
+                        # Letters that have come meanwhile may be of records that are rows with this commit.
+                        raise PublishRefusedError(
+                            f"Table {'.'.join(spec.identifier)}: its dead-letter table has changed meanwhile."
+                        )
                     try:
                         visible_at = publish(staged, self.on_step)
                     except PublishRefusedError as error:

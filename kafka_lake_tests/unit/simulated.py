@@ -961,7 +961,6 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
             "_near": near,
             "_within": within,
             # It has no files.
-            "_written_since": lambda *_: None,
             # No gap: else all offsets there are would be near each other.
             "_APART": 1,
             "_take_out": take_out,

@@ -105,3 +105,24 @@ def test_each_manifest_is_read_once(catalog, monkeypatch):
     assert cleaned(catalog) == (left,)
     assert len(read) == 12
     assert set(read.values()) == {1}
+
+
+def test_files_that_a_table_elsewhere_refers_to_stay(catalog):
+    """A copy of a table has its metadata elsewhere, and the same data files."""
+    table = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.schema))
+    table.append(ROWS)
+    files = [task.file for task in table.scan().plan_files()]
+    catalog.ensure_namespace("copies")
+    copy = catalog.pyiceberg.create_table(("copies", "snapshot"), ROWS.schema)
+    with copy.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        for each in files:
+            append.append_data_file(each)
+    # The topic's table gives the files up, by a compaction and an expiry say.
+    table.overwrite(ROWS)
+    head = table.current_snapshot().snapshot_id
+    for each in list(table.metadata.snapshots):
+        if each.snapshot_id != head:
+            table.maintenance.expire_snapshots().by_id(each.snapshot_id).commit()
+    cleaned(catalog)
+    assert all(Path(each.file_path.removeprefix("file://")).exists() for each in files)
+    assert catalog.table(("copies", "snapshot")).scan().to_arrow().num_rows == ROWS.num_rows

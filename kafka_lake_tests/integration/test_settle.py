@@ -1,0 +1,155 @@
+"""Dead letters that are taken out, and come back, while others delete, roll back, die and race."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kafka_lake.ingest.again import redeliver
+from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.positions import head_of
+from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.integration.test_exactly_once import Killed, at
+
+pytestmark = pytest.mark.integration
+
+
+def letters_name(view: View) -> str:
+    return view.catalog.spark_name(view.spec.dead_letter_table)
+
+
+def filled(new_topic: Any, systems: Any, **settings: Any) -> tuple[Topic, Any, Any]:
+    topic = new_topic()
+    strict = topic.spec("id bigint not null", **settings)
+    lenient = replace(strict, schema="id bigint")
+    topic.send_ids([0])
+    topic.send({"other": 1})
+    topic.send({"other": 2})
+    topic.send(b"junk")
+    topic.send({"other": 4})
+    ingest(strict, systems(), "run-1")
+    return topic, strict, lenient
+
+
+def rows_and_letters(view: View) -> dict[str, Any]:
+    return {
+        "rows": sorted(r["_kafka"]["offset"] for r in view.rows()),
+        "letters": sorted(r["offset"] for r in view.dead_letters()),
+    }
+
+
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_merge_on_read_letters_come_back_after_a_rollback(
+    version: str, new_topic: Any, systems: Any, view: Any, spark_resource: Any
+) -> None:
+    """The dead-letter table deletes merge-on-read: a file with deletes keeps its path."""
+    topic, strict, lenient = filled(new_topic, systems)
+    spark, see = spark_resource.spark_session, view(strict)
+    spark.sql(
+        f"ALTER TABLE {letters_name(see)} SET TBLPROPERTIES "
+        f"('format-version' = '{version}', 'write.delete.mode' = 'merge-on-read')"
+    )
+    good = head_of(see.table)
+    assert redeliver(lenient, systems(), "again", "offset in (1, 2)").moved == 2
+    see.assert_exactly_once(topic.ledger)
+    spark.sql(see.call("rollback_to_snapshot", snapshot_id=f"{good}")).collect()
+    topic.send_ids([5])
+    ingest(strict, systems(), "run-2")
+    see.assert_exactly_once(topic.ledger)
+
+
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_letters_deleted_by_others_beside_an_older_file(
+    version: str, new_topic: Any, systems: Any, view: Any, spark_resource: Any
+) -> None:
+    """Beside an older file of letters, Iceberg keeps a file of deletes whose data file is gone."""
+    topic, strict, lenient = filled(new_topic, systems)
+    topic.send({"other": 5})
+    topic.send(b"junk")
+    topic.send({"other": 7})
+    ingest(strict, systems(), "run-1b")
+    spark, see = spark_resource.spark_session, view(strict)
+    name = letters_name(see)
+    spark.sql(
+        f"ALTER TABLE {name} SET TBLPROPERTIES ('format-version' = '{version}', 'write.delete.mode' = 'merge-on-read')"
+    )
+    spark.sql(f"DELETE FROM {name} WHERE offset = 6")
+    spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('write.delete.mode')")
+    assert redeliver(lenient, systems(), "again", "offset = 5").moved == 1
+    topic.send_ids([8])
+    ingest(strict, systems(), "run-2")
+    assert rows_and_letters(see) == {"rows": [0, 5, 8], "letters": [1, 2, 3, 4, 7]}
+
+
+def test_letters_of_a_dead_run_looked_at_before_a_slower_run_publishes(
+    new_topic: Any, systems: Any, view: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run by the mended schema is staged; one by the old schema dies between its two publications; a third settles
+    its letters and dies; then the first publishes.
+    """
+    topic = new_topic()
+    strict = topic.spec("id bigint not null")
+    lenient = replace(strict, schema="id bigint")
+    topic.send_ids([0])
+    topic.send({"other": 1})
+    topic.send(b"junk")
+    ingest(lenient, systems(), "first")
+    topic.send_ids([3])
+    topic.send({"other": 4})
+
+    def dies(step: str, run_id: str) -> None:
+        def die(done: str) -> None:
+            if done == step:
+                raise Killed(step)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(StagingBranch, "discard", lambda self: None)
+            patch.setattr(StagingBranch, "drop", lambda self: None)
+            with pytest.raises(Killed):
+                ingest(strict, systems(), run_id, on_step=die)
+
+    def meanwhile() -> None:
+        dies("dead letters published", "dies-between")
+        dies("planned", "settles-and-dies")
+
+    ingest(lenient, systems(), "slow", on_step=at("audited", meanwhile))
+    topic.send_ids([5])
+    ingest(lenient, systems(), "next")
+    view(strict).assert_exactly_once(topic.ledger)
+
+
+def test_a_redelivery_that_a_rollback_lets_through(
+    new_topic: Any, systems: Any, view: Any, spark_resource: Any, monkeypatch: Any
+) -> None:
+    """One is staged; another is published and settled; main is rolled back to where both began; the first goes on."""
+    topic = new_topic()
+    strict = topic.spec("id bigint not null")
+    lenient = replace(strict, schema="id bigint")
+    topic.send_ids([0])
+    topic.send({"other": 1})
+    ingest(strict, systems(), "first")
+    topic.send_ids([2])
+    topic.send({"other": 3})
+    ingest(strict, systems(), "second")
+    redeliver(lenient, systems(), "learns that id may be null", "offset = 99")
+    view(strict).table.update_schema().make_column_optional("id").commit()
+    head = head_of(view(strict).table)
+
+    def meanwhile() -> None:
+        def die(done: str) -> None:
+            if done == "settled letters published":
+                raise Killed(done)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(StagingBranch, "discard", lambda self: None)
+            patch.setattr(StagingBranch, "drop", lambda self: None)
+            with pytest.raises(Killed):
+                redeliver(lenient, systems(), "other", "offset = 3", on_step=die)
+        back = view(strict).call("rollback_to_snapshot", snapshot_id=f"{head}")
+        spark_resource.spark_session.sql(back).collect()
+
+    redeliver(lenient, systems(), "slow", "offset = 1", on_step=at("audited", meanwhile))
+    topic.send_ids([4])
+    ingest(lenient, systems(), "next")
+    view(strict).assert_exactly_once(topic.ledger)
