@@ -13,6 +13,8 @@ before they are visible.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any
 from uuid import uuid4
 
@@ -45,7 +47,10 @@ SETTLED_FROM = "kafka-lake.settled-from"
 STAGED_WITH = "kafka-lake.staged-with"
 _ROLLED_BACK, _STALE = "rolled back:", "published without its rows"
 _NEVER = (-1, 0)
-_KEYS = ("topic_id", "partition", "offset")
+OFFSET = ("topic_id", "partition", "offset")
+"""What names a record, as long as its log isn't cut off and written anew."""
+# A letter is of the very record of a row: after a cut that a run was told to go on at, offsets mean other records.
+_KEYS = (*OFFSET, "timestamp")
 # Offsets as far apart as this are looked for apart from each other, in so many places at the most.
 _APART, _PLACES = 100_000, 200
 _LETTERS_WORTH_A_TASK = 250_000
@@ -157,7 +162,7 @@ def settle(
         run_id: Goes into the branch's name and the summary.
         forced: Look at the data even if metadata say that nothing is due.
         among: Where to look then: near these letters; None for all.
-        relabelled: Letters that take the place of those with the same topic id, partition and offset.
+        relabelled: Letters that take the place of those of the same records.
         on_step: Called with the name of each step that has been done.
 
     Returns:
@@ -295,7 +300,7 @@ def _kept(frame: DataFrame, undo: ExitStack) -> DataFrame:
 def added_keys(
     spec: TopicTable, systems: Systems, identifier: tuple[str, str], table: Table, snapshot: int
 ) -> DataFrame | None:
-    """Return topic id, partition and offset of the rows, or letters, that a snapshot added; None if only all can tell.
+    """Return what names the records of the rows, or letters, that a snapshot added; None if only all can tell.
 
     Args:
         spec: The topic.
@@ -362,7 +367,7 @@ def joined_ranges(ranges: Iterable[OffsetRange], apart: int | None) -> list[Offs
 def _take_out(spark: Any, branch: StagingBranch, leaving: DataFrame, ranges: Sequence[OffsetRange]) -> None:
     """Delete letters from a branch. Files that have none of them stay as they are."""
     view = f"kafka_lake_leaving_{uuid4().hex}"
-    _keys(leaving).createOrReplaceTempView(view)
+    _keys(leaving, _KEYS).createOrReplaceTempView(view)
     places = " OR ".join(
         f"(l.partition = {r.partition} AND l.offset BETWEEN {r.start} AND {r.end - 1})" for r in ranges
     )
@@ -411,26 +416,22 @@ def at_version(spark: Any, name: str, snapshot: int) -> DataFrame:
     return frame
 
 
-def without(letters: DataFrame, others: DataFrame) -> DataFrame:
-    """Return the letters that have no twin among the others by topic id, partition and offset."""
-    return letters.join(_keys(others), _same(letters, "their"), "left_anti")
+def without(letters: DataFrame, others: DataFrame, keys: Sequence[str] = _KEYS) -> DataFrame:
+    """Return the letters that have no twin among the others, by what names a record."""
+    return letters.join(_keys(others, keys), _same(letters, keys), "left_anti")
 
 
 def _among(letters: DataFrame, others: DataFrame) -> DataFrame:
-    return letters.join(_keys(others), _same(letters, "their"), "left_semi")
+    return letters.join(_keys(others, _KEYS), _same(letters, _KEYS), "left_semi")
 
 
-def _keys(frame: DataFrame) -> DataFrame:
-    return frame.select(*[F.col(key).alias(f"their_{key}") for key in _KEYS])
+def _keys(frame: DataFrame, keys: Sequence[str]) -> DataFrame:
+    return frame.select(*[F.col(key).alias(f"their_{key}") for key in keys])
 
 
-def _same(letters: DataFrame, prefix: str) -> Any:
+def _same(letters: DataFrame, keys: Sequence[str]) -> Any:
     # Clusters older than Kafka 2.8 have no topic ids: null is then the same as null.
-    return (
-        letters["topic_id"].eqNullSafe(F.col(f"{prefix}_topic_id"))
-        & (letters["partition"] == F.col(f"{prefix}_partition"))
-        & (letters["offset"] == F.col(f"{prefix}_offset"))
-    )
+    return reduce(and_, [letters[key].eqNullSafe(F.col(f"their_{key}")) for key in keys])
 
 
 def _within(ranges: Sequence[OffsetRange], column: Callable[[str], Any]) -> Any:
@@ -438,7 +439,7 @@ def _within(ranges: Sequence[OffsetRange], column: Callable[[str], Any]) -> Any:
 
 
 def published_keys(spec: TopicTable, systems: Systems, snapshot: int, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """Return topic id, partition and offset of the table's rows at some offsets; files of others are skipped.
+    """Return what names the records of the table's rows at some offsets; files of others are skipped.
 
     Args:
         spec: Its metadata column is read, and nothing else of the table.

@@ -34,7 +34,7 @@ from kafka_lake.ingest.decode.target import Target, documented
 from kafka_lake.ingest.decode.undecodable import Unreadable
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.samples import quoted
-from kafka_lake.ingest.settle import STAGED_WITH, UNSETTLED, at_version, without
+from kafka_lake.ingest.settle import OFFSET, STAGED_WITH, UNSETTLED, at_version, without
 from kafka_lake.ingest.shape import shaped
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
@@ -525,12 +525,12 @@ def _keep_what_vanished(
         return frame.filter(_within(plan.deletes, topic_id, origin))
 
     def keys_of(rows: DataFrame) -> DataFrame:
-        return rows.select(*[origin(key).alias(key) for key in ("topic_id", "partition", "offset")])
+        return rows.select(*[origin(key).alias(key) for key in OFFSET])
 
     before = rows_at(primary.branch.head)
-    gone = without(keys_of(before), keys_of(rows_at(primary.appended)))
+    gone = without(keys_of(before), keys_of(rows_at(primary.appended)), OFFSET)
     if failed is not None:
-        gone = without(gone, failed)
+        gone = without(gone, failed, OFFSET)
     counted = gone.groupBy("partition").agg(F.count(F.lit(1)).alias("rows"), F.min("offset").alias("first")).collect()
     if not counted:
         return primary, ()

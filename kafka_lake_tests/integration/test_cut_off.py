@@ -179,3 +179,36 @@ def test_an_unclean_election_among_three_brokers_is_noticed_by_who_only_reads(tm
         cluster = KafkaCluster({"bootstrap.servers": brokers.bootstrap_servers})
         assert cluster.cut_off(Position(before.identity, before.end, before.epochs), [0]) == {0: 5}
         assert cluster.cut_off(Position(before.identity, {0: 5}, before.epochs), [0]) == {}
+
+
+def test_dead_letters_of_records_behind_a_cut_are_added(forgetful: Forgetful, view: Any) -> None:
+    spec = forgetful.topic.spec(on_data_loss="continue")
+    forgetful.topic.send_ids(range(3))
+    forgetful.remember()
+    forgetful.topic.send(b"old junk 3")
+    forgetful.topic.send(b"old junk 4")
+    ingest(spec, forgetful.systems(), "before")
+    forgetful.lose()
+    for n in range(3, 8):
+        forgetful.topic.send(b"NEW junk %d" % n)
+    ingest(spec, forgetful.systems(), "goes-on")
+    values = sorted(bytes(r["value"]) for r in view(spec).dead_letters())
+    assert {b"NEW junk 3", b"NEW junk 4"} <= set(values)
+    assert {b"old junk 3", b"old junk 4"} <= set(values)
+
+
+def test_dead_letters_from_behind_a_cut_stay(forgetful: Forgetful, view: Any) -> None:
+    spec = forgetful.topic.spec(on_data_loss="continue")
+    forgetful.topic.send_ids(range(3))
+    forgetful.remember()
+    forgetful.topic.send(b"old junk 3")
+    forgetful.topic.send(b"old junk 4")
+    ingest(spec, forgetful.systems(), "before")
+    forgetful.lose()
+    forgetful.topic.send_ids(range(103, 108))
+    ingest(spec, forgetful.systems(), "goes-on")
+    forgetful.topic.send_ids([108])
+    ingest(spec, forgetful.systems(), "next")
+    values = sorted(bytes(r["value"]) for r in view(spec).dead_letters())
+    assert view(spec).ids() == [0, 1, 2, *range(103, 109)]
+    assert values == [b"old junk 3", b"old junk 4"]
