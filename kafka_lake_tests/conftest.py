@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import time
 import uuid
 from collections import Counter
@@ -31,6 +32,11 @@ from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.resource import SparkResource
 
 NAMESPACE = "it"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # In a background job of a shell. Dagster gives SIGTERM what SIGINT has, and servers that tests start inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 
