@@ -115,13 +115,15 @@ def _orphans(table: Table, catalog: LakeCatalog, older_than_seconds: float) -> l
     if not found:
         return []
     # Whoever was renamed has left its files where it was, and a table by its old name may lie there by now.
-    others = [each for each in catalog.tables() if each.name() != table.name()]
-    near = [each for each in others if _overlap(each, table)]
+    near, far = list[Table](), list[Table]()
+    for each in catalog.tables():
+        if each.name() != table.name():
+            (near if _overlap(each, table) else far).append(each)
     limit = min([limit, *(created for each in near for created in _live(each))])
     left = {path for path in found if found[path].mtime.timestamp() < limit}
     seen = set[str]()
     # A copy of a table lies elsewhere and refers to the files here: so all others are asked, once there is need to.
-    for each in (table, *sorted(others, key=lambda other: other not in near)):
+    for each in (table, *near, *far):
         if not left:
             break
         # Loaded again after the listing: what was committed meanwhile is known too.

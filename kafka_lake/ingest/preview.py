@@ -137,7 +137,7 @@ def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, wan
 
 
 def _excess(spec: TopicTable, state: TableState | None, rows: T.StructType, want: Wanted) -> str:
-    if has_variant(rows) or (state is not None and spec.evolution == "ignore_new"):
+    if has_variant(rows):
         return ""
     try:
         refuse_too_many(

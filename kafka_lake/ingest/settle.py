@@ -182,7 +182,7 @@ def settle(
     with ExitStack() as undo:
         if relabelled is not None:
             relabelled = _kept(relabelled, undo)
-        change = _change(spec, systems, (table, letters), found, (among, relabelled, forced))
+        change = _change(_Case(spec, systems, table, letters, found, forced, among, relabelled))
         leaving = _kept(change.leaving, undo)
         taken: int = leaving.count()
         given: int = change.coming.count() if change.coming is not None else 0
@@ -215,6 +215,28 @@ def settle(
 
 
 @dataclass(frozen=True)
+class _Case:
+    """What is to be settled, and where. The last three are `settle`'s arguments.
+
+    Args:
+        spec: The topic's settings.
+        systems: Catalog and Spark.
+        table: The topic's table.
+        letters: Its dead-letter table.
+        found: What metadata say is due.
+    """
+
+    spec: TopicTable
+    systems: Systems
+    table: TableState
+    letters: TableState
+    found: Due | None
+    forced: bool
+    among: DataFrame | None
+    relabelled: DataFrame | None
+
+
+@dataclass(frozen=True)
 class _Change:
     """What settling does to the dead-letter table.
 
@@ -229,55 +251,43 @@ class _Change:
     coming: DataFrame | None
 
 
-def _change(
-    spec: TopicTable,
-    systems: Systems,
-    states: tuple[TableState, TableState],
-    found: Due | None,
-    asked: tuple[DataFrame | None, DataFrame | None, bool],
-) -> _Change:
-    (table, letters), (_, relabelled, _) = states, asked
+def _change(case: _Case) -> _Change:
+    spec, systems, table, letters, found = case.spec, case.systems, case.table, case.letters, case.found
     assert table.head is not None, "the caller has looked"
     assert letters.head is not None, "the caller has looked"
     spark, name = systems.spark(), systems.catalog.spark_name(spec.dead_letter_table)
     held, before = at_version(spark, name, letters.head), None
     if found and found.restore is not None and letters.table.metadata.snapshot_by_id(found.restore):
         before = at_version(spark, name, found.restore)
-    everywhere = held if before is None else held.unionByName(before, allowMissingColumns=True)
-    ranges = _joined(_places(spec, systems, states, found, asked))
+    ranges = _joined(_places(case))
     if ranges is None:
+        everywhere = held if before is None else held.unionByName(before, allowMissingColumns=True)
         ranges = _joined([_near(everywhere)]) or []
     near, obsolete = held.filter(_within(ranges, F.col)), published_keys(spec, systems, table.head, ranges)
     coming = None if before is None else without(before.filter(_within(ranges, F.col)), near)
     others = obsolete
-    if relabelled is not None:
-        coming = relabelled if coming is None else _instead(coming, relabelled)
-        others = obsolete.unionByName(relabelled.select(*_KEYS))
+    if case.relabelled is not None:
+        coming = case.relabelled if coming is None else _instead(coming, case.relabelled)
+        others = obsolete.unionByName(case.relabelled.select(*_KEYS))
     return _Change(ranges, _among(near, others), None if coming is None else without(coming, obsolete))
 
 
-def _places(
-    spec: TopicTable,
-    systems: Systems,
-    states: tuple[TableState, TableState],
-    found: Due | None,
-    asked: tuple[DataFrame | None, DataFrame | None, bool],
-) -> Iterator[list[OffsetRange] | None]:
+def _places(case: _Case) -> Iterator[list[OffsetRange] | None]:
     """Give where to look, place by place; None for everywhere."""
-    (table, letters), (among, relabelled, forced) = states, asked
+    spec, found = case.spec, case.found
     if found:
-        snapshots = [(spec.identifier, table, each) for each in found.commits]
-        snapshots += [(spec.dead_letter_table, letters, each) for each in found.stale]
+        snapshots = [(spec.identifier, case.table, each) for each in found.commits]
+        snapshots += [(spec.dead_letter_table, case.letters, each) for each in found.stale]
         # After a rollback no mark tells of all that others may have published since; and many looks cost more than one.
         if found.mark.startswith(_ROLLED_BACK) or len(snapshots) > _LOOKS:
             yield None
             return
         for identifier, state, snapshot in snapshots:
-            yield _near(added_keys(spec, systems, identifier, state.table, snapshot))
-    if relabelled is not None:
-        yield _near(relabelled)
-    elif forced:
-        yield _near(among)
+            yield _near(added_keys(spec, case.systems, identifier, state.table, snapshot))
+    if case.relabelled is not None:
+        yield _near(case.relabelled)
+    elif case.forced:
+        yield _near(case.among)
 
 
 def _instead(letters: DataFrame, others: DataFrame) -> DataFrame:

@@ -383,7 +383,7 @@ def _evolve(
     changes = needed_changes(table.schema(), schema)
     refuse(spec, [c for c in changes if not c.safe or spec.evolution == "freeze"])
     ignored = tuple(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new")
-    if not declared and spec.evolution != "ignore_new":
+    if not declared:
         refuse_too_many(spec, table.schema(), schema)
     apply_changes(table, schema, [c for c in changes if c not in ignored], _sources(spec, want))
     evolve_layout(table, spec.partition_by, spec.sort_by, spec.renames)

@@ -116,6 +116,8 @@ def refuse(spec: TopicTable, changes: Sequence[Change]) -> None:
 def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> None:
     """Stop a run whose records want more columns than the topic's table may have. Columns that are there are no reason.
 
+    A table that is there gets none where ``evolution`` is ``ignore_new``.
+
     Args:
         spec: The topic.
         before: The table's schema; None if there is none yet.
@@ -124,6 +126,8 @@ def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> N
     Raises:
         SchemaRefusedError: If there would be too many.
     """
+    if before is not None and spec.evolution == "ignore_new":
+        return
 
     def columns(schema: Schema) -> dict[str, None]:
         fields = [field for field in schema.fields if field.name != spec.metadata_column]
