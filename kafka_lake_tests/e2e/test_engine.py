@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,13 @@ def new_session(server: WarmServer, catalog_resource: CatalogResource) -> Iterat
             return resource
 
         yield make
+
+
+@pytest.fixture
+def warm_systems(new_session: NewSession, kafka_resource: KafkaResource, catalog_resource: CatalogResource) -> Systems:
+    """What a run works with, Spark being the server."""
+    kafka, spark = kafka_resource, new_session()
+    return Systems(kafka.cluster(), kafka.spark_options(), catalog_resource.open(), spark.live_session)
 
 
 def test_what_one_session_sets_no_other_has(new_session: NewSession, tmp_path: Path) -> None:
@@ -261,25 +269,13 @@ def test_a_session_that_is_collected_as_garbage_waits_for_nothing(new_session: N
 
 
 def test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good(
-    server: WarmServer,
-    new_session: NewSession,
-    new_topic: Callable[..., Topic],
-    view: Callable[[TopicTable], View],
-    kafka_resource: KafkaResource,
-    catalog_resource: CatalogResource,
+    server: WarmServer, warm_systems: Systems, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
 ) -> None:
     topic = new_topic(2)
     for number in range(20):
         topic.send({"id": number, "name": f"pizza {number}"}, number % 2)
     spec = topic.spec("id bigint, name string", transform="shop_transforms:loud")
-    spark = new_session()
-    systems = Systems(
-        kafka_resource.cluster(),
-        kafka_resource.spark_options(),
-        catalog_resource.open(),
-        spark.live_session,
-        RetryPolicy(max_seconds=1.0),
-    )
+    systems = replace(warm_systems, retry=RetryPolicy(max_seconds=1.0))
     killed: list[int] = []
 
     def kill_once(step: str) -> None:
@@ -302,29 +298,17 @@ def test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good(
 
 @pytest.mark.parametrize("name", ["orders.by-topic-alone", "y" * 249], ids=("dots", "longest"))
 def test_the_shortest_document_makes_a_table(
-    name: str,
-    new_session: NewSession,
-    new_topic: Callable[..., Topic],
-    view: Callable[[TopicTable], View],
-    kafka_resource: KafkaResource,
-    catalog_resource: CatalogResource,
+    name: str, warm_systems: Systems, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
 ) -> None:
     topic = new_topic(called=name)
-    spark, catalog = new_session(), catalog_resource.open()
-    systems = Systems(kafka_resource.cluster(), kafka_resource.spark_options(), catalog, spark.live_session)
-    all_that_can_be_done(topic, KafkaTopicTable(topic=name).topic_table(), lambda: systems, view)
+    all_that_can_be_done(topic, KafkaTopicTable(topic=name).topic_table(), lambda: warm_systems, view)
 
 
 def test_dead_letters_that_become_rows_are_taken_out(
-    new_session: NewSession,
-    new_topic: Callable[..., Topic],
-    view: Callable[[TopicTable], View],
-    kafka_resource: KafkaResource,
-    catalog_resource: CatalogResource,
+    warm_systems: Systems, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
 ) -> None:
-    topic, spark, catalog = new_topic(), new_session(), catalog_resource.open()
-    systems = Systems(kafka_resource.cluster(), kafka_resource.spark_options(), catalog, spark.live_session)
-    all_that_can_be_done(topic, topic.spec("id bigint not null"), lambda: systems, view)
+    topic = new_topic()
+    all_that_can_be_done(topic, topic.spec("id bigint not null"), lambda: warm_systems, view)
 
 
 RUN = """

@@ -1,7 +1,7 @@
 """A broker that loses its last writes, and goes on: offsets that the table has read mean other records since."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,14 +68,20 @@ def forgetful(own_broker: EmbeddedBroker, systems: Callable[[], Systems], reques
     return Forgetful(own_broker, topic, fresh)
 
 
-def cut_at_three_and_grown_to_eight(forgetful: Forgetful, spec: TopicTable) -> list[Any]:
-    """Fill the table with five records, of which the broker loses two and gets five others instead."""
+def cut_at_three_and_grown_to_eight(
+    forgetful: Forgetful,
+    spec: TopicTable,
+    lost: Sequence[Any] = ({"id": 3}, {"id": 4}),
+    instead: Sequence[Any] = tuple({"id": number} for number in range(100, 105)),
+) -> list[Any]:
+    """Fill the tables with five records, of which the broker loses two and gets five others instead."""
     forgetful.topic.send_ids(range(3))
     forgetful.remember()
-    forgetful.topic.send_ids([3, 4])
+    for value in lost:
+        forgetful.topic.send(value)
     ingest(spec, forgetful.systems(), "before")
     forgetful.lose()
-    return [forgetful.topic.send({"id": number}) for number in range(100, 105)]
+    return [forgetful.topic.send(value) for value in instead]
 
 
 def test_records_behind_a_cut_are_not_missed_in_silence(forgetful: Forgetful, view: NewView) -> None:
@@ -181,34 +187,24 @@ def test_an_unclean_election_among_three_brokers_is_noticed_by_who_only_reads(tm
         assert cluster.cut_off(Position(before.identity, {0: 5}, before.epochs), [0]) == {}
 
 
-def test_dead_letters_of_records_behind_a_cut_are_added(forgetful: Forgetful, view: Any) -> None:
+OLD_JUNK = (b"old junk 3", b"old junk 4")
+
+
+def test_dead_letters_of_records_behind_a_cut_are_added(forgetful: Forgetful, view: NewView) -> None:
     spec = forgetful.topic.spec(on_data_loss="continue")
-    forgetful.topic.send_ids(range(3))
-    forgetful.remember()
-    forgetful.topic.send(b"old junk 3")
-    forgetful.topic.send(b"old junk 4")
-    ingest(spec, forgetful.systems(), "before")
-    forgetful.lose()
-    for n in range(3, 8):
-        forgetful.topic.send(b"NEW junk %d" % n)
+    cut_at_three_and_grown_to_eight(forgetful, spec, OLD_JUNK, [b"NEW junk %d" % n for n in range(3, 8)])
     ingest(spec, forgetful.systems(), "goes-on")
     values = sorted(bytes(r["value"]) for r in view(spec).dead_letters())
     assert {b"NEW junk 3", b"NEW junk 4"} <= set(values)
-    assert {b"old junk 3", b"old junk 4"} <= set(values)
+    assert set(OLD_JUNK) <= set(values)
 
 
-def test_dead_letters_from_behind_a_cut_stay(forgetful: Forgetful, view: Any) -> None:
+def test_dead_letters_from_behind_a_cut_stay(forgetful: Forgetful, view: NewView) -> None:
     spec = forgetful.topic.spec(on_data_loss="continue")
-    forgetful.topic.send_ids(range(3))
-    forgetful.remember()
-    forgetful.topic.send(b"old junk 3")
-    forgetful.topic.send(b"old junk 4")
-    ingest(spec, forgetful.systems(), "before")
-    forgetful.lose()
-    forgetful.topic.send_ids(range(103, 108))
+    cut_at_three_and_grown_to_eight(forgetful, spec, OLD_JUNK, [{"id": number} for number in range(103, 108)])
     ingest(spec, forgetful.systems(), "goes-on")
     forgetful.topic.send_ids([108])
     ingest(spec, forgetful.systems(), "next")
     values = sorted(bytes(r["value"]) for r in view(spec).dead_letters())
     assert view(spec).ids() == [0, 1, 2, *range(103, 109)]
-    assert values == [b"old junk 3", b"old junk 4"]
+    assert values == list(OLD_JUNK)

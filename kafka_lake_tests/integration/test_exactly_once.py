@@ -41,7 +41,11 @@ class Killed(BaseException):
 
 @pytest.fixture
 def killed_at(monkeypatch: pytest.MonkeyPatch, systems: NewSystems) -> Callable[..., None]:
-    def run(spec: TopicTable, step: str, partitions: set[int] | None = None) -> None:
+    def run(
+        spec: TopicTable, step: str, partitions: set[int] | None = None, doing: Callable[..., Any] = ingest
+    ) -> None:
+        chosen = {"partitions": partitions} if partitions is not None else {}
+
         def die(done: str) -> None:
             if done == step:
                 # A dead process discards and drops nothing.
@@ -50,7 +54,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, systems: NewSystems) -> Callable[
                 raise Killed(step)
 
         with pytest.raises(Killed, match=step):
-            ingest(spec, systems(), f"killed-{step.replace(' ', '-')}", partitions, on_step=die)
+            doing(spec, systems(), f"killed-{step.replace(' ', '-')}", on_step=die, **chosen)
         monkeypatch.undo()
 
     return run

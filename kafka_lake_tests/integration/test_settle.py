@@ -1,16 +1,16 @@
 """Dead letters that are taken out, and come back, while others delete, roll back, die and race."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from kafka_lake.ingest.again import redeliver
 from kafka_lake.ingest.pipeline import ingest
-from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import head_of
 from kafka_lake_tests.conftest import Topic, View
-from kafka_lake_tests.integration.test_exactly_once import Killed, at
+from kafka_lake_tests.integration.test_exactly_once import at, killed_at  # noqa: F401
 
 pytestmark = pytest.mark.integration
 
@@ -83,7 +83,10 @@ def test_letters_deleted_by_others_beside_an_older_file(
 
 
 def test_letters_of_a_dead_run_looked_at_before_a_slower_run_publishes(
-    new_topic: Any, systems: Any, view: Any, monkeypatch: pytest.MonkeyPatch
+    new_topic: Any,
+    systems: Any,
+    view: Any,
+    killed_at: Any,  # noqa: F811
 ) -> None:
     """A run by the mended schema is staged; one by the old schema dies between its two publications; a third settles
     its letters and dies; then the first publishes.
@@ -98,20 +101,10 @@ def test_letters_of_a_dead_run_looked_at_before_a_slower_run_publishes(
     topic.send_ids([3])
     topic.send({"other": 4})
 
-    def dies(step: str, run_id: str) -> None:
-        def die(done: str) -> None:
-            if done == step:
-                raise Killed(step)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(StagingBranch, "discard", lambda self: None)
-            patch.setattr(StagingBranch, "drop", lambda self: None)
-            with pytest.raises(Killed):
-                ingest(strict, systems(), run_id, on_step=die)
-
     def meanwhile() -> None:
-        dies("dead letters published", "dies-between")
-        dies("planned", "settles-and-dies")
+        killed_at(strict, "dead letters published")
+        # Settles, and dies after that.
+        killed_at(strict, "planned")
 
     ingest(lenient, systems(), "slow", on_step=at("audited", meanwhile))
     topic.send_ids([5])
@@ -120,7 +113,11 @@ def test_letters_of_a_dead_run_looked_at_before_a_slower_run_publishes(
 
 
 def test_a_redelivery_that_a_rollback_lets_through(
-    new_topic: Any, systems: Any, view: Any, spark_resource: Any, monkeypatch: Any
+    new_topic: Any,
+    systems: Any,
+    view: Any,
+    spark_resource: Any,
+    killed_at: Any,  # noqa: F811
 ) -> None:
     """One is staged; another is published and settled; main is rolled back to where both began; the first goes on."""
     topic = new_topic()
@@ -137,15 +134,7 @@ def test_a_redelivery_that_a_rollback_lets_through(
     head = head_of(view(strict).table)
 
     def meanwhile() -> None:
-        def die(done: str) -> None:
-            if done == "settled letters published":
-                raise Killed(done)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(StagingBranch, "discard", lambda self: None)
-            patch.setattr(StagingBranch, "drop", lambda self: None)
-            with pytest.raises(Killed):
-                redeliver(lenient, systems(), "other", "offset = 3", on_step=die)
+        killed_at(lenient, "settled letters published", doing=partial(redeliver, where="offset = 3"))
         back = view(strict).call("rollback_to_snapshot", snapshot_id=f"{head}")
         spark_resource.spark_session.sql(back).collect()
 

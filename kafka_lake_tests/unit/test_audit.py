@@ -11,7 +11,6 @@ from kafka_lake.ingest.stage import Staged, StagedTable
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.lake.branches import StagingBranch, branch_name
-from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION, TableState, head_of
 from kafka_lake.lake.schema import Change
 
@@ -116,14 +115,10 @@ def test_schema_evolution():
 
 
 @pytest.fixture
-def catalog(tmp_path):
-    made = LakeCatalog(
-        "lake",
-        {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"},
-    )
-    made.ensure_namespace("pizza")
-    made.pyiceberg.create_table(SPEC.identifier, ROWS.schema).append(ROWS)
-    return made
+def catalog(catalog):
+    catalog.ensure_namespace("pizza")
+    catalog.pyiceberg.create_table(SPEC.identifier, ROWS.schema).append(ROWS)
+    return catalog
 
 
 @pytest.mark.parametrize("wrong", ["", "another head", "another append", "another tip"])

@@ -3,7 +3,6 @@
 import json
 import resource
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -171,9 +170,7 @@ ROWS = pa.schema(
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> LakeCatalog:
-    warehouse = {"uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": f"file://{tmp_path / 'warehouse'}"}
-    catalog = LakeCatalog("lake", {"type": "sql", **warehouse})
+def catalog(catalog: LakeCatalog) -> LakeCatalog:
     catalog.ensure_namespace("shop")
     return catalog
 

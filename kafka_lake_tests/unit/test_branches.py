@@ -9,7 +9,6 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 
 from kafka_lake.errors import PublishRefusedError
 from kafka_lake.lake.branches import StagingBranch, branch_name
-from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import head_of
 
 NAME = ("lake", "pizzas")
@@ -17,14 +16,10 @@ ROWS = pa.table({"id": [1]})
 
 
 @pytest.fixture
-def catalog(tmp_path):
-    made = LakeCatalog(
-        "lake",
-        {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"},
-    )
-    made.ensure_namespace("lake")
-    made.pyiceberg.create_table(NAME, ROWS.schema).append(ROWS)
-    return made
+def catalog(catalog):
+    catalog.ensure_namespace("lake")
+    catalog.pyiceberg.create_table(NAME, ROWS.schema).append(ROWS)
+    return catalog
 
 
 def begun(catalog):

@@ -10,7 +10,6 @@ from pyiceberg.manifest import ManifestFile
 from kafka_lake.ingest.clean import clean
 from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.tables import drop_if_unused, ensure_table, schema_of
 
 SPEC = TopicTable("pizzas", "pizza", "orders")
@@ -18,13 +17,9 @@ ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 
 
 @pytest.fixture
-def catalog(tmp_path):
-    made = LakeCatalog(
-        "lake",
-        {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"},
-    )
-    made.ensure_namespace("pizza")
-    return made
+def catalog(catalog):
+    catalog.ensure_namespace("pizza")
+    return catalog
 
 
 def no_spark():

@@ -12,20 +12,15 @@ from pyiceberg.types import StringType
 
 from kafka_lake.errors import CatalogError
 from kafka_lake.ingest.retry import is_transient
-from kafka_lake.lake.catalog import LakeCatalog
 
 NAME = ("lake", "pizzas")
 ROWS = pa.table({"id": [1]})
 
 
 @pytest.fixture
-def catalog(tmp_path):
-    made = LakeCatalog(
-        "lake",
-        {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"},
-    )
-    made.ensure_namespace("lake")
-    return made
+def catalog(catalog):
+    catalog.ensure_namespace("lake")
+    return catalog
 
 
 def written(table):

@@ -19,7 +19,6 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.kafka.registry_resource import RegistryResource
 from kafka_lake.kafka.resource import KafkaResource
-from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION
 from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.process import free_port
@@ -31,14 +30,6 @@ ME = TopicIdentity("c", "t", "pizzas")
 TWELVE = dict.fromkeys(range(12), 5)
 KEYS = [str(p) for p in range(12)]
 PACE = Pace(5.0)
-
-
-@pytest.fixture
-def catalog(tmp_path):
-    return LakeCatalog(
-        "lake",
-        {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"},
-    )
 
 
 @pytest.fixture

@@ -28,7 +28,6 @@ from pyiceberg.types import (
 )
 
 from kafka_lake.errors import ConfigurationError, TableError
-from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.evolution import Incoming, Policy, evolve
 from kafka_lake.lake.schema import Change, changes, needed_changes, type_name
 from kafka_lake.lake.tables import (
@@ -55,14 +54,6 @@ SCHEMA = schema_of(
         ]
     )
 )
-
-
-@pytest.fixture
-def catalog(tmp_path):
-    return LakeCatalog(
-        "lake",
-        {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"},
-    )
 
 
 @pytest.mark.parametrize(
