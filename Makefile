@@ -56,8 +56,8 @@ test: $(STAMP) ## All tests; two at a time where each has its own broker and Spa
 
 .PHONY: chaos
 chaos: MINUTES ?= 10
-chaos: $(STAMP) ## Faults at random on real systems, then a count of every record (MINUTES=10 SEED= BROKERS=1)
-	@$(BIN)/python -m kafka_lake_tests.chaos --minutes $(MINUTES) $(addprefix --seed ,$(SEED)) $(addprefix --brokers ,$(BROKERS))
+chaos: $(STAMP) ## Faults at random on real systems, then a count of every record (MINUTES=10 SEED= BROKERS=1 FAULTS=)
+	@$(BIN)/python -m kafka_lake_tests.chaos --minutes $(MINUTES) $(addprefix --seed ,$(SEED)) $(addprefix --brokers ,$(BROKERS)) $(if $(FAULTS),--faults "$(FAULTS)")
 
 .PHONY: fuzz
 fuzz: N ?= 100000

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
+from kafka_lake.components.keys import TOPIC_TAG
 from kafka_lake.processes import is_gone, name_of
 
 ALIVE_TAG = "kafka_lake/alive"
@@ -71,7 +72,8 @@ def end_dead(
 ) -> list[dg.DagsterRun]:
     """Report runs as failed that have begun and are dead, and return the others.
 
-    Dead is whose process on this host is gone; and of another host's, who has been silent for a quarter of an hour.
+    Dead is whose process on this host is gone; of another host's, who has been silent for a quarter of an hour; and of
+    those that the sensor asked for, who has begun as long ago and never said a word.
 
     Args:
         instance: Dagster's.
@@ -81,17 +83,23 @@ def end_dead(
     living = []
     for run in runs:
         # It may have ended since it was looked up.
-        if (reason := _death(run, clock())) and (now := instance.get_run_by_id(run.run_id)) and _death(now, clock()):
+        now = instance.get_run_by_id(run.run_id) if _death(instance, run, clock()) else None
+        if now and (reason := _death(instance, now, clock())):
             instance.report_run_failed(now, f"The run is dead: {reason}. What it has committed stays.")
         else:
             living.append(run)
     return living
 
 
-def _death(run: dg.DagsterRun, now: float) -> str:
-    said = run.tags.get(ALIVE_TAG, _DONE)
+def _death(instance: dg.DagsterInstance, run: dg.DagsterRun, now: float) -> str:
+    said = run.tags.get(ALIVE_TAG)
     if run.status not in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING) or said == _DONE:
         return ""
+    if said is None:
+        # Of others' runs, nobody knows how long they are at work on something else before a topic's turn comes.
+        record = instance.get_run_record_by_id(run.run_id) if TOPIC_TAG in run.tags else None
+        mute = now - record.start_time if record and record.start_time else 0.0
+        return f"it began {mute:.0f} s ago and has never said that it lives" if mute > _SILENT_SECONDS else ""
     name, _, moment = said.rpartition(" ")
     gone = is_gone(name)
     if gone is not None:

@@ -7,6 +7,9 @@ import dagster as dg
 
 from kafka_lake.ingest.topic_table import TopicTable
 
+TOPIC_TAG = "kafka_lake/topic"
+"""Tag of a run that the sensor asked for: the topic."""
+
 
 def topic_key(spec: TopicTable) -> dg.AssetKey:
     """Return the asset key of the topic."""

@@ -14,7 +14,7 @@ import dagster as dg
 from kafka_lake.components.alive import end_dead
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, TABLE_TAG, topics_of
 from kafka_lake.components.failures import as_failed_tick
-from kafka_lake.components.keys import op_name, table_key
+from kafka_lake.components.keys import TOPIC_TAG, op_name, table_key
 from kafka_lake.components.metadata import topic_observation
 from kafka_lake.components.partitions import missing_keys, partitions_of
 from kafka_lake.errors import CatalogError, KafkaLakeError
@@ -28,7 +28,6 @@ from kafka_lake.lake.positions import read_state
 from kafka_lake.lake.resource import CatalogResource
 
 SENSOR = "kafka_offsets"
-TOPIC_TAG = "kafka_lake/topic"
 WORK_TAG = "kafka_lake/work"
 
 _RANGE_START = "dagster/asset_partition_range_start"

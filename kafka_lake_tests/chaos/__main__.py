@@ -4,6 +4,7 @@
 """
 
 import argparse
+import json
 import random
 import shutil
 import statistics
@@ -12,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -51,7 +53,15 @@ def run_chaos(
     """
     chance = random.Random(seed)
     tally = Tally()
-    with World(folder, brokers, seed, sabotage, say) as world:
+    again = f"make chaos SEED={seed} BROKERS={brokers}" + (f" FAULTS='{','.join(only)}'" if only else "")
+    (folder / "README").write_text(f"Seed {seed}. To repeat it: {again}\n")
+
+    def told(line: str) -> None:
+        with (folder / "faults.log").open("a") as file:
+            file.write(line + "\n")
+        say(line)
+
+    with World(folder, brokers, seed, sabotage, told) as world:
         declared = world.traffic.new_topic("orders", declared=True, partitions=3)
         inferred = world.traffic.new_topic("clicks", declared=False, partitions=2)
         topics = [declared, inferred]
@@ -79,17 +89,28 @@ def run_chaos(
                 hung.append(f"during {name}: {error}")
             tally.injected[name] = tally.injected.get(name, 0) + 1
             watch.look(world.traffic.topics)
-            say(f"{done + 1:4} {name} ({time.monotonic() - began:.1f} s)")
+            told(f"{done + 1:4} {name} ({time.monotonic() - began:.1f} s)")
             done += 1
-        say("faults off; catching up")
+        told("faults off; catching up")
         world.traffic.stop()
         await_stable(world.brokers.bootstrap_servers, list(world.traffic.topics.values()))
         failures = _catch_up(world, chaos)
         watch.look(world.traffic.topics)
+        _write_ledger(world, folder / "ledger.jsonl")
         verdict = verify(world)
-        verdict.problems = hung + failures + watch.problems + verdict.problems
+        verdict.problems = hung + failures + chaos.problems + watch.problems + verdict.problems
+        (folder / "verdict").write_text("\n".join([*verdict.problems, *verdict.notes, ""]))
         _count(world, verdict)
         return verdict, tally
+
+
+def _write_ledger(world: World, file: Path) -> None:
+    """Write down what was sent, so that it is there whatever comes of looking for it."""
+    with file.open("w") as lines:
+        for topic in world.traffic.topics.values():
+            for sent in topic.ledger.values():
+                told = {"topic": topic.name, **asdict(sent), "fate": sent.fate.value}
+                lines.write(json.dumps(told | {"value": sent.value.hex() if sent.value is not None else None}) + "\n")
 
 
 def _first_tables(world: World, chaos: Chaos) -> None:

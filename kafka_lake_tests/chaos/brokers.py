@@ -1,6 +1,7 @@
 """Real brokers, one or three, that clients reach through proxies only."""
 
 import base64
+import shutil
 import subprocess
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -138,6 +139,25 @@ class Brokers:
     def kill(self, node: int) -> None:
         """End a node as a power cut would."""
         self._nodes[node - 1].kill()
+
+    def remember(self, topic: str) -> None:
+        """Take what the nodes have of a topic's first partition by now for what has reached their disks."""
+        for log in self._logs(topic):
+            shutil.copytree(log, log.parents[1] / f"kept-{log.name}")
+
+    def lose(self, topic: str) -> None:
+        """Cut the power of all nodes: what that partition got since `remember` is lost; start them again."""
+        for node in self._nodes:
+            node.kill()
+        for log in self._logs(topic):
+            shutil.rmtree(log)
+            (log.parents[1] / f"kept-{log.name}").rename(log)
+        for number in range(1, self.count):
+            self.begin(number)
+        self.revive(self.count)
+
+    def _logs(self, topic: str) -> list[Path]:
+        return sorted(self.folder.glob(f"node-*/logs/{topic}-0"))
 
     def begin(self, node: int) -> None:
         """Start a node again without waiting for it: alone with others that are gone it needn't answer."""

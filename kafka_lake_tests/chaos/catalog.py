@@ -109,6 +109,11 @@ class RestCatalogServer:
         if self._process is not None:
             self._process.stop(5)
 
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        assert self._process is not None
+        self._process.kill()
+
     def __enter__(self) -> Self:
         return self.start()
 

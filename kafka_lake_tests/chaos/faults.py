@@ -1,15 +1,22 @@
 """The faults: each prepares records, lets runs loose, strikes, and leaves everything running again."""
 
 import random
+import shutil
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+import psutil
+
 from kafka_lake.lake.positions import ancestors, head_of
 from kafka_lake_tests.chaos.proxies import FAIL, LOSE, SLOW, Fault
-from kafka_lake_tests.chaos.traffic import MOST_PARTITIONS, Topic
+from kafka_lake_tests.chaos.runner import FAILED
+from kafka_lake_tests.chaos.traffic import MOST_PARTITIONS, Topic, consumed
+from kafka_lake_tests.chaos.verify import Place, places
 from kafka_lake_tests.chaos.world import Run, World, wait_for
 
 LABELS = (
@@ -52,6 +59,9 @@ class Chaos:
         topics: Whose runs are struck.
         chance: Makes every choice.
         tally: Is written to.
+
+    Attributes:
+        problems: What a fault itself has found to be wrong, one line each.
     """
 
     def __init__(self, world: World, topics: list[Topic], chance: random.Random, tally: Tally) -> None:
@@ -59,6 +69,7 @@ class Chaos:
         self.topics = topics
         self.chance = chance
         self.tally = tally
+        self.problems: list[str] = []
         self._after_kill = False
 
     def faults(self) -> dict[str, Callable[[], None]]:
@@ -81,6 +92,11 @@ class Chaos:
             "maintenance": self.maintenance,
             "rollback": self.roll_back,
             "kill engine": self.kill_engine,
+            "kill engine's Python": self.kill_python,
+            "kill catalog": self.kill_catalog,
+            "host replaced": self.replace_host,
+            "log regrown": self.regrow,
+            "catalog fails in reporting": self.reporting_fails,
             "network cut": lambda: self.network("cut"),
             "network stalled": lambda: self.network("stall"),
             "partitions and fields added": self.grow,
@@ -248,6 +264,78 @@ class Chaos:
         self.world.connect.kill()
         self.world.connect.start()
         self._finish(run)
+
+    def kill_python(self) -> None:
+        """SIGKILL all Python processes of the Spark Connect server while a run is on."""
+        run = self._start(self._topic())
+        self._until_writing(run)
+        assert self.world.connect.pid is not None
+        for process in psutil.Process(self.world.connect.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._finish(run)
+
+    def kill_catalog(self) -> None:
+        """SIGKILL the catalog's server while a run is on, and start it again."""
+        run = self._start(self._topic())
+        self._until_writing(run)
+        self.world.server.kill()
+        self.world.server.start()
+        self._finish(run)
+
+    def replace_host(self) -> None:
+        """SIGKILL a run and take its host's folder away; the next run has nothing but the systems."""
+        topic = self._topic()
+        home = f"host-{len(self.world.runs)}"
+        run = self._start(topic, home)
+        self._until_writing(run)
+        run.send(signal.SIGKILL)
+        self._finish(run)
+        shutil.rmtree(self.world.folder / home, ignore_errors=True)
+        self._finish(self._start(topic, f"{home}-instead"))
+
+    def regrow(self) -> None:
+        """Let the brokers lose the end of a log that a table has, and let it grow beyond the table's position."""
+        name = f"regrown-{len(self.world.runs)}"
+        topic = self.world.traffic.new_topic(name, declared=self.chance.random() < 0.5, partitions=1)
+        # What was lost is in the table, and nowhere else: the others' verdict can't be had of it.
+        del self.world.traffic.topics[name]
+        self.world.traffic.burst(topic)
+        self.world.brokers.remember(name)
+        cut = len(topic.ledger)
+        self.world.traffic.burst(topic)
+        if code := self._finish(self._start(topic)):
+            self.problems.append(f"topic {name}: its first run failed with {code}")
+            return
+        before = places(self.world.catalog(), topic)
+        self.world.brokers.lose(name)
+        self.world.traffic.burst(topic, 60)
+        run = self._start(topic)
+        code, found = self._finish(run), places(self.world.catalog(), topic)
+        truth = consumed(self.world.brokers.bootstrap_servers, topic)
+        later: Counter[Place] = Counter(p for p, (_, value) in truth.items() if value is not None and p[1] >= cut)
+        goes_on = topic.spec.on_data_loss == "continue"
+        expected = before + later if goes_on else before
+        told = [event["error"] for event in run.events("failed")]
+        if (code, told) != ((0, []) if goes_on else (FAILED, ["DataLossError"])):
+            self.problems.append(f"topic {name}: its log was cut off, and the run ended with {code}, {told}")
+        if found != expected:
+            self.problems.append(
+                f"topic {name}: its log was cut off; too many {found - expected}, missing {expected - found}"
+            )
+
+    def reporting_fails(self) -> None:
+        """Let the catalog refuse requests once a run's rows are visible: the run must not fail by that."""
+        run = self._start(self._topic(), stop_at="primary published")
+        wait_for(lambda: run.halted() or not run.alive(), _STARTUP, f"run {run.run_id} to publish")
+        self.world.proxy.arm(Fault(FAIL, "request", self.chance.randint(1, 3), self.chance.choice([0, 500, 503])))
+        try:
+            self.world.resume(run)
+            if code := self._finish(run):
+                said = [event["message"] for event in run.events("failed")]
+                self.problems.append(f"run {run.run_id} has published, and ended with {code}: {said}")
+        finally:
+            self.world.proxy.disarm()
 
     def network(self, how: str) -> None:
         """Cut or stall all connections to the brokers for some seconds while a run is on."""

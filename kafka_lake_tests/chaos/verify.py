@@ -84,11 +84,8 @@ def _verify_topic(world: World, topic: Topic, verdict: Verdict) -> None:
     if table is None:
         say("there is no table")
         return
-    rows = table.scan().to_arrow().to_pylist()
-    dead_table = catalog.table(topic.spec.dead_letter_table)
-    letters = dead_table.scan().to_arrow().to_pylist() if dead_table else []
-    in_table = Counter((r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in rows)
-    in_letters = Counter((r["partition"], r["offset"]) for r in letters)
+    rows, letters = _rows(table), _rows(catalog.table(topic.spec.dead_letter_table))
+    in_table, in_letters = _row_places(rows), _letter_places(letters)
     expected = Counter(place for place, (_, value) in truth.items() if value is not None)
     held = in_table + in_letters
     say.places("records are missing", expected - held)
@@ -112,6 +109,25 @@ def _verify_topic(world: World, topic: Topic, verdict: Verdict) -> None:
     verdict.figures["records aborted"] += sum(s.fate is Fate.ABORTED for s in topic.ledger.values())
     verdict.figures["records in doubt"] += sum(s.fate is Fate.UNKNOWN for s in topic.ledger.values())
     verdict.figures["snapshots at the end"] += len(table.metadata.snapshots)
+
+
+def places(catalog: LakeCatalog, topic: Topic) -> Counter[Place]:
+    """Return how often each record of a topic is there, as a row or as a dead letter."""
+    rows, letters = (_rows(catalog.table(each)) for each in (topic.spec.identifier, topic.spec.dead_letter_table))
+    return _row_places(rows) + _letter_places(letters)
+
+
+def _rows(table: Table | None) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = table.scan().to_arrow().to_pylist() if table else []
+    return found
+
+
+def _row_places(rows: list[dict[str, Any]]) -> Counter[Place]:
+    return Counter((row["_kafka"]["partition"], row["_kafka"]["offset"]) for row in rows)
+
+
+def _letter_places(letters: list[dict[str, Any]]) -> Counter[Place]:
+    return Counter((letter["partition"], letter["offset"]) for letter in letters)
 
 
 class _Problems:

@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 
 from kafka_lake.components.alive import ALIVE_TAG, alive, end_dead
+from kafka_lake.components.keys import TOPIC_TAG
 from kafka_lake.processes import is_gone, name_of, number_of
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -150,3 +151,16 @@ def test_runs_that_have_not_begun_and_those_of_others_are_left_alone(instance):
     runs = [begun(instance, said("elsewhere:boot:1:17:123", 10_000), waits), begun(instance, None)]
     assert end_dead(instance, runs, NOW.timestamp) == runs
     assert [status(instance, each) for each in runs] == [waits, dg.DagsterRunStatus.STARTED]
+
+
+def test_a_run_of_the_sensors_that_died_before_its_step_began_is_ended(instance):
+    """It has begun, as Dagster knows, and never said that it lives: what it was launched for takes no such time."""
+    asked, others = (instance.create_run_for_job(job, tags=tags) for tags in ({TOPIC_TAG: "pizzas"}, {}))
+    for run in (asked, others):
+        instance.report_dagster_event(dg.DagsterEvent("PIPELINE_START", job.name), run.run_id)
+    runs = [instance.get_run_by_id(each.run_id) for each in (asked, others)]
+    began = instance.get_run_record_by_id(asked.run_id).start_time
+    assert end_dead(instance, runs, lambda: began + 600) == runs
+    assert end_dead(instance, runs, lambda: began + 1200) == runs[1:]
+    assert status(instance, asked) is dg.DagsterRunStatus.FAILURE
+    assert status(instance, others) is dg.DagsterRunStatus.STARTED

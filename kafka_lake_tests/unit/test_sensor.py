@@ -12,7 +12,8 @@ from kafka_lake.components import sensor
 from kafka_lake.components.alive import ALIVE_TAG
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, build_topic_assets
 from kafka_lake.components.failures import SensorFailedError
-from kafka_lake.components.sensor import TOPIC_TAG, WORK_TAG, Pace, build_sensor, evaluate, look_out
+from kafka_lake.components.keys import TOPIC_TAG
+from kafka_lake.components.sensor import WORK_TAG, Pace, build_sensor, evaluate, look_out
 from kafka_lake.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
