@@ -5,12 +5,28 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from kafka_lake.ingest.audit import PartitionRows, audit, offset_continuity, row_count, schema_evolution
+from kafka_lake.executors.arrow_worker import Span
+from kafka_lake.ingest.audit import (
+    ColumnNote,
+    Finding,
+    PartitionRows,
+    audit,
+    data_loss,
+    dead_letters,
+    noted,
+    offset_continuity,
+    partitions_of,
+    row_count,
+    schema_evolution,
+    schema_refused,
+)
 from kafka_lake.ingest.plan import Plan
-from kafka_lake.ingest.stage import Staged, StagedTable
+from kafka_lake.ingest.stage import LetterClass, Staged, StagedTable, Vanished
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity
+from kafka_lake.ingest.wanted import SchemaRefusedError
+from kafka_lake.kafka.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.lake.branches import StagingBranch, branch_name
+from kafka_lake.lake.evolution import Conflict
 from kafka_lake.lake.positions import POSITION, TableState, head_of
 from kafka_lake.lake.schema import Change
 
@@ -141,3 +157,185 @@ def test_what_is_staged_must_follow_the_head_and_hold_what_was_appended(wrong, c
     [chain] = [f for f in findings if f.check == "offset_continuity"]
     said = [problem for problem in chain.problems if "does not follow" in problem]
     assert said == ([f"the staged snapshot {primary.snapshot} does not follow {branch.head}"] if wrong else [])
+
+
+@pytest.mark.parametrize(
+    ("spans", "held"),
+    [
+        ([], []),
+        ([Span(0, 4, 5, 8)], [PartitionRows(0, 4, 5, 8, 4)]),
+        ([Span(0, 1, 5, 5), Span(0, 3, 6, 9)], [PartitionRows(0, 4, 5, 9, 4)]),
+        # As tasks end in any order.
+        (
+            [Span(1, 2, 0, 3), Span(0, 3, 6, 9), Span(0, 1, 5, 5)],
+            [PartitionRows(0, 4, 5, 9, 4), PartitionRows(1, 2, 0, 3, 2)],
+        ),
+        # A record that two tasks wrote.
+        ([Span(0, 4, 5, 8), Span(0, 3, 8, 10)], [PartitionRows(0, 7, 5, 10, 6)]),
+        ([Span(0, 4, 5, 8), Span(0, 2, 6, 7)], [PartitionRows(0, 6, 5, 8, 4)]),
+        ([Span(0, 4, 5, 8), Span(0, 4, 5, 8), Span(0, 1, 9, 9)], [PartitionRows(0, 9, 5, 9, 5)]),
+    ],
+)
+def test_what_tasks_wrote_makes_up_what_a_partition_has(spans, held):
+    assert partitions_of(spans) == held
+
+
+def staged_with(*classes, failed=0, records=10, known=0, **more):
+    primary = StagedTable(None, 2, 2, PLANNED, rows=records - failed, files=1, size=1, spans=())  # type: ignore[arg-type]
+    return Staged(primary, None, records, 0, failed, known, classes, **more)
+
+
+BAD = LetterClass("bad_json", 2, 1, 7, "no value", "{")
+FIRST = "(2 bad_json, the first in partition 1 at offset 7: no value)"
+WRONG = LetterClass("wrong_type", 1, 0, 5, "", "x")
+
+
+def test_dead_letters_are_told_by_class():
+    finding = dead_letters(SPEC, staged_with(BAD, WRONG, failed=3))
+    assert finding.passed
+    assert finding.facts == {
+        "dead_letters": 3,
+        "policy": "table",
+        "bad_json": 2,
+        "sample_bad_json": "partition 1 offset 7: no value Value: {",
+        "wrong_type": 1,
+        "sample_wrong_type": "partition 0 offset 5 Value: x",
+    }
+    silent = TopicTable("pizzas", "pizza", "orders", samples=False)
+    assert dead_letters(silent, staged_with(WRONG, failed=1)).facts["sample_wrong_type"] == "partition 0 offset 5"
+
+
+@pytest.mark.parametrize(
+    ("settings", "failed", "earlier", "problem"),
+    [
+        (
+            {"dead_letters": "fail"},
+            3,
+            (0, 0),
+            f"dead_letters is fail, and 3 records of 10 fit no row {FIRST}",
+        ),
+        ({"dead_letters": "fail"}, 0, (3, 10), ""),
+        ({"max_dead_letters": 3}, 3, (0, 0), ""),
+        (
+            {"max_dead_letters": 3},
+            3,
+            (1, 10),
+            f"4 dead letters of 20 records, the limit is 3 {FIRST}",
+        ),
+        ({"max_dead_letters": 3}, 0, (4, 10), ""),
+        ({"max_dead_letters": "20%"}, 3, (1, 10), ""),
+        (
+            {"max_dead_letters": "20%"},
+            3,
+            (1, 9),
+            f"4 dead letters of 19 records, the limit is 20% {FIRST}",
+        ),
+    ],
+)
+def test_a_limit_of_dead_letters_is_for_the_whole_run(settings, failed, earlier, problem):
+    spec = TopicTable("pizzas", "pizza", "orders", **settings)
+    assert dead_letters(spec, staged_with(BAD, failed=failed), earlier).problems == ((problem,) if problem else ())
+
+
+def test_losses_are_told_and_refuse_nothing():
+    assert data_loss(()) == Finding("data_loss", (), {})
+    finding = data_loss([Loss(3, 5, 9, "retention")])
+    assert finding.problems == ("partition 3 lost offsets 5 to 8 to retention",)
+    assert finding.facts == {"partition_3": finding.problems[0]}
+    assert not finding.refuses
+    assert Finding("row_count", ("wrong",), {}).refuses
+
+
+ADDED = Change("a", "added", "", "string")
+
+
+def test_what_happened_to_columns_is_told_in_lines():
+    taken = Conflict("n", "long", "string", "version 2", "new_column", "n_string")
+    apart = Conflict("m", "long", "string", "a record", "dead_letter")
+    many = [Change(f"c{number}", "added", "", "string") for number in range(101)]
+    assert noted(SPEC, [ADDED], [], [taken, apart], {"x.y": "is a list of nothing"}) == (
+        ColumnNote("a", "added", "", "string"),
+        ColumnNote("n", "not changed", "long", "string", "version 2: such values go to n_string"),
+        ColumnNote("m", "not changed", "long", "string", "a record: records with such values are dead letters"),
+        ColumnNote("x.y", "not kept", "", "", "is a list of nothing"),
+    )
+    left = noted(SPEC, [], many, [], {})
+    assert left[0] == ColumnNote("c0", "not added", "", "string", "evolution is evolve")
+    assert left[99].column == "c99"
+    assert left[100:] == (ColumnNote("…", "1 more not added", "", "", "evolution is evolve"),)
+    assert len(noted(SPEC, [], many[:100], [], {})) == 100
+
+
+def test_a_schema_that_a_policy_refuses_is_told():
+    error = SchemaRefusedError(SPEC, ["column a is new"], "Allow it.", [ADDED])
+    assert schema_refused(error) == Finding(
+        "schema_evolution", ("column a is new",), {}, (ColumnNote("a", "added", "", "string"),)
+    )
+
+
+def test_records_of_wrong_types_can_be_refused():
+    strict = TopicTable("pizzas", "pizza", "orders", on_incompatible="fail")
+    staged = staged_with(BAD, WRONG, failed=3, schemas={"schema 7": 10}, ignored=(ADDED,))
+    finding = schema_evolution([ADDED], strict, staged)
+    assert finding.problems == (
+        "on_incompatible is fail, and 1 records fit no column, the first in partition 0 at offset 5",
+    )
+    assert finding.facts == {"a": "added: none → string", "records of schema 7": 10}
+    assert [note.what for note in finding.changes] == ["added", "not added"]
+    assert schema_evolution([ADDED], SPEC, staged).passed
+    assert schema_evolution([ADDED]).changes == (ColumnNote("a", "added", "", "string"),)
+
+
+def test_the_position_stays_where_rows_are_replaced_or_delivered():
+    for kind in ("replace", "redeliver"):
+        moved = Plan(PLAN.ranges, PLAN.after, 0, kind)
+        (problem,) = continuity(plan=moved).problems
+        assert problem == f"a {kind} must not move the position, which was {BEFORE.to_json()}"
+        assert continuity(plan=moved, before=PLAN.after).passed
+    anywhere = [PartitionRows(7, 1, 99, 99, 1)]
+    assert continuity(plan=Plan((), PLAN.after, 0, "redeliver"), before=PLAN.after, held=anywhere).passed
+    lossy = Plan(PLAN.ranges, PLAN.after, 0, losses=(Loss(0, 4, 5, "retention"),))
+    assert continuity(plan=lossy, before=Position(ME, {0: 4, 1: 2})).passed
+
+
+def test_what_was_read_and_not_seen_is_told():
+    facts = row_count(SPEC, PLAN, Counted(4, Rows(2), failed=1, tombstones=1, known_failed=1)).facts
+    assert facts == {"records_read": 4, "rows_added": 2, "dead_letters": 1, "tombstones": 1, "invisible_offsets": 2}
+    assert row_count(SPEC, PLAN, Counted(9, Rows(9))).facts["invisible_offsets"] == 0
+    adopted = TableState(table=None, head=1, position=None, adopted=5)  # type: ignore[arg-type]
+    assert row_count(SPEC, PLAN, Counted(1, Rows(1, adopted))).facts["rows_of_others_before"] == 5
+
+
+def test_letters_that_come_back_or_are_asked_to_fail_need_not_be_in_the_dead_letter_table():
+    failed = Counted(2, Rows(1), failed=1)
+    assert not row_count(SPEC, PLAN, failed).passed
+    assert row_count(SPEC, Plan((), PLAN.after, 0, "redeliver"), failed).passed
+    assert row_count(TopicTable("pizzas", "pizza", "orders", dead_letters="fail"), PLAN, failed).passed
+
+
+def test_an_audit_has_all_findings_and_the_rows_of_each_partition(catalog):
+    table = catalog.pyiceberg.load_table(SPEC.identifier)
+    head = head_of(table)
+    branch = StagingBranch(None, catalog, SPEC.identifier, branch_name("run", head), head)
+    branch.create()
+    branch.append([], {POSITION: CARRIED})
+    tip = branch.staged_snapshot()
+    spans = (Span(0, 2, 5, 6), Span(0, 2, 7, 8), Span(1, 1, 3, 3))
+    primary = StagedTable(branch, tip, tip, TableState(table, head, BEFORE), rows=5, files=0, size=0, spans=spans)
+    gone = (Vanished(1, 2, 2),)
+    findings, rows = audit(SPEC, None, PLAN, Staged(primary, None, 5, 0, 0, 0), (0, 0))
+    assert [f.check for f in findings] == [
+        "row_count",
+        "offset_continuity",
+        "schema_evolution",
+        "dead_letters",
+        "data_loss",
+    ]
+    assert [f.problems for f in findings] == [()] * 5
+    assert rows == {0: 4, 1: 1}
+    findings, _ = audit(SPEC, None, PLAN, Staged(primary, None, 5, 0, 0, 0, vanished=gone), (0, 0))
+    assert findings[1].problems == (
+        "partition 1 has 2 rows that Kafka no longer has, the first at offset 2; keep them with --keep-missing",
+    )
+    bare = TopicTable("pizzas", "pizza", "orders", metadata_column=None)
+    assert audit(bare, None, PLAN, Staged(primary, None, 5, 0, 0, 0), (0, 0))[1] == {}
