@@ -25,14 +25,14 @@ from benchmarks.data import SMALL, values
 from benchmarks.meter import adopt_orphans, cpu_seconds
 from benchmarks.ours import NAMESPACE
 from benchmarks.results import document
-from kafka_lake.demo.ports import Ports, check_free
-from kafka_lake.demo.stack import Stack
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.home import home
+from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo.topics import ensure_topic
-from kafka_lake.errors import KafkaLakeError
-from kafka_lake.home import home
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state
-from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.local_stack.ports import Ports, check_free
+from kafka_lake.local_stack.stack import Stack
 from kafka_lake.spark import daemon
 
 LOOK_SECONDS = 0.05
@@ -78,7 +78,7 @@ CASES = {
 
 _FORKING = """
 run_launcher:
-  module: kafka_lake.launcher
+  module: kafka_lake.dagster_runtime.launcher
   class: ForkingRunLauncher
 """
 

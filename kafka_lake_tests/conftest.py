@@ -19,17 +19,17 @@ from pyiceberg.table import Table
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from kafka_lake.demo.broker import EmbeddedBroker
-from kafka_lake.demo.registry import EmbeddedRegistry
-from kafka_lake.ingest.systems import Systems
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Position
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.resource import SparkResource
+from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.registry import EmbeddedRegistry
 
 NAMESPACE = "it"
 
@@ -313,20 +313,20 @@ def view(catalog_resource: CatalogResource) -> Callable[[TopicTable], View]:
 @pytest.fixture
 def command_line(monkeypatch: pytest.MonkeyPatch, systems: Callable[..., Systems]) -> Callable[..., Result]:
     """Return kafka-lake's command line over the settings of some topics, with the test session's systems."""
-    import kafka_lake.cli
-    import kafka_lake.cli_topics
+    import kafka_lake.cli.main
+    import kafka_lake.cli.project
 
     @contextmanager
     def at_hand(*_: object, **__: object) -> Iterator[Systems]:
         yield systems()
 
-    monkeypatch.setattr(kafka_lake.cli_topics, "systems_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.cli.project, "systems_at_hand", at_hand)
     # A console looks at the terminal once, when the module is imported.
-    monkeypatch.setattr(kafka_lake.cli, "_out", Console(width=100))
+    monkeypatch.setattr(kafka_lake.cli.main, "_out", Console(width=100))
 
     def run(specs: Sequence[TopicTable], *arguments: str, answer: str | None = None) -> Result:
-        monkeypatch.setattr(kafka_lake.cli_topics, "topic_tables", lambda topic=None: list(specs))
-        result = CliRunner().invoke(kafka_lake.cli.app, list(arguments), input=answer)
+        monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda topic=None: list(specs))
+        result = CliRunner().invoke(kafka_lake.cli.main.app, list(arguments), input=answer)
         print(result.output)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result

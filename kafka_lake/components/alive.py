@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
+from kafka_lake.common.process_names import is_gone, name_of
 from kafka_lake.components.keys import TOPIC_TAG
-from kafka_lake.processes import is_gone, name_of
 
 ALIVE_TAG = "kafka_lake/alive"
 """Tag of a run: its process's name, and when it last said that it lives."""

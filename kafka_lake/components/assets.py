@@ -14,24 +14,24 @@ from kafka_lake.components.alive import alive
 from kafka_lake.components.dead_letters import build_dead_letter_assets
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import op_name, pool_name, table_key, topic_key
-from kafka_lake.components.making_way import makes_way
 from kafka_lake.components.metadata import check_result
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.reporting import Event, Reporter
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.components.yield_slot import makes_way
 from kafka_lake.ingest.again import Extent, replay
 from kafka_lake.ingest.audit import CHECKS, GATES
-from kafka_lake.ingest.continuous import Continuous, Steadily
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.continuous.continuous import Continuous, Steadily
 from kafka_lake.ingest.pipeline import GateFailedError, Run, ingest
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.retry import RetryPolicy, call
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.registry_resource import RegistryResource
-from kafka_lake.kafka.resource import KafkaResource
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.resource import SparkResource
 
 SETTINGS = "kafka_lake/topic_table"
 _REPORT_SECONDS = 20.0

@@ -8,10 +8,10 @@ import dagster as dg
 from pyiceberg.table import Table
 
 from kafka_lake.components.keys import dead_letter_check_op_name, dead_letter_key
+from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import row_count
-from kafka_lake.lake.resource import CatalogResource
 
 CHECK = "no_dead_letters"
 _COUNTED_BY_CLASS = 1_000_000

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import dagster as dg
 
-from kafka_lake.errors import AuditFailedError
+from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.ingest.sentence import sentence
 
 

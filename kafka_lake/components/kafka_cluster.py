@@ -3,16 +3,16 @@
 import dagster as dg
 from pydantic import ConfigDict, Field, field_validator
 
+from kafka_lake.common.durations import seconds_of
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
 from kafka_lake.components.replay_job import replay_dead_letters
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensor import build_sensor
 from kafka_lake.components.text import Properties, Text
-from kafka_lake.durations import seconds_of
-from kafka_lake.errors import ConfigurationError
-from kafka_lake.kafka.registry_resource import RegistryResource
-from kafka_lake.kafka.resource import KafkaResource
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.resource import SparkResource
 
 
 class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):

@@ -8,15 +8,15 @@ from typing import Annotated, Any, Literal, Self
 import dagster as dg
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
 
+from kafka_lake.common.durations import seconds_of
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.keys import plain_name
 from kafka_lake.components.text import Limit, OptionalText, Properties, Text, TextList, TextMap
-from kafka_lake.durations import seconds_of
-from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.continuous import Continuous
+from kafka_lake.ingest.continuous.continuous import Continuous
+from kafka_lake.ingest.dead_letters.samples import check_mask, samples_from_env
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan import start_timestamp_ms
-from kafka_lake.ingest.samples import check_mask, samples_from_env
 from kafka_lake.ingest.topic_table import (
     BY_SCHEMA,
     REGISTERED,

@@ -3,17 +3,17 @@
 import dagster as dg
 from pydantic import Field
 
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import build_systems, topics_of
 from kafka_lake.components.dead_letters import report_dead_letters
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import table_key
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.again import redeliver
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.registry_resource import RegistryResource
-from kafka_lake.kafka.resource import KafkaResource
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.resource import SparkResource
 
 
 class ReplayConfig(dg.Config):

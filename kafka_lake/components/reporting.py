@@ -24,9 +24,9 @@ from kafka_lake.components.metadata import (
 )
 from kafka_lake.components.partitions import register_partitions
 from kafka_lake.ingest.audit import GATES, Finding
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.report import PartitionReport, RunReport, RunSoFar, merged
 from kafka_lake.ingest.retry import RetryPolicy, call, headline, is_transient
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import lag
 from kafka_lake.lake.positions import row_count

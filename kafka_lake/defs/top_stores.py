@@ -2,9 +2,9 @@
 
 import dagster as dg
 
-from kafka_lake.components.following import follow_sources
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.resource import SparkResource
+from kafka_lake.components.automation import follow_sources
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.spark import SparkResource
 
 _ORDERS = ("pizza", "completed_pizzas")
 _TOP_STORES = ("pizza", "top_stores")

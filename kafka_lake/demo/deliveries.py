@@ -20,8 +20,8 @@ from confluent_kafka.schema_registry.common._httpx_compat import httpx
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.demo.topics import TopicProducer, next_id
-from kafka_lake.errors import KafkaLakeError
 from kafka_lake.kafka.registry import SchemaRegistry
 
 TOPIC = "pizza-deliveries"

@@ -5,20 +5,20 @@ from datetime import UTC, datetime, timedelta
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kafka_lake.cli.status import collect
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.deliveries import DeliveryProducer
-from kafka_lake.demo.environment import use_registry
-from kafka_lake.demo.ports import Ports, check_free
-from kafka_lake.demo.running import check_alone
 from kafka_lake.demo.runs import DagsterRuns, Run, RunReport
-from kafka_lake.demo.stack import Stack, interruptible, needs_connect
 from kafka_lake.demo.summary import print_deliveries, print_how_to_go_on, print_orders
 from kafka_lake.demo.watch import Watch, made
-from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.resource import KafkaResource
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.status import collect
+from kafka_lake.local_stack.environment import use_registry
+from kafka_lake.local_stack.ports import Ports, check_free
+from kafka_lake.local_stack.running import check_alone
+from kafka_lake.local_stack.stack import Stack, interruptible, needs_connect
 
 ORDERS = TopicTable(orders.TOPIC, "pizza", "completed_pizzas")
 TOP_STORES = ("pizza", "top_stores")

@@ -1,6 +1,6 @@
 """Has Spark do once, on a broker and a table that are gone afterwards, what runs do: its start is cheaper from then on.
 
-Java writes down the classes that were loaded meanwhile; `kafka_lake.spark.archive` says what for. Takes a minute, once
+Java writes down the classes that were loaded meanwhile; `kafka_lake.spark.class_archive` says what for. Takes a minute, once
 per version of Java, of PySpark and of the jars: ``python -m kafka_lake.demo.rehearsal``.
 """
 
@@ -12,20 +12,20 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from kafka_lake.demo.broker import EmbeddedBroker
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.spark import SparkResource, local_conf
 from kafka_lake.demo.orders import OrderProducer, produce_orders
 from kafka_lake.demo.topics import ensure_topic
-from kafka_lake.errors import KafkaLakeError
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.pipeline import ingest
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.archive import class_archive, training_options
+from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.spark.class_archive import class_archive, training_options
 from kafka_lake.spark.connect import JVM_OPTIONS, ConnectServer
 from kafka_lake.spark.jars import jars_classpath, spark_jars
-from kafka_lake.spark.resource import SparkResource, local_conf
 
 _TOPIC = "rehearsal"
 _ORDERS = 1_000

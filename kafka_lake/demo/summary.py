@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from kafka_lake.cli.status import collect
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.demo.columns import columns_of
-from kafka_lake.demo.ports import Ports
 from kafka_lake.demo.runs import CheckResult, Materialization, RunReport
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.status import collect
+from kafka_lake.local_stack.ports import Ports
 
 _BEST = 10
 

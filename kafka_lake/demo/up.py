@@ -6,16 +6,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
 
-from kafka_lake.cli_topics import configured_cluster, topic_tables
+from kafka_lake.cli.project import configured_cluster, topic_tables
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.components.register_partitions import register_topics
+from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.columns import columns_of
-from kafka_lake.demo.environment import use_registry
-from kafka_lake.demo.ports import Ports, check_free
-from kafka_lake.demo.running import check_alone
-from kafka_lake.demo.stack import Stack, interruptible, needs_connect
-from kafka_lake.errors import KafkaLakeError
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.partition_keys import register_topics
+from kafka_lake.local_stack.environment import use_registry
+from kafka_lake.local_stack.ports import Ports, check_free
+from kafka_lake.local_stack.running import check_alone
+from kafka_lake.local_stack.stack import Stack, interruptible, needs_connect
 from kafka_lake.spark.jars import JarsError
 
 VERSION_2_AFTER_S = 60.0

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.demo.runs import DagsterRuns, Run
-from kafka_lake.errors import KafkaLakeError
 
 TIMEOUT_S = 300.0
 

@@ -10,16 +10,16 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.errors import ConfigurationError, DataLossError, PublishRefusedError, TableError
-from kafka_lake.ingest.decode.frame import records_from_dead_letters
-from kafka_lake.ingest.decode.project import any_of
+from kafka_lake.common.errors import ConfigurationError, DataLossError, PublishRefusedError, TableError
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.dead_letters.reconcile import at_version, due, settle
+from kafka_lake.ingest.decode.fit_columns import any_of
+from kafka_lake.ingest.decode.rows import records_from_dead_letters
 from kafka_lake.ingest.pipeline import Run, existing, ignore, log, reading
 from kafka_lake.ingest.plan import Plan, is_time, offsets_of, replacement, resetting, start_timestamp_ms
 from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.retry import call
-from kafka_lake.ingest.settle import at_version, due, settle
-from kafka_lake.ingest.stage import Staged, origin_of
-from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.stage.stage import Staged, origin_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import OffsetRange, Watermarks
 from kafka_lake.lake.positions import TableState, head_of, read_state

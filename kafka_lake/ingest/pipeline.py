@@ -22,23 +22,23 @@ from tenacity import (
 )
 from tenacity.wait import wait_base
 
-from kafka_lake.errors import AuditFailedError, KafkaError, KafkaLakeError, PublishRefusedError, TableError
+from kafka_lake.common.errors import AuditFailedError, KafkaError, KafkaLakeError, PublishRefusedError, TableError
 from kafka_lake.ingest.audit import Finding, audit, schema_refused
-from kafka_lake.ingest.clean import sweep
-from kafka_lake.ingest.follow import can_follow, follow
-from kafka_lake.ingest.isolate import Search, can_be_parted
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.dead_letters.isolate import Search, can_be_parted
+from kafka_lake.ingest.dead_letters.reconcile import settle
+from kafka_lake.ingest.dead_letters.samples import quoted
+from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.plan import Plan, opening, plan, standstill, start_offsets, unsure, untold
 from kafka_lake.ingest.publish import publish
 from kafka_lake.ingest.read import read
 from kafka_lake.ingest.rebuild import may_have_begun, rebuilt_position
 from kafka_lake.ingest.report import Commit, RunReport, waited
 from kafka_lake.ingest.retry import call, headline, is_transient, kafka_data_loss, may_be_a_record
-from kafka_lake.ingest.samples import quoted
-from kafka_lake.ingest.settle import settle
-from kafka_lake.ingest.stage import Staged, create_table, stage
-from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.stage.rebase import can_follow, follow
+from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
+from kafka_lake.ingest.stage.stage import Staged, create_table, stage
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.ingest.wanted import SchemaRefusedError
 from kafka_lake.kafka.offsets import Position, Watermarks
 from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
 from kafka_lake.lake.tables import drop_if_unused

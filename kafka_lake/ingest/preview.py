@@ -7,18 +7,18 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from kafka_lake.errors import KafkaLakeError
+from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.ingest.audit import ColumnNote, noted
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
-from kafka_lake.ingest.decode.frame import dead_letters_of, rows_of
+from kafka_lake.ingest.decode.rows import dead_letters_of, rows_of
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.read import read
-from kafka_lake.ingest.stage import LetterClass, arrow_columns, classes_of
-from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.stage.schema_plan import Wanted, refuse, refuse_too_many, wanted
+from kafka_lake.ingest.stage.stage import LetterClass, arrow_columns, classes_of
+from kafka_lake.ingest.stage.variant_table import has_variant
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.ingest.variant_table import has_variant
-from kafka_lake.ingest.wanted import Wanted, refuse, refuse_too_many, wanted
 from kafka_lake.kafka.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.lake.positions import TableState, read_state
 from kafka_lake.lake.schema import Change, needed_changes

@@ -12,7 +12,7 @@ from pyiceberg.expressions.literals import literal
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField, PrimitiveType
 
-from kafka_lake.errors import TableError
+from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.audit import Finding, data_loss, schema_evolution
 from kafka_lake.ingest.report import PublishedNote, moment
 from kafka_lake.ingest.topic_table import TopicTable

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import reduce
 
 from kafka_lake.ingest.audit import CHECKS, ColumnNote, Finding
-from kafka_lake.ingest.stage import LetterClass, Staged
+from kafka_lake.ingest.stage.stage import LetterClass, Staged
 from kafka_lake.kafka.offsets import OffsetRange, Position, Watermarks, lag
 
 

@@ -18,7 +18,7 @@ from pyiceberg import exceptions as iceberg
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 from sqlalchemy import exc as sql
 
-from kafka_lake.errors import (
+from kafka_lake.common.errors import (
     AuthenticationError,
     AuthorizationError,
     CatalogError,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.lake.evolution import EvolutionMode, OnIncompatible, Policy
 from kafka_lake.lake.names import shortened
 

@@ -10,7 +10,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaExcep
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from kafka_lake.errors import (
+from kafka_lake.common.errors import (
     AuthenticationError,
     AuthorizationError,
     ConfigurationError,

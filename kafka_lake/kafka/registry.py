@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, cast, get_args
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from kafka_lake.errors import (
+from kafka_lake.common.errors import (
     ConfigurationError,
     RegistryError,
     RegistryRefusedError,

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.common.errors import ConfigurationError
 
 _PREFIX = "KAFKA_LAKE_KAFKA_"
 _PASSED_AS_THEY_ARE = ("security.protocol", "sasl.mechanism", "client.id", "client.dns.lookup")

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
-from kafka_lake.errors import ConfigurationError, KafkaError, UnknownTopicError
+from kafka_lake.common.errors import ConfigurationError, KafkaError, UnknownTopicError
 from kafka_lake.kafka.cluster import KafkaCluster
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -12,7 +12,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from kafka_lake.errors import PublishRefusedError
+from kafka_lake.common.errors import PublishRefusedError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import ancestors, head_of
 

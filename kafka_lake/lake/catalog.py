@@ -13,8 +13,8 @@ from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceErr
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
-from kafka_lake.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
-from kafka_lake.home import home
+from kafka_lake.common.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
+from kafka_lake.common.home import home
 from kafka_lake.lake.catalog_errors import explained, without_secrets
 from kafka_lake.lake.java_properties import java_properties, needed_classes
 from kafka_lake.lake.metadata import sparing

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from pyiceberg import exceptions as iceberg
 from sqlalchemy import exc as sql
 
-from kafka_lake.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
-from kafka_lake.secret_names import SECRET_NAME
+from kafka_lake.common.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
+from kafka_lake.common.secret_names import SECRET_NAME
 
 _LENGTH = 200
 

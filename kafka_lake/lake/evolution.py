@@ -20,7 +20,7 @@ from pyiceberg.types import (
     UnknownType,
 )
 
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.lake.names import RESERVED, Names, column_name, is_versioned, versioned_name
 from kafka_lake.lake.schema import Change, promotes, type_name
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from kafka_lake.secret_names import SECRET_NAME
+from kafka_lake.common.secret_names import SECRET_NAME
 
 _SECRET = re.compile(SECRET_NAME)
 _HARMLESS = re.compile(r"(server-uri|endpoint|uri|type|region)$")

@@ -12,7 +12,7 @@ from pathlib import Path
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.common.errors import ConfigurationError
 
 S3_FILES = "org.apache.iceberg.aws.s3.S3FileIO"
 

@@ -8,7 +8,7 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from kafka_lake.errors import TableError
+from kafka_lake.common.errors import TableError
 from kafka_lake.kafka.offsets import Position
 
 POSITION = "kafka-lake.position"

@@ -26,7 +26,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform, parse_transform
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
-from kafka_lake.errors import ConfigurationError, TableError
+from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.names import Names, column_name
 from kafka_lake.lake.positions import POSITION, row_count, summary_of

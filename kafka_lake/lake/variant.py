@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import TableVersion
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType
 
-from kafka_lake.errors import TableError
+from kafka_lake.common.errors import TableError
 
 _FIELD_ID = b"PARQUET:field_id"
 _PARTS_OF_A_VARIANT = {"metadata", "value", "typed_value"}

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from dotenv import load_dotenv
 
-from kafka_lake.errors import KafkaLakeError
-from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.server_process import run_in_foreground
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.spark import local_conf
 from kafka_lake.spark.connect import DEFAULT_PORT
 from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.process import run_in_foreground
-from kafka_lake.spark.resource import local_conf
-from kafka_lake.spark.warm import ConnectSettings, WarmServer
+from kafka_lake.spark.supervisor import ConnectSettings, WarmServer
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """A Spark Connect server from PySpark's own package: Spark kept warm, sessions in a second.
 
 It is bound to 127.0.0.1 and asks for a token, which is in a file of its folder that its owner alone can read.
-``kafka_lake.spark.warm`` keeps it at hand; ``python -m kafka_lake.spark --work-dir …`` does so in the foreground.
+``kafka_lake.spark.supervisor`` keeps it at hand; ``python -m kafka_lake.spark --work-dir …`` does so in the foreground.
 """
 
 import os
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-from kafka_lake.errors import KafkaLakeError
-from kafka_lake.private_file import write_private
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.private_file import write_private
+from kafka_lake.common.server_process import HOST, Server, ServerProcess, ServerStartError, free_port, port_open
 from kafka_lake.spark import daemon
-from kafka_lake.spark.archive import archive_options
+from kafka_lake.spark.class_archive import archive_options
 from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.java import java_env
 from kafka_lake.spark.private_conf import REDACTION, properties_file
-from kafka_lake.spark.process import HOST, Server, ServerProcess, ServerStartError, free_port, port_open
 
 DEFAULT_PORT = 15002
 

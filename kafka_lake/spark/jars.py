@@ -19,8 +19,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from kafka_lake.errors import KafkaLakeError
-from kafka_lake.home import cache
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.home import cache
 from kafka_lake.spark.java import find_java
 
 JarConf = Literal["spark", "broker", "registry"]

@@ -12,8 +12,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from kafka_lake.errors import KafkaLakeError
-from kafka_lake.home import cache
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.home import cache
 
 SUPPORTED_VERSIONS = ("17", "21")
 

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 
 from pyspark import SparkContext
 
-from kafka_lake.private_file import write_private
-from kafka_lake.secret_names import SECRET_ADDRESS, SECRET_NAME
+from kafka_lake.common.private_file import write_private
+from kafka_lake.common.secret_names import SECRET_ADDRESS, SECRET_NAME
 
 _SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 

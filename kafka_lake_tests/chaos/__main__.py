@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from kafka_lake.demo.stack import interruptible
+from kafka_lake.local_stack.stack import interruptible
 from kafka_lake_tests.chaos.faults import LABELS, Chaos, Tally
 from kafka_lake_tests.chaos.sabotage import SABOTAGES
 from kafka_lake_tests.chaos.traffic import await_stable

@@ -12,9 +12,9 @@ from unittest.mock import patch
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
+from kafka_lake.common.server_process import ServerProcess, free_port, port_open
 from kafka_lake.spark import jars
 from kafka_lake.spark.java import find_java
-from kafka_lake.spark.process import ServerProcess, free_port, port_open
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")
 

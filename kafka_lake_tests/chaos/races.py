@@ -29,21 +29,21 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyiceberg.exceptions import CommitFailedException
 from pyspark.sql import SparkSession
 
-from kafka_lake.demo.broker import EmbeddedBroker
-from kafka_lake.demo.stack import interruptible
-from kafka_lake.errors import PublishRefusedError
+from kafka_lake.common.errors import PublishRefusedError
+from kafka_lake.components.resources.spark import local_conf
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Position, TopicIdentity
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION, ancestors, read_state, row_count
+from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.stack import interruptible
 from kafka_lake.spark.connect import ConnectServer
 from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.resource import local_conf
 from kafka_lake_tests.chaos.catalog import RestCatalogServer
 
 _NAMESPACE = "races"

@@ -13,14 +13,14 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from kafka_lake.errors import KafkaLakeError
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.retry import RetryPolicy
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.resource import KafkaResource
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.resource import SparkResource
 from kafka_lake_tests.chaos.sabotage import SABOTAGES
 
 FAILED = 3

@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlsplit
 
 from pyiceberg.table import Table
 
-from kafka_lake.ingest.clean import clean
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.maintenance.clean import clean
 from kafka_lake.ingest.published import examine
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import ancestors, head_of, read_state

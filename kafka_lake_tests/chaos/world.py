@@ -17,12 +17,12 @@ from typing import Any, Self
 import psutil
 from pyspark.sql import SparkSession
 
+from kafka_lake.common.server_process import ServerProcess
+from kafka_lake.components.resources.spark import local_conf
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark.connect import ConnectServer
 from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.process import ServerProcess
-from kafka_lake.spark.resource import local_conf
 from kafka_lake_tests.chaos.brokers import Brokers
 from kafka_lake_tests.chaos.catalog import RestCatalogServer
 from kafka_lake_tests.chaos.proxies import CatalogProxy

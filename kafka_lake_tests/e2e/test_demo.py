@@ -14,13 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kafka_lake.common.server_process import free_port
 from kafka_lake.ingest.audit import CHECKS
-from kafka_lake.spark.process import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 PROJECT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-c", "from kafka_lake.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from kafka_lake.cli.main import main; main()"]
 
 
 @pytest.fixture(scope="module")

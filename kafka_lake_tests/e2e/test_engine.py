@@ -25,18 +25,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 from pyspark.sql.types import IntegerType
 
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.spark import PARALLELISM, SparkResource, local_conf
 from kafka_lake.demo.rehearsal import rehearse
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.retry import RetryPolicy
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.resource import KafkaResource
-from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.resource import PARALLELISM, SparkResource, local_conf
-from kafka_lake.spark.warm import ConnectSettings, WarmServer
+from kafka_lake.spark.supervisor import ConnectSettings, WarmServer
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.e2e.standalone import standalone_cluster
 from kafka_lake_tests.integration.test_names import all_that_can_be_done
@@ -314,11 +314,11 @@ def test_dead_letters_that_become_rows_are_taken_out(
 RUN = """
 import json, sys
 from kafka_lake.ingest.pipeline import ingest
-from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.resource import KafkaResource
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.resource import SparkResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.spark import SparkResource
 
 kafka, catalog = KafkaResource(), CatalogResource()
 conf = {"spark.executor.memory": "512m", "spark.driver.memory": "512m", "spark.cores.max": "2"}

@@ -16,11 +16,11 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
+from kafka_lake.common.server_process import HOST, free_port
+from kafka_lake.components.resources.spark import local_conf
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.process import HOST, free_port
-from kafka_lake.spark.resource import local_conf
-from kafka_lake.spark.warm import ConnectSettings
+from kafka_lake.spark.supervisor import ConnectSettings
 from kafka_lake_tests.e2e.standalone import standalone_cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -63,9 +63,9 @@ TOKEN = f"{MARK}-connect_token"
 
 RUN = """
 import json, os, sys
-from kafka_lake.kafka.resource import KafkaResource
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.resource import SparkResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.spark import SparkResource
 from pyspark.sql import functions as F
 
 catalog = CatalogResource(properties=json.loads(os.environ["TEST_CATALOG"]))

@@ -18,14 +18,14 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
-from kafka_lake.spark.process import free_port
+from kafka_lake.common.server_process import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 PROJECT = Path(__file__).parents[2]
 TUTORIAL = (PROJECT / "docs" / "tutorial.md").read_text()
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-COMMAND = [sys.executable, "-c", "from kafka_lake.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from kafka_lake.cli.main import main; main()"]
 EVENTS = """
 {
   assetNodeOrError(assetKey: {path: ["lake", "web_orders"]}) {

@@ -14,8 +14,8 @@ from typing import Any
 import fastavro
 import pytest
 
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.pipeline import ingest
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.fuzz.tables import columns_of, rows_of

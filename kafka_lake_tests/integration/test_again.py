@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from kafka_lake.errors import AuditFailedError, ConfigurationError, DataLossError, PublishRefusedError
-from kafka_lake.ingest import settle as settling
+from kafka_lake.common.errors import AuditFailedError, ConfigurationError, DataLossError, PublishRefusedError
 from kafka_lake.ingest.again import Extent, plan_reset, redeliver, replay, reset
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.dead_letters import reconcile as settling
 from kafka_lake.ingest.pipeline import GateFailedError, ingest
 from kafka_lake.ingest.published import examine
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import ancestors, head_of, summary_of

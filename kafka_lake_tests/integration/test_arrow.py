@@ -9,10 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFile
 
-from kafka_lake.ingest import arrow_stage, stage
-from kafka_lake.ingest.arrow_stage import DECODED_BY_ARROW, LARGE_RECORDS
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.pipeline import GateFailedError, ingest
-from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.stage import arrow_writer as arrow_stage
+from kafka_lake.ingest.stage import stage
+from kafka_lake.ingest.stage.arrow_writer import DECODED_BY_ARROW, LARGE_RECORDS
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import summary_of
 from kafka_lake_tests.conftest import Topic, View, data_files

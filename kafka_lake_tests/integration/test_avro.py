@@ -18,9 +18,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.decode.avro import TYPES, avro_type, decode_avro
 from kafka_lake.kafka.schemas import WriterSchema
-from kafka_lake.spark.resource import SparkResource
 
 pytestmark = pytest.mark.integration
 

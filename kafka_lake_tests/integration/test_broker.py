@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_lake.demo.broker import BrokerStartError, EmbeddedBroker
-from kafka_lake.spark.process import free_port
+from kafka_lake.common.server_process import free_port
+from kafka_lake.local_stack.broker import BrokerStartError, EmbeddedBroker
 
 pytestmark = pytest.mark.integration
 
@@ -108,7 +108,7 @@ def test_the_foreground_program_leaves_no_broker_behind(tmp_path: Path, how: sig
     command = [
         sys.executable,
         "-m",
-        "kafka_lake.demo.broker",
+        "kafka_lake.local_stack.broker",
         "--data-dir",
         tmp_path,
         "--port",

@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from typer.testing import Result
 
-import kafka_lake.cli_kafka
-from kafka_lake.demo.broker import EmbeddedBroker
+import kafka_lake.cli.topic
+from kafka_lake.local_stack.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.integration
 
@@ -27,7 +27,7 @@ def name() -> str:
 def run(command_line: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     from rich.console import Console
 
-    monkeypatch.setattr(kafka_lake.cli_kafka, "_out", Console(width=200))
+    monkeypatch.setattr(kafka_lake.cli.topic, "_out", Console(width=200))
     return lambda *arguments: command_line([], "topic", *arguments)
 
 

@@ -11,12 +11,12 @@ from uuid import uuid4
 import pytest
 from typer.testing import Result
 
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.pipeline import ingest
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.how_to_read import how_to_read_page
-from kafka_lake.lake.resource import CatalogResource
 from kafka_lake_tests.conftest import NAMESPACE, Topic
 
 pytestmark = pytest.mark.integration

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 from typer.testing import Result
 
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.preview import preview
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 

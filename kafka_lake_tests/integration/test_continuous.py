@@ -16,16 +16,16 @@ import dagster as dg
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from kafka_lake.demo.broker import EmbeddedBroker
-from kafka_lake.ingest.continuous import Continuous, Steadily, Stop
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.continuous.continuous import Continuous, Steadily, Stop
 from kafka_lake.ingest.decode.decoder import Nothing, batch_metrics
 from kafka_lake.ingest.pipeline import GateFailedError, Run, ingest
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.compact import commits_since_compaction
+from kafka_lake.lake.maintenance.compact import commits_since_compaction
 from kafka_lake.lake.positions import ancestors, head_of
-from kafka_lake.lake.resource import CatalogResource
+from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration
@@ -250,7 +250,7 @@ def test_another_run_in_between_is_no_harm(new_topic: NewTopic, systems: NewSyst
 def test_a_table_that_others_rolled_back_is_filled_again_though_the_topic_rests(
     new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_lake.ingest.continuous._GLANCE_SECONDS", 0.5)
+    monkeypatch.setattr("kafka_lake.ingest.continuous.continuous._GLANCE_SECONDS", 0.5)
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids(range(2))
@@ -302,12 +302,12 @@ import dagster as dg
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.keys import table_key
 from kafka_lake.components.partitions import partitions_of
-from kafka_lake.ingest.continuous import Continuous
+from kafka_lake.ingest.continuous.continuous import Continuous
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.registry_resource import RegistryResource
-from kafka_lake.kafka.resource import KafkaResource
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.resource import SparkResource
+from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.spark import SparkResource
 
 topic, table, brokers, uri, warehouse, folder = sys.argv[1:]
 catalog = CatalogResource(name="lake", properties={"type": "sql", "uri": uri, "warehouse": warehouse})

@@ -17,23 +17,23 @@ from confluent_kafka import TopicPartition
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from pyiceberg.exceptions import ServiceUnavailableError
 
+from kafka_lake.common.server_process import free_port
 from kafka_lake.components import reporting
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, build_topic_assets
-from kafka_lake.components.following import follow_sources
+from kafka_lake.components.automation import follow_sources
 from kafka_lake.components.keys import dead_letter_key, table_key, topic_key
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.replay_job import replay_dead_letters
-from kafka_lake.ingest import continuous
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.audit import CHECKS
-from kafka_lake.ingest.continuous import Continuous
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.continuous import continuous
+from kafka_lake.ingest.continuous.continuous import Continuous
 from kafka_lake.ingest.pipeline import Run, ingest
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.registry_resource import RegistryResource
-from kafka_lake.kafka.resource import KafkaResource
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.process import free_port
-from kafka_lake.spark.resource import SparkResource
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration

@@ -10,9 +10,11 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.decode import ERROR_CLASSES
-from kafka_lake.ingest.decode.frame import (
+from kafka_lake.ingest.decode.json import Json, decode_json
+from kafka_lake.ingest.decode.rows import (
     TRANSFORM_ERROR,
     dead_letters_of,
     marks_errors,
@@ -23,9 +25,7 @@ from kafka_lake.ingest.decode.frame import (
     with_transform_errors,
     without_errors,
 )
-from kafka_lake.ingest.decode.json import Json, decode_json
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.spark.resource import SparkResource
 
 pytestmark = pytest.mark.integration
 

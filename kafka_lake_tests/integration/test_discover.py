@@ -25,16 +25,16 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import wrappers_pb2
 from typer.testing import Result
 
-import kafka_lake.cli_discover
-from kafka_lake.demo.broker import EmbeddedBroker
-from kafka_lake.demo.registry import EmbeddedRegistry
-from kafka_lake.discover import Discovered, discover, topics_of
-from kafka_lake.ingest.systems import Systems
+import kafka_lake.cli.discover
+from kafka_lake.discovery.discover import Discovered, discover, topics_of
+from kafka_lake.discovery.json_columns import Column
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.json_columns import Column
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.kafka.sample import Sample, Sampler
+from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake_tests.conftest import Topic
 from kafka_lake_tests.integration.test_kafka_errors import ADMIN, GUEST, port, secured  # noqa: F401
 
@@ -310,7 +310,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, command_line: Callable[..., Result]) ->
     """Return the command where no topic has a table."""
 
     def run(*arguments: str, answers: str | None = None) -> Result:
-        monkeypatch.setattr(kafka_lake.cli_discover, "_interactive", lambda: answers is not None)
+        monkeypatch.setattr(kafka_lake.cli.discover, "_interactive", lambda: answers is not None)
         return command_line([], "discover", *arguments, answer=answers)
 
     return run

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 
-from kafka_lake.errors import AuditFailedError
+from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.pipeline import GateFailedError, ingest
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 

@@ -16,12 +16,12 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, To
 from confluent_kafka.admin import NewPartitions
 from pyiceberg.types import StringType
 
-from kafka_lake.errors import DataLossError, TableError, TopicReplacedError
+from kafka_lake.common.errors import DataLossError, TableError, TopicReplacedError
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import RetryPolicy
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Loss, losses_from_json
 from kafka_lake.lake.branches import StagingBranch
@@ -206,11 +206,11 @@ def test_dead_letters_of_a_killed_run_stay_single_if_the_next_cuts_smaller_commi
 _VICTIM = """
 import json, os, signal, sys
 from kafka_lake.ingest.pipeline import ingest
-from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.resource import KafkaResource
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.resource import SparkResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.spark import SparkResource
 
 topic, table, spark_dir = sys.argv[1:]
 kafka, catalog = KafkaResource(), CatalogResource()

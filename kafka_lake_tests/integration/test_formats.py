@@ -15,14 +15,14 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from kafka_lake.demo.registry import EmbeddedRegistry
-from kafka_lake.errors import ConfigurationError, RegistryError
+from kafka_lake.common.errors import ConfigurationError, RegistryError
 from kafka_lake.ingest.again import Extent, redeliver, replay
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.pipeline import GateFailedError, ingest
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.positions import summary_of
+from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake_tests.conftest import Topic, View, data_files
 
 pytestmark = pytest.mark.integration

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from kafka_lake.errors import AuditFailedError, ConfigurationError, UnknownTopicError
+from kafka_lake.common.errors import AuditFailedError, ConfigurationError, UnknownTopicError
+from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.pipeline import GateFailedError, ingest
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 

@@ -6,9 +6,9 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from kafka_lake.ingest.again import Extent, redeliver, replay
-from kafka_lake.ingest.isolate import EveryRecordFailsError
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.dead_letters.isolate import EveryRecordFailsError
 from kafka_lake.ingest.pipeline import ingest
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 

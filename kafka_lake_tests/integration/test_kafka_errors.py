@@ -24,12 +24,18 @@ from confluent_kafka.admin import (
 )
 
 import kafka_lake.kafka.cluster
-from kafka_lake.errors import AuthenticationError, AuthorizationError, ConfigurationError, KafkaError, UnknownTopicError
+from kafka_lake.common.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConfigurationError,
+    KafkaError,
+    UnknownTopicError,
+)
+from kafka_lake.common.server_process import ServerProcess, free_port, port_open
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Position
 from kafka_lake.spark.jars import jars_classpath
 from kafka_lake.spark.java import find_java
-from kafka_lake.spark.process import ServerProcess, free_port, port_open
 
 pytestmark = pytest.mark.integration
 

@@ -18,9 +18,9 @@ from dagster._core.remote_origin import GrpcServerCodeLocationOrigin
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import PythonFileTarget
 
-from kafka_lake import launcher as launching
-from kafka_lake.launcher import PROCESS_TAG, ForkingRunLauncher, _forkable
-from kafka_lake.processes import number_of
+from kafka_lake.common.process_names import number_of
+from kafka_lake.dagster_runtime import launcher as launching
+from kafka_lake.dagster_runtime.launcher import PROCESS_TAG, ForkingRunLauncher, _forkable
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -30,7 +30,7 @@ run_coordinator:
   module: dagster.core.run_coordinator
   class: DefaultRunCoordinator
 run_launcher:
-  module: kafka_lake.launcher
+  module: kafka_lake.dagster_runtime.launcher
   class: ForkingRunLauncher
 """
 

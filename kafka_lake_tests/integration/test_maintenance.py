@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pyiceberg.expressions import EqualTo
 
-from kafka_lake.errors import AuditFailedError, TableError
+from kafka_lake.common.errors import AuditFailedError, TableError
 from kafka_lake.ingest.again import reset
-from kafka_lake.ingest.clean import clean, sweep
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.maintenance.clean import clean, sweep
 from kafka_lake.ingest.pipeline import ingest
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
 from kafka_lake.lake.positions import ancestors, head_of, row_count

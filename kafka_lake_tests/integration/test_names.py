@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from kafka_lake.cli.status import collect
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.ingest.again import Extent, redeliver, replay
-from kafka_lake.ingest.clean import clean
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.maintenance.clean import clean
 from kafka_lake.ingest.pipeline import ingest
-from kafka_lake.ingest.systems import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.compact import compact
-from kafka_lake.status import collect
+from kafka_lake.lake.maintenance.compact import compact
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration

@@ -53,8 +53,8 @@ def test_the_component_loads_from_the_wheel(installed):
 
 
 def test_the_command_runs_from_the_wheel(installed):
-    assert "status" in run_there(installed, "-m", "kafka_lake.cli", "--help") + run_there(
+    assert "status" in run_there(installed, "-m", "kafka_lake.cli.main", "--help") + run_there(
         installed,
         "-c",
-        "from kafka_lake.cli import app; print([c.name or c.callback.__name__ for c in app.registered_commands])",
+        "from kafka_lake.cli.main import app; print([c.name or c.callback.__name__ for c in app.registered_commands])",
     )

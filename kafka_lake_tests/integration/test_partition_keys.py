@@ -7,11 +7,11 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner, Result
 
-from kafka_lake import cli_topics
-from kafka_lake.cli import app
+from kafka_lake.cli import project as cli_topics
+from kafka_lake.cli.main import app
 from kafka_lake.components.partitions import partitions_of
-from kafka_lake.demo.broker import EmbeddedBroker
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake_tests.conftest import Topic
 
 pytestmark = pytest.mark.integration

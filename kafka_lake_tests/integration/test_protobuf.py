@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.decode.protobuf import (
     ProtobufMessage,
     decode_protobuf,
@@ -25,7 +26,6 @@ from kafka_lake.ingest.decode.protobuf import (
     protobuf_type,
 )
 from kafka_lake.kafka.schemas import WriterSchema
-from kafka_lake.spark.resource import SparkResource
 
 pytestmark = pytest.mark.integration
 

@@ -38,11 +38,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from google.protobuf import descriptor_pb2, wrappers_pb2
 
-from kafka_lake import doctor
-from kafka_lake.demo.registry import EmbeddedRegistry, RegistryStartError
-from kafka_lake.errors import ConfigurationError, RegistryError, RegistryRefusedError, UnknownSchemaError
+from kafka_lake.cli import doctor
+from kafka_lake.common.errors import ConfigurationError, RegistryError, RegistryRefusedError, UnknownSchemaError
+from kafka_lake.common.server_process import free_port
 from kafka_lake.kafka.registry import SchemaRegistry
-from kafka_lake.spark.process import free_port
+from kafka_lake.local_stack.registry import EmbeddedRegistry, RegistryStartError
 
 pytestmark = pytest.mark.integration
 
@@ -255,7 +255,15 @@ def test_schemas_survive_a_kill_and_a_registry_that_is_down_is_told_at_once(tmp_
 
 
 def test_the_foreground_program_leaves_no_registry_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "kafka_lake.demo.registry", "--data-dir", tmp_path, "--port", str(free_port())]
+    command = [
+        sys.executable,
+        "-m",
+        "kafka_lake.local_stack.registry",
+        "--data-dir",
+        tmp_path,
+        "--port",
+        str(free_port()),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert "The schema registry is at http://127.0.0.1:" in program.stdout.readline()

@@ -23,13 +23,15 @@ from pyiceberg.types import NestedField, StringType, StructType
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
-from kafka_lake.errors import DataLossError, KafkaLakeError, PublishRefusedError
-from kafka_lake.ingest import again, audit, pipeline, rebuild, settle, stage
+from kafka_lake.common.errors import DataLossError, KafkaLakeError, PublishRefusedError
+from kafka_lake.ingest import again, audit, pipeline, rebuild
 from kafka_lake.ingest.audit import PartitionRows
-from kafka_lake.ingest.clean import sweep
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.dead_letters import reconcile as settle
 from kafka_lake.ingest.decode.decoder import Nothing
+from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.retry import RetryPolicy
-from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.stage import stage
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity, Watermarks, losses_from_json
 from kafka_lake.lake.catalog import LakeCatalog

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import dagster as dg
 import pytest
 
+from kafka_lake.common.process_names import is_gone, name_of, number_of
 from kafka_lake.components.alive import ALIVE_TAG, alive, end_dead
 from kafka_lake.components.keys import TOPIC_TAG
-from kafka_lake.processes import is_gone, name_of, number_of
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.arrow_stage import _without_bound
+from kafka_lake.ingest.stage.arrow_writer import _without_bound
 
 
 def session(fails_from: int) -> tuple[Any, list[str]]:

@@ -10,7 +10,7 @@ from avro.schema import make_avsc_object
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from kafka_lake.errors import SchemaNotSupportedError
+from kafka_lake.common.errors import SchemaNotSupportedError
 from kafka_lake.ingest.decode.avro import TYPES, avro_type, inlined
 from kafka_lake.kafka.schemas import WriterSchema
 from kafka_lake.lake.tables import schema_of

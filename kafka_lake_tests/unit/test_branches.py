@@ -7,7 +7,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
-from kafka_lake.errors import PublishRefusedError
+from kafka_lake.common.errors import PublishRefusedError
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.positions import head_of
 

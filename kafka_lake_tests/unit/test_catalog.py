@@ -4,11 +4,11 @@ import zipfile
 
 import pytest
 
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.spark import local_conf
 from kafka_lake.lake.catalog import LakeCatalog, properties_from_environment
-from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark.jars import JarsError, spark_jars
-from kafka_lake.spark.resource import local_conf
 
 PREFIX = "spark.sql.catalog.lake."
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kafka_lake.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
+from kafka_lake.common.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
+from kafka_lake.common.server_process import free_port
 from kafka_lake.ingest.retry import is_transient
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.catalog_errors import without_secrets
-from kafka_lake.spark.process import free_port
 
 QUESTIONS: list[Callable[[LakeCatalog], object]] = [
     lambda catalog: catalog.check(),

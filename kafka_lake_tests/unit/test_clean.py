@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.manifest import ManifestFile
 
-from kafka_lake.ingest.clean import clean
-from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.maintenance.clean import clean
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.tables import drop_if_unused, ensure_table, schema_of
 

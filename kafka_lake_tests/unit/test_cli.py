@@ -17,14 +17,16 @@ import pytest
 from rich.console import Console, RenderableType
 from typer.testing import CliRunner, Result
 
-import kafka_lake.cli
-import kafka_lake.cli_topics
-import kafka_lake.doctor
-import kafka_lake.ingest.clean
-import kafka_lake.status
-from kafka_lake import cli_again
-from kafka_lake.cli import app
-from kafka_lake.cli_again import (
+import kafka_lake.cli.doctor
+import kafka_lake.cli.main
+import kafka_lake.cli.project
+import kafka_lake.cli.status
+import kafka_lake.ingest.maintenance.clean
+from kafka_lake.cli import repair as cli_again
+from kafka_lake.cli.doctor import Diagnosis
+from kafka_lake.cli.main import app
+from kafka_lake.cli.output import cleaned_lines, dead_letter_tables, followed, reset_table
+from kafka_lake.cli.repair import (
     DeadLetters,
     LetterOffsets,
     Letters,
@@ -33,18 +35,16 @@ from kafka_lake.cli_again import (
     pinned,
     resets_of,
 )
-from kafka_lake.cli_render import cleaned_lines, dead_letter_tables, followed, reset_table
-from kafka_lake.doctor import Diagnosis
+from kafka_lake.cli.status import PartitionStatus, TopicStatus
+from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.ingest import again
 from kafka_lake.ingest.again import Extent
-from kafka_lake.ingest.clean import Cleaned
+from kafka_lake.ingest.maintenance.clean import Cleaned
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
-from kafka_lake.kafka.resource import KafkaResource
-from kafka_lake.status import PartitionStatus, TopicStatus
 
 UP_TO_DATE = TopicStatus(
     "completed-pizzas",
@@ -73,7 +73,7 @@ def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_hand(*_arguments: object) -> Iterator[None]:
         yield
 
-    monkeypatch.setattr(kafka_lake.cli_topics, "broker_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.cli.project, "broker_at_hand", at_hand)
     monkeypatch.setattr(KafkaCluster, "check", lambda _: None)
 
 
@@ -89,9 +89,7 @@ def test_help_names_the_commands() -> None:
 
 
 def test_help_loads_no_engine() -> None:
-    code = (
-        "import sys, kafka_lake.cli; print([m for m in ('dagster', 'pyspark', 'confluent_kafka') if m in sys.modules])"
-    )
+    code = "import sys, kafka_lake.cli.main; print([m for m in ('dagster', 'pyspark', 'confluent_kafka') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -137,7 +135,7 @@ def test_unknown_topic_names_the_known_ones(command: tuple[str, ...]) -> None:
 
 @pytest.mark.usefixtures("_no_broker")
 def test_status_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_lake.status, "collect", lambda *_: [UP_TO_DATE])
+    monkeypatch.setattr(kafka_lake.cli.status, "collect", lambda *_: [UP_TO_DATE])
     result = run("status", "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)[0]["partitions"] == [{"partition": 0, "position": 7, "end": 7, "lag": 0}]
@@ -145,7 +143,7 @@ def test_status_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_no_broker")
 def test_status_shows_a_topic_that_failed_and_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_lake.status, "collect", lambda *_: [UP_TO_DATE, UNREACHABLE])
+    monkeypatch.setattr(kafka_lake.cli.status, "collect", lambda *_: [UP_TO_DATE, UNREACHABLE])
     result = run("status")
     assert result.exit_code == 1
     assert "completed-pizzas" in result.output
@@ -155,7 +153,7 @@ def test_status_shows_a_topic_that_failed_and_exits_with_1(monkeypatch: pytest.M
 @pytest.mark.parametrize("healthy", [True, False])
 def test_doctor_shows_remedies_and_exits_by_health(monkeypatch: pytest.MonkeyPatch, healthy: bool) -> None:
     found = [Diagnosis("Java", True, "/usr/lib/jvm", ""), Diagnosis("Jars", healthy, "none", "Mend the network.")]
-    monkeypatch.setattr(kafka_lake.doctor, "examine", lambda *_: found)
+    monkeypatch.setattr(kafka_lake.cli.doctor, "examine", lambda *_: found)
     result = run("doctor")
     assert result.exit_code == (0 if healthy else 1)
     assert ("Mend the network." in result.output) is not healthy
@@ -165,9 +163,9 @@ def test_doctor_tells_where_spark_is_and_not_its_token(monkeypatch: pytest.Monke
     answer = SimpleNamespace(collect=list)
     session = SimpleNamespace(version="4.1.3", sql=lambda _: answer)
     resource = SimpleNamespace(spark_session=session, stop=lambda: None)
-    monkeypatch.setattr(kafka_lake.doctor, "SparkResource", lambda **_: resource)
+    monkeypatch.setattr(kafka_lake.cli.doctor, "SparkResource", lambda **_: resource)
     monkeypatch.setenv("SPARK_REMOTE", "sc://localhost:15002/;token=hush")
-    assert kafka_lake.doctor._spark() == "4.1.3 at localhost:15002"
+    assert kafka_lake.cli.doctor._spark() == "4.1.3 at localhost:15002"
 
 
 SPEC = TopicTable("completed-pizzas", "pizza", "completed_pizzas")
@@ -181,8 +179,8 @@ def _topic(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_hand(*_: object, **__: object) -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(catalog=SimpleNamespace(table=lambda _: None))
 
-    monkeypatch.setattr(kafka_lake.cli_topics, "topic_tables", lambda topic=None: [SPEC])
-    monkeypatch.setattr(kafka_lake.cli_topics, "systems_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda topic=None: [SPEC])
+    monkeypatch.setattr(kafka_lake.cli.project, "systems_at_hand", at_hand)
 
 
 def forbidden(*_: object, **__: object) -> NoReturn:
@@ -199,7 +197,7 @@ def shown(*parts: RenderableType) -> str:
 @pytest.mark.parametrize("text", ["", "24", "h", "-1h", "1w", "1h30m", "inf s", "٣h"])
 @pytest.mark.usefixtures("_topic")
 def test_no_duration(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(kafka_lake.ingest.clean, "clean", forbidden)
+    monkeypatch.setattr(kafka_lake.ingest.maintenance.clean, "clean", forbidden)
     result = run("clean", f"--older-than={text}")
     assert result.exit_code == 1
     assert f"{text!r} is no duration" in result.output
@@ -388,7 +386,7 @@ def test_an_error_that_is_no_definition_s_is_not_explained_away(monkeypatch: pyt
     def broken() -> NoReturn:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(kafka_lake.cli_topics, "defs", broken)
+    monkeypatch.setattr(kafka_lake.cli.project, "defs", broken)
     assert isinstance(run("status").exception, RuntimeError)
 
 
@@ -396,10 +394,10 @@ def test_systems_are_as_the_definitions_say_and_spark_is_stopped(monkeypatch: py
     stopped: list[bool] = []
     spark = SimpleNamespace(stop=lambda: stopped.append(True), live_session=lambda _: None, turns=lambda: None)
     resources = {"kafka": KafkaResource(read_committed=False, retry_attempts=2), "spark": spark}
-    monkeypatch.setattr(kafka_lake.cli_topics, "defs", lambda: SimpleNamespace(resources=resources))
+    monkeypatch.setattr(kafka_lake.cli.project, "defs", lambda: SimpleNamespace(resources=resources))
 
     def use() -> NoReturn:
-        with kafka_lake.cli_topics.systems_at_hand(print, with_broker=False) as systems:
+        with kafka_lake.cli.project.systems_at_hand(print, with_broker=False) as systems:
             assert systems.kafka_options["kafka.isolation.level"] == "read_uncommitted"
             assert systems.retry.attempts == 2
             assert not stopped
@@ -423,5 +421,5 @@ def broken_project(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[st
     monkeypatch.syspath_prepend(str(folder))
     for name in [name for name in sys.modules if name.partition(".")[0] == "broken"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(kafka_lake.cli_topics, "FOLDER", package / "defs")
-    monkeypatch.setattr(kafka_lake.cli_topics, "defs", lambda: dg.load_from_defs_folder(path_within_project=package))
+    monkeypatch.setattr(kafka_lake.cli.project, "FOLDER", package / "defs")
+    monkeypatch.setattr(kafka_lake.cli.project, "defs", lambda: dg.load_from_defs_folder(path_within_project=package))

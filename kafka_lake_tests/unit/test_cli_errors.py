@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from kafka_lake.cli import app
+from kafka_lake.cli.main import app
+from kafka_lake.common.server_process import free_port
+from kafka_lake.components.resources import spark as resource
 from kafka_lake.kafka import cluster
-from kafka_lake.spark import resource
-from kafka_lake.spark.process import free_port
 
 TOPIC = "completed-pizzas"
 ON_BROKERS = [

@@ -14,17 +14,17 @@ from typing import Self
 import pytest
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.server_process import ServerProcess, port_open
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.spark import SparkResource, local_conf, local_cores
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.resource import CatalogResource
 from kafka_lake.spark import __main__ as alone
-from kafka_lake.spark import warm
-from kafka_lake.spark.archive import class_archive
+from kafka_lake.spark import supervisor as warm
+from kafka_lake.spark.class_archive import class_archive
 from kafka_lake.spark.connect import TOKEN, ConnectServer
 from kafka_lake.spark.private_conf import properties_file
-from kafka_lake.spark.process import ServerProcess, port_open
-from kafka_lake.spark.resource import SparkResource, local_conf, local_cores
-from kafka_lake.spark.warm import DEATHS_BORNE, ConnectSettings, WarmServer, idle_seconds, pause_seconds
+from kafka_lake.spark.supervisor import DEATHS_BORNE, ConnectSettings, WarmServer, idle_seconds, pause_seconds
 
 LISTENS = """
 import socket, sys, time

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pyiceberg.exceptions import ServiceUnavailableError
 from sqlalchemy.exc import OperationalError
 
-from kafka_lake.errors import KafkaLakeError, PublishRefusedError
-from kafka_lake.ingest import continuous
-from kafka_lake.ingest.continuous import (
+from kafka_lake.common.errors import KafkaLakeError, PublishRefusedError
+from kafka_lake.ingest.continuous import continuous
+from kafka_lake.ingest.continuous.continuous import (
     Continuous,
     Steadily,
     Stop,

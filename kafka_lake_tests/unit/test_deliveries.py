@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 import fastavro
 import pytest
 
+from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.demo import deliveries
-from kafka_lake.demo.environment import use_registry
-from kafka_lake.demo.ports import Ports
-from kafka_lake.errors import KafkaLakeError
 from kafka_lake.kafka.registry import properties_from_env
+from kafka_lake.local_stack.environment import use_registry
+from kafka_lake.local_stack.ports import Ports
 
 NOON = datetime(2026, 11, 21, 12, 34, 56, 123_999, UTC)
 HOUR = timedelta(hours=1)

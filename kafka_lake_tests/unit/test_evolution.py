@@ -30,7 +30,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.lake.evolution import Conflict, Incoming, Policy, evolve
 from kafka_lake.lake.schema import Change, type_name
 from kafka_lake.lake.variant import VariantType

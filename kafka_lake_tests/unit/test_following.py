@@ -3,7 +3,7 @@
 import dagster as dg
 import pytest
 
-from kafka_lake.components.following import follow_sources
+from kafka_lake.components.automation import follow_sources
 from kafka_lake.defs.top_stores import top_stores
 
 SOURCE = dg.AssetKey(["pizza", "completed_pizzas"])

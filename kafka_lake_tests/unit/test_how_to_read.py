@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.utils.config import Config
 
-from kafka_lake.cli_env import lines, variables
+from kafka_lake.cli.env import lines, variables
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.how_to_read import how_to_read, how_to_read_page
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pyiceberg import exceptions as iceberg
 from pyspark.errors import AnalysisException, PythonException
 
-from kafka_lake import errors
-from kafka_lake.ingest.isolate import EveryRecordFailsError, Search, can_be_parted
+from kafka_lake.common import errors
+from kafka_lake.ingest.dead_letters.isolate import EveryRecordFailsError, Search, can_be_parted
 from kafka_lake.ingest.plan import Plan, plan, standstill
 from kafka_lake.ingest.retry import headline, may_be_a_record
 from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity, Watermarks

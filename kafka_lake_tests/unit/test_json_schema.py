@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pyspark.sql import types as T
 
-from kafka_lake.errors import SchemaNotSupportedError
+from kafka_lake.common.errors import SchemaNotSupportedError
 from kafka_lake.ingest.decode.json_schema import TYPES, json_schema_type
 from kafka_lake.kafka.schemas import WriterSchema
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.errors import ConfigurationError, DataLossError, TopicReplacedError
+from kafka_lake.common.errors import ConfigurationError, DataLossError, TopicReplacedError
 from kafka_lake.ingest.plan import (
     backlog,
     chunk,

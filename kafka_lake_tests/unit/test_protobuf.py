@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
-from kafka_lake.errors import ConfigurationError, SchemaNotSupportedError
+from kafka_lake.common.errors import ConfigurationError, SchemaNotSupportedError
 from kafka_lake.ingest.decode import protobuf, protobuf_worker
 from kafka_lake.ingest.decode.protobuf import (
     RULES,

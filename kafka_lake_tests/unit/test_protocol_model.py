@@ -21,8 +21,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from kafka_lake.errors import PublishRefusedError
-from kafka_lake.ingest import pipeline, settle, stage
+from kafka_lake.common.errors import PublishRefusedError
+from kafka_lake.ingest import pipeline
+from kafka_lake.ingest.dead_letters import reconcile as settle
+from kafka_lake.ingest.stage import stage
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import ancestors, head_of

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.kafka.registry import SchemaRegistry, properties_from_env
-from kafka_lake.kafka.registry_resource import RegistryResource
 
 SECRET = "s3cr3t-never-shown"
 

@@ -17,20 +17,20 @@ from typing import ClassVar
 import pytest
 from typer.testing import CliRunner
 
-import kafka_lake.cli
-import kafka_lake.cli_topics
-import kafka_lake.status
-from kafka_lake.demo.ports import Ports
-from kafka_lake.demo.running import Running, RunningFile, check_alone, running
-from kafka_lake.demo.stack import needs_connect
-from kafka_lake.errors import KafkaLakeError
+import kafka_lake.cli.main
+import kafka_lake.cli.project
+import kafka_lake.cli.status
+from kafka_lake.cli.status import TopicStatus
+from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.status import TopicStatus
+from kafka_lake.local_stack.ports import Ports
+from kafka_lake.local_stack.running import Running, RunningFile, check_alone, running
+from kafka_lake.local_stack.stack import needs_connect
 
 STACK = Running("127.0.0.1:7", "http://127.0.0.1:8/apis", "sc://127.0.0.1:9", "http://127.0.0.1:10", {"kafka-lake": 1})
 HOLDER = """
 import sys
-from kafka_lake.demo.running import Running, RunningFile
+from kafka_lake.local_stack.running import Running, RunningFile
 file = RunningFile()
 file.write(Running("127.0.0.1:7", pids={"kafka-lake": 1}))
 print("written", flush=True)
@@ -88,10 +88,10 @@ def test_what_a_killed_stack_left_is_ignored_and_written_over(other_stack: subpr
 
 @pytest.mark.usefixtures("other_stack")
 def test_a_second_stack_in_the_same_folder_is_refused(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    result = CliRunner(env={"COLUMNS": "400"}).invoke(kafka_lake.cli.app, ["up"])
+    result = CliRunner(env={"COLUMNS": "400"}).invoke(kafka_lake.cli.main.app, ["up"])
     assert result.exit_code == 1
     assert f"A local stack runs in {folder} already: process 1" in result.output
-    monkeypatch.setattr("kafka_lake.demo.running._LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("kafka_lake.local_stack.running._LOCK_SECONDS", 0.0)
     with pytest.raises(KafkaLakeError, match=r"runs in .* already"):
         RunningFile()
 
@@ -139,8 +139,8 @@ def test_a_command_asks_the_broker_that_runs(monkeypatch: pytest.MonkeyPatch) ->
         asked.append(os.environ.get("KAFKA_LAKE_BOOTSTRAP_SERVERS"))
         raise KafkaLakeError("enough")
 
-    monkeypatch.setattr(kafka_lake.cli_topics, "topic_tables", topics)
-    result = CliRunner().invoke(kafka_lake.cli.app, ["status"])
+    monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", topics)
+    result = CliRunner().invoke(kafka_lake.cli.main.app, ["status"])
     assert "enough" in result.output
     assert asked == ["127.0.0.1:7"]
 
@@ -186,11 +186,11 @@ def test_definitions_are_loaded_again(
 ) -> None:
     monkeypatch.setattr(_Dagster, "answer", answer)
     specs = [TopicTable("orders", "shop", "orders")]
-    monkeypatch.setattr(kafka_lake.cli_topics, "topic_tables", lambda topic=None: specs)
+    monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda topic=None: specs)
     file = RunningFile()
     file.write(Running(ui_url=dagster))
     try:
-        result = CliRunner(env={"COLUMNS": "200"}).invoke(kafka_lake.cli.app, ["reload"])
+        result = CliRunner(env={"COLUMNS": "200"}).invoke(kafka_lake.cli.main.app, ["reload"])
     finally:
         file.remove()
     assert result.exit_code == code
@@ -198,7 +198,7 @@ def test_definitions_are_loaded_again(
 
 
 def test_without_a_stack_nothing_is_loaded_again(folder: Path) -> None:
-    result = CliRunner(env={"COLUMNS": "400"}).invoke(kafka_lake.cli.app, ["reload"])
+    result = CliRunner(env={"COLUMNS": "400"}).invoke(kafka_lake.cli.main.app, ["reload"])
     assert result.exit_code == 1
     assert f"No local stack with Dagster runs in {folder}." in result.output
 
@@ -216,11 +216,11 @@ def test_status_waits_until_no_table_lags_or_the_time_is_over(
     def collect(*_: object) -> list[TopicStatus]:
         return [TopicStatus("orders", "shop.orders", (), next(left), 1, None, 0, 0)]
 
-    monkeypatch.setattr(kafka_lake.cli_topics, "topic_tables", lambda topic=None: [])
-    monkeypatch.setattr(kafka_lake.cli_topics, "systems_at_hand", at_hand)
-    monkeypatch.setattr(kafka_lake.status, "collect", collect)
-    monkeypatch.setattr(kafka_lake.status, "_POLL_SECONDS", 0.01)
-    result = CliRunner().invoke(kafka_lake.cli.app, ["status", "orders", "--wait", "300ms", "--json"])
+    monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda topic=None: [])
+    monkeypatch.setattr(kafka_lake.cli.project, "systems_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.cli.status, "collect", collect)
+    monkeypatch.setattr(kafka_lake.cli.status, "_POLL_SECONDS", 0.01)
+    result = CliRunner().invoke(kafka_lake.cli.main.app, ["status", "orders", "--wait", "300ms", "--json"])
     assert result.exit_code == code, result.output
     assert json.loads(result.stdout)[0]["lag"] == lags[-1]
 
@@ -231,11 +231,11 @@ def test_a_stack_starts_its_own_engine_where_the_variable_names_one_that_has_end
     ports = Ports.from_env()
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     assert needs_connect(ports)
-    monkeypatch.setattr("kafka_lake.demo.ports.Port.is_free", lambda _: True)
+    monkeypatch.setattr("kafka_lake.local_stack.ports.Port.is_free", lambda _: True)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{ports.connect.number}/;token=of-then")
     assert needs_connect(ports)
-    monkeypatch.setattr("kafka_lake.demo.ports.Port.is_free", lambda _: False)
+    monkeypatch.setattr("kafka_lake.local_stack.ports.Port.is_free", lambda _: False)
     assert not needs_connect(ports)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://elsewhere:{ports.connect.number}")
-    monkeypatch.setattr("kafka_lake.demo.ports.Port.is_free", lambda _: True)
+    monkeypatch.setattr("kafka_lake.local_stack.ports.Port.is_free", lambda _: True)
     assert not needs_connect(ports)

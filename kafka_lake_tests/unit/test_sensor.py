@@ -8,22 +8,22 @@ import pyarrow as pa
 import pytest
 from dagster._utils.error import serializable_error_info_from_exc_info
 
+from kafka_lake.common.errors import KafkaLakeError, UnknownTopicError
+from kafka_lake.common.server_process import free_port
 from kafka_lake.components import sensor
 from kafka_lake.components.alive import ALIVE_TAG
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, build_topic_assets
 from kafka_lake.components.failures import SensorFailedError
 from kafka_lake.components.keys import TOPIC_TAG
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensor import WORK_TAG, Pace, build_sensor, evaluate, look_out
-from kafka_lake.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Position, TopicIdentity, Watermarks
-from kafka_lake.kafka.registry_resource import RegistryResource
-from kafka_lake.kafka.resource import KafkaResource
 from kafka_lake.lake.positions import POSITION
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.process import free_port
-from kafka_lake.spark.resource import SparkResource
 
 SPEC = TopicTable("pizzas", "pizza", "orders")
 OTHER = TopicTable("pasta", "pizza", "pasta")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kafka_lake.ingest.plan import Plan
-from kafka_lake.ingest.stage import _tasks
+from kafka_lake.ingest.stage.stage import _tasks
 from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity
 
 

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from kafka_lake.lake.resource import CatalogResource
-from kafka_lake.spark.resource import SparkResource
-from kafka_lake.spark.turns import Turns
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.spark.commit_slots import Turns
 
 
 class Waiting:
@@ -85,7 +85,7 @@ def test_a_turn_that_takes_long_keeps_nobody_waiting_any_more(tmp_path):
 def test_who_died_keeps_nobody_waiting_for_long_and_its_ticket_is_taken_away(tmp_path):
     script = (
         "import os, pathlib, sys\n"
-        "from kafka_lake.spark.turns import Turns\n"
+        "from kafka_lake.spark.commit_slots import Turns\n"
         "with Turns(pathlib.Path(sys.argv[1]), 1).take():\n"
         "    os._exit(0)\n"
     )

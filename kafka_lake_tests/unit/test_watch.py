@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.demo.runs import Run, RunReport
 from kafka_lake.demo.watch import Watch, made
-from kafka_lake.errors import KafkaLakeError
 
 TABLE = ("pizza", "deliveries")
 

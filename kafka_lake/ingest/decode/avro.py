@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
 
-from kafka_lake.errors import SchemaNotSupportedError
+from kafka_lake.common.errors import SchemaNotSupportedError
 from kafka_lake.kafka.schemas import WriterSchema
 
 TYPES: tuple[tuple[str, str, str, str, str], ...] = (

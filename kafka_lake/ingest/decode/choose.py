@@ -5,15 +5,15 @@ from pathlib import Path
 
 from pyspark.sql import types as T
 
-from kafka_lake.errors import ConfigurationError
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.executors.json_values import Rules
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.decode.by_schema import MARKS, SCHEMA_TYPES, FromFile, Part, Registered, writer_of
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json import Json
 from kafka_lake.ingest.decode.key import Keyed
-from kafka_lake.ingest.decode.plain import Plain
 from kafka_lake.ingest.decode.target import Target
-from kafka_lake.ingest.decode.written import MARKS, SCHEMA_TYPES, FromFile, Part, Registered, writer_of
-from kafka_lake.ingest.systems import Systems
+from kafka_lake.ingest.decode.text import Plain
 from kafka_lake.ingest.topic_table import Format, TopicTable
 from kafka_lake.kafka.schemas import WriterSchema
 from kafka_lake.lake.positions import TableState, ancestors, summary_of

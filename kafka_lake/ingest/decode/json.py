@@ -14,7 +14,7 @@ from kafka_lake.executors.json_task import DECODED, ERROR_CLASS, ERROR_MESSAGE, 
 from kafka_lake.executors.json_types import Kind, settled
 from kafka_lake.executors.json_values import Rules
 from kafka_lake.ingest.decode.decoder import Learned, Nothing
-from kafka_lake.ingest.decode.project import short
+from kafka_lake.ingest.decode.fit_columns import short
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.tasks import told
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urljoin
 
 from pyspark.sql import types as T
 
-from kafka_lake.errors import SchemaNotSupportedError
+from kafka_lake.common.errors import SchemaNotSupportedError
 from kafka_lake.kafka.schemas import WriterSchema
 
 TYPES: tuple[tuple[str, str, str], ...] = (

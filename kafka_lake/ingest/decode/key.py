@@ -11,8 +11,8 @@ from pyspark.sql import types as T
 from kafka_lake.executors.json_task import OBSERVED
 from kafka_lake.ingest.decode import BAD_KEY
 from kafka_lake.ingest.decode.decoder import Decoder, Learned
-from kafka_lake.ingest.decode.plain import COLUMN
 from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.decode.text import COLUMN
 
 _VALUE, _KEY = "__kafka_lake_value", "__kafka_lake_key"
 

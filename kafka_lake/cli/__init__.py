@@ -1,0 +1,1 @@
+"""The command line: a module per command or group of commands; `main` puts them together."""

@@ -1,0 +1,132 @@
+"""Is all that a run needs there? One examination per part, each with what it found or what to do."""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from uuid import uuid4
+
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.spark import SparkResource, address_of
+from kafka_lake.ingest.retry import headline
+from kafka_lake.kafka.registry import SchemaRegistry, properties_from_env
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.spark.jars import ensure_jars, jars_root
+from kafka_lake.spark.java import find_java
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found about one part.
+
+    Args:
+        part: Its name.
+        healthy: Whether a run can use it.
+        finding: What was found; the error if it isn't healthy.
+        remedy: What to do if it isn't.
+    """
+
+    part: str
+    healthy: bool
+    finding: str
+    remedy: str
+
+
+def examine(brokers_at_hand: Callable[[], AbstractContextManager[None]], say: Callable[[str], None]) -> list[Diagnosis]:
+    """Examine every part; one that is ill doesn't keep the others from being examined.
+
+    Args:
+        brokers_at_hand: Entered while the brokers are examined; may start some.
+        say: Called with the name of the part under examination, and with the progress of downloads.
+    """
+
+    def brokers() -> str:
+        with brokers_at_hand():
+            return _brokers()
+
+    examinations: list[tuple[str, Callable[[], str], str]] = [
+        ("Java", _java, "Install Java 17 or 21 and set JAVA_HOME, or install the requirements again."),
+        (
+            "Jars",
+            lambda: _jars(say),
+            "Check the network, or name your mirror's settings in KAFKA_LAKE_IVY_SETTINGS.",
+        ),
+        ("Brokers", brokers, "Check KAFKA_LAKE_BOOTSTRAP_SERVERS and KAFKA_LAKE_KAFKA_*."),
+        ("Catalog", _catalog, "Check PYICEBERG_CATALOG__* and that the catalog's server runs."),
+        ("Warehouse", _warehouse, "Check the warehouse's address, its credentials and its permissions."),
+        ("Spark", _spark, "Mend what is red above, then check SPARK_REMOTE or KAFKA_LAKE_SPARK_MASTER."),
+    ]
+    if "url" in properties_from_env():
+        # Most deployments have none, and need none.
+        remedy = "Check KAFKA_LAKE_SCHEMA_REGISTRY_URL and KAFKA_LAKE_REGISTRY_*."
+        examinations.insert(3, ("Schema registry", _registry, remedy))
+    return [_examine(part, examination, remedy, say) for part, examination, remedy in examinations]
+
+
+def _examine(part: str, examination: Callable[[], str], remedy: str, say: Callable[[str], None]) -> Diagnosis:
+    say(part)
+    try:
+        return Diagnosis(part, True, examination(), "")
+    except KafkaLakeError as error:
+        return Diagnosis(part, False, error.message, error.remedy or remedy)
+    except Exception as error:
+        # Whatever any of the libraries below raises is a finding, not a failure of the examination.
+        return Diagnosis(part, False, headline(error), remedy)
+
+
+def _java() -> str:
+    return str(find_java())
+
+
+def _jars(say: Callable[[str], None]) -> str:
+    return f"{len(ensure_jars('spark', say))} for Spark in {jars_root()}"
+
+
+def _brokers() -> str:
+    cluster = KafkaResource().cluster()
+    return f"{len(cluster.topics())} topics at {cluster.bootstrap_servers}"
+
+
+def _registry() -> str:
+    registry = SchemaRegistry(properties_from_env())
+    return f"{len(registry.subjects())} subjects at {registry.url}"
+
+
+def _open_catalog() -> LakeCatalog:
+    return CatalogResource().open()
+
+
+def _catalog() -> str:
+    catalog = _open_catalog()
+    return f"{catalog.name} ({catalog.type}), {catalog.check()} namespaces"
+
+
+def _warehouse() -> str:
+    from pyiceberg.io import load_file_io
+
+    catalog = _open_catalog()
+    warehouse = catalog.properties.get("warehouse", "")
+    if "://" not in warehouse:
+        return f"{warehouse or 'not set here'}: only the catalog's server knows the place, so it isn't tried"
+    # Opening the catalog makes the folder of a local warehouse.
+    properties = catalog.pyiceberg.properties
+    probe = f"{warehouse.rstrip('/')}/.kafka-lake-doctor-{uuid4().hex}"
+    file_io = load_file_io(properties, probe)
+    with file_io.new_output(probe).create() as stream:
+        stream.write(b"written by kafka-lake doctor")
+    file_io.delete(probe)
+    return f"{warehouse} is writable"
+
+
+def _spark() -> str:
+    resource = SparkResource(spark_config={}, catalog=CatalogResource())
+    try:
+        session = resource.spark_session
+        catalog = _open_catalog()
+        session.sql(f"SHOW NAMESPACES IN `{catalog.name}`").collect()
+        remote = os.environ.get("SPARK_REMOTE")
+        return f"{session.version} at {address_of(remote) if remote else session.conf.get('spark.master')}"
+    finally:
+        resource.stop()

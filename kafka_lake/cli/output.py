@@ -1,0 +1,204 @@
+"""The command line's tables and progress bars. What they show is found elsewhere."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from kafka_lake.cli.doctor import Diagnosis
+from kafka_lake.cli.repair import DeadLetters, LetterOffsets, PartitionReset
+from kafka_lake.cli.status import TopicStatus
+from kafka_lake.ingest.again import Redelivered
+from kafka_lake.ingest.maintenance.clean import Cleaned
+from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.report import Commit, RunReport
+from kafka_lake.ingest.topic_table import TopicTable
+
+_PARTITIONS = 6
+_FILES = 10
+
+
+def status_table(status: TopicStatus) -> Table:
+    """Return one topic's status as a table, a row per Kafka partition."""
+    if status.error:
+        caption = f"[red]{escape(status.error)}[/]"
+    elif status.snapshot_id is None:
+        caption = "no table yet"
+    else:
+        caption = f"snapshot {status.snapshot_id}, {status.committed_at}"
+    caption += f"\n{status.rows:,} rows, {status.dead_letters:,} dead letters, lag {status.lag:,}"
+    table = Table("partition", title=f"{status.topic} → {status.table}", caption=caption, min_width=60)
+    for heading in ("position", "end", "lag"):
+        table.add_column(heading, justify="right")
+    for each in status.partitions:
+        position = "none" if each.position is None else f"{each.position:,}"
+        table.add_row(str(each.partition), position, f"{each.end:,}", f"{each.lag:,}")
+    return table
+
+
+def diagnosis_table(diagnoses: Sequence[Diagnosis]) -> Table:
+    """Return the doctor's findings as a table, a row per part."""
+    table = Table("", "part", "finding")
+    for each in diagnoses:
+        mark = "[green]✓[/]" if each.healthy else "[red]✗[/]"
+        finding = escape(each.finding) if each.healthy else f"{escape(each.finding)}\n[bold]{escape(each.remedy)}[/]"
+        table.add_row(mark, each.part, finding)
+    return table
+
+
+@dataclass(frozen=True)
+class Following:
+    """What a run is given so that a person can follow it: its hooks, by the names that the runs have for them."""
+
+    on_commit: Callable[[Commit, Plan], None]
+    on_step: Callable[[str], None]
+    say: Callable[[str], None]
+
+
+@contextmanager
+def followed(topic: str, console: Console, backlog: int | None = None) -> Iterator[Following]:
+    """Show a progress bar as long as the block runs, and above it what the run says.
+
+    Args:
+        topic: The topic's name.
+        console: Gets the bar.
+        backlog: Offsets to read, for the bar; None if only the run's first commit will tell.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(escape(topic), total=backlog)
+
+        def on_commit(_commit: Commit, plan: Plan) -> None:
+            done = int(progress.tasks[0].completed) + plan.records_at_most
+            progress.update(task, completed=done, total=done + plan.remaining)
+
+        def on_step(step: str) -> None:
+            progress.update(task, description=escape(f"{topic}: {step}"))
+
+        def say(line: str) -> None:
+            progress.console.print(escape(line), highlight=False, soft_wrap=True)
+
+        yield Following(on_commit, on_step, say)
+
+
+def run_line(report: RunReport) -> str:
+    """Return what a run did in one line."""
+    rows, letters = _counted(report.total("rows"), "row"), _counted(report.total("dead_letters"), "dead letter")
+    return f"{report.table}: {rows} in {_counted(len(report.commits), 'commit')}, {letters}, {report.seconds:.1f} s"
+
+
+def dead_letter_tables(found: DeadLetters) -> list[RenderableType]:
+    """Return a topic's dead letters as tables: the classes, and samples of them if there are any."""
+    if not found.classes:
+        return [f"{escape(found.table)}: no dead letters"]
+    classes = Table("class", title=_title(found.topic, found.table), box=box.SIMPLE_HEAD, expand=True)
+    classes.add_column("count", justify="right")
+    classes.add_column("offsets", no_wrap=True)
+    classes.add_column("newest (UTC)", no_wrap=True)
+    for each in found.classes:
+        name = f"[bold]{escape(each.name)}[/]\n[dim]{escape(each.meaning)}[/]"
+        classes.add_row(name, f"{each.count:,}", _offsets(each.offsets), _moment(each.failed_at))
+    if not any(each.samples for each in found.classes):
+        return [classes]
+    samples = Table("class", box=box.SIMPLE_HEAD, expand=True)
+    samples.add_column("place", justify="right", no_wrap=True)
+    samples.add_column("time (UTC)", no_wrap=True)
+    samples.add_column("reason", ratio=3)
+    samples.add_column("value", ratio=2, no_wrap=True, overflow="ellipsis")
+    for each in found.classes:
+        for number, sample in enumerate(each.samples):
+            samples.add_row(
+                "" if number else f"[bold]{escape(each.name)}[/]",
+                f"{sample.partition}:{sample.offset}",
+                _moment(sample.timestamp),
+                escape(printable(sample.reason)),
+                escape(printable(sample.value)),
+                end_section=number == len(each.samples) - 1,
+            )
+    return [classes, samples]
+
+
+def redelivered_tables(spec: TopicTable, done: Redelivered) -> list[RenderableType]:
+    """Return what became of dead letters in a line, and those that remain as a table, a row per class."""
+    moved, name = _counted(done.moved, "dead letter"), ".".join(spec.identifier)
+    line = f"{escape(name)}: {moved} moved into the table, {done.remaining:,} of those examined remain"
+    if not done.remaining:
+        return [line]
+    table = Table("class", box=box.SIMPLE_HEAD, expand=True)
+    table.add_column("count", justify="right")
+    table.add_column("first", justify="right", no_wrap=True)
+    table.add_column("its reason", ratio=1)
+    for each in done.report.classes():
+        place = f"{each.partition}:{each.offset}"
+        table.add_row(f"[bold]{escape(each.name)}[/]", f"{each.count:,}", place, escape(printable(each.message)))
+    return [line, table]
+
+
+def reset_table(spec: TopicTable, resets: Sequence[PartitionReset]) -> Table:
+    """Return what a reset will do as a table, a row per Kafka partition."""
+    table = Table(title=_title(spec.topic, ".".join(spec.identifier)), box=box.SIMPLE_HEAD, min_width=60)
+    for heading in ("partition", "position now", "new position", "rows removed", "offsets skipped"):
+        table.add_column(heading, justify="right")
+    for each in resets:
+        removed = _extent(*each.removed) if each.removed else ""
+        skipped = _extent(*each.skipped) if each.skipped else ""
+        if each.reason not in ("", "skipped"):
+            skipped += f"\n[yellow]{escape(each.reason)}[/]"
+        after = "gone" if each.after is None else f"{each.after:,}"
+        style = "" if each.before != each.after or removed or skipped else "dim"
+        table.add_row(str(each.partition), _number(each.before), after, removed, skipped, style=style)
+    return table
+
+
+def cleaned_lines(spec: TopicTable, cleaned: Cleaned, removed: bool) -> list[str]:
+    """Return what was cleaned away, or would be: a line for the table, and one for each branch and the first files."""
+    counts = f"{_counted(len(cleaned.branches), 'branch', 'es')} and {_counted(len(cleaned.files), 'file')}"
+    counts += " removed" if removed else " to remove"
+    names = [*cleaned.branches, *cleaned.files[:_FILES]]
+    if len(cleaned.files) > _FILES:
+        names.append(f"… {len(cleaned.files) - _FILES:,} files more")
+    return [f"{'.'.join(spec.identifier)}: {counts}", *(f"  {name}" for name in names)]
+
+
+def printable(text: str) -> str:
+    r"""Return text that a terminal shows in one line and never obeys.
+
+    >>> printable("a\n b\x1b[2J")
+    'a b�[2J'
+    """
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+
+
+def _counted(count: int, what: str, plural: str = "s") -> str:
+    return f"{count:,} {what}{'' if count == 1 else plural}"
+
+
+def _title(topic: str, table: str) -> str:
+    return escape(f"{topic} → {table}")
+
+
+def _number(number: int | None) -> str:
+    return "none" if number is None else f"{number:,}"
+
+
+def _extent(start: int, end: int | None) -> str:
+    """Return offsets as a person counts them: first to last, both inclusive."""
+    if end is None:
+        return f"from {start:,} on"
+    return f"{start:,} to {end - 1:,}" if end - start > 1 else f"{start:,}"
+
+
+def _moment(text: str) -> str:
+    return text[:19].replace("T", " ")
+
+
+def _offsets(found: Sequence[LetterOffsets]) -> str:
+    lines = [f"{each.partition}: {_extent(each.first, each.last + 1)}" for each in found[:_PARTITIONS]]
+    if len(found) > _PARTITIONS:
+        lines.append(f"… {len(found) - _PARTITIONS} partitions more")
+    return "\n".join(lines)

@@ -1,0 +1,179 @@
+"""``kafka-lake schema``: a table's columns, what the next run would do to them, and how they came to be."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyiceberg.table import Table as IcebergTable
+from rich import box
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from kafka_lake.cli.output import printable
+from kafka_lake.common.errors import TableError
+from kafka_lake.components.metadata import readable
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.preview import Preview, preview
+from kafka_lake.ingest.topic_table import REGISTERED, TopicTable
+from kafka_lake.lake.history import SchemaVersion, schema_history
+from kafka_lake.lake.schema import Change
+from kafka_lake.lake.tables import sources_of
+
+_PARTITIONS = 6
+
+
+@dataclass(frozen=True)
+class ColumnState:
+    """A column as the table has it: dotted path, type, whether null is forbidden, and the field that feeds it."""
+
+    column: str
+    type: str
+    required: bool
+    source: str
+    doc: str
+
+
+@dataclass(frozen=True)
+class TopicSchema:
+    """A topic's schema, as far as it was asked for.
+
+    Args:
+        topic: The topic's name.
+        table: ``namespace.table``.
+        columns: The table's, none if there is no table yet.
+        registered: What the registry has as the newest version of the values' subject; empty without a registry.
+        preview: What the newest records would change; None if they were not looked at.
+    """
+
+    topic: str
+    table: str
+    columns: tuple[ColumnState, ...]
+    registered: str
+    preview: Preview | None
+
+
+def topic_schema(spec: TopicTable, systems: Systems, sample: int) -> TopicSchema:
+    """Return a topic's schema and what the next run would change.
+
+    Args:
+        spec: The topic and its table.
+        systems: Cluster, catalog, registry; Spark unless the sample is 0.
+        sample: How many of the newest records to look at.
+    """
+    table = systems.catalog.table(spec.identifier)
+    return TopicSchema(
+        spec.topic,
+        ".".join(spec.identifier),
+        _columns(table) if table else (),
+        _registered(spec, systems),
+        preview(spec, systems, sample) if sample else None,
+    )
+
+
+def _columns(table: IcebergTable) -> tuple[ColumnState, ...]:
+    sources = sources_of(table)
+    return tuple(
+        ColumnState(f.name, readable(str(f.field_type)), f.required, sources.get(f.name, ""), f.doc or "")
+        for f in table.schema().fields
+    )
+
+
+def _registered(spec: TopicTable, systems: Systems) -> str:
+    if systems.registry is None or spec.schema_file or spec.format not in REGISTERED:
+        return ""
+    latest = systems.registry.latest(spec.value_subject)
+    if latest is None:
+        return f"subject {spec.value_subject} is unknown"
+    return f"subject {spec.value_subject}: version {latest.version}, schema id {latest.id}, {latest.kind}"
+
+
+def schema_tables(found: TopicSchema) -> list[RenderableType]:
+    """Return a topic's schema as tables: the columns, what was looked at, and what would be changed."""
+    columns = Table("column", title=escape(f"{found.topic} → {found.table}"), box=box.SIMPLE_HEAD, expand=True)
+    columns.add_column("type", ratio=2, overflow="fold")
+    columns.add_column("null", no_wrap=True)
+    columns.add_column("from field", no_wrap=True)
+    for each in found.columns:
+        source = escape(printable(each.source))
+        columns.add_row(escape(each.column), escape(each.type), "no" if each.required else "", source)
+    shown: list[RenderableType] = [columns if found.columns else escape(f"{found.topic} → {found.table}: no table yet")]
+    if found.registered:
+        shown.append(escape(f"Registry: {found.registered}."))
+    if found.preview is not None:
+        shown += _preview_tables(found.preview)
+    return shown
+
+
+def _preview_tables(seen: Preview) -> list[RenderableType]:
+    if not seen.records:
+        return ["The topic has no records to look at."]
+    letters = sum(each.count for each in seen.classes)
+    written = ", ".join(f"{count:,} of {label}" for label, count in seen.schemas.items())
+    line = f"The newest {seen.records:,} records: {letters:,} would be dead letters, {seen.tombstones:,} tombstones"
+    shown: list[RenderableType] = [escape(f"{line}; {written}." if written else f"{line}.")]
+    for each in seen.classes:
+        place = f"partition {each.partition} offset {each.offset}"
+        shown.append(escape(f"  {each.count:,} {each.name}, the first in {place}: {printable(each.message)}"))
+    if seen.refused:
+        shown.append(f"[bold red]The next run would fail:[/] {escape(seen.refused)}")
+    if not seen.notes:
+        return shown if seen.refused else [*shown, "The next run would change no column."]
+    changes = Table("column", title="What the next run would do", box=box.SIMPLE_HEAD, expand=True)
+    for heading in ("change", "before", "after", "why"):
+        changes.add_column(heading, overflow="fold")
+    for note in seen.notes:
+        before, after = readable(note.before), readable(note.after)
+        changes.add_row(*(escape(text) for text in (note.column, note.what, before, after, note.why)))
+    return [*shown, changes]
+
+
+def history_of(spec: TopicTable, systems: Systems) -> list[SchemaVersion]:
+    """Return how a topic's table came to its columns, the oldest first.
+
+    Raises:
+        TableError: If there is no table.
+    """
+    table = systems.catalog.table(spec.identifier)
+    if table is None:
+        raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Its first run makes it.")
+    return schema_history(table)
+
+
+def history_as_json(history: Sequence[SchemaVersion]) -> list[dict[str, Any]]:
+    """Return a table's history for programs."""
+    return [
+        {
+            **asdict(each),
+            "committed_at": each.committed_at.isoformat(timespec="milliseconds"),
+            "position": json.loads(each.position.to_json()) if each.position else None,
+        }
+        for each in history
+    ]
+
+
+def history_table(spec: TopicTable, history: Sequence[SchemaVersion]) -> RenderableType:
+    """Return how a table came to its columns as a table, a row per change."""
+    shown = Table("when (UTC)", title=escape(f"{spec.topic} → {'.'.join(spec.identifier)}"), box=box.SIMPLE_HEAD)
+    shown.add_column("snapshot", no_wrap=True)
+    shown.add_column("up to offsets", no_wrap=True)
+    shown.add_column("change", overflow="fold", ratio=1)
+    for version in history:
+        lines = [escape(_change(change)) for change in version.changes]
+        lines += [f"[dim]{escape(version.note)}[/]"] if version.note else []
+        when = version.committed_at.strftime("%Y-%m-%d %H:%M:%S")
+        snapshot = "none yet" if version.snapshot_id is None else str(version.snapshot_id)
+        shown.add_row(when, snapshot, _offsets(version), "\n".join(lines), end_section=True)
+    return shown
+
+
+def _change(change: Change) -> str:
+    before, after = readable(change.before), readable(change.after)
+    return f"{change.column} {change.kind}: {f'{before} → {after}' if before and after else before or after}"
+
+
+def _offsets(version: SchemaVersion) -> str:
+    offsets = sorted(version.position.offsets.items()) if version.position else []
+    more = [f"… {len(offsets) - _PARTITIONS} partitions more"] if len(offsets) > _PARTITIONS else []
+    return "\n".join([*(f"{partition}: {offset:,}" for partition, offset in offsets[:_PARTITIONS]), *more])

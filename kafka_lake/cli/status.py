@@ -1,0 +1,127 @@
+"""How far each topic's table is, from brokers and catalog, as plain data. No Spark, no Dagster, no scan."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyiceberg.table.snapshots import Snapshot
+
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.offsets import Watermarks, lag
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import TableState, read_state, row_count
+
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class PartitionStatus:
+    """One Kafka partition of a topic.
+
+    Args:
+        partition: Its number.
+        position: Next offset that the table takes; None if the table has none yet.
+        end: Exclusive end: the last stable offset.
+        lag: Offsets between the two, or from the log's start where there is no position.
+    """
+
+    partition: int
+    position: int | None
+    end: int
+    lag: int
+
+
+@dataclass(frozen=True)
+class TopicStatus:
+    """A topic and its table.
+
+    Args:
+        topic: The topic's name.
+        table: ``namespace.table``.
+        partitions: Ascending by number; empty where ``error`` is set.
+        lag: Sum over the partitions.
+        snapshot_id: Head of ``main``; None for a table that doesn't exist yet.
+        committed_at: When that snapshot was committed, ISO 8601 in UTC.
+        rows: Rows of that snapshot, deletes by position and equality not counted.
+        dead_letters: Rows of the dead-letter table.
+        error: Why the topic could not be asked; empty if it could.
+    """
+
+    topic: str
+    table: str
+    partitions: tuple[PartitionStatus, ...]
+    lag: int
+    snapshot_id: int | None
+    committed_at: str | None
+    rows: int
+    dead_letters: int
+    error: str = ""
+
+
+def collect(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCatalog) -> list[TopicStatus]:
+    """Return the status of every topic given, in that order.
+
+    Args:
+        specs: The topics and their tables.
+        cluster: Where the topics are.
+        catalog: Where the tables are.
+
+    Raises:
+        KafkaLakeError: If brokers or catalog can't be asked at all, or a table's position can't be read.
+    """
+    answers = cluster.watermarks(spec.topic for spec in specs)
+    return [_status(spec, answers[spec.topic], catalog) for spec in specs]
+
+
+def awaited(
+    specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCatalog, seconds: float
+) -> list[TopicStatus]:
+    """Return the status of every topic given once no table lags, or when the time is over.
+
+    Args:
+        specs: The topics and their tables.
+        cluster: Where the topics are.
+        catalog: Where the tables are.
+        seconds: How long to wait at most.
+
+    Raises:
+        KafkaLakeError: As `collect`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        found = collect(specs, cluster, catalog)
+        if not any(each.lag for each in found) or time.monotonic() > deadline:
+            return found
+        time.sleep(_POLL_SECONDS)
+
+
+def _status(spec: TopicTable, now: Watermarks | KafkaLakeError, catalog: LakeCatalog) -> TopicStatus:
+    table = catalog.table(spec.identifier)
+    head = table.current_snapshot() if table else None
+    state = read_state(table) if table else None
+    partitions = () if isinstance(now, KafkaLakeError) else _partitions(state, now)
+    return TopicStatus(
+        topic=spec.topic,
+        table=".".join(spec.identifier),
+        partitions=partitions,
+        lag=sum(each.lag for each in partitions),
+        snapshot_id=head.snapshot_id if head else None,
+        committed_at=_time(head) if head else None,
+        rows=row_count(table),
+        dead_letters=row_count(catalog.table(spec.dead_letter_table)),
+        error=str(now) if isinstance(now, KafkaLakeError) else "",
+    )
+
+
+def _partitions(state: TableState | None, now: Watermarks) -> tuple[PartitionStatus, ...]:
+    position = state.position if state else None
+    offsets = position.offsets if position else {}
+    lags = lag(position, now)
+    return tuple(PartitionStatus(p, offsets.get(p), now.end[p], lags[p]) for p in now.partitions)
+
+
+def _time(snapshot: Snapshot) -> str:
+    return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,157 @@
+"""``kafka-lake topic …``: makes, fills and shows topics, to try things with records of one's own."""
+
+import base64
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kafka_lake.common.errors import ConfigurationError
+
+app = typer.Typer(no_args_is_help=True, help="Make, fill and look at topics, to try things with records of your own.")
+
+_out = Console()
+_err = Console(stderr=True)
+_STDIN = Path("-")
+
+Topic = Annotated[str, typer.Argument(help="The Kafka topic.")]
+
+
+@app.command()
+def create(
+    topic: Topic, partitions: Annotated[int, typer.Option(min=1, help="How many Kafka partitions it gets.")] = 1
+) -> None:
+    """Create a topic; one that exists is left as it is."""
+    from kafka_lake.cli.project import systems_at_hand
+    from kafka_lake.kafka.topics import create_topic
+
+    with systems_at_hand(_err.print) as systems:
+        created = create_topic(systems.cluster, topic, partitions)
+    _say(f"Topic {topic} {'created' if created else 'is there already'}.")
+
+
+@app.command()
+def produce(
+    topic: Topic,
+    file: Annotated[Path, typer.Argument(help="A file with a record in each line; - for standard input.")] = _STDIN,
+    key_field: Annotated[
+        str | None, typer.Option(help="The field of a line's JSON object that becomes the record's key.")
+    ] = None,
+) -> None:
+    """Produce a record for each line of a file, just as the line is; empty lines are left out.
+
+    With --key-field a line that isn't a JSON object with that field becomes a record without a key.
+    """
+    from kafka_lake.cli.project import systems_at_hand
+    from kafka_lake.kafka.topics import produce as produce_records
+
+    with _opened(file) as lines, systems_at_hand(_err.print) as systems:
+        count = produce_records(systems.cluster, topic, records_of(lines, key_field))
+    _say(f"{count:,} record{'' if count == 1 else 's'} produced to topic {topic}.")
+
+
+@app.command()
+def tail(
+    topic: Topic,
+    number: Annotated[int, typer.Option("-n", "--number", min=1, help="How many records.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: a JSON object in each line.")] = False,
+) -> None:
+    """Show the newest records of a topic, the oldest of them first. No consumer group is involved."""
+    from kafka_lake.cli.project import systems_at_hand
+    from kafka_lake.kafka.sample import Sampler
+
+    with systems_at_hand(_err.print) as systems, Sampler(systems.cluster) as sampler:
+        records = sampler.newest(systems.cluster.watermarks_of(topic), number).records[-number:]
+    if as_json:
+        for each in records:
+            typer.echo(json.dumps(as_json_object(each)))
+    elif records:
+        _out.print(records_table(topic, records))
+    else:
+        _say(f"Topic {topic} has no records.")
+
+
+def records_of(lines: Iterable[bytes], key_field: str | None) -> Iterator[tuple[bytes | None, bytes]]:
+    r"""Return a record's key and value for each line that isn't empty.
+
+    Args:
+        lines: With or without their ends.
+        key_field: The field of a JSON object whose value becomes the key: text as it is, anything else as JSON.
+
+    >>> list(records_of([b'{"id": 7}\n', b"no JSON"], "id"))
+    [(b'7', b'{"id": 7}'), (None, b'no JSON')]
+    """
+    for line in lines:
+        if value := line.rstrip(b"\r\n"):
+            yield _key(value, key_field) if key_field is not None else None, value
+
+
+def _key(value: bytes, field: str) -> bytes | None:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or found.get(field) is None:
+        return None
+    key = found[field]
+    return key.encode("utf-8", "surrogatepass") if isinstance(key, str) else json.dumps(key).encode()
+
+
+def as_json_object(record: Any) -> dict[str, Any]:
+    """Return a record as JSON has it: keys and values as text, those that are not UTF-8 as Base64 in ``…_base64``."""
+    shown: dict[str, Any] = {"partition": record.partition, "offset": record.offset, "timestamp": _time(record)}
+    for name, content in (("key", record.key), ("value", record.value)):
+        try:
+            shown[name] = None if content is None else content.decode()
+        except UnicodeDecodeError:
+            shown[f"{name}_base64"] = base64.b64encode(content).decode()
+    return shown
+
+
+def records_table(topic: str, records: Sequence[Any]) -> Table:
+    """Return records as a table, a row each."""
+    from kafka_lake.cli.output import printable
+
+    shown = Table("partition", title=Text(f"The newest records of {topic}"))
+    shown.add_column("offset", justify="right")
+    for heading in ("time", "key", "value"):
+        shown.add_column(heading, overflow="fold")
+    for each in records:
+        texts = [
+            Text("none", "dim") if content is None else Text(printable(content.decode(errors="replace")))
+            for content in (each.key, each.value)
+        ]
+        shown.add_row(str(each.partition), f"{each.offset:,}", _time(each) or "", *texts)
+    return shown
+
+
+def _time(record: Any) -> str | None:
+    if record.timestamp_ms < 0:
+        return None
+    return datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[BinaryIO]:
+    if file == _STDIN:
+        with nullcontext(sys.stdin.buffer) as lines:
+            yield lines
+        return
+    try:
+        lines = file.open("rb")
+    except OSError as error:
+        raise ConfigurationError(f"{file} can't be read: {error.strerror}.") from error
+    with lines:
+        yield lines
+
+
+def _say(text: str) -> None:
+    _out.print(text, soft_wrap=True, highlight=False, markup=False)

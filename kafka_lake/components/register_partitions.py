@@ -1,0 +1,58 @@
+"""Makes the Kafka partitions of a deployment's topics known to its Dagster, from outside of Dagster's own processes.
+
+The sensor does so too, but may be off, or not have looked yet. What goes wrong here is told, and stops no command.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+
+from dagster import DagsterInstance
+
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.components.partitions import register_partitions
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.offsets import Watermarks
+from kafka_lake.local_stack.stack import dagster_home
+
+
+def register_topics(specs: Iterable[TopicTable], cluster: KafkaCluster, say: Callable[[str], None]) -> None:
+    """Register the partitions that topics have now; topics that can't be asked are left out.
+
+    Args:
+        specs: The topics.
+        cluster: Where they are.
+        say: Called with a line for the user if that fails.
+    """
+    try:
+        answers = cluster.watermarks(spec.topic for spec in specs)
+    except KafkaLakeError as error:
+        say(_not_registered(error))
+        return
+    register({t: answer.partitions for t, answer in answers.items() if isinstance(answer, Watermarks)}, say)
+
+
+def register(partitions: Mapping[str, Iterable[int]], say: Callable[[str], None]) -> None:
+    """Register partitions with the Dagster of ``DAGSTER_HOME``, or with that of this deployment's folder.
+
+    Args:
+        partitions: Kafka partitions by topic.
+        say: Called with a line for the user if that fails.
+    """
+    try:
+        with _instance() as instance:
+            for topic, numbers in partitions.items():
+                register_partitions(instance, topic, numbers)
+    except Exception as error:
+        # Whatever Dagster's storage may be, and whatever it may lack: the command has done its work.
+        say(_not_registered(error))
+
+
+def _not_registered(error: Exception) -> str:
+    return f"Dagster doesn't know the topics' partitions yet; its sensor registers them when it runs. {error}"
+
+
+def _instance() -> DagsterInstance:
+    if "DAGSTER_HOME" in os.environ:
+        return DagsterInstance.get()
+    return DagsterInstance.from_config(str(dagster_home()))

@@ -1,0 +1,1 @@
+"""Dagster's resources: Kafka, the schema registry, the Iceberg catalog, Spark."""

@@ -1,0 +1,1 @@
+"""What leans on private parts of Dagster. Everything works without it, only slower."""

@@ -1,0 +1,224 @@
+"""What the bytes of a topic's records seem to be: their format, the evidence, the columns. Runs no engine.
+
+For people who decide what to configure; no run depends on it.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka_lake.common.errors import KafkaLakeError, SchemaNotSupportedError, UnknownSchemaError
+from kafka_lake.discovery.json_columns import Column, columns_of, ddl, json_value
+from kafka_lake.ingest.decode.by_schema import Part, writer_of
+from kafka_lake.ingest.decode.protobuf import message_indexes
+from kafka_lake.ingest.topic_table import Format
+from kafka_lake.kafka.registry import SchemaRegistry
+from kafka_lake.kafka.schemas import SchemaType, WriterSchema
+
+# One in so many may be a stray, which becomes a dead letter; with more of them another format is more likely.
+_STRAY_IN = 10
+
+_HEADER = 5
+# Registries count from 1, Confluent's cloud from 100,001. What is far beyond begins something else, as do eight bytes,
+# the first of which are zero in a long of usual size.
+_LARGEST_LIKELY_ID = 10_000_000
+_LONG_BYTES = 8
+_FORMATS: Mapping[SchemaType, Format] = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json_schema"}
+_LANGUAGES: Mapping[SchemaType, str] = {"AVRO": "Avro", "PROTOBUF": "Protobuf", "JSON": "JSON Schema"}
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+_OBJECTS = ("is a JSON object", "are JSON objects")
+_ARRAYS = ("is a JSON array", "are JSON arrays")
+_TEXT = ("is text", "are text")
+_BINARY = ("is binary", "are binary")
+_OTHER = ("is something else", "are something else")
+_Noun = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What values or keys seem to be.
+
+    Args:
+        format: The format to configure; None if there is nothing to guess from.
+        evidence: Why, in one clause: ``20 of 20 sampled values are JSON objects``.
+        columns: What a table would have of them; none for formats whose content isn't looked into.
+        remarks: What to know or do beside that, in sentences.
+    """
+
+    format: Format | None
+    evidence: str
+    columns: tuple[Column, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass
+class Schemas:
+    """What a registry says about schema ids; each is asked for once, and none any more after it gave no answer.
+
+    Args:
+        registry: Whom to ask; None if none is configured.
+
+    Attributes:
+        trouble: Why nobody can be asked and what to do, in sentences; empty if the registry can.
+    """
+
+    registry: SchemaRegistry | None
+    trouble: str = field(init=False)
+    _known: dict[int, WriterSchema | None] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.trouble = "" if self.registry else "Configure KAFKA_LAKE_SCHEMA_REGISTRY_URL to know what they are."
+
+    def of(self, schema_id: int) -> WriterSchema | None:
+        """Return the schema of an id; None if there is none, or nobody can be asked."""
+        if self.registry is not None and not self.trouble and schema_id not in self._known:
+            try:
+                self._known[schema_id] = self.registry.by_id(schema_id)
+            except UnknownSchemaError:
+                self._known[schema_id] = None
+            except KafkaLakeError as error:
+                self.trouble = str(error)
+        return self._known.get(schema_id)
+
+
+def guess(contents: Sequence[bytes], part: Part, schemas: Schemas) -> Guess:
+    """Return what values or keys seem to be.
+
+    Args:
+        contents: Those that are not null, the oldest first.
+        part: Which of the two they are, for the words of the evidence.
+        schemas: Tells what they mean if they begin with schema ids.
+    """
+    if not contents:
+        return Guess(None, f"no {part} to guess from")
+    ids = [schema_id(content) for content in contents]
+    newest = list(dict.fromkeys(each for each in reversed(ids) if each is not None))
+    if _few(ids.count(None), contents):
+        known = {each: schema for each in newest if (schema := schemas.of(each))}
+        if _few(sum(each not in known for each in ids), contents):
+            return _written(contents, ids, known, part)
+        if _likely(contents, newest):
+            return _perhaps_written(contents, newest, part, schemas)
+    return _unwritten(contents, part)
+
+
+def schema_id(content: bytes) -> int | None:
+    r"""Return the schema id that bytes in a registry's wire format begin with; None for other bytes.
+
+    >>> schema_id(b"\x00\x00\x00\x00\x07payload"), schema_id(b'{"id": 7}')
+    (7, None)
+    """
+    if len(content) <= _HEADER or content[0] != 0:
+        return None
+    return int.from_bytes(content[1:_HEADER], "big") or None
+
+
+def _few(strays: int, contents: Sequence[bytes]) -> bool:
+    return strays * _STRAY_IN <= len(contents)
+
+
+def _likely(contents: Sequence[bytes], ids: Sequence[int]) -> bool:
+    """Return whether contents look like the wire format even where no registry says so."""
+    return max(ids) <= _LARGEST_LIKELY_ID and any(len(content) != _LONG_BYTES for content in contents)
+
+
+def _written(
+    contents: Sequence[bytes], ids: Sequence[int | None], known: Mapping[int, WriterSchema], part: Part
+) -> Guess:
+    """Return the guess for contents whose schemas the registry has."""
+    kind_of: dict[int | None, SchemaType] = {each: schema.kind for each, schema in known.items()}
+    counted = Counter(kind_of.get(each) for each in ids)
+    nouns: dict[_Noun, int] = {}
+    for kind, count in counted.most_common():
+        same = [each for each, schema in known.items() if schema.kind == kind]
+        told = f"{_LANGUAGES[kind]} with {_named(same)}" if kind else "something else"
+        nouns[f"is {told}", f"are {told}"] = count
+    kinds = [kind for kind in counted if kind]
+    columns: dict[str, Column] = {}
+    remarks = [*_strays(counted[None], part)]
+    for each, schema in known.items():
+        try:
+            fields = writer_of(schema, _message_prefix(contents[_last(ids, each)], schema)).fields.fields
+        except SchemaNotSupportedError as error:
+            remarks.append(str(error))
+        except ValueError as error:
+            remarks.append(f"Schema id {each}: {error}.")
+        else:
+            for one in fields:
+                columns.setdefault(one.name.lower(), Column(one.name, ddl(one.dataType)))
+    format_ = _FORMATS[kinds[0]] if len(kinds) == 1 else "confluent"
+    return Guess(format_, _told(nouns, part), tuple(columns.values()), tuple(remarks))
+
+
+def _last(ids: Sequence[int | None], schema_id: int) -> int:
+    return max(index for index, each in enumerate(ids) if each == schema_id)
+
+
+def _message_prefix(content: bytes, schema: WriterSchema) -> bytes:
+    if schema.kind != "PROTOBUF":
+        return b""
+    payload = content[_HEADER:]
+    return payload[: message_indexes(payload)[1]]
+
+
+def _perhaps_written(contents: Sequence[bytes], ids: Sequence[int], part: Part, schemas: Schemas) -> Guess:
+    """Return the guess for contents that look like a registry's, which is none or doesn't know them."""
+    told = f"like a registry's wire format, {_named(ids)}"
+    evidence = _told({(f"looks {told}", f"look {told}"): len(contents)}, part)
+    if not schemas.trouble:
+        # Another registry's, or a coincidence: what can be said of any bytes holds, so that no run fails by them.
+        return Guess("bytes", evidence, remarks=("The registry doesn't have them.",))
+    payloads = [json_value(content[_HEADER:]) for content in contents]
+    if all(isinstance(each, dict) for each in payloads):
+        return Guess("json_schema", evidence, columns_of(payloads), (schemas.trouble,))
+    return Guess("confluent", evidence, remarks=(schemas.trouble,))
+
+
+def _unwritten(contents: Sequence[bytes], part: Part) -> Guess:
+    """Return the guess for contents that stand for themselves."""
+    values = [json_value(content) for content in contents]
+    nouns = Counter(_noun(content, value) for content, value in zip(contents, values, strict=True))
+    evidence = _told(dict(nouns.most_common()), part)
+    others = len(contents) - nouns[_OBJECTS]
+    # Nothing else looks like a JSON object by chance. What isn't one, truncated records for instance, is set apart.
+    if others < nouns[_OBJECTS]:
+        columns = columns_of(value for value in values if isinstance(value, dict))
+        return Guess("json", evidence, columns, _strays(others, part))
+    if nouns[_ARRAYS] == len(contents) and part == "value":
+        return Guess("string", evidence, remarks=("format: variant would keep them as what they are.",))
+    if _few(nouns[_BINARY], contents):
+        return Guess("string", evidence, remarks=_strays(nouns[_BINARY], part))
+    sizes = {len(content) for content in contents}
+    alike = len(nouns) == 1 and len(contents) > 1 and len(sizes) == 1
+    return Guess("bytes", f"{evidence}, {sizes.pop()} bytes each" if alike else evidence)
+
+
+def _noun(content: bytes, value: Any) -> _Noun:
+    if isinstance(value, dict | list):
+        return _OBJECTS if isinstance(value, dict) else _ARRAYS
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return _BINARY
+    return _BINARY if _CONTROL.search(text) else _TEXT
+
+
+def _strays(count: int, part: Part) -> tuple[str, ...]:
+    """Return the remark on values that aren't of the format."""
+    if not count or part == "key":
+        return ()
+    return ("One of them would be a dead letter." if count == 1 else f"{count} of them would be dead letters.",)
+
+
+def _told(nouns: Mapping[_Noun, int], part: Part) -> str:
+    """Return in one clause how many of what there are; the first of the nouns is that of most."""
+    (first, count), *others = nouns.items()
+    told = f"{count} of {sum(nouns.values())} sampled {part}s {first[count != 1]}"
+    return ", ".join([told, *(f"{count} {noun[count != 1]}" for noun, count in others)])
+
+
+def _named(ids: Sequence[int]) -> str:
+    return f"schema id{'' if len(ids) == 1 else 's'} {', '.join(map(str, sorted(ids)))}"

@@ -1,0 +1,34 @@
+"""What a run works with: the cluster, the catalog and the engine, however they were configured."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.registry import SchemaRegistry
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.spark.commit_slots import Turns
+
+
+@dataclass(frozen=True)
+class Systems:
+    """The three systems of one run.
+
+    Args:
+        cluster: Tells what the topic holds.
+        kafka_options: Connection and security as options of Spark's Kafka source.
+        catalog: Where the tables are.
+        spark: Gives the session; the first call may start it, so it isn't called before there is work.
+        retry: How often and how patiently transient errors of the three are met with another attempt.
+        registry: Tells what a schema id means; None where no registry is configured.
+        turns: Whose commits wait for each other; None if they needn't, as Spark works on other machines.
+    """
+
+    cluster: KafkaCluster
+    kafka_options: Mapping[str, str]
+    catalog: LakeCatalog
+    spark: Callable[[], Any]
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    registry: SchemaRegistry | None = None
+    turns: Turns | None = None

@@ -1,0 +1,1 @@
+"""Runs that keep on: commit after commit while records come."""

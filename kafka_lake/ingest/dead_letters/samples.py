@@ -1,0 +1,62 @@
+"""What may be quoted of records outside of their tables: in Dagster's log and on its pages, and in errors. Pure.
+
+The dead-letter table has all bytes whatever is said here.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.executors.arrow_worker import SAMPLE_CHARACTERS
+
+_LAST_WORD = re.compile(r'[^\s",:;]*$')
+
+
+def quoted(text: str, samples: bool, mask: Sequence[str]) -> str:
+    r"""Return what may be quoted of a record, or of what is said about it: nothing, or the text masked.
+
+    What stands at the end of a text that was cut may be the beginning of something that the mask would find: the last
+    word goes, too.
+
+    Args:
+        text: The beginning of a record's value, or the reason why it fits no row.
+        samples: Whether anything is quoted.
+        mask: Regular expressions; ``***`` takes the place of what they find.
+
+    >>> quoted('{"card": "4111-1111"}', True, [r"\d[\d-]+"]), quoted("a" * 198 + " 4", True, ["4111"])[-4:]
+    ('{"card": "***"}', 'aa …')
+    """
+    if not samples:
+        return ""
+    if mask and len(text) >= SAMPLE_CHARACTERS:
+        text = _LAST_WORD.sub("…", text, count=1)
+    for pattern in mask:
+        text = re.sub(pattern, "***", text)
+    return text
+
+
+def samples_from_env(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return what topics do that don't say whether dead letters are quoted: ``$KAFKA_LAKE_SAMPLES``, or true.
+
+    Raises:
+        ConfigurationError: If it is neither true nor false.
+    """
+    text = environment.get("KAFKA_LAKE_SAMPLES") or "true"
+    if text.lower() not in ("true", "false"):
+        raise ConfigurationError(f"KAFKA_LAKE_SAMPLES={text} is neither true nor false.", "Write one of these.")
+    return text.lower() == "true"
+
+
+def check_mask(pattern: str) -> None:
+    """Check that a mask is a regular expression.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigurationError(
+            f"mask: {pattern!r} is no regular expression: {error}.", "Write it as Python's module re reads it."
+        ) from error

@@ -1,0 +1,353 @@
+"""Values that were written by a schema, Avro, Protobuf or JSON Schema: its id before each value, or one in a file."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.common.errors import SchemaNotSupportedError, UnknownSchemaError
+from kafka_lake.ingest.decode import MALFORMED, NO_SCHEMA_ID, UNKNOWN_SCHEMA, WRONG_TYPE
+from kafka_lake.ingest.decode.avro import avro_type, decode_avro
+from kafka_lake.ingest.decode.decoder import Learned, Nothing, Verdict, judged
+from kafka_lake.ingest.decode.fit_columns import Misfit, any_of, null_required, project, reasons
+from kafka_lake.ingest.decode.json import decode_json
+from kafka_lake.ingest.decode.json_schema import json_schema_type
+from kafka_lake.ingest.decode.protobuf import decode_protobuf, index_prefix, message_indexes, message_of, protobuf_type
+from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.decode.text import COLUMN
+from kafka_lake.kafka.schemas import SchemaType, WriterSchema
+
+SCHEMA_IDS = "kafka-lake.schema-ids"
+KEY_SCHEMA_IDS = "kafka-lake.key-schema-ids"
+
+_ID, _WHOLE, _JSON = "__kafka_lake_id", "__kafka_lake_whole", "__kafka_lake_json"
+_HEADER = 5
+_REST = 2**31 - 1
+_LOOKED_UP = 200
+_ROOT_MESSAGE = b"\x00"
+SCHEMA_TYPES: Mapping[str, SchemaType] = MappingProxyType(
+    {"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "JSON"}
+)
+
+Part = Literal["value", "key"]
+
+
+@dataclass(frozen=True)
+class Writer:
+    """How values of one schema become fields.
+
+    Args:
+        schema: The schema.
+        fields: What its values have; a value that is no record has the one field ``value``.
+        bare: Whether it is no record.
+        message: Which message of a Protobuf schema, as `message_of` gave it.
+        prefix: The bytes that name that message, between schema id and message.
+    """
+
+    schema: WriterSchema
+    fields: T.StructType
+    bare: bool = False
+    message: Any = None
+    prefix: bytes = b""
+
+    @property
+    def label(self) -> str:
+        """Return what messages call it."""
+        named = f" message {self.message.name}" if self.message is not None and self.prefix != _ROOT_MESSAGE else ""
+        return f"{self.schema.label}{named}"
+
+    def decode(self, payload: Column) -> Column:
+        """Return the column that decodes bytes; it must get a name of its own before it is used, to be made once."""
+        if self.schema.kind == "PROTOBUF":
+            return decode_protobuf(payload, self.message)
+        return decode_avro(payload, self.schema, field=COLUMN if self.bare else None)
+
+    def outcome(self, decoded: Column) -> tuple[Column, Column]:
+        """Return of a decoded column the fields, null where the bytes are malformed, and what is wrong with those."""
+        if self.schema.kind == "PROTOBUF":
+            return decoded.getField("decoded"), decoded.getField("error")
+        return decoded, F.lit(None).cast("string")
+
+
+def writer_of(schema: WriterSchema, prefix: bytes = _ROOT_MESSAGE, message: str | None = None) -> Writer:
+    """Return how values of a schema become fields.
+
+    Args:
+        schema: The schema.
+        prefix: For Protobuf, the bytes before the message that name it.
+        message: For Protobuf, its name instead, for schemas from files.
+
+    Raises:
+        SchemaNotSupportedError: If no table can have its fields.
+    """
+    if schema.kind == "PROTOBUF":
+        described = message_of(schema, name=message) if message else message_of(schema, message_indexes(prefix)[0])
+        return Writer(schema, protobuf_type(described), message=described, prefix=prefix)
+    kind = avro_type(schema) if schema.kind == "AVRO" else json_schema_type(schema)
+    if isinstance(kind, T.StructType):
+        return Writer(schema, kind)
+    if schema.kind == "JSON":
+        raise SchemaNotSupportedError(
+            f"{schema.label[0].upper()}{schema.label[1:]} describes {kind.simpleString()}, no object with known fields."
+        )
+    return Writer(schema, T.StructType([T.StructField(COLUMN, kind)]), bare=True)
+
+
+@dataclass(frozen=True)
+class FromFile(Nothing):
+    """Decodes values that are all of one schema, which stands in a file.
+
+    Args:
+        writer: The schema.
+    """
+
+    writer: Writer
+
+    @property
+    def fixed(self) -> Target | None:
+        """None: the file may change, and the table evolves."""
+        return None
+
+    def incoming(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return the schema."""
+        return [(self.writer.label, self.writer.fields)]
+
+    def decode(
+        self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
+    ) -> DataFrame:
+        """Add the three columns of every decoder's result to records."""
+        if self.writer.schema.kind == "JSON":
+            return decode_json(records, target, max_record_bytes=max_record_bytes)
+        alone = [_Share(F.lit(True), F.col("value"), self.writer)]
+        return _decoded(records, records, alone, [], target, max_record_bytes, messages)
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Decodes values that begin with a schema id, as the serializers of Confluent's and like registries write them.
+
+    The wire format is a zero byte, the id as four bytes, for Protobuf the message's indexes, and the value.
+
+    Args:
+        format: ``avro``, ``protobuf``, ``json_schema``, or ``confluent`` for whatever the ids say.
+        fetch: Gives the schema of an id; raises `UnknownSchemaError` if there is none, and other errors if the
+            registry doesn't answer.
+        writers: Those known, by id and message prefix (empty but for Protobuf).
+        refused: Ids whose values can't be decoded, and why.
+        part: Which part of the record these are.
+    """
+
+    format: str
+    fetch: Callable[[int], WriterSchema]
+    writers: Mapping[tuple[int, bytes], Writer] = field(default_factory=lambda: MappingProxyType({}))
+    refused: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    part: Part = "value"
+
+    @property
+    def fixed(self) -> Target | None:
+        """None: the schemas tell the columns."""
+        return None
+
+    def incoming(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return the schemas known, the oldest first."""
+        return [(writer.label, writer.fields) for _, writer in sorted(self.writers.items(), key=lambda each: each[0])]
+
+    def decode(
+        self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
+    ) -> DataFrame:
+        """Add the three columns of every decoder's result to records."""
+        value = F.col("value")
+        frame = records.withColumn(_ID, schema_id(value)).withColumn(_WHOLE, value)
+        json_ids = sorted({id_ for (id_, _), writer in self.writers.items() if writer.schema.kind == "JSON"})
+        verdicts = [
+            Verdict(
+                F.col(_ID).isNull(),
+                F.lit(NO_SCHEMA_ID),
+                F.concat(F.lit("The value begins with 0x"), F.hex(F.substring(value, 1, _HEADER)), F.lit(".")),
+            )
+        ]
+        if json_ids:
+            payload = F.substring(value, _HEADER + 1, _REST)
+            if max_record_bytes is not None:
+                payload = F.when(F.octet_length(value) <= max_record_bytes, payload)
+            mine = F.col(_ID).isin(json_ids)
+            parsed = decode_json(frame.withColumn("value", F.when(mine, payload)), target)
+            frame = parsed.withColumn(_JSON, F.struct("decoded", "error_class", "error_message"))
+            frame = frame.drop("decoded", "error_class", "error_message").withColumn("value", F.col(_WHOLE))
+            failed = mine & F.col(_JSON).getField("error_class").isNotNull()
+            outcome = F.col(_JSON)
+            verdicts.append(Verdict(failed, outcome.getField("error_class"), outcome.getField("error_message")))
+        others = [self._share(key, writer) for key, writer in self.writers.items() if writer.schema.kind != "JSON"]
+        known = [share.mine for share in others] + [F.col(_ID).isin(json_ids)] * bool(json_ids)
+        verdicts.append(Verdict(~any_of(known), F.lit(UNKNOWN_SCHEMA), self._why()))
+        parsed_row = F.col(_JSON).getField("decoded") if json_ids else None
+        return _decoded(records, frame, others, verdicts, target, max_record_bytes, messages, parsed_row)
+
+    def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
+        """Return how many values each schema has written, and how many are of none that is known."""
+        value = F.col(self.part)
+        mine = {key: self._is(key, value) for key in self.writers}
+        strange = (
+            schema_id(value).isNotNull() & ~any_of(list(mine.values())) & ~schema_id(value).isin(list(self.refused))
+        )
+        return [
+            F.count_if(strange).alias(f"{self.part}_strangers"),
+            *(F.count_if(is_mine).alias(self._metric(key)) for key, is_mine in mine.items()),
+        ]
+
+    def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
+        """Return a decoder that knows the schemas of the ids that were strange in a pass."""
+        if not counts[f"{self.part}_strangers"]:
+            return None
+        wiser = self.look(records)
+        return Learned(wiser, again=set(wiser.writers) != set(self.writers))
+
+    def look(self, records: DataFrame) -> "Registered":
+        """Return a decoder that knows the schemas of all ids in the records, in a pass of its own.
+
+        Raises:
+            RegistryError: If the registry doesn't answer.
+        """
+        value = F.col(self.part)
+        ids = schema_id(value).alias("id")
+        counted = records.select(ids).filter(F.col("id").isNotNull()).groupBy("id").count()
+        found = [row["id"] for row in counted.orderBy(F.desc("count"), "id").limit(_LOOKED_UP).collect()]
+        wiser = self.known(sorted(set(found) - {id_ for id_, _ in self.writers}))
+        protobuf = sorted({id_ for (id_, prefix) in wiser.writers if prefix})
+        if not protobuf:
+            return wiser
+        prefixes = records.filter(schema_id(value).isin(protobuf)).select(ids, index_prefix(value).alias("prefix"))
+        distinct = prefixes.filter(F.col("prefix").isNotNull()).distinct().limit(_LOOKED_UP)
+        named = [(row["id"], bytes(row["prefix"])) for row in distinct.collect()]
+        return wiser.known([], [each for each in named if each not in wiser.writers])
+
+    def known(self, ids: Sequence[int], messages: Sequence[tuple[int, bytes]] = ()) -> "Registered":
+        """Return a decoder that knows these schemas too.
+
+        Args:
+            ids: Schema ids.
+            messages: Schema ids and the prefixes of further Protobuf messages in them.
+
+        Raises:
+            RegistryError: If the registry doesn't answer.
+        """
+        writers, refused = dict(self.writers), dict(self.refused)
+        wanted = SCHEMA_TYPES.get(self.format)
+        for id_, prefix in [*((id_, _ROOT_MESSAGE) for id_ in ids), *messages]:
+            try:
+                schema = self.fetch(id_)
+                if wanted and schema.kind != wanted:
+                    refused[id_] = f"{schema.label} is {schema.kind}, the topic's format is {self.format}"
+                    continue
+                writers[id_, prefix if schema.kind == "PROTOBUF" else b""] = writer_of(schema, prefix)
+            except UnknownSchemaError:
+                refused[id_] = f"the registry has no schema id {id_}"
+            except SchemaNotSupportedError as error:
+                refused[id_] = str(error)
+        return replace(self, writers=writers, refused=refused)
+
+    def marks(self) -> Mapping[str, str]:
+        """Return the ids, for the snapshot's summary."""
+        if not self.writers:
+            return {}
+        return {
+            MARKS[self.part]: ",".join(f"{id_}:{prefix.hex()}" if prefix else f"{id_}" for id_, prefix in self._keys())
+        }
+
+    def remembering(self, mark: str) -> "Registered":
+        """Return a decoder that knows what `marks` told.
+
+        Raises:
+            RegistryError: If the registry doesn't answer.
+        """
+        parts = [each.partition(":") for each in mark.split(",") if each]
+        plain = [int(id_) for id_, colon, _ in parts if not colon]
+        return self.known(plain, [(int(id_), bytes.fromhex(prefix)) for id_, colon, prefix in parts if colon])
+
+    def seen(self, counts: Mapping[str, Any]) -> Mapping[str, int]:
+        """Return how many values each schema has written; those that wrote none are left out."""
+        found = {self.writers[key].label: counts[self._metric(key)] for key in self._keys()}
+        return {label: count for label, count in found.items() if count}
+
+    def unkept(self) -> Mapping[str, str]:
+        """Return nothing."""
+        return {}
+
+    def _keys(self) -> list[tuple[int, bytes]]:
+        return sorted(self.writers)
+
+    def _metric(self, key: tuple[int, bytes]) -> str:
+        return f"{self.part}_schema_{key[0]}_{key[1].hex()}"
+
+    def _is(self, key: tuple[int, bytes], value: Column) -> Column:
+        # Ids are of fixed length, and an index prefix tells its own: what begins so is of that schema and message.
+        id_, prefix = key
+        start = b"\x00" + id_.to_bytes(4, "big") + prefix
+        return F.coalesce(F.substring(value, 1, len(start)) == F.lit(start), F.lit(False))
+
+    def _share(self, key: tuple[int, bytes], writer: Writer) -> "_Share":
+        value = F.col("value")
+        return _Share(self._is(key, value), F.substring(value, _HEADER + len(writer.prefix) + 1, _REST), writer)
+
+    def _why(self) -> Column:
+        why = F.concat(F.lit("Schema id "), F.col(_ID).cast("string"), F.lit(" names no message that is known."))
+        for id_, reason in self.refused.items():
+            why = F.when(F.col(_ID) == id_, F.lit(f"{reason[0].upper()}{reason[1:].rstrip('.')}.")).otherwise(why)
+        return why
+
+
+MARKS: Mapping[Part, str] = MappingProxyType({"value": SCHEMA_IDS, "key": KEY_SCHEMA_IDS})
+
+
+def schema_id(value: Column) -> Column:
+    """Return the schema id that a value begins with; null if it doesn't begin with a zero byte and four more."""
+    framed = (F.octet_length(value) >= _HEADER) & (F.substring(value, 1, 1) == F.lit(b"\x00"))
+    return F.when(framed, F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("bigint"))
+
+
+@dataclass(frozen=True)
+class _Share:
+    """The values of one binary schema: which they are, their bytes, and how those become fields."""
+
+    mine: Column
+    payload: Column
+    writer: Writer
+
+
+def _decoded(
+    records: DataFrame,
+    frame: DataFrame,
+    shares: Sequence[_Share],
+    before: Sequence[Verdict],
+    target: Target,
+    max_record_bytes: int | None,
+    messages: bool,
+    others: Column | None = None,
+) -> DataFrame:
+    verdicts = list(before)
+    row: Column = F.lit(None).cast(target.columns) if others is None else others
+    for index, share in enumerate(shares):
+        raw = f"__kafka_lake_raw_{index}"
+        small = F.lit(True) if max_record_bytes is None else F.octet_length("value") <= max_record_bytes
+        frame = frame.withColumn(raw, share.writer.decode(F.when(share.mine & small, share.payload)))
+        found, error = share.writer.outcome(F.col(raw))
+        made, misfits = project(found, share.writer.fields, target)
+        row = F.when(share.mine, made).otherwise(row)
+        said = F.lit(f"The bytes don't decode by {share.writer.label}.")
+        why = F.coalesce(F.concat(said, F.lit(" "), error), said)
+        verdicts.append(Verdict(share.mine & found.isNull(), F.lit(MALFORMED), why))
+        verdicts += _wrong(share, misfits)
+    nulls = null_required(row, target.columns)
+    return judged(records, frame, row, verdicts, nulls, max_record_bytes, messages)
+
+
+def _wrong(share: _Share, misfits: Sequence[Misfit]) -> list[Verdict]:
+    if not misfits:
+        return []
+    any_of_them, said = reasons(misfits)
+    message = F.concat(F.lit(f"Written with {share.writer.label}. "), said)
+    return [Verdict(share.mine & any_of_them, F.lit(WRONG_TYPE), message)]

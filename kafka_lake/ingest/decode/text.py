@@ -1,0 +1,55 @@
+"""Values taken as they are: text, bytes, or the whole of a JSON value as a variant; one column, ``value``."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.ingest.decode import NOT_JSON, NOT_TEXT
+from kafka_lake.ingest.decode.decoder import Nothing, Verdict, judged
+from kafka_lake.ingest.decode.fit_columns import cut
+from kafka_lake.ingest.decode.target import Target
+
+COLUMN = "value"
+_KINDS: dict[str, T.DataType] = {"string": T.StringType(), "bytes": T.BinaryType(), "variant": T.VariantType()}
+_VARIANT = "__kafka_lake_variant"
+
+
+@dataclass(frozen=True)
+class Plain(Nothing):
+    """Decodes nothing: the value is the column."""
+
+    kind: Literal["string", "bytes", "variant"]
+
+    @property
+    def fixed(self) -> Target:
+        """The one column."""
+        return Target(T.StructType([T.StructField(COLUMN, _KINDS[self.kind])]))
+
+    def decode(
+        self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
+    ) -> DataFrame:
+        """Add the three columns of every decoder's result to records."""
+        value = F.col("value")
+        text = value.cast("string")
+        not_text = F.concat(
+            F.lit("The value is not UTF-8; it begins with 0x"), F.hex(F.substring("value", 1, 8)), F.lit(".")
+        )
+        if self.kind == "bytes":
+            row = F.struct(value.alias(COLUMN))
+            return judged(records, records, F.when(value.isNotNull(), row), [], None, max_record_bytes, messages)
+        bad = [Verdict(~F.is_valid_utf8(text), F.lit(NOT_TEXT), not_text)]
+        if self.kind == "string":
+            row = F.struct(text.alias(COLUMN))
+            return judged(records, records, F.when(value.isNotNull(), row), bad, None, max_record_bytes, messages)
+        parse = F.is_valid_utf8(text)
+        if max_record_bytes is not None:
+            parse = parse & (F.octet_length(value) <= max_record_bytes)
+        prepared = records.withColumn(_VARIANT, F.when(parse, F.try_parse_json(text)))
+        parsed = F.col(_VARIANT)
+        said = F.concat(F.lit("The value is no JSON; it begins with "), cut(F.ltrim(text)), F.lit("."))
+        bad.append(Verdict(parsed.isNull(), F.lit(NOT_JSON), said))
+        row = F.when(parsed.isNotNull(), F.struct(parsed.alias(COLUMN)))
+        return judged(records, prepared, row, bad, None, max_record_bytes, messages)

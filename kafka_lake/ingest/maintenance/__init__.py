@@ -1,0 +1,1 @@
+"""What keeps the tables of a topic in order beside its commits."""

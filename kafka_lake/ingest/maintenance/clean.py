@@ -1,0 +1,197 @@
+"""Clean: what dead runs left behind, branches and files, and never what a live run needs.
+
+A staging branch from which ``main`` has moved away can't be published any more, whoever made it: it is dropped at
+once. One that could still be published may be a live run's, and so may files that no snapshot knows yet: only their age
+tells.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyarrow import fs
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+
+from kafka_lake.common.errors import TableError
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.branches import StagingBranch, staging_branches
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import ancestors, head_of
+
+DEFAULT_AGE_SECONDS = 24 * 3600.0
+# Where a table's files may be beside its location (https://iceberg.apache.org/docs/latest/configuration/).
+_PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What was removed, or would be.
+
+    Args:
+        branches: Names of branches, with their tables in front; what was staged on them goes with them.
+        files: Paths of files that no snapshot knows.
+    """
+
+    branches: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+def sweep(
+    spec: TopicTable, systems: Systems, older_than_seconds: float | None = None, dry_run: bool = False
+) -> tuple[str, ...]:
+    """Drop the topic's staging branches that can't be published any more, with what was staged on them.
+
+    Args:
+        spec: The topic's settings.
+        systems: Spark is touched only if there is something to drop.
+        older_than_seconds: Drop others too if they are older than this; None spares them.
+        dry_run: Drop nothing.
+
+    Returns:
+        What was dropped, or would be, as ``namespace.table.branch``.
+    """
+    dropped: list[str] = []
+    spared: set[str] = set()
+    for identifier in (spec.identifier, spec.dead_letter_table):
+        table = systems.catalog.table(identifier)
+        if table is None:
+            continue
+        side = identifier == spec.dead_letter_table
+        for name, (created, head) in staging_branches(table).items():
+            # Dead letters are staged and dropped together with the rows of the same attempt.
+            alive = _publishable(table, name) and (not side or name in spared or _settles(table, name))
+            if alive and (older_than_seconds is None or time.time() - created < older_than_seconds):
+                spared.add(name)
+                continue
+            if not dry_run:
+                StagingBranch(systems.spark(), systems.catalog, identifier, name, head).discard()
+            dropped.append(".".join((*identifier, name)))
+    return tuple(dropped)
+
+
+def _publishable(table: Table, branch: str) -> bool:
+    main = head_of(table)
+    return any(s.snapshot_id == main for s in ancestors(table, head_of(table, branch)))
+
+
+def _settles(table: Table, branch: str) -> bool:
+    return branch.endswith("_settle")
+
+
+def clean(
+    spec: TopicTable, systems: Systems, older_than_seconds: float = DEFAULT_AGE_SECONDS, dry_run: bool = False
+) -> Cleaned:
+    """Remove branches and files that dead runs left in the topic's tables, and nothing that another table refers to.
+
+    Args:
+        spec: The topic's settings.
+        systems: The storage is listed through the catalog's own file access.
+        older_than_seconds: Spare younger branches that could still be published, and younger files. Writers of
+            others, a compaction for instance, have files too that no snapshot knows yet: less than what their longest
+            job takes is safe only while there is none.
+        dry_run: Remove nothing, and tell what would be.
+
+    Returns:
+        What was removed, or would be.
+    """
+    branches = sweep(spec, systems, older_than_seconds, dry_run)
+    files: list[str] = []
+    for identifier in (spec.identifier, spec.dead_letter_table):
+        if (table := systems.catalog.table(identifier)) is not None:
+            orphans = _orphans(table, systems.catalog, older_than_seconds)
+            if not dry_run:
+                for path in orphans:
+                    _filesystem(table).delete_file(path)
+            files += orphans
+    return Cleaned(branches, tuple(files))
+
+
+def _orphans(table: Table, catalog: LakeCatalog, older_than_seconds: float) -> list[str]:
+    limit = min([time.time() - older_than_seconds, *_live(table)])
+    found = {each.path: each for each in _listed(table) if each.mtime is not None and each.mtime.timestamp() < limit}
+    if not found:
+        return []
+    # Whoever was renamed has left its files where it was, and a table by its old name may lie there by now.
+    near, far = list[Table](), list[Table]()
+    for each in catalog.tables():
+        if each.name() != table.name():
+            (near if _overlap(each, table) else far).append(each)
+    limit = min([limit, *(created for each in near for created in _live(each))])
+    left = {path for path in found if found[path].mtime.timestamp() < limit}
+    seen = set[str]()
+    # A copy of a table lies elsewhere and refers to the files here: so all others are asked, once there is need to.
+    for each in (table, *near, *far):
+        if not left:
+            break
+        # Loaded again after the listing: what was committed meanwhile is known too.
+        for state in (each, each.refresh()):
+            known = {_path(path) for path in _referenced(state, seen)}
+            left = {path for path in left if _checked(path) not in known}
+    return sorted(left)
+
+
+def _live(table: Table) -> list[float]:
+    """Return when the staging branches were made: a live run's branch is older than any of its files."""
+    return [created for created, _ in staging_branches(table).values()]
+
+
+def _overlap(other: Table, table: Table) -> bool:
+    """Return whether a table may have files in the folders of another."""
+    own = f"{_path(table.location())}/"
+    places = [other.location(), other.metadata_location, *(each.manifest_list for each in other.metadata.snapshots)]
+    places += [value for key, value in other.properties.items() if key in _PATHS]
+    return any(f"{_path(place)}/".startswith(own) or own.startswith(f"{_path(place)}/") for place in places)
+
+
+def _checked(path: str) -> str:
+    """Return the file that a checksum file of Hadoop's is about (``.name.crc`` beside ``name``), else the path."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{name[1:-4]}" if name.startswith(".") and name.endswith(".crc") else path
+
+
+def _filesystem(table: Table) -> Any:
+    if not isinstance(table.io, PyArrowFileIO):
+        raise TableError(
+            f"Table {'.'.join(table.name())}: files can't be listed by {type(table.io).__name__}.",
+            "Set the catalog's py-io-impl to pyiceberg.io.pyarrow.PyArrowFileIO, or use Iceberg's remove_orphan_files.",
+        )
+    scheme, netloc, _ = PyArrowFileIO.parse_location(table.location(), table.io.properties)
+    return table.io.fs_by_scheme(scheme, netloc)
+
+
+def _path(location: str) -> str:
+    """Return a location as pyarrow's file systems know it: without scheme."""
+    return PyArrowFileIO.parse_location(location)[2]
+
+
+def _listed(table: Table) -> Iterator[Any]:
+    for folder in ("data", "metadata"):
+        selector = fs.FileSelector(f"{_path(table.location())}/{folder}", allow_not_found=True, recursive=True)
+        yield from (each for each in _filesystem(table).get_file_info(selector) if each.type == fs.FileType.File)
+
+
+def _referenced(table: Table, seen: set[str]) -> Iterator[str]:
+    """Yield every file that any snapshot, old metadata or statistics refer to; of what was seen before, nothing more.
+
+    Args:
+        table: The table.
+        seen: Manifests and their lists that have been read; those read now are added.
+    """
+    yield table.metadata_location
+    yield from (entry.metadata_file for entry in table.metadata.metadata_log)
+    yield from (each.statistics_path for each in table.metadata.statistics)
+    yield from (each.statistics_path for each in table.metadata.partition_statistics)
+    for snapshot in table.metadata.snapshots:
+        if snapshot.manifest_list in seen:
+            continue
+        seen.add(snapshot.manifest_list)
+        yield snapshot.manifest_list
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path in seen:
+                continue
+            seen.add(manifest.manifest_path)
+            yield manifest.manifest_path
+            yield from (entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, False))

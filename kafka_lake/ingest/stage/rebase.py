@@ -1,0 +1,95 @@
+"""Follow: a commit that others overtook goes on from where they are, without being read, decoded or written again.
+
+The data files are there already. They are appended to a new branch at the new head, if that changes nothing about the
+plan: all that came are others' commits, which leave position, schema and partition spec as they were.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from pyiceberg.manifest import DataFile, ManifestEntryStatus
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from kafka_lake.common.errors import PublishRefusedError
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.stage.stage import Staged
+from kafka_lake.lake.branches import StagingBranch, branch_name
+from kafka_lake.lake.positions import ancestors, head_of, read_state, summary_of
+
+_OURS = "kafka-lake."
+
+
+def follow(systems: Systems, plan: Plan, staged: Staged, run_id: str) -> Staged | None:
+    """Stage a commit's data files once more, at the head that ``main`` has by now.
+
+    Args:
+        systems: Catalog and Spark.
+        plan: What was staged.
+        staged: Its branch is gone afterwards, if it could be followed.
+        run_id: Goes into the branch's name.
+
+    Returns:
+        What was staged, to be audited anew; None if only a new plan can tell what is to be done.
+
+    Raises:
+        PublishRefusedError: If others took the staged files away meanwhile.
+    """
+    primary = staged.primary
+    table = systems.catalog.table(primary.branch.identifier)
+    before = table.metadata.snapshot_by_id(primary.appended) if table else None
+    if table is None or before is None or not can_follow(plan, staged):
+        return None
+    files, head = _added_files(table, before), head_of(table)
+    if head is None or not _goes_with(table, files, before, primary.branch.head):
+        return None
+    state = read_state(table)
+    name = branch_name(run_id, head)
+    branch = StagingBranch(systems.spark(), systems.catalog, primary.branch.identifier, name, head)
+    branch.create()
+    try:
+        marks = {key: value for key, value in summary_of(before).items() if key.startswith(_OURS)}
+        branch.append(files, marks)
+        snapshot = branch.written(head)
+        # Who expires a snapshot deletes its files after that, unless another one has them by then. So they are safe if
+        # the snapshot that they came from is still there once the new one is.
+        if table.refresh().metadata.snapshot_by_id(primary.appended) is None:
+            raise PublishRefusedError(
+                f"Table {'.'.join(primary.branch.identifier)}: branch {primary.branch.name} was taken away meanwhile."
+            )
+    except BaseException:
+        branch.discard()
+        raise
+    primary.branch.discard()
+    moved = replace(primary, branch=branch, snapshot=snapshot.snapshot_id, appended=snapshot.snapshot_id, state=state)
+    return replace(staged, primary=moved)
+
+
+def can_follow(plan: Plan, staged: Staged) -> bool:
+    """Return whether a commit is of a kind that can be followed, whatever the others did."""
+    # Dead letters name the snapshot that they were staged with, and may be published already.
+    appends_only = plan.kind == "append" and not plan.deletes and staged.primary.snapshot == staged.primary.appended
+    return appends_only and staged.dead_letters is None
+
+
+def _goes_with(table: Table, files: Sequence[DataFile], before: Snapshot, head: int) -> bool:
+    # Rows of format version 3 have ids that were given to them with the snapshot.
+    if table.format_version != 2 or table.metadata.current_schema_id != before.schema_id:
+        return False
+    if any(each.spec_id != table.metadata.default_spec_id for each in files):
+        return False
+    since = list(takewhile(lambda s: s.snapshot_id != head, ancestors(table, head_of(table))))
+    follows = bool(since) and since[-1].parent_snapshot_id == head
+    return follows and not any(key.startswith(_OURS) for each in since for key in summary_of(each))
+
+
+def _added_files(table: Table, snapshot: Snapshot) -> list[DataFile]:
+    return [
+        entry.data_file
+        for manifest in snapshot.manifests(table.io)
+        if manifest.added_snapshot_id == snapshot.snapshot_id
+        for entry in manifest.fetch_manifest_entry(table.io)
+        if entry.status == ManifestEntryStatus.ADDED
+    ]

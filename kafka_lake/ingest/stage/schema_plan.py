@@ -1,0 +1,181 @@
+"""Which columns a topic's records want, and what that means for its table: the rulebook, applied to one topic."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pyiceberg.schema import Schema
+from pyiceberg.types import StructType
+from pyspark.sql import types as T
+
+from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.ingest.decode.decoder import Decoder
+from kafka_lake.ingest.decode.key import Keyed
+from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.evolution import Conflict, Evolution, Incoming, evolve
+from kafka_lake.lake.positions import TableState
+from kafka_lake.lake.schema import Change, leaf_paths
+from kafka_lake.lake.tables import LAYOUT, partition_names, sources_of
+
+_REASONS, _NAMED = 50, 3
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The columns to decode into, and how they differ from the table's.
+
+    Args:
+        target: The columns.
+        renamed: Columns of the table that get another name.
+        ignored: Columns that the policy leaves out.
+        refused: Changes that the policy forbids.
+        conflicts: Values that fit no column of the table, and where they go.
+    """
+
+    target: Target
+    renamed: tuple[Change, ...] = ()
+    ignored: tuple[Change, ...] = ()
+    refused: tuple[Change, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+
+
+def wanted(spec: TopicTable, decoder: Decoder, state: TableState | None) -> Wanted:
+    """Return the columns that a topic's records are to be decoded into.
+
+    Args:
+        spec: Its policy.
+        decoder: Knows what the records look like.
+        state: The table, None if there is none yet.
+    """
+    # What a transform makes of the columns is the table's; what it gets has no table to evolve from.
+    known = state is not None and spec.transform is None
+    current = state.table.schema().as_struct() if state is not None and known else None
+    sources = sources_of(state.table) if state is not None and known else {}
+    if decoder.fixed is not None:
+        changes = evolve(current, sources, (), spec.policy).changes
+        return Wanted(decoder.fixed, tuple(c for c in changes if c.kind == "renamed"))
+    adopted = state is not None and known and LAYOUT not in state.table.properties
+    columns = _without(current, {spec.metadata_column} | ({spec.key_column} if isinstance(decoder, Keyed) else set()))
+    taken = partition_names(state.table) if state is not None and known else frozenset()
+    reserved = [
+        *taken,
+        *(name for name in (spec.metadata_column, spec.key_column if spec.key_format else None) if name),
+    ]
+    if not isinstance(decoder, Keyed):
+        return _wanted([evolve(columns, sources, _incoming(decoder.incoming()), spec.policy, reserved, adopted)])
+    # Apart: a field of the value that has the name of the key's column gets another one.
+    values, keys = _incoming(decoder.incoming_values()), _incoming(decoder.incoming_keys())
+    about_key = {path: name for path, name in sources.items() if path.split(".")[0] == spec.key_column}
+    about_value = {path: name for path, name in sources.items() if path not in about_key}
+    return _wanted(
+        [
+            evolve(columns, about_value, values, spec.policy, reserved, adopted),
+            evolve(_only(current, spec.key_column), about_key, keys, replace(spec.policy, renames={}), (), adopted),
+        ]
+    )
+
+
+class SchemaRefusedError(AuditFailedError):
+    """Records want changes of their table that Iceberg or the topic's policy forbids. Nothing is staged any more.
+
+    Args:
+        spec: The topic.
+        reasons: What is wrong, a clause each.
+        remedy: What to do next.
+        changes: The changes that are refused.
+    """
+
+    def __init__(self, spec: TopicTable, reasons: Sequence[str], remedy: str, changes: Sequence[Change] = ()) -> None:
+        super().__init__(
+            f"Topic {spec.topic}: the records don't fit table {'.'.join(spec.identifier)}: {'; '.join(reasons)}.",
+            f"main is as it was. {remedy}",
+        )
+        self.reasons = tuple(reasons)
+        self.changes = tuple(changes)
+
+
+def refuse(spec: TopicTable, changes: Sequence[Change]) -> None:
+    """Stop a run whose records want what the policy or Iceberg forbids.
+
+    Raises:
+        SchemaRefusedError: If there is any such change.
+    """
+    if not changes:
+        return
+    reasons = [f"column {c.column}: {c.kind} ({c.before or 'none'} → {c.after or 'none'})" for c in changes[:_REASONS]]
+    if len(changes) > _REASONS:
+        reasons.append(f"and {len(changes) - _REASONS} more changes")
+    if all(c.safe for c in changes):
+        remedy = "Set evolution: evolve to allow that, or ignore_new to leave new columns out."
+    else:
+        remedy = "Give the column another name, mend schema: or transform:, or choose another on_incompatible:."
+    raise SchemaRefusedError(spec, reasons, remedy, changes)
+
+
+def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> None:
+    """Stop a run whose records want more columns than the topic's table may have. Columns that are there are no reason.
+
+    A table that is there gets none where ``evolution`` is ``ignore_new``.
+
+    Args:
+        spec: The topic.
+        before: The table's schema; None if there is none yet.
+        after: Columns of the rows.
+
+    Raises:
+        SchemaRefusedError: If there would be too many.
+    """
+    if before is not None and spec.evolution == "ignore_new":
+        return
+
+    def columns(schema: Schema) -> dict[str, None]:
+        fields = [field for field in schema.fields if field.name != spec.metadata_column]
+        return dict.fromkeys(leaf_paths(StructType(*fields)))
+
+    have = columns(before) if before is not None else {}
+    new = [path for path in columns(after) if path not in have]
+    if not new or len(have) + len(new) <= spec.max_columns:
+        return
+    parents = Counter(path.rpartition(".")[0] for path in new)
+    parent = max(parents, key=lambda each: parents[each])
+    some = [path for path in new if path.rpartition(".")[0] == parent][:_NAMED]
+    reason = (
+        f"{len(new)} new columns and the {len(have)} there are would be more than max_columns: {spec.max_columns}; "
+        f"most of them are {f'in {parent}' if parent else 'at the top level'}, as {', '.join(some)}"
+    )
+    leave_out = "" if before is None else "; or set evolution: ignore_new to leave new fields out"
+    remedy = (
+        'If their names are data, as in {"user_123": …}, declare the column that they are in with schema:, as a map '
+        f"or as string; if there are so many columns, raise max_columns:{leave_out}."
+    )
+    raise SchemaRefusedError(spec, [reason], remedy)
+
+
+def _incoming(schemas: Iterable[tuple[str, T.StructType]]) -> list[Incoming]:
+    return [Incoming(label, iceberg_columns(fields)) for label, fields in schemas]
+
+
+def _wanted(parts: list[Evolution]) -> Wanted:
+    columns = T.StructType([field for part in parts for field in spark_columns(part.columns)])
+    sources: dict[str, str] = {}
+    also: dict[str, tuple[str, ...]] = {}
+    for part in parts:
+        sources |= part.sources
+        also |= part.also
+    changes = [change for part in parts for change in part.changes]
+    return Wanted(
+        Target(columns, sources, also),
+        tuple(c for c in changes if c.kind == "renamed"),
+        tuple(c for part in parts for c in part.ignored),
+        tuple(c for part in parts for c in part.refused),
+        tuple(c for part in parts for c in part.conflicts),
+    )
+
+
+def _without(columns: StructType | None, names: Collection[str | None]) -> StructType | None:
+    return columns and StructType(*[f for f in columns.fields if f.name not in names])
+
+
+def _only(columns: StructType | None, name: str) -> StructType | None:
+    return columns and StructType(*[f for f in columns.fields if f.name == name])

@@ -1,0 +1,1 @@
+"""What keeps a table small and quick, whoever wrote it."""

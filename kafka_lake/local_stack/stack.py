@@ -1,0 +1,304 @@
+"""The local stack's processes: broker, schema registry, Spark Connect server, Dagster.
+
+Started in order, stopped completely.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+from urllib.request import urlopen
+from uuid import uuid4
+
+import psutil
+
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.home import home
+from kafka_lake.common.server_process import ServerProcess, port_open
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.spark import is_here, local_conf
+from kafka_lake.kafka.security import properties_from_env
+from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.environment import names_broker, use_broker, use_registry
+from kafka_lake.local_stack.ports import Ports
+from kafka_lake.local_stack.registry import EmbeddedRegistry
+from kafka_lake.local_stack.running import Running, RunningFile
+from kafka_lake.spark.jars import ensure_jars, spark_jars
+from kafka_lake.spark.supervisor import ConnectSettings, WarmServer
+
+_MARK = "KAFKA_LAKE_STACK"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_IN_FLIGHT = ("STARTING", "STARTED", "CANCELING")
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Make SIGINT, SIGTERM and SIGHUP end the block by ``SystemExit`` with the shell's code, 130 for Ctrl-C.
+
+    That also holds in a background job of a shell, which starts its programs deaf to SIGINT.
+    """
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Stack:
+    """The local stack as a context manager: what was started in the block is gone after it, however it ends.
+
+    Every process started meanwhile inherits a mark in its environment, so that also those that left their process
+    group (Dagster's code servers and run workers) are found.
+
+    Args:
+        ports: Where the servers listen, on 127.0.0.1 only.
+        say: Called with a line for the user when something begins.
+        shared: Whether commands beside this process use the servers: what runs is written to the deployment's folder.
+
+    Attributes:
+        log_dir: Folder of the servers' logs.
+        dagster_began: When Dagster was started, in seconds since the epoch; what it did before is of earlier stacks.
+    """
+
+    def __init__(self, ports: Ports, say: Callable[[str], None], shared: bool = False) -> None:
+        self.ports = ports
+        self.log_dir = home() / "logs"
+        self.dagster_began = 0.0
+        self._say = say
+        self._shared = shared
+        self._file: RunningFile | None = None
+        self._mark = uuid4().hex
+        self._earlier: set[int] = set()
+        self._dagster: ServerProcess | None = None
+        self._connect: WarmServer | None = None
+        self._registry: EmbeddedRegistry | None = None
+        self._broker: EmbeddedBroker | None = None
+
+    def __enter__(self) -> Self:
+        self._file = RunningFile() if self._shared else None
+        os.environ[_MARK] = self._mark
+        self._earlier = {child.pid for child in psutil.Process().children()}
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start_broker(self) -> str:
+        """Start the embedded broker and make it this process's and its children's cluster.
+
+        Returns:
+            Its address for ``bootstrap.servers``.
+        """
+        self._say(f"Starting Kafka on {self.ports.broker.address}")
+        use_broker(self.ports.broker.address)
+        self._broker = embedded_broker(self.ports)
+        address = self._broker.start().bootstrap_servers
+        self._tell()
+        return address
+
+    def start_registry(self) -> str:
+        """Start the embedded schema registry and make it this process's and its children's.
+
+        Returns:
+            Its address for clients.
+
+        Raises:
+            JarsError: If it can't be retrieved; nothing is started and the environment is as it was.
+            RegistryStartError: If it doesn't come up.
+        """
+        ensure_jars("registry", self._say)
+        self._say(f"Starting the schema registry on {self.ports.registry.address}")
+        self._registry = EmbeddedRegistry(home() / "registry", self.ports.registry.number)
+        url = self._registry.start().url
+        use_registry(url)
+        self._tell()
+        return url
+
+    def start_connect(self) -> None:
+        """Start a Spark Connect server, keep it at hand, and make it the engine of this process and of its children.
+
+        Raises:
+            ConfigurationError: If one of ``KAFKA_LAKE_CONNECT_HEAP``, ``_DIRECT``, ``_METASPACE`` and ``_IDLE`` is
+                wrong. Nothing is started.
+            ConnectStartError: If it doesn't come up.
+        """
+        settings = ConnectSettings.from_env()
+        self._say(f"Starting Spark Connect on {self.ports.connect.address}")
+        conf = local_conf(CatalogResource().open(), "local[*]", spark_jars(), {})
+        server = settings.server(home() / "connect", self.ports.connect.number, conf)
+        self._connect = WarmServer(server, settings.idle_seconds, self._say)
+        os.environ["SPARK_REMOTE"] = self._connect.start().remote
+        self._tell()
+
+    def start_dagster(self) -> str:
+        """Start Dagster's webserver and daemon and wait until the UI answers.
+
+        Returns:
+            The UI's address.
+        """
+        url = f"http://{self.ports.ui.address}"
+        self._say(f"Starting Dagster on {url}")
+        environment = {"DAGSTER_HOME": str(prepare_dagster_home()), "KAFKA_LAKE_HOME": str(home())}
+        self.dagster_began = time.time()
+        workspace = ["-w", "workspace.yaml"] if Path("workspace.yaml").exists() else ["-m", "kafka_lake.definitions"]
+        command = [sys.executable, "-m", "dagster", "dev", *workspace]
+        command += ["-h", self.ports.ui.address.split(":")[0], "-p", str(self.ports.ui.number)]
+        self._dagster = ServerProcess(command, log=self.log_dir / "dagster.log", env=environment)
+        self._dagster.start(lambda: _answers(f"{url}/server_info"), timeout=120)
+        self._tell()
+        return url
+
+    def _tell(self) -> None:
+        """Write down what runs by now, where other processes look for it."""
+        if self._file is None:
+            return
+        servers = {
+            "broker": self._broker,
+            "registry": self._registry,
+            "connect": self._connect,
+            "dagster": self._dagster,
+        }
+        pids = {name: server.pid for name, server in servers.items() if server and server.pid}
+        self._file.write(
+            Running(
+                self._broker.bootstrap_servers if self._broker else "",
+                self._registry.url if self._registry else "",
+                self._connect.remote if self._connect else "",
+                f"http://{self.ports.ui.address}" if self._dagster else "",
+                {"kafka-lake": os.getpid(), **pids},
+            )
+        )
+
+    def check(self) -> None:
+        """Raise a KafkaLakeError that names the log if a server has ended by itself."""
+        for name, server in (
+            ("Kafka", self._broker),
+            ("The schema registry", self._registry),
+            ("Spark Connect", self._connect),
+            ("Dagster", self._dagster),
+        ):
+            if server is not None and not server.alive():
+                raise KafkaLakeError(f"{name} has ended by itself.", f"Its log tells why: {server.log}")
+
+    def stop(self) -> None:
+        """Stop what was started, last one first, then kill what is left; further signals don't cut this short."""
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
+        try:
+            if self._file is not None:
+                self._file.remove()
+            for server in (self._dagster, self._connect, self._registry, self._broker):
+                if server is not None:
+                    with suppress(OSError):
+                        server.stop()
+        finally:
+            _kill(self._left_over())
+            os.environ.pop(_MARK, None)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _left_over(self) -> list[psutil.Process]:
+        # A child that a signal caught between fork and exec doesn't carry the mark yet.
+        children = [child for child in psutil.Process().children() if child.pid not in self._earlier]
+        found = {process.pid: process for process in children}
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(_MARK) == self._mark and process.pid != os.getpid():
+                    found[process.pid] = process
+        return list(found.values())
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=10)
+
+
+def embedded_broker(ports: Ports) -> EmbeddedBroker:
+    """Return this deployment's embedded broker, not started."""
+    return EmbeddedBroker(home() / "kafka", ports.broker.number)
+
+
+def needs_connect(ports: Ports) -> bool:
+    """Return whether the stack starts a Spark Connect server: ``SPARK_REMOTE`` names none, or one that has ended.
+
+    `kafka-lake env` may have set the variable in this shell, for the server of a stack that has ended.
+    """
+    remote = os.environ.get("SPARK_REMOTE")
+    return remote is None or (is_here(remote, ports.connect.number) and ports.connect.is_free())
+
+
+@contextmanager
+def broker_at_hand(ports: Ports, say: Callable[[str], None]) -> Iterator[None]:
+    """Run the block with the embedded broker up, if that is the configured cluster and it isn't up anyway.
+
+    Args:
+        ports: The local stack's ports.
+        say: Called with a line for the user when the broker is started.
+    """
+    if names_broker() and properties_from_env()["bootstrap.servers"] != ports.broker.address:
+        yield
+        return
+    use_broker(ports.broker.address)
+    if port_open(ports.broker.number):
+        yield
+        return
+    with interruptible(), Stack(ports, say) as stack:
+        stack.start_broker()
+        yield
+
+
+def dagster_home() -> Path:
+    """Make the folder of Dagster's storage, with this folder's ``dagster.yaml``, and return it for ``DAGSTER_HOME``."""
+    folder = home() / "dagster"
+    folder.mkdir(parents=True, exist_ok=True)
+    if Path("dagster.yaml").exists():
+        shutil.copy("dagster.yaml", folder)
+    else:
+        (folder / "dagster.yaml").touch()
+    return folder
+
+
+def prepare_dagster_home() -> Path:
+    """Make the folder of Dagster's storage as `dagster_home` does, and end runs that no one runs.
+
+    Runs that were cut off together with an earlier stack would count as in flight forever.
+
+    Returns:
+        The folder, for ``DAGSTER_HOME``.
+    """
+    folder = dagster_home()
+    if (folder / "storage").exists() or (folder / "history").exists():
+        _end_orphaned_runs(folder)
+    return folder
+
+
+def _end_orphaned_runs(folder: Path) -> None:
+    from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+
+    statuses = [DagsterRunStatus[name] for name in _IN_FLIGHT]
+    with DagsterInstance.from_config(str(folder)) as instance:
+        for run in instance.get_runs(RunsFilter(statuses=statuses)):
+            instance.report_run_canceled(run, "Its process ended together with an earlier local stack.")
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urlopen(url, timeout=2) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
