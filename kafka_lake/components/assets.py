@@ -22,15 +22,19 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.yield_slot import makes_way
-from kafka_lake.ingest.again import Extent, replay
 from kafka_lake.ingest.audit import CHECKS, GATES
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.continuous.continuous import Continuous, Steadily
-from kafka_lake.ingest.pipeline import GateFailedError, Run, ingest
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
+from kafka_lake.ingest.continuous.schedule import Continuous
+from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.retry import RetryPolicy, call
+from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.ingest.topic_table import TopicTable
 
 SETTINGS = "kafka_lake/topic_table"
@@ -84,7 +88,7 @@ class IngestConfig(dg.Config):
         default=10.0, gt=0, description="For keep_up_for: at most one commit is begun in so many seconds."
     )
 
-    def staying(self, run_id: str) -> Continuous | None:
+    def keeps_on(self, run_id: str) -> Continuous | None:
         """Return how a run goes on after it has done what it was asked for; None if it doesn't."""
         if not self.keep_up_for or self.mode is not Mode.incremental:
             return None
@@ -183,13 +187,15 @@ def build_topic_assets(
                 yield from _check_published(context, spec, systems)
             elif continuous is not None and config.mode is Mode.incremental:
                 reporter = Reporter(context, spec, systems)
-                yield from _keep_up(reporter, _steadily(reporter, continuous))
-            elif staying := config.staying(context.run_id):
+                run = continuous_run(_context(reporter), continuous, reporter.chosen)
+                yield from _keep_up(reporter, run)
+            elif keeps_on := config.keeps_on(context.run_id):
                 reporter = Reporter(context, spec, systems)
-                steadily = _steadily(reporter, staying)
-                steadily.at_least = steadily.run.now
-                steadily.waited_for = partial(makes_way, context.instance, context.run_id, table.key)
-                yield from _keep_up(reporter, steadily)
+                others_wait = partial(makes_way, context.instance, context.run_id, table.key)
+                run = continuous_run(
+                    _context(reporter), keeps_on, reporter.chosen, catch_up=True, others_wait=others_wait
+                )
+                yield from _keep_up(reporter, run)
             else:
                 yield from _materialize(context, config, spec, systems)
 
@@ -208,30 +214,29 @@ def _materialize(
         )
 
     reporter = Reporter(context, spec, systems)
-    step, say, run_id = context.log.debug, context.log.warning, context.run_id
+    observer = Observer(on_step=context.log.debug, on_commit=tell, warn=context.log.warning)
     try:
         if config.mode is Mode.replace:
             extent = Extent(config.start, config.end, reporter.chosen, config.keep_missing)
-            report = replay(spec, systems, run_id, extent, on_commit=tell, on_step=step, say=say)
+            report = replay(spec, systems, context.run_id, extent, observer)
         else:
-            report = ingest(spec, systems, run_id, reporter.chosen, on_commit=tell, on_step=step, say=say)
+            report = ingest(spec, systems, context.run_id, reporter.chosen, observer)
     except GateFailedError as error:
         yield from reporter.refused(error.findings)
         raise
     yield from reporter.end(report)
 
 
-def _steadily(reporter: Reporter, settings: Continuous) -> Steadily:
-    context, chosen = reporter.context, reporter.chosen
+def _context(reporter: Reporter) -> Context:
     # What the log is told goes to the event log, where a line for each commit would be too many.
-    run = Run(reporter.spec, reporter.systems, context.run_id, say=context.log.warning)
-    return Steadily(run, settings, frozenset(run.now.partitions) if chosen is None else chosen)
+    observer = Observer(warn=reporter.context.log.warning)
+    return Context(reporter.spec, reporter.systems, reporter.context.run_id, observer)
 
 
-def _keep_up(reporter: Reporter, steadily: Steadily) -> Iterator[Any]:
+def _keep_up(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
     context = reporter.context
-    tag = CONTINUOUS_TAG if steadily.at_least is None else CATCH_UP_TAG
-    tags = {tag: _end(steadily.settings)}
+    tag = CONTINUOUS_TAG if run.target is None else CATCH_UP_TAG
+    tags = {tag: _end(run.settings)}
     call(
         reporter.systems.retry,
         context.log.warning,
@@ -239,24 +244,24 @@ def _keep_up(reporter: Reporter, steadily: Steadily) -> Iterator[Any]:
         lambda: context.instance.add_run_tags(context.run_id, tags),
     )
     # Until all have one, Dagster takes what the run has not materialized yet for in progress.
-    silent = set(steadily.partitions)
+    silent = set(run.partitions)
     try:
-        for report in steadily.reports():
+        for report in run.reports():
             context.log.info(
                 f"{len(report.commits)} commits, {report.total('rows')} rows, "
                 f"{report.total('dead_letters')} dead letters in {report.seconds:.0f} s."
             )
-            if steadily.ended is None:
+            if run.ended is None:
                 yield from reporter.interval(report, silent)
                 silent.clear()
     except Exception as error:
-        if steadily.run.commits:
-            yield from _despite_an_error(reporter, steadily.run.report(), silent)
+        if run.runner.commits:
+            yield from _despite_an_error(reporter, run.runner.report(), silent)
         if isinstance(error, GateFailedError):
             yield from reporter.refused(error.findings)
         raise
-    context.log.info(f"The run ends: {steadily.ended}.")
-    if steadily.stop.requested:
+    context.log.info(f"The run ends: {run.ended}.")
+    if run.stop.requested:
         if report.commits:
             yield from reporter.interval(report, silent)
         raise dg.DagsterExecutionInterruptedError("The run was asked to stop.")

@@ -13,7 +13,7 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.keys import plain_name
 from kafka_lake.components.text import Limit, OptionalText, Properties, Text, TextList, TextMap
-from kafka_lake.ingest.continuous.continuous import Continuous
+from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.dead_letters.samples import check_mask, samples_from_env
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan import start_timestamp_ms

@@ -12,7 +12,8 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.again import redeliver
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.run import replay_dead_letters as replay_letters
 from kafka_lake.ingest.topic_table import TopicTable
 
 
@@ -37,14 +38,8 @@ def _replay(
     with as_failures(allow_retries=False):
         systems = build_systems(kafka, catalog, spark, registry)
         for spec in _chosen(context, config.topic):
-            done = redeliver(
-                spec,
-                systems,
-                context.run_id,
-                config.where or None,
-                on_step=context.log.debug,
-                say=context.log.warning,
-            )
+            observer = Observer(on_step=context.log.debug, warn=context.log.warning)
+            done = replay_letters(spec, systems, context.run_id, config.where or None, observer)
             context.log.info(
                 f"Topic {spec.topic}: {done.moved} dead letters are rows of table {'.'.join(spec.identifier)} now, "
                 f"{done.remaining} of those looked at remain."

@@ -19,7 +19,7 @@ from kafka_lake.components.resources.spark import SparkResource, local_conf
 from kafka_lake.demo.orders import OrderProducer, produce_orders
 from kafka_lake.demo.topics import ensure_topic
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.local_stack.broker import EmbeddedBroker

@@ -35,6 +35,9 @@ from kafka_lake.common.errors import (
 
 T = TypeVar("T")
 
+LONGEST_SHORT_PAUSE = 2.0
+"""Seconds that a run waits at most before it tries to be faster than others again."""
+
 _LINE_LENGTH = 300
 
 _PASSING_ERRORS = (KafkaError, RegistryError, CatalogError, EngineUnavailableError)
@@ -210,6 +213,15 @@ def call(
         reraise=True,
     )
     return retrying(function)
+
+
+def short_pauses(policy: RetryPolicy) -> tenacity.wait.wait_base:
+    """Return random pauses between attempts to be faster than others: who meets writers of a fixed pace must have none.
+
+    Args:
+        policy: How patiently.
+    """
+    return tenacity.wait_random_exponential(policy.initial_seconds, min(policy.max_seconds, LONGEST_SHORT_PAUSE))
 
 
 def is_transient(error: BaseException) -> bool:

@@ -32,8 +32,9 @@ from pyspark.sql import SparkSession
 from kafka_lake.common.errors import PublishRefusedError
 from kafka_lake.components.resources.spark import local_conf
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Position, TopicIdentity
@@ -276,7 +277,7 @@ def _contender(arena: Arena, broker: EmbeddedBroker, spec: TopicTable, race: int
                 start.wait(_SECONDS)
 
         systems = Systems(KafkaCluster(cluster), options, arena.catalog(), lambda: arena.sessions[number])
-        return ingest(spec, systems, f"race-{race}-{number}", on_step=on_step)
+        return ingest(spec, systems, f"race-{race}-{number}", observer=Observer(on_step=on_step))
 
     return run
 

@@ -18,8 +18,9 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.chaos.sabotage import SABOTAGES
 
@@ -73,8 +74,10 @@ def main() -> None:
             spec,
             systems,
             options.run_id,
-            on_commit=lambda commit, plan: event("commit", snapshot=commit.snapshot, records=commit.records),
-            on_step=on_step,
+            observer=Observer(
+                on_commit=lambda commit, plan: event("commit", snapshot=commit.snapshot, records=commit.records),
+                on_step=on_step,
+            ),
         )
         event("done", records=report.total("records"))
     except KafkaLakeError as error:

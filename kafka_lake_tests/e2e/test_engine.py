@@ -32,8 +32,9 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import PARALLELISM, SparkResource, local_conf
 from kafka_lake.demo.rehearsal import rehearse
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.supervisor import ConnectSettings, WarmServer
@@ -285,7 +286,7 @@ def test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good(
             os.kill(server.pid, signal.SIGKILL)
 
     said: list[str] = []
-    ingest(spec, systems, "run-1", on_step=kill_once, say=said.append)
+    ingest(spec, systems, "run-1", observer=Observer(on_step=kill_once, warn=said.append))
     assert killed
     assert server.pid not in (None, *killed)
     assert any("attempt 1 of" in line for line in said), said
@@ -313,7 +314,7 @@ def test_dead_letters_that_become_rows_are_taken_out(
 
 RUN = """
 import json, sys
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.components.resources.kafka import KafkaResource

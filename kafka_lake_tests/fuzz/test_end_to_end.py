@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.fuzz.generate import CORPUS, payload, tame_payload

@@ -8,11 +8,13 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from kafka_lake.common.errors import AuditFailedError, ConfigurationError, DataLossError, PublishRefusedError
-from kafka_lake.ingest.again import Extent, plan_reset, redeliver, replay, reset
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.dead_letters import reconcile as settling
-from kafka_lake.ingest.pipeline import GateFailedError, ingest
+from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.published import examine
+from kafka_lake.ingest.run import ingest, plan_reset, replay, replay_dead_letters, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import ancestors, head_of, summary_of
@@ -39,7 +41,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 raise Killed(step)
 
         with pytest.raises(Killed, match=step):
-            function(*args, on_step=die)
+            function(*args, observer=Observer(on_step=die))
         monkeypatch.undo()
 
     return run
@@ -207,7 +209,7 @@ def test_only_tables_with_a_metadata_column_can_be_replayed(new_topic: NewTopic,
     with pytest.raises(ConfigurationError, match="without a metadata column"):
         replay(spec, systems(), "again", Extent())
     with pytest.raises(ConfigurationError, match="without a metadata column"):
-        redeliver(spec, systems(), "again")
+        replay_dead_letters(spec, systems(), "again")
 
 
 def bad_numbers(topic: Topic) -> TopicTable:
@@ -224,14 +226,14 @@ def test_letters_that_fit_by_now_move_in_order_and_the_rest_say_why_not(
     spec = bad_numbers(topic)
     ingest(spec, systems(), "run-1")
     mended = replace(spec, schema="id bigint, note string", transform=None)
-    done = redeliver(mended, systems(), "too early")
+    done = replay_dead_letters(mended, systems(), "too early")
     assert (done.moved, done.remaining) == (0, 4)
     assert {r["run_id"] for r in view(spec).dead_letters()} == {"too early"}
 
     lenient = replace(spec, table=f"{spec.table}", schema="id string")
     # The column's type can't change; a new table takes what the old one couldn't.
     with pytest.raises(Exception, match="type changed"):
-        redeliver(lenient, systems(), "no")
+        replay_dead_letters(lenient, systems(), "no")
     view(spec).assert_exactly_once(topic.ledger)
 
 
@@ -245,7 +247,7 @@ def test_letters_move_into_the_table_exactly_once(new_topic: NewTopic, systems: 
     ingest(strict, systems(), "run-1")
     assert len(view(strict).dead_letters()) == 4
     position = view(strict).position()
-    done = redeliver(lenient, systems(), "again", where="offset < 6")
+    done = replay_dead_letters(lenient, systems(), "again", where="offset < 6")
     assert (done.moved, done.remaining) == (2, 1)
     assert [r["id"] for r in view(strict).rows() if r["n"] is None] == [1, 3]
     assert sorted((r["offset"], r["error_class"], r["run_id"]) for r in view(strict).dead_letters()) == [
@@ -254,8 +256,8 @@ def test_letters_move_into_the_table_exactly_once(new_topic: NewTopic, systems: 
     ]
     assert view(strict).position() == position
     assert all_checks_pass(strict, systems)
-    assert redeliver(lenient, systems(), "and again").moved == 1
-    assert redeliver(lenient, systems(), "once more").moved == 0
+    assert replay_dead_letters(lenient, systems(), "and again").moved == 1
+    assert replay_dead_letters(lenient, systems(), "once more").moved == 0
     view(strict).assert_exactly_once(topic.ledger)
     view(strict).assert_no_branches()
 
@@ -274,12 +276,12 @@ def test_a_redelivery_killed_at_any_step_leaves_every_record_once(
     topic.send({"other": 1})
     topic.send(b"junk")
     ingest(strict, systems(), "run-1")
-    dying(step, redeliver, lenient, systems(), "dying", None)
+    dying(step, replay_dead_letters, lenient, systems(), "dying", None)
     if nextrun == "ingest":
         topic.send_ids([5])
         ingest(strict, systems(), "next")
     else:
-        redeliver(lenient, systems(), "next")
+        replay_dead_letters(lenient, systems(), "next")
     view(strict).assert_exactly_once(topic.ledger)
 
 
@@ -294,7 +296,7 @@ def test_a_table_of_format_v1_is_settled_time_and_again(
         topic.send({"other": number})
         ingest(strict, systems(), f"run-{number}")
         assert len(view(strict).dead_letters()) == 1
-        dying("primary published", redeliver, lenient, systems(), f"dying-{number}", None)
+        dying("primary published", replay_dead_letters, lenient, systems(), f"dying-{number}", None)
         ingest(strict, systems(), f"next-{number}")
         view(strict).assert_exactly_once(topic.ledger)
         if upgraded and number == 1:
@@ -311,8 +313,11 @@ def test_two_redeliveries_at_once_move_every_letter_once(
     topic.send({"other": 1})
     topic.send({"other": 2})
     ingest(strict, systems(), "run-1")
-    first = redeliver(
-        lenient, systems(), "overtaken", on_step=at("audited", lambda: redeliver(lenient, systems(), "overtaker"))
+    first = replay_dead_letters(
+        lenient,
+        systems(),
+        "overtaken",
+        observer=Observer(on_step=at("audited", lambda: replay_dead_letters(lenient, systems(), "overtaker"))),
     )
     assert first.moved == 0
     view(strict).assert_exactly_once(topic.ledger)
@@ -325,7 +330,12 @@ def test_a_redelivery_while_records_come_in(new_topic: NewTopic, systems: NewSys
     ingest(strict, systems(), "run-1")
     topic.send_ids([1])
     topic.send(b"junk")
-    redeliver(lenient, systems(), "again", on_step=at("audited", lambda: ingest(strict, systems(), "between")))
+    replay_dead_letters(
+        lenient,
+        systems(),
+        "again",
+        observer=Observer(on_step=at("audited", lambda: ingest(strict, systems(), "between"))),
+    )
     view(strict).assert_exactly_once(topic.ledger)
 
 
@@ -338,13 +348,13 @@ def test_a_rollback_behind_a_redelivery_brings_the_letters_back(
     topic.send({"other": 1})
     ingest(strict, systems(), "run-1")
     good = head_of(view(strict).table)
-    assert redeliver(lenient, systems(), "again").moved == 1
+    assert replay_dead_letters(lenient, systems(), "again").moved == 1
     spark_resource.spark_session.sql(view(strict).call("rollback_to_snapshot", snapshot_id=f"{good}")).collect()
     topic.send_ids([2])
     ingest(strict, systems(), "run-2")
     view(strict).assert_exactly_once(topic.ledger)
     assert len(view(strict).dead_letters()) == 1
-    assert redeliver(lenient, systems(), "and again").moved == 1
+    assert replay_dead_letters(lenient, systems(), "and again").moved == 1
     view(strict).assert_exactly_once(topic.ledger)
 
 
@@ -366,9 +376,9 @@ def test_a_settlement_that_others_overtake_is_made_good_by_the_next_run(
         calls.append(1)
         return overtaken() if len(calls) == 3 else real(*args, **settings)
 
-    monkeypatch.setattr("kafka_lake.ingest.again.settle", once)
+    monkeypatch.setattr("kafka_lake.ingest.jobs.dead_letter_replay.settle", once)
     monkeypatch.setattr("kafka_lake.ingest.pipeline.settle", once)
-    redeliver(lenient, systems(), "again")
+    replay_dead_letters(lenient, systems(), "again")
     monkeypatch.undo()
     ingest(strict, systems(), "next")
     view(strict).assert_exactly_once(topic.ledger)
@@ -393,7 +403,7 @@ def test_settling_writes_the_files_again_that_have_such_letters_and_no_others(
     before = letter_files(see)
     assert len(before) == 8
     # One of a file's two letters becomes a row, the other one gets another run's reason; of a second file one stays.
-    moved = redeliver(lenient, systems(), "again", "offset in (4, 5, 10)")
+    moved = replay_dead_letters(lenient, systems(), "again", "offset in (4, 5, 10)")
     assert (moved.moved, moved.remaining) == (2, 1)
     kept = letter_files(see) & before
     assert len(kept) == 6
@@ -431,7 +441,7 @@ def test_a_settlement_that_takes_out_too_much_is_not_published(
     monkeypatch.setattr(settling, "_take_out", all_of_them)
     wrong = "2 letters without 1 that are rows by now, and with 0 others, are not the 0 that were staged"
     with pytest.raises(AuditFailedError, match=wrong):
-        redeliver(lenient, systems(), "again", "offset = 0")
+        replay_dead_letters(lenient, systems(), "again", "offset = 0")
     assert view(strict).dead_letters() == before
     view(strict).assert_no_branches()
     monkeypatch.undo()
@@ -444,7 +454,7 @@ def test_a_condition_that_is_none_is_refused(new_topic: NewTopic, systems: NewSy
     spec = bad_numbers(topic)
     ingest(spec, systems(), "run-1")
     with pytest.raises(ConfigurationError, match=r"where: 'klass = 1' is no condition"):
-        redeliver(spec, systems(), "again", where="klass = 1")
+        replay_dead_letters(spec, systems(), "again", where="klass = 1")
 
 
 def test_a_reset_back_reads_again_and_doubles_nothing(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
@@ -545,7 +555,7 @@ def test_a_transform_sets_records_apart_with_its_own_reason(
     assert [each[:2] for each in letters] == [(1, "transform_failed"), (3, "transform_failed"), (4, "not_json")]
     assert letters[0][2] == "1 is odd"
     assert {c.name: c.count for c in report.classes()} == {"transform_failed": 2, "not_json": 1}
-    assert redeliver(replace(spec, transform=None), systems(), "again").moved == 2
+    assert replay_dead_letters(replace(spec, transform=None), systems(), "again").moved == 2
     view(spec).assert_exactly_once(topic.ledger)
 
 
@@ -556,5 +566,5 @@ def test_a_record_beyond_the_limit_is_a_dead_letter(new_topic: NewTopic, systems
     spec = topic.spec(max_record_bytes=100)
     ingest(spec, systems(), "run-1")
     assert [r["error_class"] for r in view(spec).dead_letters()] == ["too_large"]
-    assert redeliver(replace(spec, max_record_bytes=None), systems(), "again").moved == 1
+    assert replay_dead_letters(replace(spec, max_record_bytes=None), systems(), "again").moved == 1
     view(spec).assert_exactly_once(topic.ledger)

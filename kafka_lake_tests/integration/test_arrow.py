@@ -10,7 +10,8 @@ import pytest
 from pyiceberg.manifest import DataFile
 
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import GateFailedError, ingest
+from kafka_lake.ingest.pipeline import GateFailedError
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.stage import arrow_writer as arrow_stage
 from kafka_lake.ingest.stage import stage
 from kafka_lake.ingest.stage.arrow_writer import DECODED_BY_ARROW, LARGE_RECORDS

@@ -11,7 +11,7 @@ from typer.testing import Result
 from kafka_lake.cli.repair import LetterOffsets, dead_letters
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 

@@ -13,7 +13,7 @@ from typer.testing import Result
 
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.how_to_read import how_to_read_page

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import Result
 
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.preview import preview
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 

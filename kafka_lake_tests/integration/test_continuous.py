@@ -18,10 +18,14 @@ from confluent_kafka.admin import NewPartitions
 
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.continuous.continuous import Continuous, Steadily, Stop
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
+from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.decode.decoder import Nothing, batch_metrics
-from kafka_lake.ingest.pipeline import GateFailedError, Run, ingest
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.compact import commits_since_compaction
 from kafka_lake.lake.positions import ancestors, head_of
@@ -41,23 +45,23 @@ SETTINGS = Continuous(trigger=0.3, time_limit=600, idle=300, compact_every=None,
 class Going:
     """A continuous run in a thread of its own."""
 
-    steadily: Steadily
+    run: ContinuousRun
     reports: list[RunReport] = field(default_factory=list)
     done: "Future[None] | None" = None
 
     def consume(self) -> None:
-        for report in self.steadily.reports():
+        for report in self.run.reports():
             self.reports.append(report)
 
     def rested(self) -> str | None:
         """Let it end as soon as it has looked in vain for a second: a busy machine must not make it end before."""
-        self.steadily.settings = replace(self.steadily.settings, idle=1)
+        self.run.settings = replace(self.run.settings, idle=1)
         return self.ended()
 
     def ended(self) -> str | None:
         assert self.done is not None
         self.done.result(120)
-        return self.steadily.ended
+        return self.run.ended
 
     def total(self, attribute: str) -> int:
         return sum(report.total(attribute) for report in self.reports)
@@ -67,14 +71,14 @@ class Going:
 def going(
     spec: TopicTable, systems: Systems, partitions: int = 1, settings: Continuous = SETTINGS, **hooks: Any
 ) -> Iterator[Going]:
-    run = Run(spec, systems, f"steady-{spec.table}", **hooks)
-    made = Going(Steadily(run, settings, set(range(partitions)), Stop()))
+    context = Context(spec, systems, f"steady-{spec.table}", Observer(**hooks))
+    made = Going(continuous_run(context, settings, set(range(partitions))))
     with ThreadPoolExecutor(1) as pool:
         made.done = pool.submit(made.consume)
         try:
             yield made
         finally:
-            made.steadily.stop.requested = True
+            made.run.stop.requested = True
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 120) -> None:
@@ -140,7 +144,7 @@ def test_a_wish_to_stop_leaves_whole_commits_and_nothing_else(
 
     with going(spec, systems(), on_step=on_step) as run:
         assert staged.wait(120)
-        run.steadily.stop.requested = True
+        run.run.stop.requested = True
         assert run.ended() == "it was asked to stop"
     view(spec).assert_exactly_once(topic.ledger)
     view(spec).assert_no_branches()
@@ -163,7 +167,8 @@ def test_an_interrupt_in_the_middle_of_a_commit_discards_it(
         if step == "audited":
             raise KeyboardInterrupt
 
-    run = Steadily(Run(spec, systems(), "interrupted", on_step=interrupt), SETTINGS, {0})
+    context = Context(spec, systems(), "interrupted", Observer(on_step=interrupt))
+    run = continuous_run(context, SETTINGS, {0})
     with pytest.raises(KeyboardInterrupt):
         list(run.reports())
     assert view(spec).fingerprint() == before

@@ -12,9 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_lake.common.errors import DataLossError
 from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.ingest.again import reset
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.run import ingest, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.offsets import Loss, Position, Watermarks, losses_from_json

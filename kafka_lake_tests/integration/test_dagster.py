@@ -15,6 +15,7 @@ import dagster as dg
 import pytest
 from confluent_kafka import TopicPartition
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+from kafka_lake.ingest.continuous.continuous import Continuous
 from pyiceberg.exceptions import ServiceUnavailableError
 
 from kafka_lake.common.server_process import free_port
@@ -31,8 +32,8 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.audit import CHECKS
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.continuous import continuous
-from kafka_lake.ingest.continuous.continuous import Continuous
-from kafka_lake.ingest.pipeline import Run, ingest
+from kafka_lake.ingest.run import ingest
+from kafka_lake.ingest.runner import Run
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 

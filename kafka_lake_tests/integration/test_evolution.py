@@ -9,8 +9,10 @@ from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 
 from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import GateFailedError, ingest
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 
@@ -335,7 +337,7 @@ def test_a_new_field_beside_nested_ones_that_are_called_otherwise_needs_one_more
     ingest(spec, systems(), "run-1")
     # What is empty is seen in every pass, and must not bring about another one.
     topic.send({"s": nested, "l": [nested], "new": 1, "empty": []})
-    ingest(spec, systems(), "run-2", on_step=step)
+    ingest(spec, systems(), "run-2", observer=Observer(on_step=step))
     columns = {"shop_id": 1, "id": 2, "ID__2": 3}
     first = {"s": columns, "l": [columns], "new": None}
     assert values(view(spec)) == [first, {**first, "new": 1}]

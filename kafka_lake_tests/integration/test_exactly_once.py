@@ -18,10 +18,11 @@ from pyiceberg.types import StringType
 
 from kafka_lake.common.errors import DataLossError, TableError, TopicReplacedError
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Loss, losses_from_json
 from kafka_lake.lake.branches import StagingBranch
@@ -54,7 +55,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, systems: NewSystems) -> Callable[
                 raise Killed(step)
 
         with pytest.raises(Killed, match=step):
-            doing(spec, systems(), f"killed-{step.replace(' ', '-')}", on_step=die, **chosen)
+            doing(spec, systems(), f"killed-{step.replace(' ', '-')}", observer=Observer(on_step=die), **chosen)
         monkeypatch.undo()
 
     return run
@@ -93,7 +94,7 @@ def test_of_two_racing_runs_one_wins(step: str, new_topic: NewTopic, systems: Ne
         other.join(120)
         assert second, "the overtaking run didn't end"
 
-    loser = ingest(spec, systems(), "overtaken", on_step=at(step, overtake))
+    loser = ingest(spec, systems(), "overtaken", observer=Observer(on_step=at(step, overtake)))
     assert second[0].total("records") == 6
     assert loser.total("records") == 0
     view(spec).assert_exactly_once(topic.ledger)
@@ -110,7 +111,7 @@ def test_the_loser_of_a_race_takes_what_the_winner_left(
         spec,
         systems(),
         "all-partitions",
-        on_step=at("audited", lambda: ingest(spec, systems(), "one-partition", partitions={0})),
+        observer=Observer(on_step=at("audited", lambda: ingest(spec, systems(), "one-partition", partitions={0}))),
     )
     assert [(r.partition, r.start, r.end) for r in loser.commits[0].ranges] == [(1, 0, 2)]
     view(spec).assert_exactly_once(topic.ledger)
@@ -121,7 +122,9 @@ def test_a_race_for_the_very_first_commit(step: str, new_topic: NewTopic, system
     topic = new_topic()
     mixed(topic, 4)
     spec = topic.spec()
-    ingest(spec, systems(), "overtaken", on_step=at(step, lambda: ingest(spec, systems(), "overtaker")))
+    ingest(
+        spec, systems(), "overtaken", observer=Observer(on_step=at(step, lambda: ingest(spec, systems(), "overtaker")))
+    )
     view(spec).assert_exactly_once(topic.ledger)
     view(spec).assert_no_branches()
 
@@ -205,7 +208,7 @@ def test_dead_letters_of_a_killed_run_stay_single_if_the_next_cuts_smaller_commi
 
 _VICTIM = """
 import json, os, signal, sys
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.components.resources.kafka import KafkaResource
@@ -266,7 +269,7 @@ def test_partitions_added_while_a_run_is_on(new_topic: NewTopic, systems: NewSys
         topic.wait_for(lambda: topic.partitions() == 8)
         topic.send_ids(range(8, 16), 8)
 
-    report = ingest(spec, systems(), "run-1", on_step=at("planned", grow))
+    report = ingest(spec, systems(), "run-1", observer=Observer(on_step=at("planned", grow)))
     assert set(report.position.offsets if report.position else {}) == {0, 1, 2}
     report = ingest(spec, systems(), "run-2")
     assert set(report.position.offsets if report.position else {}) == set(range(8))
@@ -308,7 +311,7 @@ def test_a_compaction_while_a_run_is_staging(
     def compact() -> None:
         compact_files(spark_resource, view(spec))
 
-    report = ingest(spec, systems(), "overtaken", on_step=at("audited", compact))
+    report = ingest(spec, systems(), "overtaken", observer=Observer(on_step=at("audited", compact)))
     assert report.total("records") == 1
     view(spec).assert_exactly_once(topic.ledger)
     view(spec).assert_no_branches()
@@ -398,7 +401,7 @@ def test_retention_that_strikes_between_plan_and_read_stops_the_run(
         topic.admin.delete_records([place])[TopicPartition(topic.name, 0)].result(20)
 
     with pytest.raises(DataLossError, match="partition 0 lost offsets 6 to 8 to retention"):
-        ingest(spec, systems(), "run-2", on_step=at("planned", strike))
+        ingest(spec, systems(), "run-2", observer=Observer(on_step=at("planned", strike)))
     assert view(spec).fingerprint() == before
 
 
@@ -435,7 +438,7 @@ def test_a_run_told_to_go_on_does_so_when_retention_strikes_between_plan_and_rea
         place = TopicPartition(topic.name, 0, 9)
         topic.admin.delete_records([place])[TopicPartition(topic.name, 0)].result(20)
 
-    report = ingest(spec, systems(), "run-2", on_step=at("planned", strike))
+    report = ingest(spec, systems(), "run-2", observer=Observer(on_step=at("planned", strike)))
     view(spec).assert_exactly_once([sent for sent in topic.ledger if sent.offset not in (6, 7, 8)])
     assert [str(loss) for loss in losses_from_json(summary_of(view(spec).table.current_snapshot())[LOSSES])] == [
         "partition 0 lost offsets 6 to 8 to retention"
@@ -502,9 +505,11 @@ def test_a_table_that_has_rows_of_others_only_is_begun_as_a_new_one(
 
     if whose == "others made it":
         append()
-        report = ingest(spec, systems(), "run-1", say=said.append)
+        report = ingest(spec, systems(), "run-1", observer=Observer(warn=said.append))
     else:
-        report = ingest(spec, systems(), "run-1", on_step=at("table created", append), say=said.append)
+        report = ingest(
+            spec, systems(), "run-1", observer=Observer(on_step=at("table created", append), warn=said.append)
+        )
     assert view(spec).ids() == [0, 1, 100, 101]
     assert view(spec).position() == {0: 2}
     assert f"Table {'.'.join(spec.identifier)}: its 2 rows are others'" in said[0]
@@ -547,7 +552,7 @@ def test_a_writer_that_is_always_faster_keeps_no_run_from_its_commit(
             table.append(pa.table({"id": pa.array([100 + steps.count(step)], pa.int64())}))
 
     patient = replace(systems(), retry=RetryPolicy(initial_seconds=0.01))
-    report = ingest(spec, patient, "run-2", on_step=overtake)
+    report = ingest(spec, patient, "run-2", observer=Observer(on_step=overtake))
     assert report.total("rows") == 3
     assert steps.count("primary staged") == 1, "the files are written once"
     assert steps.count("followed") == 12
@@ -575,7 +580,7 @@ def test_what_was_written_for_another_schema_is_written_again(
                 update.add_column("noted", StringType())
             table.append(pa.table({"id": pa.array([100], pa.int64())}))
 
-    ingest(spec, systems(), "run-2", on_step=change)
+    ingest(spec, systems(), "run-2", observer=Observer(on_step=change))
     assert steps.count("primary staged") == 2
     assert "followed" not in steps
     assert view(spec).ids() == [0, 1, 100]

@@ -12,9 +12,10 @@ import fastavro
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from kafka_lake.ingest.again import Extent, redeliver, replay
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.positions import ancestors, head_of
@@ -105,13 +106,13 @@ def test_what_befalls_a_table(new_topic: NewTopic, systems: NewSystems, view: Ne
         if step == "audited" and head_of(see.table) == before.current_snapshot_id:
             made.spark().sql(see.call("rollback_to_snapshot", snapshot_id=str(back)))
 
-    ingest(spec, systems(), "run-4", on_step=roll_back)
+    ingest(spec, systems(), "run-4", observer=Observer(on_step=roll_back))
     assert before.current_snapshot_id not in {s.snapshot_id for s in ancestors(see.table, head_of(see.table))}
     assert see.ids() == [2, 3, 4]
     replay(spec, systems(), "replay", Extent())
     assert see.ids() == [1, 2, 3, 4]
     topic.send({"id": 5})
-    assert redeliver(spec, systems(), "redeliver").report is not None
+    assert replay_dead_letters(spec, systems(), "redeliver").report is not None
     ingest(spec, systems(), "run-5")
     assert see.ids() == [1, 2, 3, 4, 5]
     assert [letter["offset"] for letter in see.dead_letters()] == [2]

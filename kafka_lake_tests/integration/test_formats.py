@@ -16,9 +16,11 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from kafka_lake.common.errors import ConfigurationError, RegistryError
-from kafka_lake.ingest.again import Extent, redeliver, replay
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import GateFailedError, ingest
+from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.pipeline import GateFailedError
+from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.positions import summary_of
@@ -178,7 +180,7 @@ def test_a_registry_that_is_down_fails_the_run_before_anything_is_staged(
     patient = systems(down)
     impatient = type(patient)(**{**vars(patient), "retry": type(patient.retry)(attempts=1)})
     with pytest.raises(RegistryError, match=r"127\.0\.0\.1:9"):
-        ingest(spec, impatient, "run-2", on_step=steps.append)
+        ingest(spec, impatient, "run-2", observer=Observer(on_step=steps.append))
     assert (see.table.metadata, data_files(see.table)) == (before, files)
     assert "primary staged" not in steps
     ingest(spec, systems(schemas), "run-3")
@@ -237,7 +239,7 @@ def test_letters_of_another_format_go_back_in_once_the_settings_know_it(
     topic.send(b"neither")
     ingest(topic.spec(None, format="avro"), systems(schemas), "run-1")
     spec = topic.spec(None, format="confluent")
-    done = redeliver(spec, systems(schemas), "run-2")
+    done = replay_dead_letters(spec, systems(schemas), "run-2")
     assert (done.moved, done.remaining) == (1, 1)
     see = view(spec)
     see.assert_exactly_once(topic.ledger)

@@ -11,7 +11,9 @@ from confluent_kafka import Producer
 
 from kafka_lake.common.errors import AuditFailedError, ConfigurationError, UnknownTopicError
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import GateFailedError, ingest
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.pipeline import GateFailedError
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 
@@ -451,7 +453,7 @@ def test_a_first_run_that_fails_leaves_no_empty_tables(
     topic.send(b"junk")
     said: list[str] = []
     with pytest.raises(AuditFailedError):
-        ingest(spec, systems(), "run-1", say=said.append)
+        ingest(spec, systems(), "run-1", observer=Observer(warn=said.append))
     catalog = systems().catalog
     assert catalog.table(spec.identifier) is None
     assert catalog.table(spec.dead_letter_table) is None

@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 from pyspark.errors import AnalysisException
 
-from kafka_lake.ingest.again import Extent, redeliver, replay
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.dead_letters.isolate import EveryRecordFailsError
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 
@@ -33,7 +34,7 @@ def test_one_poisonous_record_among_a_thousand_becomes_a_dead_letter(
     topic, said = new_topic(2), list[str]()
     fast(topic, range(1000), 2)
     spec = topic.spec(transform=f"{TRANSFORMS}:raises_at_seven_hundred")
-    report = ingest(spec, systems(), "run-1", say=said.append)
+    report = ingest(spec, systems(), "run-1", observer=Observer(warn=said.append))
     see = view(spec)
     assert see.ids() == [each for each in range(1000) if each != 700]
     (letter,) = see.dead_letters()
@@ -45,7 +46,7 @@ def test_one_poisonous_record_among_a_thousand_becomes_a_dead_letter(
     assert see.position() == {0: 500, 1: 500}
     see.assert_no_branches()
     # A transform that has been mended takes the letter.
-    done = redeliver(topic.spec(), systems(), "run-2")
+    done = replay_dead_letters(topic.spec(), systems(), "run-2")
     assert (done.moved, done.remaining) == (1, 0)
     assert see.ids() == list(range(1000))
 
@@ -81,7 +82,7 @@ def test_an_error_that_every_record_raises_is_not_the_records(
     fast(topic, range(40), 1)
     spec = topic.spec(transform=f"{TRANSFORMS}:raises_always")
     with pytest.raises(EveryRecordFailsError, match="10 records in a row failed one by one: ValueError: no 10 today"):
-        ingest(spec, systems(), "run-1", say=print)
+        ingest(spec, systems(), "run-1", observer=Observer(warn=print))
     assert len(view(spec).dead_letters()) == 10
     assert view(spec).rows() == []
 
@@ -93,7 +94,7 @@ def test_what_is_known_to_be_a_system_is_never_a_records_fault(
     fast(topic, range(40), 1)
     spec = topic.spec(transform=f"{TRANSFORMS}:cannot_connect")
     with pytest.raises(Exception, match="nobody answers"):
-        ingest(spec, systems(), "run-1", say=print)
+        ingest(spec, systems(), "run-1", observer=Observer(warn=print))
     # A first run that fails takes its tables with it.
     assert systems().catalog.table(spec.identifier) is None
     assert systems().catalog.table(spec.dead_letter_table) is None

@@ -10,10 +10,10 @@ import pytest
 from pyiceberg.expressions import EqualTo
 
 from kafka_lake.common.errors import AuditFailedError, TableError
-from kafka_lake.ingest.again import reset
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.maintenance.clean import clean, sweep
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.run import ingest, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
 from kafka_lake.lake.positions import ancestors, head_of, row_count
@@ -51,15 +51,15 @@ def test_a_position_that_expired_is_rebuilt_from_the_rows(
     assert view(spec).position() == {}
     topic.send_ids([20, 21, 22], 3)
     said: list[str] = []
-    ingest(spec, systems(), "run-2", say=said.append)
+    ingest(spec, systems(), "run-2", observer=Observer(warn=said.append))
     assert any("rebuilt from the rows" in line for line in said)
     view(spec).assert_exactly_once(topic.ledger)
 
     # Nothing new: the rebuilt position is written down all the same, so that it is looked for once only.
     compact_and_expire(sql, view(spec), spec.identifier)
     said.clear()
-    ingest(spec, systems(), "run-3", say=said.append)
-    ingest(spec, systems(), "run-4", say=said.append)
+    ingest(spec, systems(), "run-3", observer=Observer(warn=said.append))
+    ingest(spec, systems(), "run-4", observer=Observer(warn=said.append))
     assert len([line for line in said if "rebuilt" in line]) == 1
     view(spec).assert_exactly_once(topic.ledger)
 
@@ -117,7 +117,7 @@ def test_a_table_without_rows_that_began_at_the_latest_offset_does_not_begin_aga
     topic.send_ids([0])
     spec = topic.spec(start="latest")
     said: list[str] = []
-    ingest(spec, systems(), "run-1", say=said.append)
+    ingest(spec, systems(), "run-1", observer=Observer(warn=said.append))
     assert any("start is latest" in line and "begins at {0: 1}" in line for line in said)
     table = view(spec).table
     if how == "expired":
@@ -188,7 +188,7 @@ def test_a_rollback_during_a_run_stays(
         if step == at and head_of(see.table) == bad:
             sql(see.call("rollback_to_snapshot", snapshot_id=f"{good}"))
 
-    report = ingest(spec, systems(), "run-3", on_step=roll_back)
+    report = ingest(spec, systems(), "run-3", observer=Observer(on_step=roll_back))
     assert report.total("records") == 2
     assert bad not in {snapshot.snapshot_id for snapshot in ancestors(see.table, head_of(see.table))}
     see.assert_exactly_once(topic.ledger)
@@ -223,7 +223,12 @@ def test_a_table_that_is_dropped_while_a_run_is_staging_is_filled_anew(
     topic.send_ids([0])
     ingest(spec, systems(), "run-1")
     topic.send_ids([1])
-    ingest(spec, systems(), "run-2", on_step=at("audited", lambda: sql(f"DROP TABLE {view(spec).sql_name()}")))
+    ingest(
+        spec,
+        systems(),
+        "run-2",
+        observer=Observer(on_step=at("audited", lambda: sql(f"DROP TABLE {view(spec).sql_name()}"))),
+    )
     view(spec).assert_exactly_once(topic.ledger)
 
 
@@ -366,7 +371,7 @@ def test_a_live_run_survives_a_clean_up_with_the_default_age(
     mixed(topic, 4)
     for step in ("primary staged", "dead letters staged", "audited", "dead letters published"):
         mixed(topic, 2)
-        report = ingest(spec, systems(), "live", on_step=at(step, lambda: clean(spec, systems())))
+        report = ingest(spec, systems(), "live", observer=Observer(on_step=at(step, lambda: clean(spec, systems()))))
         assert len(report.commits) == 1, step
     view(spec).assert_exactly_once(topic.ledger)
 

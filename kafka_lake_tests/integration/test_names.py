@@ -9,10 +9,10 @@ import pytest
 
 from kafka_lake.cli.status import collect
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
-from kafka_lake.ingest.again import Extent, redeliver, replay
 from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import clean
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.compact import compact
 from kafka_lake_tests.conftest import Topic, View
@@ -38,7 +38,7 @@ def all_that_can_be_done(topic: Topic, strict: TopicTable, new: NewSystems, view
     assert len(see.dead_letters()) == (6 if strict.schema else 3)
     assert compact(systems.spark(), systems.catalog, strict.identifier)[1] == 1
     # What becomes a row is taken out of the dead letters.
-    assert redeliver(lenient, systems, "redeliver").moved == (3 if strict.schema else 0)
+    assert replay_dead_letters(lenient, systems, "redeliver").moved == (3 if strict.schema else 0)
     see.assert_exactly_once(topic.ledger)
     assert replay(lenient, systems, "replay", Extent()).commits
     see.assert_exactly_once(topic.ledger)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.pipeline import ingest
 from kafka_lake.ingest.plan import plan
 from kafka_lake.ingest.read import RECORDS_A_SPLIT, read
+from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 

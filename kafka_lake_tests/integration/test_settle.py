@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.again import redeliver
-from kafka_lake.ingest.pipeline import ingest
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.run import ingest, replay_dead_letters
 from kafka_lake.lake.positions import head_of
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_exactly_once import at, killed_at  # noqa: F401
@@ -51,7 +51,7 @@ def test_merge_on_read_letters_come_back_after_a_rollback(
         f"('format-version' = '{version}', 'write.delete.mode' = 'merge-on-read')"
     )
     good = head_of(see.table)
-    assert redeliver(lenient, systems(), "again", "offset in (1, 2)").moved == 2
+    assert replay_dead_letters(lenient, systems(), "again", "offset in (1, 2)").moved == 2
     see.assert_exactly_once(topic.ledger)
     spark.sql(see.call("rollback_to_snapshot", snapshot_id=f"{good}")).collect()
     topic.send_ids([5])
@@ -76,7 +76,7 @@ def test_letters_deleted_by_others_beside_an_older_file(
     )
     spark.sql(f"DELETE FROM {name} WHERE offset = 6")
     spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('write.delete.mode')")
-    assert redeliver(lenient, systems(), "again", "offset = 5").moved == 1
+    assert replay_dead_letters(lenient, systems(), "again", "offset = 5").moved == 1
     topic.send_ids([8])
     ingest(strict, systems(), "run-2")
     assert rows_and_letters(see) == {"rows": [0, 5, 8], "letters": [1, 2, 3, 4, 7]}
@@ -106,7 +106,7 @@ def test_letters_of_a_dead_run_looked_at_before_a_slower_run_publishes(
         # Settles, and dies after that.
         killed_at(strict, "planned")
 
-    ingest(lenient, systems(), "slow", on_step=at("audited", meanwhile))
+    ingest(lenient, systems(), "slow", observer=Observer(on_step=at("audited", meanwhile)))
     topic.send_ids([5])
     ingest(lenient, systems(), "next")
     view(strict).assert_exactly_once(topic.ledger)
@@ -129,16 +129,16 @@ def test_a_redelivery_that_a_rollback_lets_through(
     topic.send_ids([2])
     topic.send({"other": 3})
     ingest(strict, systems(), "second")
-    redeliver(lenient, systems(), "learns that id may be null", "offset = 99")
+    replay_dead_letters(lenient, systems(), "learns that id may be null", "offset = 99")
     view(strict).table.update_schema().make_column_optional("id").commit()
     head = head_of(view(strict).table)
 
     def meanwhile() -> None:
-        killed_at(lenient, "settled letters published", doing=partial(redeliver, where="offset = 3"))
+        killed_at(lenient, "settled letters published", doing=partial(replay_dead_letters, where="offset = 3"))
         back = view(strict).call("rollback_to_snapshot", snapshot_id=f"{head}")
         spark_resource.spark_session.sql(back).collect()
 
-    redeliver(lenient, systems(), "slow", "offset = 1", on_step=at("audited", meanwhile))
+    replay_dead_letters(lenient, systems(), "slow", "offset = 1", observer=Observer(on_step=at("audited", meanwhile)))
     topic.send_ids([4])
     ingest(lenient, systems(), "next")
     view(strict).assert_exactly_once(topic.ledger)

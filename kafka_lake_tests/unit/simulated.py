@@ -24,12 +24,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
 from kafka_lake.common.errors import DataLossError, KafkaLakeError, PublishRefusedError
-from kafka_lake.ingest import again, audit, pipeline, rebuild
+from kafka_lake.ingest import audit, pipeline, rebuild, run
 from kafka_lake.ingest.audit import PartitionRows
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.dead_letters import reconcile as settle
 from kafka_lake.ingest.decode.decoder import Nothing
+from kafka_lake.ingest.jobs import dead_letter_replay, job
+from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import sweep
+from kafka_lake.ingest.observer import Observer, ignore
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.stage import stage
 from kafka_lake.ingest.topic_table import TopicTable
@@ -432,13 +435,13 @@ class World:
         try:
             spec = spec_of(attempt)
             systems = process.systems()
-            quiet: dict[str, Any] = {"on_step": process.pass_by, "say": pipeline.ignore}
+            observer = Observer(on_step=process.pass_by, warn=ignore)
             if attempt.what == "redeliver":
-                return again.redeliver(spec, systems, name, **quiet).report
+                return run.replay_dead_letters(spec, systems, name, observer=observer).report
             if attempt.what == "replay":
-                extent = again.Extent(partitions=attempt.partitions, keep_missing=attempt.go_on)
-                return again.replay(spec, systems, name, extent, **quiet)
-            return pipeline.ingest(spec, systems, name, attempt.partitions, **quiet)
+                extent = Extent(partitions=attempt.partitions, keep_missing=attempt.go_on)
+                return run.replay(spec, systems, name, extent, observer)
+            return run.ingest(spec, systems, name, attempt.partitions, observer)
         except Killed:
             self.told["killed runs"] += 1
         except DataLossError:
@@ -563,9 +566,7 @@ class Process:
         self.publishing: tuple[tuple[str, str], dict[str, int | None], dict[str, int | None]] | None = None
 
     def systems(self) -> Systems:
-        cluster: Any = SimpleNamespace(
-            watermarks_of=self._watermarks, commit_group=pipeline.ignore, cut_off=self.world.cut_off
-        )
+        cluster: Any = SimpleNamespace(watermarks_of=self._watermarks, commit_group=ignore, cut_off=self.world.cut_off)
         retry = RetryPolicy(ATTEMPTS, 0, 0)
         return Systems(cluster, {}, SimulatedCatalog(self), lambda: SimulatedSpark(self), retry)
 
@@ -926,9 +927,10 @@ def read(spark: Any, _: Any, todo: Any, __: str) -> Frame:
 
 def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the simulation below the real protocol: in place of Spark's functions, and of what decodes."""
-    nothing = pipeline.ignore
+    nothing = ignore
     patches: dict[Any, dict[str, Any]] = {
-        pipeline: {"read": read, "create_table": create_table, "follow": nothing},
+        job: {"read": read},
+        pipeline: {"create_table": create_table, "follow": nothing},
         stage: {
             "F": ANYTHING,
             "shaped": lambda rows, _: rows,
@@ -968,7 +970,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
             "_take_out": take_out,
         },
         rebuild: {"F": ANYTHING},
-        again: {"records_from_dead_letters": lambda letters: letters},
+        dead_letter_replay: {"records_from_dead_letters": lambda letters: letters},
         # Where nothing takes time, nothing is waited for.
         tenacity.nap: {"time": SimpleNamespace(sleep=nothing)},
     }

@@ -38,7 +38,7 @@ from kafka_lake.cli.repair import (
 from kafka_lake.cli.status import PartitionStatus, TopicStatus
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.ingest import again
-from kafka_lake.ingest.again import Extent
+from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import Cleaned
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.report import RunReport

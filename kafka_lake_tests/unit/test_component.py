@@ -7,6 +7,7 @@ import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kafka_lake.ingest.continuous.continuous import Continuous
 
 from kafka_lake.cli.project import explanation
 from kafka_lake.components import KafkaTopicTable
@@ -16,7 +17,6 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.continuous.continuous import Continuous
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.topic_table import FORMATS, TopicTable
 

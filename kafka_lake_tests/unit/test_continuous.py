@@ -16,20 +16,22 @@ from pyiceberg.exceptions import ServiceUnavailableError
 from sqlalchemy.exc import OperationalError
 
 from kafka_lake.common.errors import KafkaLakeError, PublishRefusedError
-from kafka_lake.ingest.continuous import continuous
-from kafka_lake.ingest.continuous.continuous import (
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.continuous import run as continuous
+from kafka_lake.ingest.continuous.run import ContinuousRun
+from kafka_lake.ingest.continuous.schedule import (
     Continuous,
-    Steadily,
-    Stop,
-    StoppedError,
     Times,
     ending,
     has_news,
-    next_look,
+    next_poll,
     reached,
     report_due,
 )
+from kafka_lake.ingest.continuous.stop import Stop, StoppedError
+from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Position, TopicIdentity, Watermarks
 
 ME = TopicIdentity("c", "t", "pizzas")
@@ -39,7 +41,7 @@ moments = st.floats(0, 1e5)
 
 @given(moments, moments)
 def test_no_commit_begins_before_its_time_and_no_topic_is_looked_at_all_the_time(looked, committed):
-    at = next_look(SETTINGS, Times(0, 0, looked=looked, committed=committed))
+    at = next_poll(SETTINGS, Times(0, 0, polled=looked, committed=committed))
     assert at >= committed + SETTINGS.trigger
     assert at > looked
     assert at <= max(committed + SETTINGS.trigger, looked + SETTINGS.trigger)
@@ -105,7 +107,6 @@ class Script:
     cost: float = 1.0
     partitions: int = 1
     fails_at: float = float("inf")
-    sleep: Any = None
     position: Position | None = None
     commits: list[float] = field(default_factory=list)
     begun: list[float] = field(default_factory=list)
@@ -113,19 +114,29 @@ class Script:
     asked: list[float] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     anew: list[float] = field(default_factory=list)
-    spec: Any = field(default_factory=lambda: SimpleNamespace(topic="pizzas", identifier=("lake", "pizzas")))
+    now: Any = None
     systems: Any = field(
         default_factory=lambda: SimpleNamespace(
             catalog=SimpleNamespace(table=lambda _: None), spark=lambda: None, retry=RetryPolicy()
         )
     )
 
-    def look(self) -> None:
+    @property
+    def context(self) -> Context:
+        observer = Observer(on_step=self.said.append, warn=self.said.append)
+        return Context(TopicTable("pizzas", "lake", "pizzas"), self.systems, "run", observer)
+
+    @property
+    def topic(self) -> "Script":
+        return self
+
+    def poll(self) -> Watermarks:
         self.looks.append(self.clock.now)
         ends = {p: self.arrivals(self.clock.now) if p == 0 else 1 for p in range(self.partitions)}
         self.now = Watermarks(ME, dict.fromkeys(ends, 0), ends)
+        return self.now
 
-    def once(self, *_: Any) -> Any:
+    def next_commit(self) -> Any:
         self.asked.append(self.clock.now)
         if self.clock.now >= self.fails_at:
             raise KafkaLakeError("A gate said no.")
@@ -139,17 +150,11 @@ class Script:
         self.commits.append(self.clock.now)
         return object()
 
-    def turn(self, look: bool) -> Any:
+    def commit_slot(self, poll: bool) -> Any:
         return nullcontext()
 
-    def count_anew(self) -> None:
+    def forget_failed(self) -> None:
         self.anew.append(self.clock.now)
-
-    def say(self, line: str) -> None:
-        self.said.append(line)
-
-    def on_step(self, step: str) -> None:
-        self.said.append(step)
 
     def report(self) -> tuple[float, ...]:
         told, self.commits = tuple(self.commits), []
@@ -160,14 +165,11 @@ class Script:
 
 @pytest.fixture
 def steady(monkeypatch):
-    monkeypatch.setattr(continuous, "catching_up", lambda *_: None)
-    monkeypatch.setattr(continuous, "reading", lambda *_: None)
-
     def make(arrivals: Callable[[float], int], settings: Continuous = SETTINGS, **script: Any) -> tuple[Script, Any]:
         clock = Clock()
         run: Any = Script(clock, arrivals, **script)
         stop = Stop()
-        made = Steadily(run, settings, {0}, stop, clock=clock)
+        made = ContinuousRun(run, settings, {0}, stop, clock=clock)
 
         def sleep(seconds: float) -> None:
             if stop.requested:
@@ -215,14 +217,14 @@ def test_an_empty_topic_is_a_resting_one(steady):
 
 def test_records_that_another_run_took_are_no_rest(steady):
     run, made = steady(lambda now: int(now / 200) + 1)
-    ask = run.once
+    ask = run.next_commit
 
     def once(*args: Any) -> Any:
         if run.begun:
             run.position = Position(ME, run.now.end)
         return ask(*args)
 
-    run.once = once
+    run.next_commit = once
     list(made.reports())
     assert len(run.begun) == 1
     assert made.ended == "its time of 3600 s is over"
@@ -237,7 +239,7 @@ def test_a_burst_after_a_rest_waits_for_the_next_look_only(steady):
 def test_a_table_that_others_moved_back_is_noticed_while_the_topic_rests(steady):
     run, made = steady(lambda now: 5)
     moved: list[float] = []
-    ask = run.once
+    ask = run.next_commit
 
     def once(*args: Any) -> Any:
         if not moved and run.clock.now > 50:
@@ -245,7 +247,7 @@ def test_a_table_that_others_moved_back_is_noticed_while_the_topic_rests(steady)
             run.position = Position(ME, {0: 2})
         return ask(*args)
 
-    run.once = once
+    run.next_commit = once
     list(made.reports())
     assert len(run.begun) == 2
     assert run.begun[1] < 62
@@ -258,14 +260,14 @@ LOCKED = OperationalError("SELECT", {}, Exception("database is locked"))
 @pytest.mark.parametrize("error", [LOCKED, ServiceUnavailableError("503"), PublishRefusedError("main moved.")])
 def test_what_passes_is_waited_for_and_the_run_goes_on(steady, error):
     run, made = steady(lambda now: int(now * 100) + 1)
-    ask = run.once
+    ask = run.next_commit
 
     def once(*args: Any) -> Any:
         if 100 < run.clock.now < 400:
             raise error
         return ask(*args)
 
-    run.once = once
+    run.next_commit = once
     list(made.reports())
     assert made.ended == "its time of 3600 s is over"
     resumed = [begun for begun in run.begun if begun >= 400]
@@ -275,7 +277,7 @@ def test_what_passes_is_waited_for_and_the_run_goes_on(steady, error):
 
 def test_what_has_not_passed_when_the_time_is_over_fails_the_run(steady):
     run, made = steady(lambda now: int(now * 100) + 1)
-    run.once = lambda *_: (_ for _ in ()).throw(LOCKED)
+    run.next_commit = lambda *_: (_ for _ in ()).throw(LOCKED)
     with pytest.raises(OperationalError):
         list(made.reports())
     assert 3600 <= run.clock.now < 3603
@@ -290,8 +292,8 @@ def test_what_does_not_pass_ends_the_run_at_once(steady):
 
 def test_a_run_that_owes_what_it_was_asked_for_gives_up_as_any_run(steady):
     run, made = steady(lambda now: 5, STAY)
-    made.at_least = Watermarks(ME, {0: 0}, {0: 5})
-    run.once = lambda *_: (_ for _ in ()).throw(LOCKED)
+    made.target = Watermarks(ME, {0: 0}, {0: 5})
+    run.next_commit = lambda *_: (_ for _ in ()).throw(LOCKED)
     with pytest.raises(OperationalError):
         list(made.reports())
     assert run.clock.now < 1
@@ -335,14 +337,14 @@ def test_a_run_that_stays_goes_once_nothing_more_comes(steady):
 
 def test_a_run_makes_way_for_another_within_a_second_but_not_before_it_has_done_what_it_was_asked_for(steady):
     run, made = steady(lambda now: int(now * 100) + 1, replace(STAY, trigger=10))
-    made.waited_for = lambda: run.clock.now >= 33.5
-    made.at_least = Watermarks(ME, {0: 0}, {0: 1})
+    made.others_wait = lambda: run.clock.now >= 33.5
+    made.target = Watermarks(ME, {0: 0}, {0: 1})
     list(made.reports())
     assert made.ended == "another run waits for its place"
     assert 33.5 <= run.clock.now <= 34.5
     run, made = steady(lambda now: int(now * 100) + 1, STAY)
-    made.waited_for = lambda: True
-    made.at_least = Watermarks(ME, {0: 0}, {0: 1001})
+    made.others_wait = lambda: True
+    made.target = Watermarks(ME, {0: 0}, {0: 1001})
     list(made.reports())
     assert made.ended == "another run waits for its place"
     assert run.position.offsets[0] >= 1001
@@ -352,7 +354,7 @@ def test_a_run_makes_way_for_another_within_a_second_but_not_before_it_has_done_
 
 def test_what_a_run_was_asked_for_is_done_whatever_time_it_takes(steady):
     run, made = steady(lambda now: int(now * 100) + 1, replace(STAY, time_limit=4))
-    made.at_least = Watermarks(ME, {0: 0}, {0: 1001})
+    made.target = Watermarks(ME, {0: 0}, {0: 1001})
     list(made.reports())
     assert made.ended == "its time of 4 s is over"
     assert run.anew == []
@@ -362,8 +364,8 @@ def test_what_a_run_was_asked_for_is_done_whatever_time_it_takes(steady):
 def test_a_table_is_looked_at_once_even_if_its_topic_has_no_news(steady):
     run, made = steady(lambda now: 5, STAY)
     run.position = Position(ME, {0: 5})
-    made.at_least = Watermarks(ME, {0: 0}, {0: 5})
-    made.waited_for = lambda: True
+    made.target = Watermarks(ME, {0: 0}, {0: 5})
+    made.others_wait = lambda: True
     assert list(made.reports()) == [()]
     assert run.asked == [0.0]
 
@@ -371,7 +373,7 @@ def test_a_table_is_looked_at_once_even_if_its_topic_has_no_news(steady):
 def test_nothing_is_owed_any_more_once_the_plan_has_no_more_to_do(steady):
     # Kafka's end has moved back, or a partition is new, empty, and not in the position.
     run, made = steady(lambda now: 5, STAY, fails_at=100)
-    made.at_least = Watermarks(ME, {0: 0}, {0: 50})
+    made.target = Watermarks(ME, {0: 0}, {0: 50})
     list(made.reports())
     assert made.ended == "nothing more has come"
     assert len(run.begun) == 1

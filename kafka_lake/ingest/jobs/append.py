@@ -1,0 +1,61 @@
+"""Append: the table is brought up to where its topic ended when the run last looked."""
+
+from collections.abc import Collection
+
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.jobs.job import Job
+from kafka_lake.ingest.plan import Plan, opening, plan, standstill, start_offsets, untold
+from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.lake.positions import TableState
+
+
+class Append(Job):
+    """Brings a table up to what the run last saw of its topic.
+
+    Args:
+        context: Of the run.
+        partitions: Only these Kafka partitions; None for all.
+    """
+
+    def __init__(self, context: Context, partitions: Collection[int] | None = None) -> None:
+        super().__init__(context)
+        self._partitions = partitions
+        self._starts: dict[int, int] = {}
+        self._has_warned = False
+
+    def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
+        """Return the next part of the backlog; `Job.plan` says the rest.
+
+        Raises:
+            DataLossError: If Kafka no longer has what comes next, and the topic's settings don't say to go on.
+        """
+        spec, warn = self.context.spec, self.context.observer.warn
+        self._warn_of_old_brokers(topic)
+        position = state.position if state else None
+        if position is None:
+            # "latest" stays where it was at first: what came since would be in no table.
+            found = start_offsets(spec, self.context.systems.cluster, topic.now)
+            self._starts.update({p: max(self._starts.get(p, o), topic.now.low[p]) for p, o in found.items()})
+        todo = plan(
+            position,
+            topic.validated(position, self._partitions),
+            self._starts,
+            spec.max_records_per_commit,
+            self._partitions,
+            spec.on_data_loss == "continue",
+        )
+        if todo is None and position is None:
+            if begins := opening(spec, topic.now, self._starts):
+                warn(
+                    f"Topic {spec.topic}: start is latest, and the table has no position yet: "
+                    f"it begins at {self._starts}."
+                )
+            return begins
+        if todo is None and state and state.rebuilt and position:
+            return standstill(position)
+        return todo
+
+    def _warn_of_old_brokers(self, topic: TopicEnds) -> None:
+        if not self._has_warned and (shortcoming := untold(topic.now)):
+            self.context.observer.warn(shortcoming)
+        self._has_warned = True

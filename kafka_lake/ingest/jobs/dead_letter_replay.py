@@ -1,0 +1,138 @@
+"""Dead-letter replay: dead letters are decoded a second time, and those that now fit become rows."""
+
+from dataclasses import dataclass
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+
+from kafka_lake.common.errors import ConfigurationError, PublishRefusedError
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.dead_letters.reconcile import at_version, due, settle
+from kafka_lake.ingest.decode.rows import records_from_dead_letters
+from kafka_lake.ingest.jobs.job import Job
+from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.retry import call
+from kafka_lake.ingest.stage.stage import Staged, origin_of
+from kafka_lake.ingest.table_state import existing
+from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.lake.positions import TableState, head_of, read_state
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What became of dead letters that were decoded again.
+
+    Args:
+        report: The run's report: ``records`` were examined, ``rows`` moved into the table.
+        moved: Letters that are rows now.
+        remaining: Letters that still don't fit, with their new reasons.
+    """
+
+    report: RunReport
+    moved: int
+    remaining: int
+
+
+class DeadLetterReplay(Job):
+    """Decodes dead letters again with today's schema and transform, and appends those that now fit.
+
+    They are appended in the order of their offsets. The table is published first; the letters are taken out after
+    that, by this run or, if it dies, by the next run of whatever kind (see `reconcile`).
+
+    Args:
+        context: Of the run.
+        where: SQL condition on the columns of the dead-letter table; None for all.
+
+    Raises:
+        ConfigurationError: If there is no metadata column to tell rows by.
+    """
+
+    def __init__(self, context: Context, where: str | None) -> None:
+        super().__init__(context)
+        origin_of(context.spec)
+        self._where = where
+        self._done = False
+        self._records: DataFrame | None = None
+
+    def prepare(self, topic: TopicEnds) -> None:
+        """Refuse a condition that isn't one, and finish what a run before began.
+
+        Raises:
+            ConfigurationError: If the condition isn't understood.
+        """
+        context, where = self.context, self._where
+        letters = _letters(context)
+        if letters is None:
+            return
+        _chosen(context, where, letters)
+
+        def finish() -> int:
+            # Metadata may have been expired that would tell of an unfinished one: look at the data.
+            among = _letters(context) if where else None
+            near = _chosen(context, where, among) if among else None
+            return settle(context.spec, context.systems, context.run_id, forced=True, among=near)
+
+        call(context.systems.retry, context.observer.warn, f"Topic {context.spec.topic}", finish)
+
+    def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
+        """Return the commit that brings the letters; None once it is done, or if there are none.
+
+        Raises:
+            TableError: If there is no table yet.
+        """
+        letters = _letters(self.context)
+        if self._done or letters is None:
+            return None
+        found = existing(self.context, state)
+        assert found.position is not None, "existing has looked"
+        # The letters are looked at after the table: what others made rows of by then is due, or taken out already.
+        if due(found, letters):
+            raise PublishRefusedError(
+                f"Another run moves dead letters of topic {self.context.spec.topic} into the table."
+            )
+        self._records = _chosen(self.context, self._where, letters)
+        return Plan((), found.position, 0, "redeliver")
+
+    def read(self, todo: Plan) -> DataFrame:
+        """Return the chosen letters as the records that they were."""
+        assert self._records is not None, "there is a plan"
+        return records_from_dead_letters(self._records).coalesce(1).sortWithinPartitions("partition", "offset")
+
+    def published(self, staged: Staged) -> None:
+        """Take the letters out that are rows now; if that fails, the next run does it."""
+        self._done = True
+        context = self.context
+        try:
+            settle(
+                context.spec,
+                context.systems,
+                context.run_id,
+                relabelled=staged.letters,
+                on_step=context.observer.on_step,
+            )
+        except Exception as error:
+            context.observer.warn(
+                f"Topic {context.spec.topic}: the letters that were moved will be taken out by the next run: {error}"
+            )
+
+
+def _letters(context: Context) -> TableState | None:
+    table = context.systems.catalog.table(context.spec.dead_letter_table)
+    return None if table is None or head_of(table) is None else read_state(table)
+
+
+def _chosen(context: Context, where: str | None, letters: TableState) -> DataFrame:
+    spec, systems = context.spec, context.systems
+    assert letters.head is not None, "the caller has seen that there are letters"
+    frame = at_version(systems.spark(), systems.catalog.spark_name(spec.dead_letter_table), letters.head)
+    try:
+        chosen = frame.filter(where) if where else frame
+        chosen.schema  # noqa: B018  Connect analyses the condition only when it is asked for the schema.
+    except AnalysisException as error:
+        reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
+        raise ConfigurationError(
+            f"where: {where!r} is no condition on table {'.'.join(spec.dead_letter_table)}: {reason}.",
+            f"Its columns are {', '.join(frame.columns)}.",
+        ) from error
+    return chosen

@@ -1,0 +1,121 @@
+"""Replay: parts of a topic are read a second time, and the table's rows of them swapped for what that gives."""
+
+from dataclasses import dataclass
+
+from pyspark.sql import functions as F
+
+from kafka_lake.common.errors import ConfigurationError, DataLossError
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.dead_letters.reconcile import at_version
+from kafka_lake.ingest.decode.fit_columns import any_of
+from kafka_lake.ingest.jobs.job import Job
+from kafka_lake.ingest.plan import Plan, is_time, offsets_of, replacement, start_timestamp_ms
+from kafka_lake.ingest.report import Commit
+from kafka_lake.ingest.stage.stage import origin_of
+from kafka_lake.ingest.table_state import existing
+from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.kafka.offsets import OffsetRange, Watermarks
+from kafka_lake.lake.positions import TableState
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Which part of a topic is to be read again.
+
+    Args:
+        start: ``earliest``, an offset, an ISO 8601 time, or offsets by partition as in ``0:17,1:4``; inclusive.
+        end: The same, or ``latest``; exclusive. Never beyond the table's position.
+        partitions: Kafka partitions; None for all.
+        keep_missing: Keep rows whose records Kafka no longer has, instead of refusing.
+    """
+
+    start: str = "earliest"
+    end: str = "latest"
+    partitions: frozenset[int] | None = None
+    keep_missing: bool = False
+
+
+class Replay(Job):
+    """Reads a part of the topic again and swaps the table's rows of it for what today's schema and transform give.
+
+    Args:
+        context: Of the run.
+        extent: What to read again; more than ``max_records_per_commit`` becomes several commits.
+
+    Raises:
+        ConfigurationError: If the table has no metadata column to tell rows by.
+    """
+
+    def __init__(self, context: Context, extent: Extent) -> None:
+        super().__init__(context)
+        origin_of(context.spec)
+        self._extent = extent
+        self._wanted: list[OffsetRange] = []
+        self._reached: dict[int, int] = {}
+
+    def prepare(self, topic: TopicEnds) -> None:
+        """Find out which offsets are meant.
+
+        Raises:
+            ConfigurationError: If the extent names partitions that the topic hasn't, or isn't understood.
+        """
+        self._wanted = _ranges(self.context, self._extent, topic.now)
+
+    def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
+        """Return the next part of the extent; `Job.plan` says the rest.
+
+        Raises:
+            DataLossError: If Kafka no longer has what the table has there, unless told to keep it.
+            TableError: If there is no table with a position yet.
+        """
+        context, extent = self.context, self._extent
+        found = existing(context, state)
+        assert found.position is not None, "existing has looked"
+        if not self._reached and not extent.keep_missing:
+            _refuse_older_rows(context, extent, topic.now, found)
+        left = [
+            OffsetRange(r.partition, start, r.end)
+            for r in self._wanted
+            if (start := max(r.start, self._reached.get(r.partition, 0))) < r.end
+        ]
+        plans = replacement(found.position, topic.now, left, context.spec.max_records_per_commit, extent.keep_missing)
+        return plans[0] if plans else None
+
+    def committed(self, commit: Commit, todo: Plan) -> None:
+        """Go on behind what is done."""
+        self._reached.update({r.partition: r.end for r in todo.ranges})
+
+
+def _ranges(context: Context, extent: Extent, now: Watermarks) -> list[OffsetRange]:
+    spec, systems = context.spec, context.systems
+    first = offsets_of(extent.start, spec.topic, systems.cluster, now)
+    last = offsets_of(extent.end, spec.topic, systems.cluster, now)
+    chosen = set(now.partitions) if extent.partitions is None else extent.partitions
+    if unknown := sorted((chosen | set(first) | set(last)) - set(now.partitions)):
+        raise ConfigurationError(
+            f"Topic {spec.topic} has no partition {unknown[0]}; it has {', '.join(map(str, now.partitions))}.",
+            "Choose among those.",
+        )
+    both = sorted(chosen & set(first) & set(last))
+    return [OffsetRange(p, first[p], last[p]) for p in both if first[p] < last[p]]
+
+
+def _refuse_older_rows(context: Context, extent: Extent, now: Watermarks, state: TableState) -> None:
+    """Refuse a start by time if the table has rows from then on that Kafka no longer has."""
+    spec, systems = context.spec, context.systems
+    if not is_time(extent.start):
+        return
+    cut = {p: o for p, o in now.low.items() if o and (extent.partitions is None or p in extent.partitions)}
+    if not cut or state.head is None:
+        return
+    origin, moment = origin_of(spec), F.timestamp_millis(F.lit(start_timestamp_ms(extent.start, "--from")))
+    older = any_of([(origin("partition") == p) & (origin("offset") < low) for p, low in cut.items()])
+    rows = at_version(systems.spark(), systems.catalog.spark_name(spec.identifier), state.head)
+    gone = rows.filter(older & (origin("timestamp") >= moment)).groupBy(origin("partition").alias("partition"))
+    found = gone.agg(F.min(origin("offset")).alias("first"), F.max(origin("offset")).alias("last")).collect()
+    if found:
+        listed = "; ".join(f"partition {r['partition']} offsets {r['first']} to {r['last']}" for r in sorted(found))
+        raise DataLossError(
+            f"Topic {spec.topic}: the table has rows from {extent.start} on that Kafka no longer has: {listed}.",
+            "Nothing was changed. Begin later, or keep those rows (--keep-missing).",
+        )

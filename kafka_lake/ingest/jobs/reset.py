@@ -1,0 +1,48 @@
+"""Reset: the table's position is set by hand, in a commit of its own."""
+
+from collections.abc import Collection
+
+from kafka_lake.common.errors import TableError
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.jobs.job import Job
+from kafka_lake.ingest.plan import Plan, offsets_of, resetting
+from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.lake.positions import TableState
+
+
+class Reset(Job):
+    """Sets the table's position.
+
+    Rows at and beyond a target before the position are removed, since they will be read again; offsets between the
+    position and a target beyond it are recorded as skipped.
+
+    Args:
+        context: Of the run.
+        to: As `plan.offsets_of` understands it.
+        partitions: Only these Kafka partitions; None for all.
+    """
+
+    position_required = False
+
+    def __init__(self, context: Context, to: str, partitions: Collection[int] | None = None) -> None:
+        super().__init__(context)
+        self._to = to
+        self._partitions = partitions
+
+    def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
+        """Return the commit that sets the position; None if it is there already.
+
+        Raises:
+            TableError: If there is no table yet.
+            ConfigurationError: If a target lies outside of what the topic holds.
+        """
+        spec = self.context.spec
+        if state is None:
+            raise TableError(
+                f"Table {self.context.table_name} of topic {spec.topic} doesn't exist yet.",
+                "Say where it begins with start: in the topic's YAML.",
+            )
+        targets = offsets_of(self._to, spec.topic, self.context.systems.cluster, topic.now)
+        chosen = {p: o for p, o in targets.items() if self._partitions is None or p in self._partitions}
+        todo = resetting(state.position, topic.now, chosen)
+        return None if state.position == todo.after else todo

@@ -1,0 +1,146 @@
+"""What others ask of this package: runs over one topic, each by one call."""
+
+from collections.abc import Collection
+
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.jobs.append import Append
+from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay, Replayed
+from kafka_lake.ingest.jobs.replay import Extent, Replay
+from kafka_lake.ingest.jobs.reset import Reset
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.runner import Runner
+from kafka_lake.ingest.table_state import table_state
+from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.ingest.topic_table import TopicTable
+
+
+def ingest(
+    spec: TopicTable,
+    systems: Systems,
+    run_id: str,
+    partitions: Collection[int] | None = None,
+    observer: Observer | None = None,
+) -> RunReport:
+    """Bring a table up to where its topic ends now.
+
+    Args:
+        spec: The topic and its table.
+        systems: Cluster, catalog and Spark; Spark isn't touched if there is nothing to do.
+        run_id: Goes into branch names, snapshot summaries and dead letters.
+        partitions: Only these Kafka partitions; None for all.
+        observer: Is told what happens.
+
+    Returns:
+        What was done.
+
+    Raises:
+        GateFailedError: If a gate refused a commit; commits before it stay.
+        DataLossError: If Kafka no longer has what comes next, and the topic's settings don't say to go on.
+        PublishRefusedError: If others kept moving ``main`` ahead of this run.
+        KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
+    """
+    context = Context(spec, systems, run_id, observer or Observer())
+    return Runner(context, Append(context, partitions)).run()
+
+
+def replay(
+    spec: TopicTable, systems: Systems, run_id: str, extent: Extent, observer: Observer | None = None
+) -> RunReport:
+    """Read a part of the topic again and swap the table's rows of it for what today's schema and transform give.
+
+    Args:
+        spec: The topic and its table.
+        systems: Cluster, catalog and Spark.
+        run_id: Goes into branch names, snapshot summaries and dead letters.
+        extent: What to read again; more than ``max_records_per_commit`` becomes several commits.
+        observer: Is told what happens.
+
+    Returns:
+        What was done; the position is as it was.
+
+    Raises:
+        DataLossError: If Kafka no longer has what the table has there, unless told to keep it. Nothing is changed.
+        GateFailedError: If the swap would lose rows of records that Kafka compacted away, or another gate refused.
+        KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
+    """
+    context = Context(spec, systems, run_id, observer or Observer())
+    return Runner(context, Replay(context, extent)).run()
+
+
+def plan_reset(spec: TopicTable, systems: Systems, to: str, partitions: Collection[int] | None = None) -> Plan | None:
+    """Return what a reset would do, without doing it; None if the position is there already.
+
+    Args:
+        spec: The topic and its table.
+        systems: Brokers and catalog are asked; Spark only if the position must be rebuilt.
+        to: As `plan.offsets_of` understands it.
+        partitions: Only these Kafka partitions; None for all.
+
+    Raises:
+        TableError: If there is no table yet.
+        ConfigurationError: If a target lies outside of what the topic holds.
+    """
+    context = Context(spec, systems, "plan")
+    topic = TopicEnds(context)
+    return Reset(context, to, partitions).plan(topic, table_state(context, topic, position_required=False))
+
+
+def reset(
+    spec: TopicTable,
+    systems: Systems,
+    run_id: str,
+    to: str,
+    partitions: Collection[int] | None = None,
+    observer: Observer | None = None,
+) -> RunReport:
+    """Set the table's position by hand, in a commit of its own.
+
+    Rows at and beyond a target before the position are removed, since they will be read again; offsets between the
+    position and a target beyond it are recorded as skipped.
+
+    Args:
+        spec: The topic and its table.
+        systems: Cluster, catalog and Spark.
+        run_id: Goes into branch name and summary.
+        to: As `plan.offsets_of` understands it.
+        partitions: Only these Kafka partitions; None for all.
+        observer: Is told what happens.
+
+    Returns:
+        What was done; no commit if the position is there already.
+
+    Raises:
+        TableError: If there is no table yet.
+        ConfigurationError: If a target lies outside of what the topic holds, or rows would have to be removed and
+            there is no metadata column to tell them by.
+    """
+    context = Context(spec, systems, run_id, observer or Observer())
+    return Runner(context, Reset(context, to, partitions)).run()
+
+
+def replay_dead_letters(
+    spec: TopicTable, systems: Systems, run_id: str, where: str | None = None, observer: Observer | None = None
+) -> Replayed:
+    """Decode dead letters again with today's schema and transform, and move those that now fit into the table.
+
+    Args:
+        spec: The topic and its table.
+        systems: Catalog and Spark; Kafka is asked for the topic's identity only.
+        run_id: Goes into branch names, snapshot summaries and the letters that stay.
+        where: SQL condition on the columns of the dead-letter table; None for all.
+        observer: Is told what happens.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ConfigurationError: If there is no metadata column, or the condition isn't understood.
+        GateFailedError: If a gate refused the rows. Nothing is moved.
+        TableError: If there is no table yet.
+    """
+    context = Context(spec, systems, run_id, observer or Observer())
+    report = Runner(context, DeadLetterReplay(context, where)).run()
+    return Replayed(report, report.total("rows"), report.total("dead_letters"))

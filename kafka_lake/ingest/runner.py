@@ -1,0 +1,253 @@
+"""A run: one commit after the other, attempted again where that may help, until its job asks for nothing more."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import AnalysisException
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+
+from kafka_lake.common.errors import KafkaError, PublishRefusedError
+from kafka_lake.ingest import pipeline
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.dead_letters.isolate import Search, can_be_parted
+from kafka_lake.ingest.dead_letters.samples import quoted
+from kafka_lake.ingest.jobs.job import Job
+from kafka_lake.ingest.maintenance.clean import sweep
+from kafka_lake.ingest.pipeline import Attempt
+from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.report import Commit, RunReport
+from kafka_lake.ingest.retry import (
+    LONGEST_SHORT_PAUSE,
+    call,
+    headline,
+    is_transient,
+    kafka_data_loss,
+    may_be_a_record,
+    short_pauses,
+)
+from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.kafka.offsets import Position
+from kafka_lake.lake.tables import drop_if_unused
+
+_ATTEMPTS = 5
+
+
+class Runner:
+    """Makes the commits of one run.
+
+    Args:
+        context: What the run works with.
+        job: What it is for.
+        topic: What the topic holds, if somebody has looked already.
+
+    Attributes:
+        topic: What the topic holds.
+        position: The table's, as it was last found or made; None if it has none.
+        commits: Those that no report has told of yet.
+    """
+
+    def __init__(self, context: Context, job: Job, topic: TopicEnds | None = None) -> None:
+        self.context = context
+        self.job = job
+        self.topic = topic or TopicEnds(context)
+        self.position: Position | None = None
+        self.commits: list[Commit] = []
+        self._committed = 0
+        self._failed_so_far = (0, 0)
+        self._search = Search()
+        self._created: set[tuple[str, str]] = set()
+        self._attempt: Attempt | None = None
+        self._reported = time.monotonic()
+
+    def run(self) -> RunReport:
+        """Commit what the job asks for until it asks for nothing more.
+
+        Returns:
+            What was done.
+
+        Raises:
+            GateFailedError: If a gate refused a commit; commits before it stay.
+            PublishRefusedError: If others kept moving ``main`` ahead of this run.
+            KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
+        """
+        self.job.prepare(self.topic)
+        while True:
+            with self.commit_slot(poll=not self._committed):
+                done = self.next_commit()
+            if done is None:
+                return self.finish()
+
+    @contextmanager
+    def commit_slot(self, poll: bool) -> Iterator[None]:
+        """Have one of the machine's slots for commits during the block, which is for one commit.
+
+        Args:
+            poll: Whether to look at the topic again if others came first: what came meanwhile goes with the commit.
+        """
+        slots = self.context.systems.turns
+        if slots is None:
+            yield
+            return
+        with slots.take(self.context.sleep) as waited:
+            if waited and poll:
+                self.topic.poll()
+            yield
+
+    def next_commit(self) -> Commit | None:
+        """Make the next commit, if the job asks for one; errors are those of `run`.
+
+        Returns:
+            The commit, or None if there was nothing to do.
+        """
+        while True:
+            try:
+                done = self._patiently()
+            except Exception as error:
+                if (part := self._part_of(error)) is None:
+                    self._drop_unused()
+                    raise
+                self._search_on(part, error)
+            else:
+                break
+        self._created.clear()
+        if done is None:
+            return None
+        commit, todo = done
+        self._search = self._search.done(todo, commit.rows)
+        self.commits.append(commit)
+        self._committed += 1
+        self.position = commit.after
+        failed, records = self._failed_so_far
+        self._failed_so_far = failed + commit.dead_letters, records + commit.records
+        self._mirror(commit.after)
+        self.job.committed(commit, todo)
+        self.context.observer.on_commit(commit, todo)
+        return commit
+
+    def _patiently(self) -> tuple[Commit, Plan] | None:
+        """Plan again where others were faster, or Kafka lost what was planned; try again what passes."""
+        context = self.context
+        retrying = Retrying(
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=short_pauses(context.systems.retry),
+            retry=retry_if_exception(lambda error: isinstance(error, PublishRefusedError) or _lost(error) is not None),
+            before_sleep=self._tell_refusal,
+            sleep=self._pause,
+            reraise=True,
+        )
+        what = f"Topic {context.spec.topic}"
+        return retrying(
+            lambda: call(
+                context.systems.retry, context.observer.warn, what, self._try_commit, self._pause, self._passes
+            )
+        )
+
+    def _try_commit(self) -> tuple[Commit, Plan] | None:
+        attempt = self._attempt = Attempt(
+            context=self.context,
+            job=self.job,
+            topic=self.topic,
+            search=self._search,
+            failed_so_far=self._failed_so_far,
+            created=self._created,
+            position=self.position,
+        )
+        try:
+            return pipeline.commit(attempt)
+        finally:
+            self.position = attempt.position
+
+    def _tell_refusal(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        warn = self.context.observer.warn
+        if isinstance(error, PublishRefusedError):
+            warn(f"{error} Planning again from the new position ({state.attempt_number} of {_ATTEMPTS}).")
+            return
+        # The plan knows what that means for this topic, and says which offsets are concerned.
+        warn(f"Topic {self.context.spec.topic}: Kafka lost records after the plan was made: {_lost(error)}")
+        self.topic.poll()
+
+    def _pause(self, seconds: float) -> None:
+        # What ends a pause is no record's fault.
+        self._attempt = None
+        self.context.sleep(seconds)
+
+    def _passes(self, error: BaseException) -> bool:
+        """Return whether to attempt the same commit again; in parts is better while a search goes on."""
+        searching = self._search.limit is not None
+        return is_transient(error) and not (searching and self._part_of(error))
+
+    def _part_of(self, error: BaseException) -> Plan | None:
+        """Return the commit of which one record may be the reason for an error; None if none can be."""
+        plan = self._attempt.decoding if self._attempt else None
+        if plan is None or not can_be_parted(plan) or not may_be_a_record(error):
+            return None
+        # A transform that asks for a column which isn't there fails without any record.
+        return None if self.context.spec.transform and isinstance(error, AnalysisException) else plan
+
+    def _search_on(self, plan: Plan, error: Exception) -> None:
+        spec, message = self.context.spec, headline(error)
+        self._search = self._search.failed(plan, message)
+        first = next(r for r in plan.ranges if len(r))
+        where = f"Topic {spec.topic}: the record at partition {first.partition} offset {first.start}"
+        if self._search.found is None:
+            where = f"Topic {spec.topic}: one of {plan.records_at_most} records from partition {first.partition}"
+            where += f" offset {first.start} on"
+            then = f"Trying {self._search.limit} of them."
+            if plan.records_at_most == 1:
+                # What passes gets some time to do so.
+                self._pause(min(self.context.systems.retry.max_seconds, LONGEST_SHORT_PAUSE))
+        else:
+            then = "It becomes a dead letter of class undecodable."
+        told = quoted(message, spec.samples, spec.mask)
+        self.context.observer.warn(f"{where} makes its batch fail{f': {told}' if told else '.'} {then}")
+
+    def _drop_unused(self) -> None:
+        warn = self.context.observer.warn
+        for identifier in sorted(self._created):
+            name = ".".join(identifier)
+            try:
+                if drop_if_unused(self.context.systems.catalog, identifier):
+                    warn(f"Table {name} is dropped again: it was made for this run, and is empty.")
+            except Exception as error:
+                # What led here must not be hidden; an empty table is no harm to the next run.
+                warn(f"Table {name}, which is empty, is left behind: {error}")
+
+    def forget_failed(self) -> None:
+        """Forget how many dead letters there were so far: what comes from now on stands for a run of its own."""
+        self._failed_so_far = 0, 0
+
+    def report(self) -> RunReport:
+        """Return what was done since the last report, or since the run began."""
+        commits, began, context = self.commits, self._reported, self.context
+        self.commits, self._reported = [], time.monotonic()
+        elapsed = self._reported - began
+        return RunReport(
+            context.spec.topic, context.table_name, context.run_id, self.topic.now, self.position, commits, elapsed
+        )
+
+    def finish(self) -> RunReport:
+        """Drop what dead runs left behind, if this one has done anything, and return the last report."""
+        if self._committed:
+            self._sweep()
+        return self.report()
+
+    def _sweep(self) -> None:
+        try:
+            sweep(self.context.spec, self.context.systems)
+        except Exception as error:
+            # The table is up to date; what dead runs left is invisible, and the next run tries again.
+            topic = self.context.spec.topic
+            self.context.observer.warn(f"Topic {topic}: branches of dead runs are left behind: {error}")
+
+    def _mirror(self, position: Position) -> None:
+        """Write the position to the consumer group, which is for lag tools only."""
+        try:
+            self.context.systems.cluster.commit_group(self.context.spec.group, position)
+        except KafkaError as error:
+            self.context.observer.warn(f"The table is up to date; lag tools may not be: {error}")
+
+
+def _lost(error: BaseException | None) -> str | None:
+    return kafka_data_loss(error) if error else None

@@ -1,0 +1,78 @@
+"""The table's position as a run needs it: from its snapshots, or else from its rows."""
+
+from dataclasses import replace
+
+from kafka_lake.common.errors import TableError
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.rebuild import may_have_begun, rebuilt_position
+from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
+
+
+def table_state(context: Context, topic: TopicEnds, position_required: bool = True) -> TableState | None:
+    """Return the table as it is now, its position rebuilt if no snapshot carries it any more; None if there is none.
+
+    Args:
+        context: Of the run.
+        topic: What the topic holds.
+        position_required: Whether a position that can't be told is an error; else the state has none.
+
+    Raises:
+        TableError: If the position is gone and can't be told with certainty.
+    """
+    table = context.systems.catalog.table(context.spec.identifier)
+    if table is None:
+        return None
+    state = read_state(table)
+    try:
+        return _with_position(context, topic, state)
+    except TableError:
+        if position_required:
+            raise
+        return state
+
+
+def dead_letters_head(context: Context) -> int | None:
+    """Return the head of the topic's dead-letter table; None if there is no such table, or nothing in it."""
+    table = context.systems.catalog.table(context.spec.dead_letter_table)
+    return head_of(table) if table else None
+
+
+def existing(context: Context, state: TableState | None) -> TableState:
+    """Return the table's state.
+
+    Raises:
+        TableError: If there is no table with a position yet.
+    """
+    if state is None or state.position is None:
+        topic = context.spec.topic
+        raise TableError(
+            f"Table {context.table_name} of topic {topic} has no position yet.",
+            f"Fill it first: materialize it, or run `kafka-lake ingest {topic}`.",
+        )
+    return state
+
+
+def _with_position(context: Context, topic: TopicEnds, state: TableState) -> TableState:
+    table, spec, warn = state.table, context.spec, context.observer.warn
+    if state.position is None and spec.start == "latest" and not row_count(table) and may_have_begun(table):
+        raise TableError(
+            f"Table {context.table_name} has no rows, and no snapshot in the history of main carries a "
+            f"position in topic {spec.topic} any more, though there was one.",
+            "Nothing was read, since start is latest and records could be missed. Set the position with "
+            f"`kafka-lake reset {spec.topic} --to …`.",
+        )
+    if state.position is not None or not row_count(table):
+        return state
+    position = rebuilt_position(spec, context.systems, state, topic.now)
+    if position is None:
+        warn(
+            f"Table {context.table_name}: its {row_count(table)} rows are others', none can be of "
+            f"topic {spec.topic}; they stay, and the topic begins at {spec.start}."
+        )
+        return replace(state, adopted=row_count(table))
+    warn(
+        f"Table {context.table_name}: no snapshot carries the position any more; "
+        f"rebuilt from the rows: {dict(position.offsets)}."
+    )
+    return replace(state, position=position, rebuilt=True)

@@ -1,0 +1,61 @@
+"""What a topic holds, as a run last saw it."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.plan import unsure
+from kafka_lake.ingest.retry import call
+from kafka_lake.kafka.offsets import Position, Watermarks
+
+
+class TopicEnds:
+    """The watermarks of a run's topic: asked for when they are first needed, and again by `poll`.
+
+    Args:
+        context: Of the run.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._now: Watermarks | None = None
+
+    @property
+    def now(self) -> Watermarks:
+        """Return what the topic held when it was last looked at.
+
+        Raises:
+            KafkaError: If it is looked at for the first time, and the brokers don't answer, or refuse.
+        """
+        return self.poll() if self._now is None else self._now
+
+    def poll(self) -> Watermarks:
+        """Look again, and return what the topic holds now.
+
+        Raises:
+            KafkaError: If the brokers don't answer, or refuse; `now` is as it was.
+        """
+        spec, systems = self._context.spec, self._context.systems
+        ask = systems.cluster.watermarks_of
+        warn, sleep = self._context.observer.warn, self._context.sleep
+        self._now = call(systems.retry, warn, f"Topic {spec.topic}", lambda: ask(spec.topic), sleep)
+        return self._now
+
+    def validated(self, position: Position | None, partitions: Collection[int] | None = None) -> Watermarks:
+        """Return what the topic holds, and where its log was cut off since a position was written.
+
+        Args:
+            position: The table's; None if it has none.
+            partitions: Only these are looked at; None for all.
+
+        Raises:
+            KafkaError: If the brokers don't answer.
+        """
+        doubts = unsure(position, self.now, partitions)
+        if position is None or not doubts:
+            return self.now
+        return replace(self.now, cut_off=self._context.systems.cluster.cut_off(position, doubts))
+
+    def is_behind(self, position: Position) -> bool:
+        """Return whether a position is further than the topic was when it was last looked at."""
+        return any(offset > self.now.end.get(p, -1) for p, offset in position.offsets.items())
