@@ -27,7 +27,7 @@ from kafka_lake.ingest.topic_table import (
     TopicTable,
     dead_letter_limit,
 )
-from kafka_lake.lake.evolution import EvolutionMode, OnIncompatible
+from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible
 from kafka_lake.lake.names import shortened
 from kafka_lake.lake.tables import parse_partition_field, parse_sort_field
 

@@ -15,7 +15,7 @@ from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.stage import LetterClass, Staged, added_rows
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Loss, OffsetRange, Position
-from kafka_lake.lake.evolution import Conflict
+from kafka_lake.lake.evolution.model import Conflict
 from kafka_lake.lake.positions import POSITION, ancestors, summary_of
 from kafka_lake.lake.schema import Change, changes
 

@@ -28,7 +28,8 @@ from pyiceberg.types import (
 )
 
 from kafka_lake.common.errors import ConfigurationError, TableError
-from kafka_lake.lake.evolution import Incoming, Policy, evolve
+from kafka_lake.lake.evolution.evolve import evolve
+from kafka_lake.lake.evolution.model import Incoming, Policy
 from kafka_lake.lake.schema import Change, changes, needed_changes, type_name
 from kafka_lake.lake.tables import (
     LAYOUT,

@@ -13,7 +13,8 @@ from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.evolution import Conflict, Evolution, Incoming, evolve
+from kafka_lake.lake.evolution.evolve import evolve
+from kafka_lake.lake.evolution.model import Conflict, Evolution, Incoming
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change, leaf_paths
 from kafka_lake.lake.tables import LAYOUT, partition_names, sources_of

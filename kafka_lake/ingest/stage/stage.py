@@ -43,7 +43,7 @@ from kafka_lake.ingest.stage.variant_table import append_nothing, create_variant
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import OffsetRange, Position, losses_to_json
 from kafka_lake.lake.branches import StagingBranch, branch_name
-from kafka_lake.lake.evolution import Conflict
+from kafka_lake.lake.evolution.model import Conflict
 from kafka_lake.lake.positions import (
     ADOPTED,
     LOSSES,
