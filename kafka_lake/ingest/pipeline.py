@@ -41,7 +41,7 @@ from kafka_lake.ingest.stage.stage import Staged, create_table, stage
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Position, Watermarks
 from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
-from kafka_lake.lake.tables import drop_if_unused
+from kafka_lake.lake.tables.create import drop_if_unused
 
 log = logging.getLogger(__name__)
 

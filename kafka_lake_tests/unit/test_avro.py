@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from kafka_lake.common.errors import SchemaNotSupportedError
 from kafka_lake.ingest.decode.avro import TYPES, avro_type, inlined
 from kafka_lake.kafka.schemas import WriterSchema
-from kafka_lake.lake.tables import schema_of
+from kafka_lake.lake.tables.create import schema_of
 
 
 def writer(schema: Any, **references: Any) -> WriterSchema:

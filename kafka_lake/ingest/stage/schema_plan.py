@@ -17,7 +17,8 @@ from kafka_lake.lake.evolution.evolve import evolve
 from kafka_lake.lake.evolution.model import Conflict, Evolution, Incoming
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change, leaf_paths
-from kafka_lake.lake.tables import LAYOUT, partition_names, sources_of
+from kafka_lake.lake.tables.properties import LAYOUT
+from kafka_lake.lake.tables.schema_update import partition_names, sources_of
 
 _REASONS, _NAMED = 50, 3
 

@@ -56,7 +56,9 @@ from kafka_lake.lake.positions import (
     summary_of,
 )
 from kafka_lake.lake.schema import Change, needed_changes
-from kafka_lake.lake.tables import apply_changes, ensure_table, evolve_layout, schema_of
+from kafka_lake.lake.tables.create import ensure_table, schema_of
+from kafka_lake.lake.tables.layout_update import evolve_layout
+from kafka_lake.lake.tables.schema_update import apply_changes
 
 log = logging.getLogger(__name__)
 
