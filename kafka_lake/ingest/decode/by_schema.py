@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.errors import SchemaNotSupportedError, UnknownSchemaError
 from kafka_lake.ingest.decode import MALFORMED, NO_SCHEMA_ID, UNKNOWN_SCHEMA, WRONG_TYPE
-from kafka_lake.ingest.decode.avro import avro_type, decode_avro
+from kafka_lake.ingest.decode.avro.decoder import avro_type, decode_avro
 from kafka_lake.ingest.decode.decoder import Learned, Nothing, Verdict, judged
 from kafka_lake.ingest.decode.fit_columns import Misfit, any_of, null_required, project, reasons
 from kafka_lake.ingest.decode.json import decode_json
