@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.executors.json_task import decoder_of, loaded
 from kafka_lake.executors.json_values import Rules
-from kafka_lake.ingest.decode.json import Json
+from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
 from kafka_lake.lake.evolution.evolve import evolve
 from kafka_lake.lake.evolution.model import Incoming, OnIncompatible, Policy

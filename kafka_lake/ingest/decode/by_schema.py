@@ -14,9 +14,11 @@ from kafka_lake.ingest.decode import MALFORMED, NO_SCHEMA_ID, UNKNOWN_SCHEMA, WR
 from kafka_lake.ingest.decode.avro.decoder import avro_type, decode_avro
 from kafka_lake.ingest.decode.decoder import Learned, Nothing, Verdict, judged
 from kafka_lake.ingest.decode.fit_columns import Misfit, any_of, null_required, project, reasons
-from kafka_lake.ingest.decode.json import decode_json
-from kafka_lake.ingest.decode.json_schema import json_schema_type
-from kafka_lake.ingest.decode.protobuf import decode_protobuf, index_prefix, message_indexes, message_of, protobuf_type
+from kafka_lake.ingest.decode.json.decoder import decode_json
+from kafka_lake.ingest.decode.json.json_schema import json_schema_type
+from kafka_lake.ingest.decode.protobuf.decoder import decode_protobuf, protobuf_type
+from kafka_lake.ingest.decode.protobuf.indexes import index_prefix, message_indexes
+from kafka_lake.ingest.decode.protobuf.schema import message_of
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decode.text import COLUMN
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema

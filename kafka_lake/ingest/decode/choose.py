@@ -10,7 +10,7 @@ from kafka_lake.executors.json_values import Rules
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.decode.by_schema import MARKS, SCHEMA_TYPES, FromFile, Part, Registered, writer_of
 from kafka_lake.ingest.decode.decoder import Decoder
-from kafka_lake.ingest.decode.json import Json
+from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decode.text import Plain

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kafka_lake.ingest.decode import ERROR_CLASSES, json_rules, json_schema, protobuf
-from kafka_lake.ingest.decode.avro.types import TYPES as AVRO_TYPES
+from kafka_lake.ingest.decode import ERROR_CLASSES
+from kafka_lake.ingest.decode.avro import types as avro
+from kafka_lake.ingest.decode.json import json_schema
+from kafka_lake.ingest.decode.json import rules as json_rules
+from kafka_lake.ingest.decode.protobuf import types as protobuf
 
 
 def tables() -> Mapping[str, str]:
     """Return the tables as Markdown, by the name that their place in the page has."""
     return {
-        "avro": _table(("Avro", "logical type", "Spark", "Iceberg", ""), AVRO_TYPES, code=4),
+        "avro": _table(("Avro", "logical type", "Spark", "Iceberg", ""), avro.TYPES, code=4),
         "protobuf": _table(("Protobuf", "columns, as Spark calls them", ""), protobuf.TYPES, code=2),
         "protobuf-rules": _table(("", ""), protobuf.RULES),
         "json-schema": _table(("JSON Schema", "Spark", ""), json_schema.TYPES, code=2),

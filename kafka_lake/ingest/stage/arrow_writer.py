@@ -26,7 +26,8 @@ from kafka_lake.executors.arrow_worker import LARGE, REPORT, Failure, Report, Sp
 from kafka_lake.executors.json_plain import can_be_plain
 from kafka_lake.executors.json_task import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
 from kafka_lake.ingest.decode.decoder import Decoder
-from kafka_lake.ingest.decode.json import Json, columns_of
+from kafka_lake.ingest.decode.json.columns import columns_of
+from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.tasks import packed, told

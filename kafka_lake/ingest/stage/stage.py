@@ -21,7 +21,8 @@ from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.compatibility import refuse_incompatible
 from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
 from kafka_lake.ingest.decode.fit_columns import any_of
-from kafka_lake.ingest.decode.json import Json, nullable_all
+from kafka_lake.ingest.decode.json.columns import nullable_all
+from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.rows import (
     TRANSFORM_ERROR,
     dead_letters_of,

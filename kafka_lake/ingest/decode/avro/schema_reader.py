@@ -214,7 +214,7 @@ class SchemaReader:
             raise self._error(path, f"has a field without a valid name: {_shown(field)}")
         return name
 
-    def array_value(self, element: Value, path: Sequence[str]) -> Value:
+    def _array(self, element: Value, path: Sequence[str]) -> Value:
         if not element.takes_bytes:
             # A few bytes could claim billions of elements.
             raise self._error(path, "is an array whose elements take no bytes")

@@ -21,7 +21,8 @@ from google.protobuf.descriptor_pb2 import (  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from kafka_lake.common.errors import ConfigurationError, SchemaNotSupportedError
-from kafka_lake.ingest.decode import protobuf_worker
+from kafka_lake.executors.protobuf.decoder import arrow_type
+from kafka_lake.executors.protobuf.model import UnsupportedTypeError
 from kafka_lake.kafka.schemas import WriterSchema
 
 _MAIN = "schema.proto"
@@ -71,8 +72,8 @@ def message_of(schema: WriterSchema, indexes: Sequence[int] = (0,), name: str | 
         files = _compile(schema.text, tuple(schema.references.items()))
         parsed = FileDescriptorSet.FromString(files).file
         found = _at(parsed[-1], indexes) if name is None else _named(parsed, name, schema.label)
-        protobuf_worker.arrow_type(files, found)
-    except (_SchemaError, protobuf_worker.UnsupportedTypeError) as error:
+        arrow_type(files, found)
+    except (_SchemaError, UnsupportedTypeError) as error:
         raise SchemaNotSupportedError(f"{_capital(schema.label)} can't be read: {error}.", _REMEDY) from error
     return ProtobufMessage(files, found)
 

@@ -4,16 +4,16 @@ What a table's types can't say becomes JSON text in a string column, so that not
 themselves are refused. Of the drafts 4 to 2020-12, those keywords count that bear on types.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any
-from urllib.parse import unquote, urljoin
 
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import SchemaNotSupportedError
+from kafka_lake.ingest.decode.json.json_schema_combine import ANY, NULL, both_of, either_of, settled
+from kafka_lake.ingest.decode.json.json_schema_documents import Documents, SchemaError, base_of, parsed_schema
 from kafka_lake.kafka.schemas import WriterSchema
 
 TYPES: tuple[tuple[str, str, str], ...] = (
@@ -68,23 +68,13 @@ TYPES: tuple[tuple[str, str, str], ...] = (
     ),
 )
 """Schemas, the types that they become, and what else is to be known."""
-
-_DATA = {"const", "default", "enum", "example", "examples"}
 _REFERENCES = ("$ref", "$recursiveRef", "$dynamicRef")
-_ANCHORS = ("$anchor", "$dynamicAnchor", "$recursiveAnchor")
 _DEPTH = 64
 _REMEDY = "Take the topic with `format: bytes` and decode it in a transform, or let the writer change its schema."
 _DECIMAL_DIGITS = 38
 _OBJECT = {"properties", "patternProperties", "additionalProperties"}
 _ARRAY = {"items", "prefixItems"}
 _FORMATS = {"date-time": T.TimestampType(), "date": T.DateType()}
-
-# Within this module: whatever JSON can say, and nothing but null. Both are strings in the end.
-_ANY, _NULL = T.VariantType(), T.NullType()
-# Each from the narrowest to the widest.
-_WHOLE, _BINARY = (T.IntegerType, T.LongType), (T.FloatType, T.DoubleType)
-_NUMBERS = (*_WHOLE, T.DecimalType, *_BINARY)
-_STRINGS = (T.TimestampType, T.DateType, T.StringType)
 
 _Part = Callable[..., T.DataType]
 
@@ -99,113 +89,25 @@ def json_schema_type(schema: WriterSchema) -> T.DataType:
         SchemaNotSupportedError: If it contains itself, refers to what isn't there, or is no JSON Schema.
     """
     try:
-        root = _parse(schema.text)
-        documents = _Documents(_identified(root, ""))
+        root = parsed_schema(schema.text)
+        documents = Documents(base_of(root, ""))
         documents.add(root, documents.base)
         for name, text in schema.references.items():
-            documents.add(_parse(text), name)
-        return _settled(_type(documents, root, documents.base, "", ()))
-    except _SchemaError as error:
+            documents.add(parsed_schema(text), name)
+        return settled(_type(documents, root, documents.base, "", ()))
+    except SchemaError as error:
         label = f"{schema.label[0].upper()}{schema.label[1:]}"
         raise SchemaNotSupportedError(f"{label} can't be read: {error}.", _REMEDY) from error
 
 
-class _SchemaError(ValueError):
-    """What is wrong with a schema, without its name and a full stop."""
-
-
-def _parse(text: str) -> Any:
-    try:
-        schema = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _SchemaError(f"it is no JSON that can be parsed ({error})") from error
-    if not isinstance(schema, dict | bool):
-        raise _SchemaError("it is no JSON Schema, which is an object or a boolean")
-    return schema
-
-
-class _Documents:
-    """Schemas and parts of them by their URIs.
-
-    Args:
-        base: The URI of the schema whose type is asked for, empty if it has none.
-    """
-
-    def __init__(self, base: str) -> None:
-        self.base = base
-        self._by_uri: dict[str, tuple[Any, str]] = {}
-
-    def add(self, document: Any, name: str) -> None:
-        """Make a document known by its name, by its name relative to the base, and by the ids and anchors in it."""
-        base = _join(self.base, name)
-        self._by_uri.setdefault(name.rstrip("#"), (document, base))
-        self._by_uri.setdefault(base, (document, base))
-        rest = [(document, base)]
-        while rest:
-            part, base = rest.pop()
-            if isinstance(part, dict):
-                base = _identified(part, base)
-                self._by_uri.setdefault(base, (part, base))
-                names = [part[key] for key in _ANCHORS if isinstance(part.get(key), str)]
-                names += [part[key][1:] for key in ("$id", "id") if str(part.get(key)).startswith("#")]
-                self._by_uri.update((f"{base}#{each}", (part, base)) for each in names)
-                rest += [(value, base) for key, value in part.items() if key not in _DATA]
-            elif isinstance(part, list):
-                rest += [(value, base) for value in part]
-
-    def find(self, reference: str, base: str) -> tuple[Any, str]:
-        """Return what a reference means in a place with that base URI, and the base URI there.
-
-        Raises:
-            _SchemaError: If there is nothing.
-        """
-        uri = _join(base, reference)
-        document, _, fragment = uri.partition("#")
-        for known in (uri, reference, document, reference.partition("#")[0]):
-            if known not in self._by_uri:
-                continue
-            found, base = self._by_uri[known]
-            if known in (uri, reference) or not fragment:
-                return found, base
-            if fragment.startswith("/"):
-                return self._point(found, base, fragment, reference)
-        raise _SchemaError(f"it refers to {reference}, which is not there")
-
-    def _point(self, found: Any, base: str, pointer: str, reference: str) -> tuple[Any, str]:
-        for escaped in unquote(pointer).split("/")[1:]:
-            key = escaped.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, dict) and key in found:
-                found = found[key]
-            elif isinstance(found, list) and key in map(str, range(len(found))):
-                found = found[int(key)]
-            else:
-                raise _SchemaError(f"it refers to {reference}, which is not there")
-            base = _identified(found, base)
-        return found, base
-
-
-def _identified(schema: Any, base: str) -> str:
-    for key in ("$id", "id"):
-        if isinstance(schema, dict) and isinstance(schema.get(key), str) and not schema[key].startswith("#"):
-            return _join(base, schema[key])
-    return base
-
-
-def _join(base: str, reference: str) -> str:
-    try:
-        return urljoin(base, reference).rstrip("#")
-    except ValueError as error:
-        raise _SchemaError(f"it has the URI {reference!r} ({error})") from error
-
-
-def _type(documents: _Documents, schema: Any, base: str, path: str, above: tuple[int, ...]) -> T.DataType:
+def _type(documents: Documents, schema: Any, base: str, path: str, above: tuple[int, ...]) -> T.DataType:
     if not isinstance(schema, dict):
-        return _ANY
+        return ANY
     if id(schema) in above:
-        raise _SchemaError(f"{path or 'a value'} contains itself, and no table has such a type")
+        raise SchemaError(f"{path or 'a value'} contains itself, and no table has such a type")
     if len(above) == _DEPTH:
-        raise _SchemaError(f"{path} lies more than {_DEPTH} schemas deep")
-    base, above = _identified(schema, base), (*above, id(schema))
+        raise SchemaError(f"{path} lies more than {_DEPTH} schemas deep")
+    base, above = base_of(schema, base), (*above, id(schema))
 
     def part(each: Any, step: str = "") -> T.DataType:
         return _type(documents, each, base, f"{path}.{step}" if path and step else path or step, above)
@@ -214,11 +116,11 @@ def _type(documents: _Documents, schema: Any, base: str, path: str, above: tuple
     for key in _REFERENCES:
         if isinstance(schema.get(key), str):
             found, there = documents.find(schema[key], base)
-            kind = _both(kind, _type(documents, found, there, path, above))
+            kind = both_of(kind, _type(documents, found, there, path, above))
     for each in _list(schema, "allOf"):
-        kind = _both(kind, part(each))
+        kind = both_of(kind, part(each))
     for branches in _alternatives(schema):
-        kind = reduce(_either, [_both(kind, part(each)) for each in branches])
+        kind = reduce(either_of, [both_of(kind, part(each)) for each in branches])
     return kind
 
 
@@ -247,7 +149,7 @@ def _own(schema: dict[str, Any], part: _Part) -> T.DataType:
     """Return what the schema says by itself, without the schemas that it combines."""
     declared = schema.get("type")
     if isinstance(declared, list) and declared:
-        return reduce(_either, [_named(schema, each, part) for each in declared])
+        return reduce(either_of, [_named(schema, each, part) for each in declared])
     if declared is not None:
         return _named(schema, declared, part)
     if _OBJECT & schema.keys():
@@ -255,7 +157,7 @@ def _own(schema: dict[str, Any], part: _Part) -> T.DataType:
     if _ARRAY & schema.keys():
         return _array(schema, part)
     values = [schema["const"]] if "const" in schema else _list(schema, "enum")
-    return reduce(_either, [_of_value(each) for each in values]) if values else _ANY
+    return reduce(either_of, [_of_value(each) for each in values]) if values else ANY
 
 
 def _named(schema: dict[str, Any], name: Any, part: _Part) -> T.DataType:
@@ -276,17 +178,17 @@ def _named(schema: dict[str, Any], name: Any, part: _Part) -> T.DataType:
         case "boolean":
             return T.BooleanType()
         case "null":
-            return _NULL
+            return NULL
         case _:
-            return _ANY
+            return ANY
 
 
 def _decimal(parameters: dict[str, Any]) -> T.DataType:
     scale, precision = parameters.get("scale", "0"), parameters.get("connect.decimal.precision", str(_DECIMAL_DIGITS))
     if not (re.fullmatch("[0-9]{1,2}", str(scale)) and re.fullmatch("[0-9]{1,2}", str(precision))):
-        return _ANY
+        return ANY
     possible = int(scale) <= int(precision) and 0 < int(precision) <= _DECIMAL_DIGITS
-    return T.DecimalType(int(precision), int(scale)) if possible else _ANY
+    return T.DecimalType(int(precision), int(scale)) if possible else ANY
 
 
 def _object(schema: dict[str, Any], part: _Part) -> T.DataType:
@@ -296,7 +198,7 @@ def _object(schema: dict[str, Any], part: _Part) -> T.DataType:
     if (rest is True or isinstance(rest, dict)) and (values or rest not in (True, {})):
         values.append(rest)
     kinds = [part(each, "value") for each in values]
-    return T.MapType(T.StringType(), reduce(_either, kinds)) if kinds else _ANY
+    return T.MapType(T.StringType(), reduce(either_of, kinds)) if kinds else ANY
 
 
 def _connect_index(named: tuple[str, Any]) -> int:
@@ -318,13 +220,13 @@ def _array(schema: dict[str, Any], part: _Part) -> T.DataType:
     if rest is True or isinstance(rest, dict):
         elements.append(rest)
     kinds = [part(each, "element") for each in elements]
-    return T.ArrayType(reduce(_either, kinds) if kinds else _ANY)
+    return T.ArrayType(reduce(either_of, kinds) if kinds else ANY)
 
 
 def _of_value(value: Any) -> T.DataType:
     match value:
         case None:
-            return _NULL
+            return NULL
         case bool():
             return T.BooleanType()
         case int() if -(2**63) <= value < 2**63:
@@ -334,55 +236,4 @@ def _of_value(value: Any) -> T.DataType:
         case str():
             return T.StringType()
         case _:
-            return _ANY
-
-
-def _both(one: T.DataType, other: T.DataType) -> T.DataType:
-    """Return the type of values that have both types; of two that exclude each other, any."""
-    if one == other or _ANY in (one, other):
-        return one if other == _ANY else other
-    if _NULL in (one, other):
-        return _NULL
-    for family in (_NUMBERS, _STRINGS):
-        if isinstance(one, family) and isinstance(other, family):
-            return min(one, other, key=lambda kind: family.index(type(kind)))
-    return _inside(one, other, _both)
-
-
-def _either(one: T.DataType, other: T.DataType) -> T.DataType:
-    """Return a type for values that have one or the other."""
-    if one == other or _NULL in (one, other):
-        return one if other == _NULL else other
-    if isinstance(one, _WHOLE) and isinstance(other, _WHOLE):
-        return T.LongType()
-    if isinstance(one, (*_WHOLE, *_BINARY)) and isinstance(other, (*_WHOLE, *_BINARY)):
-        return T.DoubleType()
-    if isinstance(one, _STRINGS) and isinstance(other, _STRINGS):
-        return T.StringType()
-    return _inside(one, other, _either)
-
-
-def _inside(one: T.DataType, other: T.DataType, combine: Callable[[T.DataType, T.DataType], T.DataType]) -> T.DataType:
-    if isinstance(one, T.ArrayType) and isinstance(other, T.ArrayType):
-        return T.ArrayType(combine(one.elementType, other.elementType))
-    if isinstance(one, T.MapType) and isinstance(other, T.MapType):
-        return T.MapType(T.StringType(), combine(one.valueType, other.valueType))
-    if not (isinstance(one, T.StructType) and isinstance(other, T.StructType)):
-        return _ANY
-    fields = {field.name: field for field in one}
-    for field in other:
-        if twin := fields.get(field.name):
-            kind = combine(twin.dataType, field.dataType)
-            field = T.StructField(field.name, kind, metadata=twin.metadata or field.metadata)
-        fields[field.name] = field
-    return T.StructType(list(fields.values()))
-
-
-def _settled(kind: T.DataType) -> T.DataType:
-    if isinstance(kind, T.StructType):
-        return T.StructType([T.StructField(f.name, _settled(f.dataType), metadata=f.metadata) for f in kind])
-    if isinstance(kind, T.ArrayType):
-        return T.ArrayType(_settled(kind.elementType))
-    if isinstance(kind, T.MapType):
-        return T.MapType(T.StringType(), _settled(kind.valueType))
-    return T.StringType() if kind in (_ANY, _NULL) else kind
+            return ANY

@@ -10,7 +10,7 @@ from kafka_lake.executors.json_decode import JsonDecoder
 from kafka_lake.executors.json_text import parse
 from kafka_lake.executors.json_types import kind_of, merged, settled
 from kafka_lake.executors.json_values import Rules
-from kafka_lake.ingest.decode.json import spark_type
+from kafka_lake.ingest.decode.json.columns import spark_type
 
 _LIST, _MAP = ("list", ("long",)), ("map", ("long",))
 _RULES: tuple[tuple[str, Any, str, tuple[str, ...]], ...] = (
