@@ -21,9 +21,9 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Record
 
-from kafka_lake.executors.json_arrays import list_like
-from kafka_lake.executors.json_decode import Decoded, JsonDecoder
-from kafka_lake.executors.json_task import ERROR_CLASS, ERROR_MESSAGE, decoder_of, dumped, single_threaded
+from kafka_lake.executors.json.arrays import list_like
+from kafka_lake.executors.json.decoder import Decoded, JsonDecoder
+from kafka_lake.executors.json.task import ERROR_CLASS, ERROR_MESSAGE, decoder_of, dumped, single_threaded
 from kafka_lake.executors.packing import Batches
 
 REPORT = "report"

@@ -23,8 +23,8 @@ from kafka_lake.executors.arrow_worker import (
     merged,
     shaped,
 )
-from kafka_lake.executors.json_decode import JsonDecoder
-from kafka_lake.executors.json_values import Rules
+from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.json.decoder import JsonDecoder
 from kafka_lake.ingest.audit import partitions_of
 
 

@@ -25,7 +25,7 @@ from pyspark import cloudpickle
 
 from kafka_lake.common.errors import ConfigurationError, SchemaNotSupportedError
 from kafka_lake.executors.protobuf.decoder import arrow_type, decoder
-from kafka_lake.ingest.decode.protobuf import indexes
+from kafka_lake.ingest.decode.protobuf import indexes as prefixes
 from kafka_lake.ingest.decode.protobuf.decoder import protobuf_type
 from kafka_lake.ingest.decode.protobuf.indexes import message_indexes
 from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage, message_of
@@ -742,8 +742,8 @@ def test_bytes_without_indexes(raw: bytes) -> None:
 
 
 def test_docstrings() -> None:
-    assert doctest.testmod(indexes).attempted > 0
-    assert doctest.testmod(indexes).failed == 0
+    assert doctest.testmod(prefixes).attempted > 0
+    assert doctest.testmod(prefixes).failed == 0
 
 
 @settings(deadline=None, max_examples=50)

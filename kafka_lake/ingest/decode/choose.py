@@ -6,7 +6,7 @@ from pathlib import Path
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.executors.json_values import Rules
+from kafka_lake.executors.json.columns import Rules
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.decode.by_schema import MARKS, SCHEMA_TYPES, FromFile, Part, Registered, writer_of
 from kafka_lake.ingest.decode.decoder import Decoder

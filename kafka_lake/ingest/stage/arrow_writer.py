@@ -23,8 +23,8 @@ from pyspark.sql import types as T
 
 from kafka_lake.executors import arrow_worker
 from kafka_lake.executors.arrow_worker import LARGE, REPORT, Failure, Report, Span, Work, loaded, merged
-from kafka_lake.executors.json_plain import can_be_plain
-from kafka_lake.executors.json_task import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
+from kafka_lake.executors.json.plain import can_be_plain
+from kafka_lake.executors.json.task import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json.columns import columns_of
 from kafka_lake.ingest.decode.json.decoder import Json

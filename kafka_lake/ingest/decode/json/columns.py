@@ -7,7 +7,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.executors.json_types import Kind
+from kafka_lake.executors.json.types import Kind
 from kafka_lake.ingest.decode.fit_columns import short
 from kafka_lake.ingest.decode.target import Target
 
@@ -40,7 +40,7 @@ _INFERRED: Mapping[str, T.DataType] = {
 
 
 def columns_of(columns: T.StructType, target: Target, prefix: str = "") -> tuple[Any, ...]:
-    """Return columns as the executors know them, see `kafka_lake.executors.json_values`.
+    """Return columns as the executors know them, see `kafka_lake.executors.json.columns`.
 
     Args:
         columns: The columns.

@@ -8,11 +8,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.executors import json_task
-from kafka_lake.executors.json_decode import Seen
-from kafka_lake.executors.json_task import DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED, loaded
-from kafka_lake.executors.json_types import settled
-from kafka_lake.executors.json_values import Rules
+from kafka_lake.executors.json import task as json_task
+from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.json.decoder import Seen
+from kafka_lake.executors.json.task import DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED, loaded
+from kafka_lake.executors.json.types import settled
 from kafka_lake.ingest.decode.decoder import Learned, Nothing
 from kafka_lake.ingest.decode.json.columns import columns_of, nullable_all, spark_type, travelling, with_variants
 from kafka_lake.ingest.decode.json.news import grown, with_required

@@ -5,7 +5,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from kafka_lake.executors.json_types import settled
+from kafka_lake.executors.json.types import settled
 from kafka_lake.ingest.decode.json.columns import spark_type
 from kafka_lake.ingest.decode.target import Target
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from kafka_lake.executors.json_decode import JsonDecoder
-from kafka_lake.executors.json_text import parse
-from kafka_lake.executors.json_types import kind_of, merged, settled
-from kafka_lake.executors.json_values import Rules
+from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.json.decoder import JsonDecoder
+from kafka_lake.executors.json.text import parse
+from kafka_lake.executors.json.types import kind_of, merged, settled
 from kafka_lake.ingest.decode.json.columns import spark_type
 
 _LIST, _MAP = ("list", ("long",)), ("map", ("long",))

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.json_values import FIRST_MICROS, LAST_MICROS
+from kafka_lake.executors.json.columns import FIRST_MICROS, LAST_MICROS
 
 _CLOCK = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d"
 _OFFSET = r"[Zz]|[+-]([01]\d|2[0-3]):?[0-5]\d"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from kafka_lake.executors.json_decode import NOTHING, JsonDecoder, Seen
-from kafka_lake.executors.json_values import Rules
+from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.json.decoder import NOTHING, JsonDecoder, Seen
 from kafka_lake.executors.packing import Batches
 
 DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED = "decoded", "error_class", "error_message", "observed"

@@ -11,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.json_arrays import structs
-from kafka_lake.executors.json_plain import PlainReader, can_be_plain
-from kafka_lake.executors.json_text import NotJsonError, TooDeepError, parse_object
-from kafka_lake.executors.json_types import Kind, empty_fields, ends, first_leaves, kind_of, leaves, merged, merged_into
-from kafka_lake.executors.json_values import Column, Converter, MisfitError, Rules, arrow_type
+from kafka_lake.executors.json.arrays import structs
+from kafka_lake.executors.json.columns import Column, Rules, arrow_type
+from kafka_lake.executors.json.converter import Converter
+from kafka_lake.executors.json.misfit import MisfitError
+from kafka_lake.executors.json.plain import PlainReader, can_be_plain
+from kafka_lake.executors.json.text import NotJsonError, TooDeepError, parse_object
+from kafka_lake.executors.json.types import Kind, empty_fields, ends, first_leaves, kind_of, leaves, merged, merged_into
 
 NOT_JSON, TOO_DEEP, TOO_LARGE = "not_json", "too_deep", "too_large"
 WRONG_TYPE, NULL_IN_REQUIRED_COLUMN, UNDECODABLE = "wrong_type", "null_in_required_column", "undecodable"

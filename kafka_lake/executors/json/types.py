@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from kafka_lake.executors.json_text import MINUS_ZERO, Real, dumps
+from kafka_lake.executors.json.text import MINUS_ZERO, Real, dumps
 
 Kind = Any
 SCALARS = {

@@ -184,3 +184,19 @@ def _reason(text: str, error: json.JSONDecodeError) -> str:
     if error.msg == "Extra data" and start.startswith("{"):
         return "The value goes on after its first JSON object."
     return f"The value is broken JSON; it begins with {shown(start)}."
+
+
+def refuse_twice(value: Any) -> None:
+    """Refuse a value that has an object with a field that is there twice.
+
+    Raises:
+        NotJsonError: If it has.
+    """
+    if isinstance(value, dict):
+        if isinstance(value, Twice):
+            raise twice(value.names)
+        for each in value.values():
+            refuse_twice(each)
+    elif isinstance(value, list):
+        for each in value:
+            refuse_twice(each)

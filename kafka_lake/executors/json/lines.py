@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.json_types import is_double
+from kafka_lake.executors.json.types import is_double
 
 _NUMBER = re.compile(rb"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _NUMBER_BEGIN, _NUMBER_END = re.compile(rb"[0-9.eE+-]*"), re.compile(rb"[0-9.eE+-]*\Z")
