@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from kafka_lake.executors.arrow_worker import Span
+from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.decode import WRONG_TYPE
 from kafka_lake.ingest.plan import Plan

@@ -9,22 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.executors.arrow_worker import (
-    Failure,
-    Report,
-    Span,
-    Work,
-    _dumped,
-    _failures,
-    _repetitive,
-    _Spans,
-    decode,
-    loaded,
-    merged,
-    shaped,
-)
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.decoder import JsonDecoder
+from kafka_lake.executors.writing.files import _repetitive
+from kafka_lake.executors.writing.report import Failure, Report, loaded, merged
+from kafka_lake.executors.writing.shapes import shaped
+from kafka_lake.executors.writing.spans import Span
+from kafka_lake.executors.writing.task import decode
+from kafka_lake.executors.writing.work import Work
 from kafka_lake.ingest.audit import partitions_of
 
 
@@ -82,7 +74,7 @@ def test_a_batch_of_tombstones_is_no_row() -> None:
 def test_a_report_arrives_as_it_was_sent() -> None:
     failure = Failure("not_json", 3, 0, 6, "Broken.", "{")
     report = Report((), 7, 1, 2, 3, 4, (failure,), None, None, (Span(0, 4, 5, 9),), ("seen",))
-    assert loaded(_dumped(report)) == report
+    assert loaded(dumped_report(report)) == report
 
 
 def test_failed_records_are_counted_by_class_with_the_first_of_each() -> None:
@@ -96,15 +88,15 @@ def test_failed_records_are_counted_by_class_with_the_first_of_each() -> None:
     )
     not_json = Failure("not_json", 3, 0, 9, "0/9", "\ufffd" + "b" * 199)
     wrong_type = Failure("wrong_type", 2, 0, 3, "0/3", "c")
-    assert list(_failures(failed)) == [not_json, wrong_type]
-    parts = [each for n in range(5) for each in _failures(failed.slice(n, 1))]
+    assert list(failures_of(failed)) == [not_json, wrong_type]
+    parts = [each for n in range(5) for each in failures_of(failed.slice(n, 1))]
     assert sorted(merged(parts), key=lambda each: each.name) == [not_json, wrong_type]
-    assert list(_failures(failed.slice(0, 0))) == []
+    assert list(failures_of(failed.slice(0, 0))) == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 60_000), min_size=1, max_size=8)), max_size=8))
 def test_spans_find_every_repetition(batches: list[tuple[int, list[int]]]) -> None:
-    spans = _Spans()
+    spans = Spans()
     for partition, offsets in batches:
         spans.add(
             pa.RecordBatch.from_pydict(
@@ -122,7 +114,7 @@ def test_spans_find_every_repetition(batches: list[tuple[int, list[int]]]) -> No
 
 
 def test_spans_of_whole_ranges_are_distinct() -> None:
-    spans = _Spans()
+    spans = Spans()
     for start in (200_000, 0, 5_000):
         offsets = np.arange(start, start + 5_000)
         spans.add(pa.RecordBatch.from_pydict({"partition": pa.array(np.zeros(5_000, np.int32)), "offset": offsets}))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from kafka_lake.executors.arrow_worker import Span
+from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.audit import (
     ColumnNote,
     Finding,

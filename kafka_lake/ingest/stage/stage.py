@@ -13,7 +13,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.components.resources.spark import PARALLELISM
-from kafka_lake.executors.arrow_worker import SAMPLE_CHARACTERS, Span
+from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
+from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.dead_letters.reconcile import OFFSET, STAGED_WITH, UNSETTLED, at_version, without
 from kafka_lake.ingest.dead_letters.samples import quoted
