@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.decoder import JsonDecoder
 from kafka_lake.executors.writing.files import _repetitive
-from kafka_lake.executors.writing.report import Failure, Report, loaded, merged
+from kafka_lake.executors.writing.report import Failure, Report, dumped_report, failures_of, loaded, merged
 from kafka_lake.executors.writing.shapes import shaped
-from kafka_lake.executors.writing.spans import Span
+from kafka_lake.executors.writing.spans import Span, Spans
 from kafka_lake.executors.writing.task import decode
 from kafka_lake.executors.writing.work import Work
 from kafka_lake.ingest.audit import partitions_of
