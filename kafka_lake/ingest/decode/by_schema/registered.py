@@ -1,4 +1,4 @@
-"""Values that were written by a schema, Avro, Protobuf or JSON Schema: its id before each value, or one in a file."""
+"""Values that begin with the id of their schema, which a registry has."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,17 +10,14 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import SchemaNotSupportedError, UnknownSchemaError
-from kafka_lake.ingest.decode import MALFORMED, NO_SCHEMA_ID, UNKNOWN_SCHEMA, WRONG_TYPE
-from kafka_lake.ingest.decode.avro.decoder import avro_type, decode_avro
-from kafka_lake.ingest.decode.decoder import Learned, Nothing, Verdict, judged
-from kafka_lake.ingest.decode.fit_columns import Misfit, any_of, null_required, project, reasons
+from kafka_lake.ingest.decode import NO_SCHEMA_ID, UNKNOWN_SCHEMA
+from kafka_lake.ingest.decode.by_schema.shares import Share, decoded_shares
+from kafka_lake.ingest.decode.by_schema.writer import ROOT_MESSAGE, Writer, writer_of
+from kafka_lake.ingest.decode.decoder import Learned, Verdict
+from kafka_lake.ingest.decode.fit_columns import any_of
 from kafka_lake.ingest.decode.json.decoder import decode_json
-from kafka_lake.ingest.decode.json.json_schema import json_schema_type
-from kafka_lake.ingest.decode.protobuf.decoder import decode_protobuf, protobuf_type
-from kafka_lake.ingest.decode.protobuf.indexes import index_prefix, message_indexes
-from kafka_lake.ingest.decode.protobuf.schema import message_of
+from kafka_lake.ingest.decode.protobuf.indexes import index_prefix
 from kafka_lake.ingest.decode.target import Target
-from kafka_lake.ingest.decode.text import COLUMN
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema
 
 SCHEMA_IDS = "kafka-lake.schema-ids"
@@ -30,102 +27,11 @@ _ID, _WHOLE, _JSON = "__kafka_lake_id", "__kafka_lake_whole", "__kafka_lake_json
 _HEADER = 5
 _REST = 2**31 - 1
 _LOOKED_UP = 200
-_ROOT_MESSAGE = b"\x00"
 SCHEMA_TYPES: Mapping[str, SchemaType] = MappingProxyType(
     {"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "JSON"}
 )
 
 Part = Literal["value", "key"]
-
-
-@dataclass(frozen=True)
-class Writer:
-    """How values of one schema become fields.
-
-    Args:
-        schema: The schema.
-        fields: What its values have; a value that is no record has the one field ``value``.
-        bare: Whether it is no record.
-        message: Which message of a Protobuf schema, as `message_of` gave it.
-        prefix: The bytes that name that message, between schema id and message.
-    """
-
-    schema: WriterSchema
-    fields: T.StructType
-    bare: bool = False
-    message: Any = None
-    prefix: bytes = b""
-
-    @property
-    def label(self) -> str:
-        """Return what messages call it."""
-        named = f" message {self.message.name}" if self.message is not None and self.prefix != _ROOT_MESSAGE else ""
-        return f"{self.schema.label}{named}"
-
-    def decode(self, payload: Column) -> Column:
-        """Return the column that decodes bytes; it must get a name of its own before it is used, to be made once."""
-        if self.schema.kind == "PROTOBUF":
-            return decode_protobuf(payload, self.message)
-        return decode_avro(payload, self.schema, field=COLUMN if self.bare else None)
-
-    def outcome(self, decoded: Column) -> tuple[Column, Column]:
-        """Return of a decoded column the fields, null where the bytes are malformed, and what is wrong with those."""
-        if self.schema.kind == "PROTOBUF":
-            return decoded.getField("decoded"), decoded.getField("error")
-        return decoded, F.lit(None).cast("string")
-
-
-def writer_of(schema: WriterSchema, prefix: bytes = _ROOT_MESSAGE, message: str | None = None) -> Writer:
-    """Return how values of a schema become fields.
-
-    Args:
-        schema: The schema.
-        prefix: For Protobuf, the bytes before the message that name it.
-        message: For Protobuf, its name instead, for schemas from files.
-
-    Raises:
-        SchemaNotSupportedError: If no table can have its fields.
-    """
-    if schema.kind == "PROTOBUF":
-        described = message_of(schema, name=message) if message else message_of(schema, message_indexes(prefix)[0])
-        return Writer(schema, protobuf_type(described), message=described, prefix=prefix)
-    kind = avro_type(schema) if schema.kind == "AVRO" else json_schema_type(schema)
-    if isinstance(kind, T.StructType):
-        return Writer(schema, kind)
-    if schema.kind == "JSON":
-        raise SchemaNotSupportedError(
-            f"{schema.label[0].upper()}{schema.label[1:]} describes {kind.simpleString()}, no object with known fields."
-        )
-    return Writer(schema, T.StructType([T.StructField(COLUMN, kind)]), bare=True)
-
-
-@dataclass(frozen=True)
-class FromFile(Nothing):
-    """Decodes values that are all of one schema, which stands in a file.
-
-    Args:
-        writer: The schema.
-    """
-
-    writer: Writer
-
-    @property
-    def fixed(self) -> Target | None:
-        """None: the file may change, and the table evolves."""
-        return None
-
-    def incoming(self) -> Sequence[tuple[str, T.StructType]]:
-        """Return the schema."""
-        return [(self.writer.label, self.writer.fields)]
-
-    def decode(
-        self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
-    ) -> DataFrame:
-        """Add the three columns of every decoder's result to records."""
-        if self.writer.schema.kind == "JSON":
-            return decode_json(records, target, max_record_bytes=max_record_bytes)
-        alone = [_Share(F.lit(True), F.col("value"), self.writer)]
-        return _decoded(records, records, alone, [], target, max_record_bytes, messages)
 
 
 @dataclass(frozen=True)
@@ -187,7 +93,16 @@ class Registered:
         known = [share.mine for share in others] + [F.col(_ID).isin(json_ids)] * bool(json_ids)
         verdicts.append(Verdict(~any_of(known), F.lit(UNKNOWN_SCHEMA), self._why()))
         parsed_row = F.col(_JSON).getField("decoded") if json_ids else None
-        return _decoded(records, frame, others, verdicts, target, max_record_bytes, messages, parsed_row)
+        return decoded_shares(
+            records,
+            frame,
+            others,
+            verdicts,
+            target=target,
+            max_record_bytes=max_record_bytes,
+            messages=messages,
+            others=parsed_row,
+        )
 
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
         """Return how many values each schema has written, and how many are of none that is known."""
@@ -239,7 +154,7 @@ class Registered:
         """
         writers, refused = dict(self.writers), dict(self.refused)
         wanted = SCHEMA_TYPES.get(self.format)
-        for id_, prefix in [*((id_, _ROOT_MESSAGE) for id_ in ids), *messages]:
+        for id_, prefix in [*((id_, ROOT_MESSAGE) for id_ in ids), *messages]:
             try:
                 schema = self.fetch(id_)
                 if wanted and schema.kind != wanted:
@@ -291,9 +206,9 @@ class Registered:
         start = b"\x00" + id_.to_bytes(4, "big") + prefix
         return F.coalesce(F.substring(value, 1, len(start)) == F.lit(start), F.lit(False))
 
-    def _share(self, key: tuple[int, bytes], writer: Writer) -> "_Share":
+    def _share(self, key: tuple[int, bytes], writer: Writer) -> "Share":
         value = F.col("value")
-        return _Share(self._is(key, value), F.substring(value, _HEADER + len(writer.prefix) + 1, _REST), writer)
+        return Share(self._is(key, value), F.substring(value, _HEADER + len(writer.prefix) + 1, _REST), writer)
 
     def _why(self) -> Column:
         why = F.concat(F.lit("Schema id "), F.col(_ID).cast("string"), F.lit(" names no message that is known."))
@@ -309,47 +224,3 @@ def schema_id(value: Column) -> Column:
     """Return the schema id that a value begins with; null if it doesn't begin with a zero byte and four more."""
     framed = (F.octet_length(value) >= _HEADER) & (F.substring(value, 1, 1) == F.lit(b"\x00"))
     return F.when(framed, F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("bigint"))
-
-
-@dataclass(frozen=True)
-class _Share:
-    """The values of one binary schema: which they are, their bytes, and how those become fields."""
-
-    mine: Column
-    payload: Column
-    writer: Writer
-
-
-def _decoded(
-    records: DataFrame,
-    frame: DataFrame,
-    shares: Sequence[_Share],
-    before: Sequence[Verdict],
-    target: Target,
-    max_record_bytes: int | None,
-    messages: bool,
-    others: Column | None = None,
-) -> DataFrame:
-    verdicts = list(before)
-    row: Column = F.lit(None).cast(target.columns) if others is None else others
-    for index, share in enumerate(shares):
-        raw = f"__kafka_lake_raw_{index}"
-        small = F.lit(True) if max_record_bytes is None else F.octet_length("value") <= max_record_bytes
-        frame = frame.withColumn(raw, share.writer.decode(F.when(share.mine & small, share.payload)))
-        found, error = share.writer.outcome(F.col(raw))
-        made, misfits = project(found, share.writer.fields, target)
-        row = F.when(share.mine, made).otherwise(row)
-        said = F.lit(f"The bytes don't decode by {share.writer.label}.")
-        why = F.coalesce(F.concat(said, F.lit(" "), error), said)
-        verdicts.append(Verdict(share.mine & found.isNull(), F.lit(MALFORMED), why))
-        verdicts += _wrong(share, misfits)
-    nulls = null_required(row, target.columns)
-    return judged(records, frame, row, verdicts, nulls, max_record_bytes, messages)
-
-
-def _wrong(share: _Share, misfits: Sequence[Misfit]) -> list[Verdict]:
-    if not misfits:
-        return []
-    any_of_them, said = reasons(misfits)
-    message = F.concat(F.lit(f"Written with {share.writer.label}. "), said)
-    return [Verdict(share.mine & any_of_them, F.lit(WRONG_TYPE), message)]
