@@ -54,13 +54,13 @@ class Seen:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Seen":
         """Return what `data` gave."""
-        return cls(data["news"], data["misfits"], data["cut"], frozenset(data["empty"]), data["more"])
+        return cls(data["news"], data["misfits"], cut=data["cut"], empty=frozenset(data["empty"]), more=data["more"])
 
     def and_(self, later: "Seen") -> "Seen":
         """Return what two batches had together."""
         cut = {path: self.cut.get(path, 0) + later.cut.get(path, 0) for path in {**self.cut, **later.cut}}
         news, misfits = merged_news(self.news, later.news), merged(self.misfits, later.misfits)
-        return Seen(news, misfits, cut, self.empty | later.empty, self.more + later.more)
+        return Seen(news, misfits, cut=cut, empty=self.empty | later.empty, more=self.more + later.more)
 
     def within(self, most: int) -> "Seen":
         """Return it with so many new fields, misfits and empty ones at the most; the others are counted.

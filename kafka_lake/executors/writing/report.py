@@ -109,4 +109,4 @@ def failures_of(failed: pa.RecordBatch) -> Iterator[Failure]:
         partition, offset, message, value = first.to_pylist()[0].values()
         # No character has more than 4 bytes.
         begin = value[: 4 * SAMPLE_CHARACTERS].decode(errors="replace")[:SAMPLE_CHARACTERS]
-        yield Failure(name, len(those), partition, offset, message, begin)
+        yield Failure(name, len(those), partition=partition, offset=offset, message=message, value=begin)

@@ -48,7 +48,7 @@ def evolve(
     Raises:
         ConfigurationError: If ``renames`` names a column that isn't there, or a new name that is taken or no name.
     """
-    evolving = _Evolving(current, sources, policy, reserved, adopted)
+    evolving = _Evolving(current, sources, policy=policy, reserved=reserved, adopted=adopted)
     ledger = Ledger(policy, quiet=current is None)
     shapes = [Shape(each.label, each.columns) for each in incoming]
     columns = evolving.level(current.fields if current else (), shapes, Place("", "", frozenset({""})), ledger)
@@ -56,11 +56,11 @@ def evolve(
     return Evolution(
         StructType(*columns),
         ledger.sources,
-        tuple(ledger.changes),
-        tuple(ledger.ignored),
-        tuple(dict.fromkeys(ledger.refused)),
-        tuple(dict.fromkeys(ledger.conflicts)),
-        ledger.also,
+        changes=tuple(ledger.changes),
+        ignored=tuple(ledger.ignored),
+        refused=tuple(dict.fromkeys(ledger.refused)),
+        conflicts=tuple(dict.fromkeys(ledger.conflicts)),
+        also=ledger.also,
     )
 
 
@@ -95,7 +95,7 @@ class _Evolving:
         if self.adopted:
             present = {f.name for s in shapes for f in fields_of(s.kind)}
             claim_in_any_case(columns, [n for n in names if n not in renames], present)
-        columns += self._new(columns, names, renames, taken, place)
+        columns += self._new(columns, names, renames=renames, taken=taken, place=place)
         self.renames.meet(renames, columns, place)
 
         owners = owners_of(columns)
@@ -105,7 +105,9 @@ class _Evolving:
         versions: list[Column] = []
         for column in columns:
             for source, rest in by_source(column.take(mine[column.name])).items():
-                versions += self._divert(column, source, rest, owners[source][1:], taken, place, ledger.quiet)
+                versions += self._divert(
+                    column, source, rest, versions=owners[source][1:], taken=taken, place=place, is_new=ledger.quiet
+                )
         fields = []
         # A loop: comprehensions are calls, and types may be as deep as the interpreter's stack.
         for column in (*columns, *versions):
@@ -128,7 +130,9 @@ class _Evolving:
                 ledger.changes.append(Change(where.was, "renamed", had.name, name))
             source = self.sources.get(where.was)
             other = None if source in (name, had.name) else source
-            columns.append(Column(name, where, had, other, olds, had.field_type, known=source is not None))
+            columns.append(
+                Column(name, where, had=had, source=other, olds=olds, kind=had.field_type, known=source is not None)
+            )
         return columns
 
     def _new(
@@ -151,7 +155,9 @@ class _Evolving:
                 refuse_taken(place.step(source).path, final, taken, [c.had for c in columns if c.had])
             name = final if olds else column_name(source, taken)
             taken.add(name)
-            added[final] = Column(name, place.step(name, None, olds), None, None if name == final else final, olds)
+            added[final] = Column(
+                name, place.step(name, None, olds), had=None, source=None if name == final else final, olds=olds
+            )
         return list(added.values())
 
     def _divert(
@@ -207,7 +213,9 @@ class _Evolving:
             else:
                 action: Literal["dead_letter", "new_column"] = "new_column" if version else "dead_letter"
                 elsewhere = version.place.path if version else None
-                ledger.conflicts.append(Conflict(path, have, got, part.of.label, action, elsewhere))
+                ledger.conflicts.append(
+                    Conflict(path, have, got, label=part.of.label, action=action, new_column=elsewhere)
+                )
         return made
 
     def _type(self, have: IcebergType | None, kinds: Sequence[Shape], place: Place, ledger: Ledger) -> IcebergType:
@@ -224,11 +232,15 @@ class _Evolving:
             return StructType(*self.level(() if have is None else base.fields, kinds, place, ledger))
         if isinstance(base, ListType):
             elements = [each for kind in kinds for each in elements_of(kind)]
-            element = self._inner("element", None if have is None else base.element_field, elements, place, ledger)
+            element = self._inner(
+                "element", None if have is None else base.element_field, kinds=elements, place=place, ledger=ledger
+            )
             return ListType(element.field_id, element.field_type, element.required)
         if isinstance(base, MapType):
             values = [each for kind in kinds for each in values_of(kind)]
-            value = self._inner("value", None if have is None else base.value_field, values, place, ledger)
+            value = self._inner(
+                "value", None if have is None else base.value_field, kinds=values, place=place, ledger=ledger
+            )
             key_id, key = base.key_id, base.key_type
             if have is None:
                 key_id, key = (

@@ -61,9 +61,9 @@ def record_value(fields: Sequence[Member], avro: Any) -> Value:
     return Value(
         avro,
         T.StructType([part.field() for part in parts]),
-        None if same else build,
-        checks if any(part.value.checks for part in parts) else None,
-        texts if any(part.value.texts for part in parts) else None,
+        build=None if same else build,
+        checks=checks if any(part.value.checks for part in parts) else None,
+        texts=texts if any(part.value.texts for part in parts) else None,
         loops=any(part.value.loops for part in parts),
         nests_text=any(part.value.nests_text for part in parts),
     )
@@ -108,9 +108,9 @@ def array_value(element: Value) -> Value:
     return Value(
         {"type": "array", "items": element.avro},
         T.ArrayType(element.type),
-        (lambda raw: F.transform(raw, element.built)) if element.build else None,
-        (lambda raw: [_all(element, raw)]) if element.checks else None,
-        texts if has_text else None,
+        build=(lambda raw: F.transform(raw, element.built)) if element.build else None,
+        checks=(lambda raw: [_all(element, raw)]) if element.checks else None,
+        texts=texts if has_text else None,
         loops=element.loops or element.nests_text or bool(element.build or element.checks),
         nests_text=has_text,
     )
@@ -129,9 +129,9 @@ def map_value(value: Value) -> Value:
     return Value(
         {"type": "map", "values": value.avro},
         T.MapType(T.StringType(), value.type),
-        (lambda raw: F.transform_values(raw, lambda _, each: value.built(each))) if value.build else None,
-        (lambda raw: [_all(value, F.map_values(raw))]) if value.checks else None,
-        texts,
+        build=(lambda raw: F.transform_values(raw, lambda _, each: value.built(each))) if value.build else None,
+        checks=(lambda raw: [_all(value, F.map_values(raw))]) if value.checks else None,
+        texts=texts,
         loops=value.loops or value.nests_text or bool(value.build or value.checks),
         nests_text=True,
     )

@@ -59,7 +59,7 @@ def decoded_shares(
         verdicts.append(Verdict(share.mine & found.isNull(), F.lit(MALFORMED), why))
         verdicts += _wrong(share, misfits)
     nulls = null_required(row, target.columns)
-    return judged(records, frame, row, verdicts, nulls, max_record_bytes, messages)
+    return judged(records, frame, row, verdicts, nulls=nulls, max_record_bytes=max_record_bytes, messages=messages)
 
 
 def _wrong(share: Share, misfits: Sequence[Misfit]) -> list[Verdict]:

@@ -153,7 +153,7 @@ class Json(Nothing):
             return known
         shown, misfits = self.shown, self.misfits
         if seen.news:
-            first, others = grown(target.columns, seen.news, target, "", self.infer_timestamps)
+            first, others = grown(target.columns, seen.news, target, prefix="", times=self.infer_timestamps)
             shown = tuple(dict.fromkeys((*shown, first, *(with_required(each, target) for each in others))))
         if (found := settled(seen.misfits, False)) is not None:
             kind = spark_type(found)

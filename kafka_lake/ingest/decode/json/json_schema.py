@@ -94,7 +94,7 @@ def json_schema_type(schema: WriterSchema) -> T.DataType:
         documents.add(root, documents.base)
         for name, text in schema.references.items():
             documents.add(parsed_schema(text), name)
-        return settled(_type(documents, root, documents.base, "", ()))
+        return settled(_type(documents, root, documents.base, path="", above=()))
     except SchemaError as error:
         label = f"{schema.label[0].upper()}{schema.label[1:]}"
         raise SchemaNotSupportedError(f"{label} can't be read: {error}.", _REMEDY) from error
@@ -110,13 +110,13 @@ def _type(documents: Documents, schema: Any, base: str, path: str, above: tuple[
     base, above = base_of(schema, base), (*above, id(schema))
 
     def part(each: Any, step: str = "") -> T.DataType:
-        return _type(documents, each, base, f"{path}.{step}" if path and step else path or step, above)
+        return _type(documents, each, base, path=f"{path}.{step}" if path and step else path or step, above=above)
 
     kind = _own(schema, part)
     for key in _REFERENCES:
         if isinstance(schema.get(key), str):
             found, there = documents.find(schema[key], base)
-            kind = both_of(kind, _type(documents, found, there, path, above))
+            kind = both_of(kind, _type(documents, found, there, path=path, above=above))
     for each in _list(schema, "allOf"):
         kind = both_of(kind, part(each))
     for branches in _alternatives(schema):

@@ -26,7 +26,7 @@ def grown(
         path = f"{prefix}{column.name}"
         source = target.feeds(path, column.name)[0]
         inner = news.get("in", {}).get(column.name)
-        kind, aside = _grown_type(column.dataType, inner or {}, target, path, times)
+        kind, aside = _grown_type(column.dataType, inner or {}, target, path=path, times=times)
         others += [T.StructType([T.StructField(source, each)]) for each in aside]
         if source not in fields:
             fields[source] = T.StructField(source, kind, column.nullable)
@@ -42,14 +42,16 @@ def _grown_type(
     kind: T.DataType, news: Mapping[str, Any], target: Target, path: str, times: bool
 ) -> tuple[T.DataType, list[T.DataType]]:
     if isinstance(kind, T.StructType):
-        first, others = grown(kind, news, target, f"{path}.", times)
+        first, others = grown(kind, news, target, prefix=f"{path}.", times=times)
         return first, list(others)
     inner = news.get("in", {})
     if isinstance(kind, T.ArrayType):
-        element, aside = _grown_type(kind.elementType, inner.get("element", {}), target, f"{path}.element", times)
+        element, aside = _grown_type(
+            kind.elementType, inner.get("element", {}), target, path=f"{path}.element", times=times
+        )
         return T.ArrayType(element, kind.containsNull or bool(inner)), [T.ArrayType(each) for each in aside]
     if isinstance(kind, T.MapType):
-        value, aside = _grown_type(kind.valueType, inner.get("value", {}), target, f"{path}.value", times)
+        value, aside = _grown_type(kind.valueType, inner.get("value", {}), target, path=f"{path}.value", times=times)
         held = T.MapType(kind.keyType, value, kind.valueContainsNull or bool(inner))
         return held, [T.MapType(kind.keyType, each) for each in aside]
     return kind, []
@@ -65,5 +67,5 @@ def _required(target: Target, but: set[str]) -> Iterator[T.StructField]:
     for column in target.columns:
         source = target.feeds(column.name, column.name)[0]
         if not column.nullable and source not in but:
-            kind, _ = _grown_type(column.dataType, {}, target, column.name, False)
+            kind, _ = _grown_type(column.dataType, {}, target, path=column.name, times=False)
             yield T.StructField(source, kind, nullable=False)
