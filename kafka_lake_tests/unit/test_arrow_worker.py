@@ -1,6 +1,10 @@
 """What a task does with batches of records: rows with where they came from, failed records given back, files."""
 
+import subprocess
+import sys
+from ast import literal_eval
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,16 +12,24 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.types import LongType, NestedField
+from pyspark import cloudpickle
 
+from kafka_lake.executors.json import task as json_task
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.decoder import JsonDecoder
 from kafka_lake.executors.writing.files import _repetitive
 from kafka_lake.executors.writing.report import Failure, Report, dumped_report, failures_of, loaded, merged
 from kafka_lake.executors.writing.shapes import shaped
 from kafka_lake.executors.writing.spans import Span, Spans
-from kafka_lake.executors.writing.task import decode
+from kafka_lake.executors.writing.task import decode, decode_and_write
 from kafka_lake.executors.writing.work import Work
 from kafka_lake.ingest.audit import partitions_of
+from kafka_lake.ingest.tasks import told
 
 
 def work(**settings: Any) -> Work:
@@ -151,3 +163,27 @@ def test_values_that_are_all_different_get_no_dictionary(count: int) -> None:
     with_dictionary |= {"pairs.key_value.key", "pairs.key_value.value"}
     assert set(_repetitive(rows) or ()) == with_dictionary
     assert _repetitive(rows.slice(0, 100)) is True
+
+
+@pytest.mark.parametrize(
+    ("task", "column", "count"),
+    [(json_task.decode, "error_class", 2), (json_task.observe, "observed", 1), (decode_and_write, "error_class", 2)],
+)
+def test_tasks_travel_to_machines_without_this_package(task: Any, column: str, count: int, tmp_path: Path) -> None:
+    decoding = {"columns": (("id", ("long",), ("id",), False, "bigint"),), "rules": {}, "max_bytes": 100, "plain": True}
+    needs = decoding
+    if task is decode_and_write:
+        schema = Schema(NestedField(1, "id", LongType()))
+        metadata = new_table_metadata(schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, tmp_path.as_uri())
+        needs = vars(work(metadata=metadata.model_dump_json(), decoding=decoding, metadata_column=None))
+    records = batch([b'{"id": 1}', b'{"id": "x"}']).append_column("large", pa.array([0, 0], pa.int32()))
+    program = (
+        "import pickle, sys; sys.modules['kafka_lake'] = None\n"
+        "does, records, column = pickle.load(sys.stdin.buffer)\n"
+        "print([value for made in does([records]) for value in made.column(column).to_pylist()])"
+    )
+    sent = cloudpickle.dumps((told(task, needs), records, column))
+    done = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=True, cwd=tmp_path)
+    values = literal_eval(done.stdout.decode())
+    assert len(values) == count
+    assert any(value is not None for value in values)
