@@ -27,9 +27,9 @@ from kafka_lake.ingest.topic_table import (
     TopicTable,
     dead_letter_limit,
 )
-from kafka_lake.lake.evolution import EvolutionMode, OnIncompatible
+from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible
 from kafka_lake.lake.names import shortened
-from kafka_lake.lake.tables import parse_partition_field, parse_sort_field
+from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
 
 Name = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 # Iceberg takes any name; a slash or a sign that URIs have a use for would make another folder of a table's.

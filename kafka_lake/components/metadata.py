@@ -19,7 +19,7 @@ from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import schema_history
 from kafka_lake.lake.how_to_read import how_to_read_page
 from kafka_lake.lake.positions import row_count
-from kafka_lake.lake.tables import sources_of
+from kafka_lake.lake.tables.schema_update import sources_of
 
 _SHOWN_CHANGES = 20
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from kafka_lake.common.errors import KafkaLakeError, SchemaNotSupportedError, UnknownSchemaError
 from kafka_lake.discovery.json_columns import Column, columns_of, ddl, json_value
-from kafka_lake.ingest.decode.by_schema import Part, writer_of
-from kafka_lake.ingest.decode.protobuf import message_indexes
+from kafka_lake.ingest.decode.by_schema.registered import Part
+from kafka_lake.ingest.decode.by_schema.writer import writer_of
+from kafka_lake.ingest.decode.protobuf.indexes import message_indexes
 from kafka_lake.ingest.topic_table import Format
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema

@@ -7,10 +7,9 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from kafka_lake.executors.json_text import NotJsonError, TooDeepError, parse
-from kafka_lake.executors.json_types import TIMES, kind_of, merged, settled
-from kafka_lake.executors.json_values import refuse_twice
-from kafka_lake.ingest.decode.json import spark_type
+from kafka_lake.executors.json.text import NotJsonError, TooDeepError, parse, refuse_twice
+from kafka_lake.executors.json.types import TIMES, kind_of, merged, settled
+from kafka_lake.ingest.decode.json.columns import spark_type
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

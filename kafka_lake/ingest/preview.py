@@ -22,7 +22,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.lake.positions import TableState, read_state
 from kafka_lake.lake.schema import Change, needed_changes
-from kafka_lake.lake.tables import schema_of
+from kafka_lake.lake.tables.create import schema_of
 
 _LOOKS = 4
 

@@ -28,7 +28,7 @@ from kafka_lake.ingest.retry import (
 )
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.kafka.offsets import Position
-from kafka_lake.lake.tables import drop_if_unused
+from kafka_lake.lake.tables.create import drop_if_unused
 
 _ATTEMPTS = 5
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.lake.evolution import EvolutionMode, OnIncompatible, Policy
+from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible, Policy
 from kafka_lake.lake.names import shortened
 
 Format = Literal["json", "avro", "protobuf", "json_schema", "string", "bytes", "variant", "confluent"]

@@ -305,7 +305,7 @@ RULES = (
     Rule("scalar becomes list", _A, _struct(a=_list(_INT)), "type changed"),
     Rule("other keys", _struct(a=_map(_INT, _INT)), _struct(a=_map(_INT, _LONG)), "type changed"),
 )
-"""What happens when records differ from their table, as `kafka_lake.lake.evolution.evolve` decides it."""
+"""What happens when records differ from their table, as `kafka_lake.lake.evolution.evolve.evolve` decides it."""
 
 
 def rules_table() -> str:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from kafka_lake.executors.json_decode import JsonDecoder
-from kafka_lake.executors.json_plain import PlainReader, can_be_plain
-from kafka_lake.executors.json_values import Rules
+from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.json.decoder import JsonDecoder
+from kafka_lake.executors.json.plain import PlainReader, can_be_plain
 from kafka_lake_tests.fuzz.oracle import Column, Letter, Reported, Row
 
 

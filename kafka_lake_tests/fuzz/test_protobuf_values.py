@@ -16,8 +16,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from kafka_lake.ingest.decode import protobuf_worker
-from kafka_lake.ingest.decode.protobuf import message_of
+from kafka_lake.executors.protobuf.decoder import decoder
+from kafka_lake.ingest.decode.protobuf.schema import message_of
 from kafka_lake.kafka.schemas import WriterSchema
 from kafka_lake_tests.fuzz.adapter import instants
 
@@ -143,7 +143,7 @@ def _is_map(value: list[Any]) -> bool:
 
 
 def test_every_value_of_a_message_is_in_the_row_or_the_message_is_an_error(described: Any, reference: Any) -> None:
-    decode, seen = protobuf_worker.decoder(described.files, described.name), Counter[str]()
+    decode, seen = decoder(described.files, described.name), Counter[str]()
     for start in range(0, INPUTS, BATCH):
         payloads = [payload(SEED, index, reference) for index in range(start, start + BATCH)]
         for content, made in zip(payloads, instants(decode(pa.array(payloads, pa.binary()))).to_pylist(), strict=True):

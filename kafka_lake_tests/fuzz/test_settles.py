@@ -8,11 +8,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from kafka_lake.executors.json_task import decoder_of, loaded
-from kafka_lake.executors.json_values import Rules
-from kafka_lake.ingest.decode.json import Json
+from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.json.task import decoder_of, loaded
+from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
-from kafka_lake.lake.evolution import Incoming, OnIncompatible, Policy, evolve
+from kafka_lake.lake.evolution.evolve import evolve
+from kafka_lake.lake.evolution.model import Incoming, OnIncompatible, Policy
 from kafka_lake_tests.fuzz.generate import CORPUS, payload
 
 NOTHING = Target(T.StructType([]))

@@ -291,9 +291,9 @@ def test_without_the_packages_on_its_machines_spark_does_it(
 
         return run
 
-    from kafka_lake.executors import arrow_worker
+    from kafka_lake.executors.writing import task
 
-    monkeypatch.setattr(arrow_worker, "decode_and_write", lacking)
+    monkeypatch.setattr(task, "decode_and_write", lacking)
     spec = topic.spec()
     ingest(spec, systems(), "run")
     view(spec).assert_exactly_once(topic.ledger)

@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.decode.avro import TYPES, avro_type, decode_avro
+from kafka_lake.ingest.decode.avro.decoder import avro_type, decode_avro
+from kafka_lake.ingest.decode.avro.types import TYPES
 from kafka_lake.kafka.schemas import WriterSchema
 
 pytestmark = pytest.mark.integration

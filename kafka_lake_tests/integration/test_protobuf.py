@@ -17,14 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.decode.protobuf import (
-    ProtobufMessage,
-    decode_protobuf,
-    index_prefix,
-    message_indexes,
-    message_of,
-    protobuf_type,
-)
+from kafka_lake.ingest.decode.protobuf.decoder import decode_protobuf, protobuf_type
+from kafka_lake.ingest.decode.protobuf.indexes import index_prefix, message_indexes
+from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage, message_of
 from kafka_lake.kafka.schemas import WriterSchema
 
 pytestmark = pytest.mark.integration

@@ -1,6 +1,10 @@
 """What a task does with batches of records: rows with where they came from, failed records given back, files."""
 
+import subprocess
+import sys
+from ast import literal_eval
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,24 +12,24 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.types import LongType, NestedField
+from pyspark import cloudpickle
 
-from kafka_lake.executors.arrow_worker import (
-    Failure,
-    Report,
-    Span,
-    Work,
-    _dumped,
-    _failures,
-    _repetitive,
-    _Spans,
-    decode,
-    loaded,
-    merged,
-    shaped,
-)
-from kafka_lake.executors.json_decode import JsonDecoder
-from kafka_lake.executors.json_values import Rules
+from kafka_lake.executors.json import task as json_task
+from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.json.decoder import JsonDecoder
+from kafka_lake.executors.writing.files import _repetitive
+from kafka_lake.executors.writing.report import Failure, Report, dumped_report, failures_of, loaded, merged
+from kafka_lake.executors.writing.shapes import shaped
+from kafka_lake.executors.writing.spans import Span, Spans
+from kafka_lake.executors.writing.task import decode, decode_and_write
+from kafka_lake.executors.writing.work import Work
 from kafka_lake.ingest.audit import partitions_of
+from kafka_lake.ingest.tasks import told
 
 
 def work(**settings: Any) -> Work:
@@ -82,7 +86,7 @@ def test_a_batch_of_tombstones_is_no_row() -> None:
 def test_a_report_arrives_as_it_was_sent() -> None:
     failure = Failure("not_json", 3, 0, 6, "Broken.", "{")
     report = Report((), 7, 1, 2, 3, 4, (failure,), None, None, (Span(0, 4, 5, 9),), ("seen",))
-    assert loaded(_dumped(report)) == report
+    assert loaded(dumped_report(report)) == report
 
 
 def test_failed_records_are_counted_by_class_with_the_first_of_each() -> None:
@@ -96,15 +100,15 @@ def test_failed_records_are_counted_by_class_with_the_first_of_each() -> None:
     )
     not_json = Failure("not_json", 3, 0, 9, "0/9", "\ufffd" + "b" * 199)
     wrong_type = Failure("wrong_type", 2, 0, 3, "0/3", "c")
-    assert list(_failures(failed)) == [not_json, wrong_type]
-    parts = [each for n in range(5) for each in _failures(failed.slice(n, 1))]
+    assert list(failures_of(failed)) == [not_json, wrong_type]
+    parts = [each for n in range(5) for each in failures_of(failed.slice(n, 1))]
     assert sorted(merged(parts), key=lambda each: each.name) == [not_json, wrong_type]
-    assert list(_failures(failed.slice(0, 0))) == []
+    assert list(failures_of(failed.slice(0, 0))) == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 60_000), min_size=1, max_size=8)), max_size=8))
 def test_spans_find_every_repetition(batches: list[tuple[int, list[int]]]) -> None:
-    spans = _Spans()
+    spans = Spans()
     for partition, offsets in batches:
         spans.add(
             pa.RecordBatch.from_pydict(
@@ -122,7 +126,7 @@ def test_spans_find_every_repetition(batches: list[tuple[int, list[int]]]) -> No
 
 
 def test_spans_of_whole_ranges_are_distinct() -> None:
-    spans = _Spans()
+    spans = Spans()
     for start in (200_000, 0, 5_000):
         offsets = np.arange(start, start + 5_000)
         spans.add(pa.RecordBatch.from_pydict({"partition": pa.array(np.zeros(5_000, np.int32)), "offset": offsets}))
@@ -159,3 +163,27 @@ def test_values_that_are_all_different_get_no_dictionary(count: int) -> None:
     with_dictionary |= {"pairs.key_value.key", "pairs.key_value.value"}
     assert set(_repetitive(rows) or ()) == with_dictionary
     assert _repetitive(rows.slice(0, 100)) is True
+
+
+@pytest.mark.parametrize(
+    ("task", "column", "count"),
+    [(json_task.decode, "error_class", 2), (json_task.observe, "observed", 1), (decode_and_write, "error_class", 2)],
+)
+def test_tasks_travel_to_machines_without_this_package(task: Any, column: str, count: int, tmp_path: Path) -> None:
+    decoding = {"columns": (("id", ("long",), ("id",), False, "bigint"),), "rules": {}, "max_bytes": 100, "plain": True}
+    needs = decoding
+    if task is decode_and_write:
+        schema = Schema(NestedField(1, "id", LongType()))
+        metadata = new_table_metadata(schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, tmp_path.as_uri())
+        needs = vars(work(metadata=metadata.model_dump_json(), decoding=decoding, metadata_column=None))
+    records = batch([b'{"id": 1}', b'{"id": "x"}']).append_column("large", pa.array([0, 0], pa.int32()))
+    program = (
+        "import pickle, sys; sys.modules['kafka_lake'] = None\n"
+        "does, records, column = pickle.load(sys.stdin.buffer)\n"
+        "print([value for made in does([records]) for value in made.column(column).to_pylist()])"
+    )
+    sent = cloudpickle.dumps((told(task, needs), records, column))
+    done = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=True, cwd=tmp_path)
+    values = literal_eval(done.stdout.decode())
+    assert len(values) == count
+    assert any(value is not None for value in values)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from kafka_lake.executors.arrow_worker import Span
+from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.audit import (
     ColumnNote,
     Finding,
@@ -26,7 +26,7 @@ from kafka_lake.ingest.stage.stage import LetterClass, Staged, StagedTable, Vani
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.lake.branches import StagingBranch, branch_name
-from kafka_lake.lake.evolution import Conflict
+from kafka_lake.lake.evolution.model import Conflict
 from kafka_lake.lake.positions import POSITION, TableState, head_of
 from kafka_lake.lake.schema import Change
 

@@ -11,9 +11,10 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.common.errors import SchemaNotSupportedError
-from kafka_lake.ingest.decode.avro import TYPES, avro_type, inlined
+from kafka_lake.ingest.decode.avro.decoder import avro_type, inlined
+from kafka_lake.ingest.decode.avro.types import TYPES
 from kafka_lake.kafka.schemas import WriterSchema
-from kafka_lake.lake.tables import schema_of
+from kafka_lake.lake.tables.create import schema_of
 
 
 def writer(schema: Any, **references: Any) -> WriterSchema:

@@ -17,10 +17,10 @@ from pyiceberg.types import LongType, MapType, NestedField, StringType, StructTy
 
 from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.components import dead_letters
-from kafka_lake.executors.json_decode import JsonDecoder, Seen, news_leaves
-from kafka_lake.executors.json_task import dumped, loaded
-from kafka_lake.executors.json_types import leaves
-from kafka_lake.executors.json_values import Rules
+from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.json.decoder import JsonDecoder, Seen, news_leaves
+from kafka_lake.executors.json.task import dumped, loaded
+from kafka_lake.executors.json.types import leaves
 from kafka_lake.ingest import published
 from kafka_lake.ingest.audit import noted
 from kafka_lake.ingest.dead_letters import reconcile as settle

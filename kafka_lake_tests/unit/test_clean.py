@@ -10,7 +10,7 @@ from pyiceberg.manifest import ManifestFile
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.maintenance.clean import clean
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.tables import drop_if_unused, ensure_table, schema_of
+from kafka_lake.lake.tables.create import drop_if_unused, ensure_table, schema_of
 
 SPEC = TopicTable("pizzas", "pizza", "orders")
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})

@@ -31,7 +31,8 @@ from pyiceberg.types import (
 )
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.lake.evolution import Conflict, Incoming, Policy, evolve
+from kafka_lake.lake.evolution.evolve import evolve
+from kafka_lake.lake.evolution.model import Conflict, Incoming, Policy
 from kafka_lake.lake.schema import Change, type_name
 from kafka_lake.lake.variant import VariantType
 

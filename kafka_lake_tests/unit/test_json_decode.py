@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafka_lake.executors import json_decode, json_plain
-from kafka_lake.executors.json_decode import Decoded, JsonDecoder
-from kafka_lake.executors.json_values import Rules
+from kafka_lake.executors.json import decoder as json_decode
+from kafka_lake.executors.json import plain as json_plain
+from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.json.decoder import Decoded, JsonDecoder
 
 SCALARS = ["boolean", "byte", "short", "int", "long", "float", "double", "string", "binary", "date", "timestamp",
            "timestamp_ntz", "variant"]  # fmt: skip
@@ -282,7 +283,7 @@ def test_what_nobody_thought_of_fails_alone(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(json_decode, "parse_object", odd)
     values = [b'{"id": %d}' % n for n in range(20)]
-    monkeypatch.setattr("kafka_lake.executors.json_values._WHOLE", {"long": 100})
+    monkeypatch.setattr("kafka_lake.executors.json.converter.WHOLE_BITS", {"long": 100})
     made = decoded(values, columns=(column("id", "long"),), plain=False)
     failed = {n: made.error_class[n].as_py() for n in range(20) if made.error_class[n].is_valid}
     assert failed == {13: "undecodable", 14: "undecodable"}
@@ -312,7 +313,7 @@ def test_many_values_of_a_wrong_type_are_set_apart_at_once(
         value % n if n % 10 == 3 else json.dumps({"id": n, "n": n, "who": {"age": n}}).encode() for n in range(1000)
     ]
     looked, reads = [], []
-    parse, read = json_decode.parse_object, json_plain._read_json
+    parse, read = json_decode.parse_object, json_plain.read_json
 
     def counted(content: bytes) -> dict[str, Any]:
         looked.append(content)
@@ -323,7 +324,7 @@ def test_many_values_of_a_wrong_type_are_set_apart_at_once(
         return read(*arguments)
 
     monkeypatch.setattr(json_decode, "parse_object", counted)
-    monkeypatch.setattr(json_plain, "_read_json", read_counted)
+    monkeypatch.setattr(json_plain, "read_json", read_counted)
     decoder = JsonDecoder(FIELDS, Rules(infer))
     for most in (4, 2):
         looked.clear()
@@ -366,7 +367,7 @@ def test_a_search_that_finds_what_fits_costs_nothing_later() -> None:
         assert [n for n, each in enumerate(made.error_class.to_pylist()) if each] == [50]
         assert made.rows.null_count == 1
     assert decoder._plain is not None
-    assert decoder._plain._unfits == []
+    assert decoder._plain._stops._unfits == []
 
 
 @pytest.mark.parametrize("name", ["n", 'a"b', "a\\b", "é", "a.b", "[]", "a/b", "a (b) changed from x"])
@@ -390,14 +391,14 @@ def test_whole_numbers_at_the_borders_fit_beside_others_that_do_not(kind: str, b
 
 
 def test_many_broken_values_cost_no_more_than_to_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, read = 0, json_plain._read_json
+    begun, read = 0, json_plain.read_json
 
     def counted(*args: Any) -> Any:
         nonlocal begun
         begun += 1
         return read(*args)
 
-    monkeypatch.setattr(json_plain, "_read_json", counted)
+    monkeypatch.setattr(json_plain, "read_json", counted)
     decoder = JsonDecoder(FIELDS, Rules())
     for share, most in ((1000, 15), (10, json_plain._STOPS + 3)):
         begun = 0

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import SchemaNotSupportedError
-from kafka_lake.ingest.decode.json_schema import TYPES, json_schema_type
+from kafka_lake.ingest.decode.json.json_schema import TYPES, json_schema_type
 from kafka_lake.kafka.schemas import WriterSchema
 
 INTEGER, STRING, NUMBER = {"type": "integer"}, {"type": "string"}, {"type": "number"}

@@ -107,7 +107,7 @@ def test_identity(other, same):
     [
         "kafka_lake.kafka.offsets",
         "kafka_lake.lake.schema",
-        "kafka_lake.lake.tables",
+        "kafka_lake.lake.tables.layout",
         "kafka_lake.ingest.plan",
         "kafka_lake.ingest.decode.ddl",
         "kafka_lake.components.kafka_topic_table",

@@ -24,15 +24,12 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from kafka_lake.common.errors import ConfigurationError, SchemaNotSupportedError
-from kafka_lake.ingest.decode import protobuf, protobuf_worker
-from kafka_lake.ingest.decode.protobuf import (
-    RULES,
-    TYPES,
-    ProtobufMessage,
-    message_indexes,
-    message_of,
-    protobuf_type,
-)
+from kafka_lake.executors.protobuf.decoder import arrow_type, decoder
+from kafka_lake.ingest.decode.protobuf import indexes as prefixes
+from kafka_lake.ingest.decode.protobuf.decoder import protobuf_type
+from kafka_lake.ingest.decode.protobuf.indexes import message_indexes
+from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage, message_of
+from kafka_lake.ingest.decode.protobuf.types import RULES, TYPES
 from kafka_lake.kafka.schemas import WriterSchema
 
 IMPORTS = "".join(
@@ -70,9 +67,9 @@ def writer(described: ProtobufMessage) -> Any:
 
 def outcomes(described: ProtobufMessage, *payloads: Any) -> list[dict[str, Any]]:
     raw = [p if p is None or isinstance(p, bytes) else p.SerializePartialToString() for p in payloads]
-    array = protobuf_worker.decoder(described.files, described.name)(pa.array(raw, pa.binary()))
+    array = decoder(described.files, described.name)(pa.array(raw, pa.binary()))
     array.validate(full=True)
-    assert array.type.field("decoded").type == protobuf_worker.arrow_type(described.files, described.name)
+    assert array.type.field("decoded").type == arrow_type(described.files, described.name)
     found: list[dict[str, Any]] = array.to_pylist()
     return found
 
@@ -745,8 +742,8 @@ def test_bytes_without_indexes(raw: bytes) -> None:
 
 
 def test_docstrings() -> None:
-    assert doctest.testmod(protobuf).attempted > 0
-    assert doctest.testmod(protobuf).failed == 0
+    assert doctest.testmod(prefixes).attempted > 0
+    assert doctest.testmod(prefixes).failed == 0
 
 
 @settings(deadline=None, max_examples=50)
@@ -776,7 +773,7 @@ def test_truncated_messages_are_rows_or_errors() -> None:
 def test_the_decoder_travels_to_machines_without_this_package() -> None:
     described = message(TIMES)
     payload = writer(described)(at={"seconds": 5}).SerializeToString()
-    decode = protobuf_worker.decoder(described.files, described.name)
+    decode = decoder(described.files, described.name)
     program = (
         "import pickle, sys; sys.modules['kafka_lake'] = None; import pyarrow as pa\n"
         "decode, payload = pickle.load(sys.stdin.buffer)\n"

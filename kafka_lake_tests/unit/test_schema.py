@@ -29,7 +29,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from kafka_lake.lake.evolution import Incoming, Policy, evolve
+from kafka_lake.lake.evolution.evolve import evolve
+from kafka_lake.lake.evolution.model import Incoming, Policy
 from kafka_lake.lake.schema import RULES, SAFE, Change, changes, needed_changes, promotes, rules_table, type_name
 
 

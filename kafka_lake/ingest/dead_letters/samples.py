@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.executors.arrow_worker import SAMPLE_CHARACTERS
+from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
 
 _LAST_WORD = re.compile(r'[^\s",:;]*$')
 

@@ -6,11 +6,13 @@ from pathlib import Path
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.executors.json_values import Rules
+from kafka_lake.executors.json.columns import Rules
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.decode.by_schema import MARKS, SCHEMA_TYPES, FromFile, Part, Registered, writer_of
+from kafka_lake.ingest.decode.by_schema.from_file import FromFile
+from kafka_lake.ingest.decode.by_schema.registered import MARKS, SCHEMA_TYPES, Part, Registered
+from kafka_lake.ingest.decode.by_schema.writer import writer_of
 from kafka_lake.ingest.decode.decoder import Decoder
-from kafka_lake.ingest.decode.json import Json
+from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decode.text import Plain

@@ -11,8 +11,8 @@ from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibi
 from avro.schema import make_avsc_object
 
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.decode.avro import inlined
-from kafka_lake.ingest.decode.by_schema import Registered
+from kafka_lake.ingest.decode.avro.decoder import inlined
+from kafka_lake.ingest.decode.by_schema.registered import Registered
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError

@@ -140,6 +140,7 @@ def judged(
     prepared: DataFrame,
     row: Column,
     verdicts: Sequence[Verdict],
+    *,
     nulls: Column | None,
     max_record_bytes: int | None,
     messages: bool,

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.executors.json_task import OBSERVED
+from kafka_lake.executors.json.task import OBSERVED
 from kafka_lake.ingest.decode import BAD_KEY
 from kafka_lake.ingest.decode.decoder import Decoder, Learned
 from kafka_lake.ingest.decode.target import Target

@@ -2,7 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kafka_lake.ingest.decode import ERROR_CLASSES, avro, json_rules, json_schema, protobuf
+from kafka_lake.ingest.decode import ERROR_CLASSES
+from kafka_lake.ingest.decode.avro import types as avro
+from kafka_lake.ingest.decode.json import json_schema
+from kafka_lake.ingest.decode.json import rules as json_rules
+from kafka_lake.ingest.decode.protobuf import types as protobuf
 
 
 def tables() -> Mapping[str, str]:

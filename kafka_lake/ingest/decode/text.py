@@ -39,11 +39,27 @@ class Plain(Nothing):
         )
         if self.kind == "bytes":
             row = F.struct(value.alias(COLUMN))
-            return judged(records, records, F.when(value.isNotNull(), row), [], None, max_record_bytes, messages)
+            return judged(
+                records,
+                records,
+                F.when(value.isNotNull(), row),
+                [],
+                nulls=None,
+                max_record_bytes=max_record_bytes,
+                messages=messages,
+            )
         bad = [Verdict(~F.is_valid_utf8(text), F.lit(NOT_TEXT), not_text)]
         if self.kind == "string":
             row = F.struct(text.alias(COLUMN))
-            return judged(records, records, F.when(value.isNotNull(), row), bad, None, max_record_bytes, messages)
+            return judged(
+                records,
+                records,
+                F.when(value.isNotNull(), row),
+                bad,
+                nulls=None,
+                max_record_bytes=max_record_bytes,
+                messages=messages,
+            )
         parse = F.is_valid_utf8(text)
         if max_record_bytes is not None:
             parse = parse & (F.octet_length(value) <= max_record_bytes)
@@ -52,4 +68,4 @@ class Plain(Nothing):
         said = F.concat(F.lit("The value is no JSON; it begins with "), cut(F.ltrim(text)), F.lit("."))
         bad.append(Verdict(parsed.isNull(), F.lit(NOT_JSON), said))
         row = F.when(parsed.isNotNull(), F.struct(parsed.alias(COLUMN)))
-        return judged(records, prepared, row, bad, None, max_record_bytes, messages)
+        return judged(records, prepared, row, bad, nulls=None, max_record_bytes=max_record_bytes, messages=messages)

@@ -21,12 +21,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.executors import arrow_worker
-from kafka_lake.executors.arrow_worker import LARGE, REPORT, Failure, Report, Span, Work, loaded, merged
-from kafka_lake.executors.json_plain import can_be_plain
-from kafka_lake.executors.json_task import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
+from kafka_lake.executors.json.plain import can_be_plain
+from kafka_lake.executors.json.task import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
+from kafka_lake.executors.writing import task as write_task
+from kafka_lake.executors.writing.report import Failure, Report, loaded, merged
+from kafka_lake.executors.writing.spans import Span
+from kafka_lake.executors.writing.task import LARGE, REPORT
+from kafka_lake.executors.writing.work import Work
 from kafka_lake.ingest.decode.decoder import Decoder
-from kafka_lake.ingest.decode.json import Json, columns_of
+from kafka_lake.ingest.decode.json.columns import columns_of
+from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.tasks import packed, told
@@ -199,7 +203,7 @@ def by_arrow(
 
 
 def _written(records: DataFrame, work: Work) -> DataFrame:
-    return records.mapInArrow(told(arrow_worker.decode_and_write, vars(work)), _RETURNED).persist()
+    return records.mapInArrow(told(write_task.decode_and_write, vars(work)), _RETURNED).persist()
 
 
 def _failed(spec: TopicTable, frames: Sequence[DataFrame], records: DataFrame) -> DataFrame:
@@ -280,7 +284,7 @@ def _work(spec: TopicTable, decoder: Json, target: Target, table: Table, plan: P
 
 def prepare() -> None:
     """Do what is done once in a process, before there is a batch."""
-    packed(arrow_worker.decode_and_write)
+    packed(write_task.decode_and_write)
 
 
 def _reports(frame: DataFrame) -> list[Report] | None:

@@ -13,10 +13,12 @@ from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.evolution import Conflict, Evolution, Incoming, evolve
+from kafka_lake.lake.evolution.evolve import evolve
+from kafka_lake.lake.evolution.model import Conflict, Evolution, Incoming
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change, leaf_paths
-from kafka_lake.lake.tables import LAYOUT, partition_names, sources_of
+from kafka_lake.lake.tables.properties import LAYOUT
+from kafka_lake.lake.tables.schema_update import partition_names, sources_of
 
 _REASONS, _NAMED = 50, 3
 

@@ -13,7 +13,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.components.resources.spark import PARALLELISM
-from kafka_lake.executors.arrow_worker import SAMPLE_CHARACTERS, Span
+from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
+from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.dead_letters.reconcile import OFFSET, STAGED_WITH, UNSETTLED, at_version, without
 from kafka_lake.ingest.dead_letters.samples import quoted
@@ -21,7 +22,8 @@ from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.compatibility import refuse_incompatible
 from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
 from kafka_lake.ingest.decode.fit_columns import any_of
-from kafka_lake.ingest.decode.json import Json, nullable_all
+from kafka_lake.ingest.decode.json.columns import nullable_all
+from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.rows import (
     TRANSFORM_ERROR,
     dead_letters_of,
@@ -43,7 +45,7 @@ from kafka_lake.ingest.stage.variant_table import append_nothing, create_variant
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.offsets import OffsetRange, Position, losses_to_json
 from kafka_lake.lake.branches import StagingBranch, branch_name
-from kafka_lake.lake.evolution import Conflict
+from kafka_lake.lake.evolution.model import Conflict
 from kafka_lake.lake.positions import (
     ADOPTED,
     LOSSES,
@@ -56,7 +58,9 @@ from kafka_lake.lake.positions import (
     summary_of,
 )
 from kafka_lake.lake.schema import Change, needed_changes
-from kafka_lake.lake.tables import apply_changes, ensure_table, evolve_layout, schema_of
+from kafka_lake.lake.tables.create import ensure_table, schema_of
+from kafka_lake.lake.tables.layout_update import evolve_layout
+from kafka_lake.lake.tables.schema_update import apply_changes
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,8 @@ from pyspark.sql import types as T
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import literal, quoted
-from kafka_lake.lake.tables import location_of, parse_partition_field, parse_sort_field, table_properties
+from kafka_lake.lake.tables.create import location_of, table_properties
+from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
 
 
 def has_variant(columns: T.StructType) -> bool:

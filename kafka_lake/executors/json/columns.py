@@ -1,0 +1,61 @@
+"""What the columns of JSON records are, and what a topic's settings say about their values.
+
+A column is plain data, so that it travels: ``(name, kind, sources, required, shown)`` with the names of the fields that
+feed it and its type as messages show it. A kind is ``("long",)`` and the like, ``("decimal", precision, scale)``,
+``("list", kind)``, ``("map", kind)`` with text as keys, or ``("struct", columns)``.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+Column = tuple[str, Any, tuple[str, ...], bool, str]
+
+UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0.001}
+"""Units of a time that is a number since 1970, and how many microseconds each is."""
+FIRST_MICROS, LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The years 0001 to 9999, which is what every reader of a table holds."""
+_ARROW = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "variant": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a topic's settings say about its values.
+
+    Args:
+        infer: Whether fields without a column are wanted; else they don't matter.
+        timestamp_unit: Of numbers in columns of times, one of `UNITS`; None if such numbers are misfits.
+        exact_times: Whether digits of a time beyond microseconds make it a misfit; else they are cut and counted.
+        max_columns: How many columns the table may have. Of more new fields than that, no more are told apart.
+    """
+
+    infer: bool = False
+    timestamp_unit: str | None = None
+    exact_times: bool = False
+    max_columns: int = 1000
+
+
+def arrow_type(kind: Any) -> Any:
+    """Return the Arrow type of a kind; a variant is its JSON text."""
+    if kind[0] == "struct":
+        return pa.struct([pa.field(each[0], arrow_type(each[1])) for each in kind[1]])
+    if kind[0] == "list":
+        return pa.list_(arrow_type(kind[1]))
+    if kind[0] == "map":
+        return pa.map_(pa.string(), arrow_type(kind[1]))
+    return pa.decimal128(kind[1], kind[2]) if kind[0] == "decimal" else _ARROW[kind[0]]

@@ -1,0 +1,295 @@
+"""Batches of JSON records become Arrow columns: by Arrow's parser what plainly fits, record by record all else.
+
+The two agree on every record that the first takes; what it can't take is set apart, and only that is looked at alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_lake.executors.json.arrays import structs
+from kafka_lake.executors.json.columns import Column, Rules, arrow_type
+from kafka_lake.executors.json.converter import Converter
+from kafka_lake.executors.json.misfit import MisfitError
+from kafka_lake.executors.json.plain import PlainReader, can_be_plain
+from kafka_lake.executors.json.text import NotJsonError, TooDeepError, parse_object
+from kafka_lake.executors.json.types import Kind, empty_fields, ends, first_leaves, kind_of, leaves, merged, merged_into
+
+NOT_JSON, TOO_DEEP, TOO_LARGE = "not_json", "too_deep", "too_large"
+WRONG_TYPE, NULL_IN_REQUIRED_COLUMN, UNDECODABLE = "wrong_type", "null_in_required_column", "undecodable"
+MESSAGE = 2000
+"""Characters of an error message that are kept."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a batch had that is in no column.
+
+    Args:
+        news: Fields without a column: ``{"in": {column: …}, "new": {field: type}}``, a level for each struct and list.
+        misfits: Fields whose values fit no column, as a struct's type; None if there are none.
+        cut: Path of a column → how many of its times lost digits beyond microseconds.
+        empty: Paths of fields that are empty and have no column.
+        more: How many other fields without a column there were, in each batch; of those nothing is known.
+    """
+
+    news: Mapping[str, Any]
+    misfits: Kind
+    cut: Mapping[str, int]
+    empty: frozenset[str] = frozenset()
+    more: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.news or self.misfits or self.cut or self.empty or self.more)
+
+    def data(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        kept = {"news": self.news, "misfits": self.misfits, "cut": self.cut, "empty": sorted(self.empty)}
+        return {**kept, "more": self.more}
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> "Seen":
+        """Return what `data` gave."""
+        return cls(data["news"], data["misfits"], cut=data["cut"], empty=frozenset(data["empty"]), more=data["more"])
+
+    def and_(self, later: "Seen") -> "Seen":
+        """Return what two batches had together."""
+        cut = {path: self.cut.get(path, 0) + later.cut.get(path, 0) for path in {**self.cut, **later.cut}}
+        news, misfits = merged_news(self.news, later.news), merged(self.misfits, later.misfits)
+        return Seen(news, misfits, cut=cut, empty=self.empty | later.empty, more=self.more + later.more)
+
+    def within(self, most: int) -> "Seen":
+        """Return it with so many new fields, misfits and empty ones at the most; the others are counted.
+
+        Names may be data, another one in each record: what is told of them must not grow with the records.
+        """
+        wide, crowded = _news_ends(self.news) > most, ends(self.misfits) > most
+        if not (wide or crowded or len(self.empty) > most):
+            return self
+        counts = news_leaves(self.news), leaves(self.misfits), len(self.empty)
+        return replace(
+            self,
+            news=first_news(self.news, most) if wide else self.news,
+            misfits=first_leaves(self.misfits, most) if crowded else self.misfits,
+            empty=frozenset(sorted(self.empty)[:most]),
+            more=self.more + sum(max(0, count - most) for count in counts),
+        )
+
+
+NOTHING = Seen({}, None, {})
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What became of a batch's values, in their order.
+
+    Args:
+        made: A struct of the columns for each value that is not null and did not fail.
+        places: Which values those are, ascending.
+        error_class: Null where it did not fail.
+        error_message: Likewise.
+        seen: What is in no column.
+    """
+
+    made: pa.StructArray
+    places: np.ndarray
+    error_class: pa.StringArray
+    error_message: pa.StringArray
+    seen: Seen
+
+    @property
+    def rows(self) -> pa.StructArray:
+        """A struct of the columns for each value; null where it is null, or failed."""
+        if len(self.made) == len(self.error_class):
+            return self.made
+        return self.made.take(_at(self.places, len(self.error_class)))
+
+
+def merged_news(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the news of two batches as those of both."""
+    if not one or not other:
+        return dict(one or other)
+    inner = {
+        name: merged_news(one.get("in", {}).get(name, {}), other.get("in", {}).get(name, {}))
+        for name in {**one.get("in", {}), **other.get("in", {})}
+    }
+    new = dict(one.get("new", {}))
+    for name, kind in other.get("new", {}).items():
+        new[name] = merged(new.get(name), kind)
+    return {key: found for key, found in (("in", inner), ("new", new)) if found}
+
+
+def news_leaves(news: Mapping[str, Any]) -> int:
+    """Return how many scalars the new fields are made of."""
+    new = sum(map(leaves, news.get("new", {}).values()))
+    return new + sum(map(news_leaves, news.get("in", {}).values()))
+
+
+def _news_ends(news: Mapping[str, Any]) -> int:
+    return sum(map(ends, news.get("new", {}).values())) + sum(map(_news_ends, news.get("in", {}).values()))
+
+
+def first_news(news: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """Return news without what is beyond so many scalars."""
+    kept: dict[str, Any] = {}
+    known = first_leaves(["struct", dict(news.get("new", {}))], most)
+    if known is not None:
+        kept["new"] = known[1]
+        most -= leaves(known)
+    for name, inner in news.get("in", {}).items():
+        if found := first_news(inner, most):
+            kept.setdefault("in", {})[name] = found
+            most -= news_leaves(found)
+    return kept
+
+
+class JsonDecoder:
+    """Decodes batches of JSON records.
+
+    Args:
+        columns: Those of the rows.
+        rules: The topic's.
+        max_bytes: Longer values are ``too_large`` and not parsed; None for no limit.
+        plain: Whether Arrow's parser takes what it can; without it every record is looked at alone.
+    """
+
+    def __init__(
+        self, columns: Sequence[Column], rules: Rules, max_bytes: int | None = None, plain: bool = True
+    ) -> None:
+        self._kind = arrow_type(("struct", tuple(columns)))
+        self._exact = Converter(columns, rules)
+        self._max_bytes = max_bytes
+        # One more than fit shows that they don't.
+        self._most = rules.max_columns + 1
+        self._plain = PlainReader(columns, rules) if plain and can_be_plain(columns) else None
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """Decode values.
+
+        Args:
+            values: Binary; nulls are tombstones.
+        """
+        open_ = pc.is_valid(values).to_numpy(zero_copy_only=False)
+        if self._max_bytes is not None:
+            size = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+            large = size > self._max_bytes
+            open_ &= ~large
+        todo = np.flatnonzero(open_)
+        parts: list[pa.StructArray] = []
+        places: list[np.ndarray] = []
+        empty: frozenset[str] = frozenset()
+        if self._plain is not None and len(todo):
+            taken, fits, empty = self._plain.read(values if len(todo) == len(values) else values.take(pa.array(todo)))
+            parts.append(taken)
+            places.append(todo[fits])
+            todo = todo[~fits]
+        errors: dict[int, tuple[str, str]] = {}
+        misfits: Kind = None
+        if len(todo):
+            made, at, errors, misfits = self._one_by_one(values, todo)
+            parts.append(made)
+            places.append(at)
+        if self._max_bytes is not None:
+            for index in np.flatnonzero(large):
+                said = f"The value has {size[index]} bytes, the limit is {self._max_bytes}."
+                errors[int(index)] = (TOO_LARGE, said)
+        made, at = _in_order(parts, places, self._kind)
+        return Decoded(made, at, *_failed(errors, len(values)), self._seen(misfits, empty))
+
+    def _seen(self, misfits: Kind, empty: frozenset[str]) -> Seen:
+        notes = self._exact.notes
+        news: dict[str, Any] = {}
+        kinds: dict[tuple[tuple[str, ...], str], Kind] = {}
+        for path, name, value in notes.found:
+            kinds[path, name] = merged_into(kinds.get((path, name)), kind_of(value))
+        for (path, name), kind in kinds.items():
+            node = news
+            for step in path:
+                node = node.setdefault("in", {}).setdefault(step, {})
+            node.setdefault("new", {})[name] = kind
+            below = ".".join((*path, name))
+            empty |= {below if not inner else f"{below}.{inner}" for inner in empty_fields(kind)}
+        cut: dict[str, int] = {}
+        for path in notes.cut:
+            cut[".".join(path)] = cut.get(".".join(path), 0) + 1
+        notes.back((0, 0))
+        return Seen(news, misfits, cut, empty).within(self._most)
+
+    def _one_by_one(
+        self, values: pa.Array, todo: np.ndarray
+    ) -> tuple[pa.StructArray, np.ndarray, dict[int, tuple[str, str]], Kind]:
+        """Return the rows of the values at these places, where they are, and why others failed."""
+        rows: list[list[Any]] = []
+        good: list[int] = []
+        errors: dict[int, tuple[str, str]] = {}
+        misfits: Kind = None
+        for index, content in zip(todo.tolist(), values.take(pa.array(todo)).to_pylist(), strict=True):
+            mark = self._exact.notes.mark()
+            try:
+                value = parse_object(content)
+                row = self._exact.row(value)
+                if not (missing := self._exact.missing(row)):
+                    rows.append(row)
+                    good.append(index)
+                    continue
+                error = NULL_IN_REQUIRED_COLUMN, f"Required, but null or missing: {', '.join(missing)}."
+            except NotJsonError as reason:
+                error = NOT_JSON, str(reason)
+            except TooDeepError as reason:
+                error = TOO_DEEP, str(reason)
+            except MisfitError as reason:
+                misfits = merged(misfits, reason.kind)
+                error = WRONG_TYPE, self._exact.message(value, reason.kind[1])
+            except Exception as reason:
+                # Whatever it is, it is this record's, and must not stop the others.
+                error = UNDECODABLE, f"{type(reason).__name__}: {reason}"
+            self._exact.notes.back(mark)
+            errors[index] = error[0], error[1][:MESSAGE]
+        return *self._built(rows, good, errors), errors, misfits
+
+    def _built(
+        self, rows: list[list[Any]], good: list[int], errors: dict[int, tuple[str, str]]
+    ) -> tuple[pa.StructArray, np.ndarray]:
+        try:
+            return structs(rows, self._kind), np.array(good, dtype=np.int64)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as reason:
+            if len(rows) == 1:
+                errors[good[0]] = UNDECODABLE, f"{type(reason).__name__}: {reason}"[:MESSAGE]
+                return structs([], self._kind), np.array([], dtype=np.int64)
+        half = len(rows) // 2
+        first, first_at = self._built(rows[:half], good[:half], errors)
+        second, second_at = self._built(rows[half:], good[half:], errors)
+        return pa.concat_arrays([first, second]), np.concatenate([first_at, second_at])
+
+
+def _in_order(
+    parts: Sequence[pa.StructArray], places: Sequence[np.ndarray], kind: Any
+) -> tuple[pa.StructArray, np.ndarray]:
+    """Return the elements of all parts in the order of their places, and those; within each part they ascend."""
+    filled = [number for number, part in enumerate(parts) if len(part)]
+    if not filled:
+        return pa.nulls(0, kind), np.array([], dtype=np.int64)
+    if len(filled) == 1:
+        return parts[filled[0]], places[filled[0]]
+    at = np.concatenate(places)
+    order = np.argsort(at, kind="stable")
+    return pa.concat_arrays(parts).take(pa.array(order)), at[order]
+
+
+def _at(places: np.ndarray, count: int) -> pa.Array:
+    """Return, for each of so many values, its number among those at the places; null for others."""
+    where = np.full(count, -1, dtype=np.int64)
+    where[places] = np.arange(len(places))
+    return pa.array(where, mask=where < 0)
+
+
+def _failed(errors: Mapping[int, tuple[str, str]], count: int) -> tuple[pa.StringArray, pa.StringArray]:
+    if not errors:
+        return pa.nulls(count, pa.string()), pa.nulls(count, pa.string())
+    where = _at(np.fromiter(errors, dtype=np.int64, count=len(errors)), count)
+    classes, messages = (pa.array(each, pa.string()) for each in zip(*errors.values(), strict=True))
+    return classes.take(where), messages.take(where)

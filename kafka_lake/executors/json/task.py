@@ -1,0 +1,80 @@
+"""What Spark's tasks do with batches of JSON records: decode them, or only see what they have that no column takes."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.json.decoder import NOTHING, JsonDecoder, Seen
+from kafka_lake.executors.packing import Batches
+
+DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED = "decoded", "error_class", "error_message", "observed"
+
+
+def decoder_of(work: Mapping[str, Any]) -> JsonDecoder:
+    """Return a decoder.
+
+    Args:
+        work: Plain data: ``columns``, ``rules`` (the fields of `Rules`), ``max_bytes`` and ``plain``.
+    """
+    return JsonDecoder(work["columns"], Rules(**work["rules"]), work["max_bytes"], work["plain"])
+
+
+def decode(work: Mapping[str, Any]) -> Batches:
+    """Return the function that adds a decoder's columns to records, and ``observed`` to the first of a batch.
+
+    Its input has a column ``value``, and ``partition`` and ``offset``.
+    """
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        single_threaded()
+        decoder = decoder_of(work)
+        for batch in batches:
+            made = decoder.decode(batch.column("value"))
+            observed = [dumped(made.seen, batch) if made.seen else None] + [None] * (len(batch) - 1)
+            added = [made.rows, made.error_class, made.error_message, pa.array(observed[: len(batch)], pa.string())]
+            names = [*batch.schema.names, DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *added], names=names)
+
+    return run
+
+
+def observe(work: Mapping[str, Any]) -> Batches:
+    """Return the function that gives what batches of records have that no column takes, as `dumped` says it."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        single_threaded()
+        decoder = decoder_of(work)
+        for batch in batches:
+            seen = decoder.decode(batch.column("value")).seen
+            if seen:
+                yield pa.RecordBatch.from_pydict({OBSERVED: pa.array([dumped(seen, batch)], pa.string())})
+
+    return run
+
+
+def dumped(seen: Seen, batch: pa.RecordBatch) -> str:
+    """Return as text what a batch had, and the least partition and offset of it."""
+    first = min(zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True))
+    return json.dumps({"at": first, **seen.data()})
+
+
+def loaded(texts: Sequence[str], rules: Rules) -> Seen:
+    """Return what batches had together, whatever order they come in: fields in that of the records.
+
+    Args:
+        texts: What `dumped` said.
+        rules: The topic's; they bound it.
+    """
+    seen = NOTHING
+    for each in sorted((json.loads(text) for text in texts), key=lambda each: tuple(each["at"])):
+        seen = seen.and_(Seen.of(each)).within(rules.max_columns + 1)
+    return seen
+
+
+def single_threaded() -> None:
+    """Leave the other cores to the other tasks: Spark runs a worker for each."""
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)

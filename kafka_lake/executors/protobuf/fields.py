@@ -1,0 +1,147 @@
+"""The fields of messages, column by column: single ones, lists, maps and messages within messages."""
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import accumulate, chain
+from operator import attrgetter
+from typing import Any
+
+import pyarrow as pa
+from google.protobuf import empty_pb2, message_factory  # type: ignore[import-untyped]
+from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped]
+
+from kafka_lake.executors.protobuf.model import Columns, Files, UnsupportedTypeError, Values, each_as, list_of
+from kafka_lake.executors.protobuf.scalars import scalar_values
+from kafka_lake.executors.protobuf.well_known import SECONDS, confluent_decimal, json_text, seconds_of, timestamps
+
+_WRAPPERS = {
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+}
+_DEPTH = 100
+
+# By the class, since a message may have a field of that name.
+_has = empty_pb2.Empty.HasField
+
+
+def struct_of(files: Files, descriptor: Descriptor, path: str, above: tuple[str, ...]) -> Values:
+    """Return how messages become structs.
+
+    Args:
+        files: The messages of the schema.
+        descriptor: The message.
+        path: Where it is in the record, empty for the record itself.
+        above: Full names of the messages that it is in.
+
+    Raises:
+        UnsupportedTypeError: If no column can hold it.
+    """
+    name = descriptor.full_name
+    if name in above:
+        raise UnsupportedTypeError(f"{path} is a {name} within a {name}: no table has a type that contains itself")
+    if len(above) == _DEPTH:
+        raise UnsupportedTypeError(f"{path} lies {_DEPTH} messages deep, where no parser goes")
+    if not descriptor.fields:
+        return each_as(pa.bool_(), lambda value: True)
+    columns = [_columns(files, field, path, (*above, name)) for field in descriptor.fields]
+    fields = [field for each in columns for field in each.fields]
+    _refuse_twins([field.name for field in fields], path)
+    unset = message_factory.GetMessageClass(descriptor)()
+
+    def arrays(values: list[Any]) -> list[pa.Array]:
+        nulls = pa.array([value is None for value in values], pa.bool_())
+        messages = [unset if value is None else value for value in values]
+        found = [array for each in columns for array in each.read(messages)]
+        return [pa.StructArray.from_arrays(found, fields=fields, mask=nulls)]
+
+    return Values({"": pa.struct(fields)}, arrays)
+
+
+def _refuse_twins(names: list[str], path: str) -> None:
+    (twin, count), *_ = Counter(names).most_common(1)
+    if count > 1:
+        at = f"{path}.{twin}" if path else twin
+        raise UnsupportedTypeError(
+            f"{at} is a field, and also the column for the nanoseconds of the timestamp beside it"
+        )
+
+
+def _columns(files: Files, field: FieldDescriptor, path: str, above: tuple[str, ...]) -> Columns:
+    here = f"{path}.{field.name}" if path else field.name
+    get = attrgetter(field.name)
+    entry = field.message_type
+    if field.is_repeated and entry is not None and entry.GetOptions().map_entry:
+        keys = _values(files, entry.fields_by_name["key"], f"{here}.key", above)
+        values = _values(files, entry.fields_by_name["value"], f"{here}.value", above)
+        types = {suffix: pa.map_(keys.types[""], kind) for suffix, kind in values.types.items()}
+        return Columns(_fields(field.name, types), _maps(get, here, keys, values))
+    values = _values(files, field, here, above)
+    if not field.is_repeated:
+        return Columns(_fields(field.name, values.types), _singles(get, field, values))
+    types = {suffix: list_of(kind) for suffix, kind in values.types.items()}
+    return Columns(_fields(field.name, types), _lists(get, list(types.values()), values))
+
+
+def _fields(name: str, types: dict[str, pa.DataType]) -> list[pa.Field]:
+    comment = {"comment": f"Nanoseconds beyond the microseconds of {name}, 0 to 999."}
+    return [pa.field(name + suffix, kind, metadata=comment if suffix else None) for suffix, kind in types.items()]
+
+
+def _singles(
+    get: Callable[[Any], Any], field: FieldDescriptor, values: Values
+) -> Callable[[list[Any]], list[pa.Array]]:
+    arrays, name = values.arrays, field.name
+    if field.has_presence:
+        return lambda messages: arrays([get(m) if _has(m, name) else None for m in messages])
+    return lambda messages: arrays(list(map(get, messages)))
+
+
+def _lists(
+    get: Callable[[Any], Any], kinds: list[pa.DataType], values: Values
+) -> Callable[[list[Any]], list[pa.Array]]:
+    def read(messages: list[Any]) -> list[pa.Array]:
+        # A copy is a list, and faster to go through than what the package gives.
+        lists = [get(message)[:] for message in messages]
+        offsets, elements = _offsets(lists), values.arrays(list(chain.from_iterable(lists)))
+        return [pa.ListArray.from_arrays(offsets, each, type=kind) for each, kind in zip(elements, kinds, strict=True)]
+
+    return read
+
+
+def _maps(get: Callable[[Any], Any], path: str, keys: Values, values: Values) -> Callable[[list[Any]], list[pa.Array]]:
+    def read(messages: list[Any]) -> list[pa.Array]:
+        maps = list(map(get, messages))
+        try:
+            items = [item for each in maps for item in each.items()]
+        except UnicodeDecodeError:
+            raise ValueError(f"Field {path}.key is not UTF-8") from None
+        offsets, (key,) = _offsets(maps), keys.arrays([key for key, _ in items])
+        return [pa.MapArray.from_arrays(offsets, key, each) for each in values.arrays([value for _, value in items])]
+
+    return read
+
+
+def _offsets(lists: list[Any]) -> pa.Array:
+    return pa.array(accumulate(map(len, lists), initial=0), pa.int32())
+
+
+def _values(files: Files, field: FieldDescriptor, path: str, above: tuple[str, ...]) -> Values:
+    message = field.message_type
+    if message is None:
+        return scalar_values(files, field, path)
+    match message.full_name:
+        case "google.protobuf.Timestamp":
+            return timestamps(path)
+        case "google.protobuf.Duration":
+            return each_as(SECONDS, lambda value: seconds_of(value, path))
+        case "google.protobuf.Struct" | "google.protobuf.Value" | "google.protobuf.ListValue":
+            return each_as(pa.string(), lambda value: json_text(value, path))
+        case "google.protobuf.FieldMask":
+            return each_as(list_of(pa.string()), lambda value: value.paths[:])
+        case "confluent.type.Decimal":
+            return confluent_decimal(files, field, path)
+        case name if name in _WRAPPERS:
+            inner = scalar_values(files, message.fields_by_name["value"], path)
+            return Values(inner.types, lambda values: inner.arrays([None if v is None else v.value for v in values]))
+        case _:
+            return struct_of(files, message, path, above)

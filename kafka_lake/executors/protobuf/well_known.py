@@ -1,0 +1,121 @@
+"""Messages that a table has a type for: timestamps, durations, JSON and decimals."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf import message_factory  # type: ignore[import-untyped]
+from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
+
+from kafka_lake.executors.protobuf.model import Files, Values, each_as, exact_decimal, refuse_outside
+
+NANOS = "__nanos"
+"""Beside a column ``at`` of timestamps, ``at__nanos`` holds what a microsecond is too coarse for."""
+_MICROS = pa.timestamp("us", tz="UTC")
+SECONDS = pa.decimal128(21, 9)
+_TIMES = (-62_135_596_800, 253_402_300_799)
+_LONGEST_DURATION = 315_576_000_000
+_SECOND_IN_NANOS = 1_000_000_000
+_EXACT_IN_DOUBLE = 2**53
+_DECIMAL_DIGITS = 38
+_DECIMAL_BYTES = 1024
+
+
+def timestamps(path: str) -> Values:
+    """Return how timestamps become microseconds, and nanoseconds beyond them in a column beside."""
+
+    def arrays(values: list[Any]) -> list[pa.Array]:
+        seconds = pa.array([None if value is None else value.seconds for value in values], pa.int64())
+        nanos = pa.array([None if value is None else value.nanos for value in values], pa.int32())
+        refuse_outside(f"Field {path} is no time of the years 1 to 9999, its seconds are", seconds, *_TIMES)
+        refuse_outside(f"Field {path} is no time, its nanoseconds are", nanos, 0, _SECOND_IN_NANOS - 1)
+        micros = pc.divide(nanos, 1000)
+        whole = pc.add(pc.multiply(seconds, 1_000_000), micros).cast(_MICROS)
+        return [whole, pc.subtract(nanos, pc.multiply(micros, 1000)).cast(pa.int32())]
+
+    return Values({"": _MICROS, NANOS: pa.int32()}, arrays)
+
+
+def seconds_of(value: Any, path: str) -> Decimal:
+    """Return a duration in seconds, exactly.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    seconds, nanos = value.seconds, value.nanos
+    if abs(seconds) > _LONGEST_DURATION or abs(nanos) >= _SECOND_IN_NANOS or seconds * nanos < 0:
+        raise ValueError(f"Field {path} is no duration: {seconds} seconds and {nanos} nanoseconds")
+    return exact_decimal(seconds * _SECOND_IN_NANOS + nanos, 9)
+
+
+def json_text(value: Any, path: str) -> str:
+    """Return a Struct, Value or ListValue as JSON, keys sorted.
+
+    Raises:
+        ValueError: If a number in it is not finite.
+    """
+    try:
+        return json.dumps(
+            _json_value(value), ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
+        )
+    except ValueError:
+        raise ValueError(f"Field {path} holds a number that isn't finite, which JSON can't write") from None
+
+
+def _json_value(value: Any) -> Any:
+    name = value.DESCRIPTOR.name
+    if name == "Struct":
+        return {key: _json_value(each) for key, each in value.fields.items()}
+    if name == "ListValue":
+        return [_json_value(each) for each in value.values]
+    kind = value.WhichOneof("kind")
+    if kind in ("struct_value", "list_value"):
+        return _json_value(getattr(value, kind))
+    if kind == "number_value":
+        number = value.number_value
+        whole = number.is_integer() and abs(number) < _EXACT_IN_DOUBLE and str(number) != "-0.0"
+        return int(number) if whole else number
+    return None if kind in (None, "null_value") else getattr(value, kind)
+
+
+def confluent_decimal(files: Files, field: FieldDescriptor, path: str) -> Values:
+    """Return Confluent's decimal as the type that its field declares, as text if it declares none."""
+    declared = _declared_decimal(files, field)
+    if declared is None:
+        return each_as(pa.string(), lambda value: str(exact_decimal(_unscaled(value, path), value.scale)))
+    precision, scale = declared
+
+    def convert(value: Any) -> Decimal:
+        number, rest, shift = _unscaled(value, path), 0, scale - value.scale
+        # A power is never longer than what decides, whatever scale the record claims.
+        if shift > 0:
+            number *= 10 ** min(shift, _DECIMAL_DIGITS)
+        elif shift < 0:
+            number, rest = divmod(number, 10 ** min(-shift, 3 * _DECIMAL_BYTES))
+        if rest or abs(number) >= 10**precision:
+            raise ValueError(f"Field {path} doesn't fit decimal({precision},{scale})")
+        return exact_decimal(number, scale)
+
+    return each_as(pa.decimal128(precision, scale), convert)
+
+
+def _unscaled(value: Any, path: str) -> int:
+    if len(value.value) > _DECIMAL_BYTES:
+        raise ValueError(f"Field {path} is a decimal of {len(value.value)} bytes")
+    return int.from_bytes(value.value, "big", signed=True)
+
+
+def _declared_decimal(files: Files, field: FieldDescriptor) -> tuple[int, int] | None:
+    try:
+        options = message_factory.GetMessageClass(files.pool.FindMessageTypeByName("google.protobuf.FieldOptions"))
+        meta = files.pool.FindExtensionByName("confluent.field_meta")
+    except KeyError:
+        return None
+    params = options.FromString(field.GetOptions().SerializeToString()).Extensions[meta].params
+    precision, scale = (params.get(name, "") for name in ("precision", "scale"))
+    if not (precision.isdecimal() and scale.isdecimal()):
+        return None
+    possible = int(scale) <= int(precision) and 0 < int(precision) <= _DECIMAL_DIGITS
+    return (int(precision), int(scale)) if possible else None

@@ -1,0 +1,133 @@
+"""From batches of JSON records to data files of a table, in one task; records that become no row are given back."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_lake.executors.json.decoder import Decoded, JsonDecoder
+from kafka_lake.executors.json.task import ERROR_CLASS, ERROR_MESSAGE, decoder_of, dumped, single_threaded
+from kafka_lake.executors.packing import Batches
+from kafka_lake.executors.writing.files import Files
+from kafka_lake.executors.writing.report import Report, dumped_report, failures_of, merged
+from kafka_lake.executors.writing.spans import Spans
+from kafka_lake.executors.writing.work import Work
+
+REPORT = "report"
+LARGE = "large"
+_TIMESTAMP_TYPES = ["CreateTime", "LogAppendTime"]
+
+
+def decode_and_write(told: Mapping[str, Any]) -> Batches:
+    """Return the function for ``mapInArrow`` that takes records, and gives those back that failed, and a `Report`.
+
+    Args:
+        told: The fields of a `Work`.
+
+    Its input has the columns key, value, partition, offset, timestamp, timestampType, headers and large, its output
+    also ``error_class`` and ``error_message``, and ``report``, which is null where there is a record and the only one
+    that isn't null in its last row.
+    """
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        single_threaded()
+        work = Work(**told)
+        files, report, spans = Files(work), Report(), Spans()
+        decoder = decoder_of(work.decoding)
+        schema = None
+        for batch in batches:
+            added = [(ERROR_CLASS, pa.string()), (ERROR_MESSAGE, pa.string()), (REPORT, pa.binary())]
+            schema = schema or pa.schema([*batch.schema, *(pa.field(*each) for each in added)])
+            if large := pc.sum(batch.column(LARGE)).as_py():
+                report = replace(report, large=report.large + large)
+                if work.withheld:
+                    batch = batch.filter(pc.invert(batch.column(LARGE)))
+            rows, kept, failed, decoded = decode(batch, work, decoder)
+            report = _counted(report, batch, failed)
+            if decoded.seen:
+                report = replace(report, seen=(*report.seen, dumped(decoded.seen, batch)))
+            if len(rows):
+                spans.add(kept)
+                files.add(rows)
+            if len(failed):
+                report = replace(report, failures=merged((*report.failures, *failures_of(failed))))
+                nothing = pa.nulls(len(failed), pa.binary())
+                yield pa.RecordBatch.from_arrays([*failed.columns, nothing], schema=schema)
+        if schema is not None:
+            report = replace(report, files=tuple(files.close()), spans=spans.all())
+            last = {**dict.fromkeys(schema.names), REPORT: dumped_report(report)}
+            yield pa.RecordBatch.from_pylist([last], schema)
+
+    return run
+
+
+def decode(
+    batch: pa.RecordBatch, work: Work, decoder: JsonDecoder
+) -> tuple[pa.Table, pa.RecordBatch, pa.RecordBatch, Decoded]:
+    """Turn records into a table's rows.
+
+    Args:
+        batch: Records as `decode_and_write` gets them.
+        work: The metadata column, and what is in it.
+        decoder: Of the values.
+
+    Returns:
+        Rows with the table's columns by name; the records that they were; the records that failed, with
+        ``error_class`` and ``error_message``; and what the decoder said.
+    """
+    decoded = decoder.decode(batch.column("value"))
+    rows, kept = decoded.made, batch
+    if len(rows) < len(batch):
+        kept = batch.take(pa.array(decoded.places))
+    bad = pc.is_valid(decoded.error_class)
+    failed = batch.filter(bad)
+    for name, each in ((ERROR_CLASS, decoded.error_class), (ERROR_MESSAGE, decoded.error_message)):
+        failed = failed.append_column(name, each.filter(bad))
+    table = pa.Table.from_arrays(rows.flatten(), names=[field.name for field in rows.type])
+    if work.metadata_column is not None:
+        table = table.append_column(work.metadata_column, _metadata(kept, work))
+    return table, kept, failed, decoded
+
+
+def _metadata(kept: pa.RecordBatch, work: Work) -> pa.StructArray:
+    count, kinds = len(kept), kept.column("timestampType")
+    names = pa.array(_TIMESTAMP_TYPES)
+    known = pc.if_else(pc.and_(pc.greater_equal(kinds, 0), pc.less(kinds, len(names))), kinds, None)
+    headers = kept.column("headers")
+    if len(headers.values):
+        headers = pc.if_else(pc.greater(pc.list_value_length(headers), 0), headers, None)
+    else:
+        headers = pa.nulls(count, headers.type)
+    columns = {
+        "topic": pa.repeat(pa.scalar(work.topic), count),
+        "topic_id": pa.repeat(pa.scalar(work.topic_id or None, pa.string()), count),
+        "partition": kept.column("partition"),
+        "offset": kept.column("offset"),
+        "timestamp": kept.column("timestamp"),
+        "timestamp_type": names.take(known),
+        "key": kept.column("key"),
+        "headers": headers,
+    }
+    return pa.StructArray.from_arrays(list(columns.values()), list(columns))
+
+
+def _counted(report: Report, batch: pa.RecordBatch, failed: pa.RecordBatch) -> Report:
+    stamps = pc.fill_null(batch.column("timestamp").cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+    # Kafka writes -1 where a record has no time.
+    timed = stamps[stamps >= 0]
+    oldest = [report.oldest_ms] if report.oldest_ms is not None else []
+    newest = [report.newest_ms] if report.newest_ms is not None else []
+    if len(timed):
+        oldest.append(int(timed.min()) // 1000)
+        newest.append(int(timed.max()) // 1000)
+    return replace(
+        report,
+        records=report.records + len(batch),
+        tombstones=report.tombstones + batch.column("value").null_count,
+        failed=report.failed + len(failed),
+        untimed=report.untimed + batch.column("timestamp").null_count,
+        oldest_ms=min(oldest, default=None),
+        newest_ms=max(newest, default=None),
+    )

@@ -1,0 +1,1 @@
+"""Avro values, decoded in the JVM by the schema that they were written with."""

@@ -1,0 +1,226 @@
+"""Values that begin with the id of their schema, which a registry has."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.common.errors import SchemaNotSupportedError, UnknownSchemaError
+from kafka_lake.ingest.decode import NO_SCHEMA_ID, UNKNOWN_SCHEMA
+from kafka_lake.ingest.decode.by_schema.shares import Share, decoded_shares
+from kafka_lake.ingest.decode.by_schema.writer import ROOT_MESSAGE, Writer, writer_of
+from kafka_lake.ingest.decode.decoder import Learned, Verdict
+from kafka_lake.ingest.decode.fit_columns import any_of
+from kafka_lake.ingest.decode.json.decoder import decode_json
+from kafka_lake.ingest.decode.protobuf.indexes import index_prefix
+from kafka_lake.ingest.decode.target import Target
+from kafka_lake.kafka.schemas import SchemaType, WriterSchema
+
+SCHEMA_IDS = "kafka-lake.schema-ids"
+KEY_SCHEMA_IDS = "kafka-lake.key-schema-ids"
+
+_ID, _WHOLE, _JSON = "__kafka_lake_id", "__kafka_lake_whole", "__kafka_lake_json"
+_HEADER = 5
+_REST = 2**31 - 1
+_LOOKED_UP = 200
+SCHEMA_TYPES: Mapping[str, SchemaType] = MappingProxyType(
+    {"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "JSON"}
+)
+
+Part = Literal["value", "key"]
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Decodes values that begin with a schema id, as the serializers of Confluent's and like registries write them.
+
+    The wire format is a zero byte, the id as four bytes, for Protobuf the message's indexes, and the value.
+
+    Args:
+        format: ``avro``, ``protobuf``, ``json_schema``, or ``confluent`` for whatever the ids say.
+        fetch: Gives the schema of an id; raises `UnknownSchemaError` if there is none, and other errors if the
+            registry doesn't answer.
+        writers: Those known, by id and message prefix (empty but for Protobuf).
+        refused: Ids whose values can't be decoded, and why.
+        part: Which part of the record these are.
+    """
+
+    format: str
+    fetch: Callable[[int], WriterSchema]
+    writers: Mapping[tuple[int, bytes], Writer] = field(default_factory=lambda: MappingProxyType({}))
+    refused: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    part: Part = "value"
+
+    @property
+    def fixed(self) -> Target | None:
+        """None: the schemas tell the columns."""
+        return None
+
+    def incoming(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return the schemas known, the oldest first."""
+        return [(writer.label, writer.fields) for _, writer in sorted(self.writers.items(), key=lambda each: each[0])]
+
+    def decode(
+        self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
+    ) -> DataFrame:
+        """Add the three columns of every decoder's result to records."""
+        value = F.col("value")
+        frame = records.withColumn(_ID, schema_id(value)).withColumn(_WHOLE, value)
+        json_ids = sorted({id_ for (id_, _), writer in self.writers.items() if writer.schema.kind == "JSON"})
+        verdicts = [
+            Verdict(
+                F.col(_ID).isNull(),
+                F.lit(NO_SCHEMA_ID),
+                F.concat(F.lit("The value begins with 0x"), F.hex(F.substring(value, 1, _HEADER)), F.lit(".")),
+            )
+        ]
+        if json_ids:
+            payload = F.substring(value, _HEADER + 1, _REST)
+            if max_record_bytes is not None:
+                payload = F.when(F.octet_length(value) <= max_record_bytes, payload)
+            mine = F.col(_ID).isin(json_ids)
+            parsed = decode_json(frame.withColumn("value", F.when(mine, payload)), target)
+            frame = parsed.withColumn(_JSON, F.struct("decoded", "error_class", "error_message"))
+            frame = frame.drop("decoded", "error_class", "error_message").withColumn("value", F.col(_WHOLE))
+            failed = mine & F.col(_JSON).getField("error_class").isNotNull()
+            outcome = F.col(_JSON)
+            verdicts.append(Verdict(failed, outcome.getField("error_class"), outcome.getField("error_message")))
+        others = [self._share(key, writer) for key, writer in self.writers.items() if writer.schema.kind != "JSON"]
+        known = [share.mine for share in others] + [F.col(_ID).isin(json_ids)] * bool(json_ids)
+        verdicts.append(Verdict(~any_of(known), F.lit(UNKNOWN_SCHEMA), self._why()))
+        parsed_row = F.col(_JSON).getField("decoded") if json_ids else None
+        return decoded_shares(
+            records,
+            frame,
+            others,
+            verdicts,
+            target=target,
+            max_record_bytes=max_record_bytes,
+            messages=messages,
+            others=parsed_row,
+        )
+
+    def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
+        """Return how many values each schema has written, and how many are of none that is known."""
+        value = F.col(self.part)
+        mine = {key: self._is(key, value) for key in self.writers}
+        strange = (
+            schema_id(value).isNotNull() & ~any_of(list(mine.values())) & ~schema_id(value).isin(list(self.refused))
+        )
+        return [
+            F.count_if(strange).alias(f"{self.part}_strangers"),
+            *(F.count_if(is_mine).alias(self._metric(key)) for key, is_mine in mine.items()),
+        ]
+
+    def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
+        """Return a decoder that knows the schemas of the ids that were strange in a pass."""
+        if not counts[f"{self.part}_strangers"]:
+            return None
+        wiser = self.look(records)
+        return Learned(wiser, again=set(wiser.writers) != set(self.writers))
+
+    def look(self, records: DataFrame) -> "Registered":
+        """Return a decoder that knows the schemas of all ids in the records, in a pass of its own.
+
+        Raises:
+            RegistryError: If the registry doesn't answer.
+        """
+        value = F.col(self.part)
+        ids = schema_id(value).alias("id")
+        counted = records.select(ids).filter(F.col("id").isNotNull()).groupBy("id").count()
+        found = [row["id"] for row in counted.orderBy(F.desc("count"), "id").limit(_LOOKED_UP).collect()]
+        wiser = self.known(sorted(set(found) - {id_ for id_, _ in self.writers}))
+        protobuf = sorted({id_ for (id_, prefix) in wiser.writers if prefix})
+        if not protobuf:
+            return wiser
+        prefixes = records.filter(schema_id(value).isin(protobuf)).select(ids, index_prefix(value).alias("prefix"))
+        distinct = prefixes.filter(F.col("prefix").isNotNull()).distinct().limit(_LOOKED_UP)
+        named = [(row["id"], bytes(row["prefix"])) for row in distinct.collect()]
+        return wiser.known([], [each for each in named if each not in wiser.writers])
+
+    def known(self, ids: Sequence[int], messages: Sequence[tuple[int, bytes]] = ()) -> "Registered":
+        """Return a decoder that knows these schemas too.
+
+        Args:
+            ids: Schema ids.
+            messages: Schema ids and the prefixes of further Protobuf messages in them.
+
+        Raises:
+            RegistryError: If the registry doesn't answer.
+        """
+        writers, refused = dict(self.writers), dict(self.refused)
+        wanted = SCHEMA_TYPES.get(self.format)
+        for id_, prefix in [*((id_, ROOT_MESSAGE) for id_ in ids), *messages]:
+            try:
+                schema = self.fetch(id_)
+                if wanted and schema.kind != wanted:
+                    refused[id_] = f"{schema.label} is {schema.kind}, the topic's format is {self.format}"
+                    continue
+                writers[id_, prefix if schema.kind == "PROTOBUF" else b""] = writer_of(schema, prefix)
+            except UnknownSchemaError:
+                refused[id_] = f"the registry has no schema id {id_}"
+            except SchemaNotSupportedError as error:
+                refused[id_] = str(error)
+        return replace(self, writers=writers, refused=refused)
+
+    def marks(self) -> Mapping[str, str]:
+        """Return the ids, for the snapshot's summary."""
+        if not self.writers:
+            return {}
+        return {
+            MARKS[self.part]: ",".join(f"{id_}:{prefix.hex()}" if prefix else f"{id_}" for id_, prefix in self._keys())
+        }
+
+    def remembering(self, mark: str) -> "Registered":
+        """Return a decoder that knows what `marks` told.
+
+        Raises:
+            RegistryError: If the registry doesn't answer.
+        """
+        parts = [each.partition(":") for each in mark.split(",") if each]
+        plain = [int(id_) for id_, colon, _ in parts if not colon]
+        return self.known(plain, [(int(id_), bytes.fromhex(prefix)) for id_, colon, prefix in parts if colon])
+
+    def seen(self, counts: Mapping[str, Any]) -> Mapping[str, int]:
+        """Return how many values each schema has written; those that wrote none are left out."""
+        found = {self.writers[key].label: counts[self._metric(key)] for key in self._keys()}
+        return {label: count for label, count in found.items() if count}
+
+    def unkept(self) -> Mapping[str, str]:
+        """Return nothing."""
+        return {}
+
+    def _keys(self) -> list[tuple[int, bytes]]:
+        return sorted(self.writers)
+
+    def _metric(self, key: tuple[int, bytes]) -> str:
+        return f"{self.part}_schema_{key[0]}_{key[1].hex()}"
+
+    def _is(self, key: tuple[int, bytes], value: Column) -> Column:
+        # Ids are of fixed length, and an index prefix tells its own: what begins so is of that schema and message.
+        id_, prefix = key
+        start = b"\x00" + id_.to_bytes(4, "big") + prefix
+        return F.coalesce(F.substring(value, 1, len(start)) == F.lit(start), F.lit(False))
+
+    def _share(self, key: tuple[int, bytes], writer: Writer) -> "Share":
+        value = F.col("value")
+        return Share(self._is(key, value), F.substring(value, _HEADER + len(writer.prefix) + 1, _REST), writer)
+
+    def _why(self) -> Column:
+        why = F.concat(F.lit("Schema id "), F.col(_ID).cast("string"), F.lit(" names no message that is known."))
+        for id_, reason in self.refused.items():
+            why = F.when(F.col(_ID) == id_, F.lit(f"{reason[0].upper()}{reason[1:].rstrip('.')}.")).otherwise(why)
+        return why
+
+
+MARKS: Mapping[Part, str] = MappingProxyType({"value": SCHEMA_IDS, "key": KEY_SCHEMA_IDS})
+
+
+def schema_id(value: Column) -> Column:
+    """Return the schema id that a value begins with; null if it doesn't begin with a zero byte and four more."""
+    framed = (F.octet_length(value) >= _HEADER) & (F.substring(value, 1, 1) == F.lit(b"\x00"))
+    return F.when(framed, F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("bigint"))

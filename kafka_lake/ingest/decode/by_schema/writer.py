@@ -1,0 +1,80 @@
+"""How values of one schema, Avro, Protobuf or JSON Schema, become fields."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.common.errors import SchemaNotSupportedError
+from kafka_lake.ingest.decode.avro.decoder import avro_type, decode_avro
+from kafka_lake.ingest.decode.json.json_schema import json_schema_type
+from kafka_lake.ingest.decode.protobuf.decoder import decode_protobuf, protobuf_type
+from kafka_lake.ingest.decode.protobuf.indexes import message_indexes
+from kafka_lake.ingest.decode.protobuf.schema import message_of
+from kafka_lake.ingest.decode.text import COLUMN
+from kafka_lake.kafka.schemas import WriterSchema
+
+ROOT_MESSAGE = b"\x00"
+
+
+@dataclass(frozen=True)
+class Writer:
+    """How values of one schema become fields.
+
+    Args:
+        schema: The schema.
+        fields: What its values have; a value that is no record has the one field ``value``.
+        bare: Whether it is no record.
+        message: Which message of a Protobuf schema, as `message_of` gave it.
+        prefix: The bytes that name that message, between schema id and message.
+    """
+
+    schema: WriterSchema
+    fields: T.StructType
+    bare: bool = False
+    message: Any = None
+    prefix: bytes = b""
+
+    @property
+    def label(self) -> str:
+        """Return what messages call it."""
+        named = f" message {self.message.name}" if self.message is not None and self.prefix != ROOT_MESSAGE else ""
+        return f"{self.schema.label}{named}"
+
+    def decode(self, payload: Column) -> Column:
+        """Return the column that decodes bytes; it must get a name of its own before it is used, to be made once."""
+        if self.schema.kind == "PROTOBUF":
+            return decode_protobuf(payload, self.message)
+        return decode_avro(payload, self.schema, field=COLUMN if self.bare else None)
+
+    def outcome(self, decoded: Column) -> tuple[Column, Column]:
+        """Return of a decoded column the fields, null where the bytes are malformed, and what is wrong with those."""
+        if self.schema.kind == "PROTOBUF":
+            return decoded.getField("decoded"), decoded.getField("error")
+        return decoded, F.lit(None).cast("string")
+
+
+def writer_of(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE, message: str | None = None) -> Writer:
+    """Return how values of a schema become fields.
+
+    Args:
+        schema: The schema.
+        prefix: For Protobuf, the bytes before the message that name it.
+        message: For Protobuf, its name instead, for schemas from files.
+
+    Raises:
+        SchemaNotSupportedError: If no table can have its fields.
+    """
+    if schema.kind == "PROTOBUF":
+        described = message_of(schema, name=message) if message else message_of(schema, message_indexes(prefix)[0])
+        return Writer(schema, protobuf_type(described), message=described, prefix=prefix)
+    kind = avro_type(schema) if schema.kind == "AVRO" else json_schema_type(schema)
+    if isinstance(kind, T.StructType):
+        return Writer(schema, kind)
+    if schema.kind == "JSON":
+        raise SchemaNotSupportedError(
+            f"{schema.label[0].upper()}{schema.label[1:]} describes {kind.simpleString()}, no object with known fields."
+        )
+    return Writer(schema, T.StructType([T.StructField(COLUMN, kind)]), bare=True)

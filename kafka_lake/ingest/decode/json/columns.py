@@ -1,0 +1,121 @@
+"""Columns of JSON records: as the executors know them, and as Spark does."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.executors.json.types import Kind
+from kafka_lake.ingest.decode.fit_columns import short
+from kafka_lake.ingest.decode.target import Target
+
+_WHOLE = {T.ByteType: "byte", T.ShortType: "short", T.IntegerType: "int", T.LongType: "long"}
+_SCALARS = {
+    **_WHOLE,
+    T.BooleanType: "boolean",
+    T.FloatType: "float",
+    T.DoubleType: "double",
+    T.StringType: "string",
+    T.CharType: "string",
+    T.VarcharType: "string",
+    T.BinaryType: "binary",
+    T.DateType: "date",
+    T.TimestampType: "timestamp",
+    T.TimestampNTZType: "timestamp_ntz",
+    T.VariantType: "variant",
+}
+_INFERRED: Mapping[str, T.DataType] = {
+    "boolean": T.BooleanType(),
+    "int53": T.LongType(),
+    "long": T.LongType(),
+    "whole": T.DecimalType(38, 0),
+    "double": T.DoubleType(),
+    "date": T.DateType(),
+    "timestamp": T.TimestampType(),
+    "timestamp_ntz": T.TimestampNTZType(),
+    "text": T.StringType(),
+}
+
+
+def columns_of(columns: T.StructType, target: Target, prefix: str = "") -> tuple[Any, ...]:
+    """Return columns as the executors know them, see `kafka_lake.executors.json.columns`.
+
+    Args:
+        columns: The columns.
+        target: Which fields feed them.
+        prefix: The path that they are below, with a dot behind it.
+    """
+    return tuple(
+        (
+            f.name,
+            _kind(f.dataType, target, f"{prefix}{f.name}"),
+            tuple(target.feeds(f"{prefix}{f.name}", f.name)),
+            not f.nullable and not prefix,
+            short(f.dataType),
+        )
+        for f in columns
+    )
+
+
+def _kind(kind: T.DataType, target: Target, path: str) -> tuple[Any, ...]:
+    if isinstance(kind, T.StructType):
+        return ("struct", columns_of(kind, target, f"{path}."))
+    if isinstance(kind, T.ArrayType):
+        return ("list", _kind(kind.elementType, target, f"{path}.element"))
+    if isinstance(kind, T.MapType):
+        return ("map", _kind(kind.valueType, target, f"{path}.value"))
+    if isinstance(kind, T.DecimalType):
+        return ("decimal", kind.precision, kind.scale)
+    return (_SCALARS[type(kind)],)
+
+
+def travelling(kind: T.DataType) -> T.DataType:
+    """Return the type as workers give it: a variant as its JSON text."""
+    return _replaced(kind, lambda each: T.StringType() if isinstance(each, T.VariantType | T.CharType) else each)
+
+
+def nullable_all(kind: T.DataType) -> T.DataType:
+    """Return the type with every nested field, element and value nullable: JSON promises nothing."""
+    return _replaced(kind, lambda each: each)
+
+
+def _replaced(kind: T.DataType, scalar: Callable[[T.DataType], T.DataType]) -> T.DataType:
+    if isinstance(kind, T.StructType):
+        return T.StructType([T.StructField(f.name, _replaced(f.dataType, scalar)) for f in kind])
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_replaced(kind.elementType, scalar))
+    if isinstance(kind, T.MapType):
+        return T.MapType(_replaced(kind.keyType, scalar), _replaced(kind.valueType, scalar))
+    return scalar(kind)
+
+
+def with_variants(value: Column, kind: T.DataType) -> Column | None:
+    """Return a value with the JSON text of variants as variants; None if it has none."""
+    if isinstance(kind, T.VariantType):
+        return F.parse_json(value)
+    if isinstance(kind, T.StructType):
+        parts = {f.name: with_variants(value.getField(f.name), f.dataType) for f in kind}
+        if not any(part is not None for part in parts.values()):
+            return None
+        fields = [(value.getField(name) if part is None else part).alias(name) for name, part in parts.items()]
+        return F.when(value.isNotNull(), F.struct(*fields))
+    if isinstance(kind, T.ArrayType) and with_variants(F.lit(None), kind.elementType) is not None:
+        return F.transform(value, lambda each: with_variants(each, kind.elementType))
+    if isinstance(kind, T.MapType) and with_variants(F.lit(None), kind.valueType) is not None:
+        return F.transform_values(value, lambda _, each: with_variants(each, kind.valueType))
+    return None
+
+
+def spark_type(kind: Kind) -> T.DataType:
+    """Return the type of the column for a type that was inferred and settled.
+
+    >>> spark_type(["struct", {"id": "int53", "tags": ["list", "text"]}]).simpleString()
+    'struct<id:bigint,tags:array<string>>'
+    """
+    if isinstance(kind, list) and kind[0] == "struct":
+        return T.StructType([T.StructField(name, spark_type(each)) for name, each in kind[1].items()])
+    if isinstance(kind, list):
+        return T.ArrayType(spark_type(kind[1]))
+    return _INFERRED[kind]

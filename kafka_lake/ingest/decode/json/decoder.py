@@ -1,0 +1,181 @@
+"""JSON values: what a topic's settings and table ask for, and what the records show; the decoding is the executors'."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.executors.json import task as json_task
+from kafka_lake.executors.json.columns import Rules
+from kafka_lake.executors.json.decoder import Seen
+from kafka_lake.executors.json.task import DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED, loaded
+from kafka_lake.executors.json.types import settled
+from kafka_lake.ingest.decode.decoder import Learned, Nothing
+from kafka_lake.ingest.decode.json.columns import columns_of, nullable_all, spark_type, travelling, with_variants
+from kafka_lake.ingest.decode.json.news import grown, with_required
+from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.tasks import told
+
+_HEADERS = "headers"
+
+
+def decode_json(
+    records: DataFrame,
+    columns: T.StructType | Target,
+    *,
+    max_record_bytes: int | None = None,
+    rules: Rules | None = None,
+    plain: bool = True,
+) -> DataFrame:
+    """Add ``decoded``, ``error_class`` and ``error_message`` to records whose value is JSON.
+
+    Args:
+        records: What `read` gave; null values (tombstones) get all three as null.
+        columns: Columns to look for. Fields that feed none are left aside; not-null columns must be there.
+        max_record_bytes: Longer values are not parsed, they are ``too_large``; None for no limit.
+        rules: The topic's.
+        plain: Whether Arrow's parser takes what it can.
+
+    Returns:
+        The records with three more columns, one row for each, none lost.
+    """
+    target = columns if isinstance(columns, Target) else Target(columns)
+    work = work_of(target, rules or Rules(), max_record_bytes, plain)
+    return _decoded(records, target, work).drop(OBSERVED)
+
+
+def work_of(target: Target, rules: Rules, max_record_bytes: int | None, plain: bool = True) -> dict[str, Any]:
+    """Return what `json_task.decoder_of` makes a decoder of: plain data, which travels."""
+    return {
+        "columns": columns_of(target.columns, target),
+        "rules": asdict(rules),
+        "max_bytes": max_record_bytes,
+        "plain": plain,
+    }
+
+
+def _decoded(records: DataFrame, target: Target, work: Mapping[str, Any]) -> DataFrame:
+    """Return the records with ``decoded``, ``error_class``, ``error_message`` and ``observed``."""
+    text = T.StringType()
+    fields = [
+        *records.schema.fields,
+        T.StructField(DECODED, travelling(nullable_all(target.columns))),
+        *(T.StructField(name, text) for name in (ERROR_CLASS, ERROR_MESSAGE, OBSERVED)),
+    ]
+    given = records
+    if _HEADERS in records.columns:
+        # Null lists one after the other cost Spark's Arrow writer the square of their number.
+        given = records.withColumn(_HEADERS, F.coalesce(_HEADERS, F.array().cast(records.schema[_HEADERS].dataType)))
+    made = given.mapInArrow(told(json_task.decode, work), T.StructType(fields))
+    if _HEADERS in records.columns:
+        made = made.withColumn(_HEADERS, F.when(F.size(_HEADERS) > 0, F.col(_HEADERS)))
+    row = with_variants(F.col(DECODED), target.columns)
+    return made if row is None else made.withColumn(DECODED, F.when(F.col(DECODED).isNotNull(), row))
+
+
+@dataclass(frozen=True)
+class Json(Nothing):
+    """Decodes JSON objects, by declared columns or by those of the table and what the records show.
+
+    Args:
+        declared: Columns as the settings declare them; None to infer.
+        infer_timestamps: Whether text that is a date or time in all records of a batch becomes a column of that type
+            when it is first seen.
+        rules: How values are read; fields without a column are wanted where nothing is declared.
+        plain: Whether Arrow's parser takes what it can.
+        watches: Whether to see what is in no column; nobody looks for that in keys, whose columns are declared.
+        shown: What the records look like, as far as the table doesn't know it, in one or more schemas.
+        misfits: What those look like that fitted no row, by each pass.
+        kept_out: What was in the records of the last pass and is in no column: path → what is said of it.
+    """
+
+    declared: Target | None = None
+    infer_timestamps: bool = False
+    rules: Rules = field(default_factory=Rules)
+    plain: bool = True
+    watches: bool = True
+    shown: tuple[T.StructType, ...] = ()
+    misfits: tuple[T.StructType, ...] = ()
+    kept_out: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def fixed(self) -> Target | None:
+        """The declared columns."""
+        return self.declared
+
+    def incoming(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return what the records have shown."""
+        shown = [("the records", fields) for fields in self.shown]
+        return [*shown, *(("the records that don't fit", fields) for fields in self.misfits)]
+
+    def decode(
+        self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
+    ) -> DataFrame:
+        """Add the three columns of every decoder's result to records, and ``observed``."""
+        return _decoded(records, target, self.work(target, max_record_bytes))
+
+    def work(self, target: Target, max_record_bytes: int | None) -> dict[str, Any]:
+        """Return what tasks are told, see `work_of`."""
+        rules = replace(self.rules, infer=self.declared is None)
+        return work_of(target, rules, max_record_bytes, self.plain)
+
+    def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
+        """Return how many batches had something that is in no column."""
+        return [F.count(OBSERVED).alias(OBSERVED)] if self.watches else []
+
+    def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
+        """Return a decoder that knows what a pass has shown.
+
+        Args:
+            counts: ``observed``: the texts that tell it, or their number; then the records are looked at again.
+            records: The records of the pass.
+            target: What they were decoded into.
+        """
+        observed = (counts.get(OBSERVED) if self.watches else None) or ()
+        if isinstance(observed, int):
+            observed = _observed(records, self.work(target, None))
+        if not observed:
+            return None if not self.kept_out else Learned(replace(self, kept_out=()), again=False)
+        return Learned(self._knowing(loaded(observed, self.rules), target), again=False)
+
+    def _knowing(self, seen: Seen, target: Target) -> "Json":
+        said = {
+            path: f"{count} times had digits beyond microseconds, which were cut" for path, count in seen.cut.items()
+        }
+        said |= dict.fromkeys(seen.empty, "has no column yet: it was empty, [] or {}, wherever it was")
+        if seen.more:
+            said["…"] = f"{seen.more} more fields without a column, counted once in each batch of records"
+        known = replace(self, kept_out=tuple(sorted(said.items())))
+        if self.declared is not None:
+            return known
+        shown, misfits = self.shown, self.misfits
+        if seen.news:
+            first, others = grown(target.columns, seen.news, target, prefix="", times=self.infer_timestamps)
+            shown = tuple(dict.fromkeys((*shown, first, *(with_required(each, target) for each in others))))
+        if (found := settled(seen.misfits, False)) is not None:
+            kind = spark_type(found)
+            assert isinstance(kind, T.StructType)
+            misfits = tuple(dict.fromkeys((*misfits, with_required(kind, target))))
+        return replace(known, shown=shown, misfits=misfits)
+
+    def unkept(self) -> Mapping[str, str]:
+        """Return what was in the records and is in no column: path → what is said of it."""
+        return dict(self.kept_out)
+
+    def look(self, records: DataFrame) -> "Json":
+        """Return a decoder that knows what records look like, in a pass of its own unless that is declared."""
+        if self.declared is not None:
+            return self
+        nothing = Target(T.StructType([]))
+        seen = loaded(_observed(records, self.work(nothing, None)), self.rules)
+        return replace(self._knowing(seen, nothing), kept_out=())
+
+
+def _observed(records: DataFrame, work: Mapping[str, Any]) -> list[str]:
+    """Return what batches of records have that no column takes, as `json_task.observe` says it."""
+    asked = records.select("value", "partition", "offset")
+    frame = asked.mapInArrow(told(json_task.observe, work), T.StructType([T.StructField(OBSERVED, T.StringType())]))
+    return [row[OBSERVED] for row in frame.collect()]

@@ -1,0 +1,197 @@
+"""How a table is partitioned and sorted, in terms of its schema."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
+from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform, parse_transform
+from pyiceberg.types import NestedField
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.lake.names import Names, column_name
+from kafka_lake.lake.tables.properties import to_json
+
+_CALL = re.compile(r"^\s*(?P<transform>[A-Za-z]+)\s*\(\s*(?:(?P<width>\d+)\s*,\s*)?(?P<column>[^(),\s]+)\s*\)\s*$")
+_COLUMN = re.compile(r"^\s*(?P<column>[^(),\s]+)\s*$")
+_SORT = re.compile(r"^\s*(?P<column>[^(),\s]+)(?:\s+(?P<direction>asc|desc))?\s*$", re.IGNORECASE)
+_SPELLINGS = {"days": "day", "hours": "hour", "months": "month", "years": "year", "date": "day"}
+_WITH_WIDTH = {"bucket", "truncate"}
+_KNOWN = {"identity", "year", "month", "day", "hour", "bucket", "truncate"}
+
+
+def parse_partition_field(text: str) -> tuple[str, Transform[Any, Any]]:
+    """Return column and transform of one ``partition_by`` entry.
+
+    Args:
+        text: ``column``, ``day(column)`` or ``bucket(16, column)``.
+
+    Raises:
+        ConfigurationError: If Iceberg has no such transform.
+
+    >>> parse_partition_field("bucket(16, store_id)")
+    ('store_id', BucketTransform(num_buckets=16))
+    """
+    if plain := _COLUMN.match(text):
+        return plain["column"], IdentityTransform()
+    call = _CALL.match(text)
+    written = call["transform"].lower() if call else ""
+    name = _SPELLINGS.get(written, written)
+    if not call or name not in _KNOWN or (name in _WITH_WIDTH) != bool(call["width"]):
+        raise ConfigurationError(
+            f"partition_by: {text!r} is no Iceberg transform.",
+            "Write a column, or year(c), month(c), day(c), hour(c), bucket(16, c), truncate(4, c).",
+        )
+    return call["column"], parse_transform(f"{name}[{call['width']}]" if call["width"] else name)
+
+
+def parse_sort_field(text: str) -> tuple[str, SortDirection]:
+    """Return column and direction of one ``sort_by`` entry.
+
+    Raises:
+        ConfigurationError: If it is not ``column``, ``column asc`` or ``column desc``.
+    """
+    match = _SORT.match(text)
+    if not match:
+        raise ConfigurationError(f"sort_by: {text!r} is not understood.", "Write `column` or `column desc`.")
+    return match["column"], SortDirection.DESC if (match["direction"] or "").lower() == "desc" else SortDirection.ASC
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a table is partitioned and sorted, by field ids: a rename changes nothing.
+
+    Args:
+        partition_by: Field id and transform, each.
+        sort_by: Field id and direction, each.
+    """
+
+    partition_by: tuple[tuple[int, Transform[Any, Any]], ...]
+    sort_by: tuple[tuple[int, SortDirection], ...]
+
+    @classmethod
+    def asked(
+        cls, schema: Schema, partition_by: Sequence[str], sort_by: Sequence[str], renames: Mapping[str, str]
+    ) -> "Layout":
+        """Return what settings ask for, in terms of a schema."""
+        partitions = []
+        for text in partition_by:
+            column, transform = parse_partition_field(text)
+            field = _field(schema, column, "partition_by", renames)
+            if not transform.can_transform(field.field_type):
+                raise ConfigurationError(
+                    f"partition_by: {text!r} doesn't go with column {column}, which is {field.field_type}.",
+                    "Choose another transform or another column in the topic's YAML.",
+                )
+            partitions.append((field.field_id, transform))
+        sorts = [parse_sort_field(text) for text in sort_by]
+        return cls(
+            tuple(partitions),
+            tuple((_field(schema, column, "sort_by", renames).field_id, direction) for column, direction in sorts),
+        )
+
+    @classmethod
+    def of(cls, table: Table) -> "Layout":
+        """Return what a table has."""
+        return cls(
+            tuple(
+                (f.source_id, f.transform) for f in table.spec().fields if not isinstance(f.transform, VoidTransform)
+            ),
+            tuple((f.source_id, f.direction) for f in table.sort_order().fields),
+        )
+
+    def same_partitions(self, other: "Layout") -> bool:
+        """Return whether both have the same partitions, in whatever order."""
+        return {(i, str(t)) for i, t in self.partition_by} == {(i, str(t)) for i, t in other.partition_by}
+
+    def same_as(self, other: "Layout") -> bool:
+        """Return whether nothing has to be done to get from one to the other."""
+        return self.same_partitions(other) and self.sort_by == other.sort_by
+
+    def sort_fields(self) -> list[SortField]:
+        """Return the sort order's fields: nulls first where it ascends, last where it descends."""
+        return [
+            SortField(
+                source_id,
+                IdentityTransform(),
+                direction=direction,
+                null_order=NullOrder.NULLS_FIRST if direction is SortDirection.ASC else NullOrder.NULLS_LAST,
+            )
+            for source_id, direction in self.sort_by
+        ]
+
+    def partition_text(self, schema: Schema) -> str:
+        """Return ``partition_by`` as a user would write it."""
+        return ", ".join(_transform_text(str(t), name_of_field(schema, i)) for i, t in self.partition_by) or "(none)"
+
+    def sort_text(self, schema: Schema) -> str:
+        """Return ``sort_by`` as a user would write it."""
+        descends = {SortDirection.DESC: " desc", SortDirection.ASC: ""}
+        return ", ".join(f"{name_of_field(schema, i)}{descends[d]}" for i, d in self.sort_by) or "(none)"
+
+
+def distribution_of(partition_by: Sequence[str]) -> str:
+    """Return Iceberg's distribution mode for a table that is partitioned so."""
+    return "hash" if partition_by else "none"
+
+
+def layout_property(partition_by: Sequence[str], sort_by: Sequence[str], distribution: str | None) -> str:
+    """Return the property `LAYOUT` for a layout.
+
+    Args:
+        partition_by: Iceberg transforms, as the settings have them.
+        sort_by: Columns, as the settings have them.
+        distribution: The distribution mode if it is ours; None if somebody else chose it.
+    """
+    layout: dict[str, Any] = {"partition_by": list(partition_by), "sort_by": list(sort_by)}
+    return to_json(layout if distribution is None else {**layout, "distribution": distribution})
+
+
+def partition_spec_of(schema: Schema, layout: Layout) -> PartitionSpec:
+    """Return the partition spec of a new table."""
+    used = Names()
+    fields = []
+    for index, (source_id, transform) in enumerate(layout.partition_by):
+        name = partition_name(schema, source_id, transform, used)
+        used.add(name)
+        fields.append(PartitionField(source_id=source_id, field_id=1000 + index, transform=transform, name=name))
+    return PartitionSpec(*fields)
+
+
+def partition_name(schema: Schema, source_id: int, transform: Transform[Any, Any], used: Names) -> str:
+    """Return a name that neither a column nor another partition field has; identity alone is called as its column."""
+    column = name_of_field(schema, source_id)
+    if isinstance(transform, IdentityTransform) and column not in used:
+        return column
+    kind, _, width = str(transform).partition("[")
+    plain, taken = f"{column}_{kind}".replace(".", "_"), Names([*schema.column_names, *used])
+    return column_name(f"{plain}_{width.rstrip(']')}" if width and plain in taken else plain, taken)
+
+
+def _transform_text(transform: str, column: str) -> str:
+    kind, _, width = transform.partition("[")
+    if kind == "identity":
+        return column
+    return f"{kind}({width.rstrip(']')}, {column})" if width else f"{kind}({column})"
+
+
+def name_of_field(schema: Schema, field_id: int) -> str:
+    """Return the path of a column by its field id; text that says so if there is none."""
+    name = schema.find_column_name(field_id)
+    return f"(field {field_id}, which is gone)" if name is None else name
+
+
+def _field(schema: Schema, column: str, setting: str, renames: Mapping[str, str]) -> NestedField:
+    try:
+        return schema.find_field(column, case_sensitive=False)
+    except ValueError as error:
+        if column in renames:
+            return _field(schema, ".".join([*column.split(".")[:-1], renames[column]]), setting, {})
+        raise ConfigurationError(
+            f"{setting}: there is no column {column!r}; the columns are {', '.join(f.name for f in schema.fields)}.",
+            f"Mend {setting} in the topic's YAML, or the schema.",
+        ) from error
