@@ -89,7 +89,8 @@ def test_help_names_the_commands() -> None:
 
 
 def test_help_loads_no_engine() -> None:
-    code = "import sys, kafka_lake.cli.main; print([m for m in ('dagster', 'pyspark', 'confluent_kafka') if m in sys.modules])"
+    engines = "('dagster', 'pyspark', 'confluent_kafka')"
+    code = f"import sys, kafka_lake.cli.main; print([m for m in {engines} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -12,7 +12,6 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.common.errors import ConfigurationError, TableError
-from kafka_lake.components.resources.spark import PARALLELISM
 from kafka_lake.executors.arrow_worker import SAMPLE_CHARACTERS, Span
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.dead_letters.reconcile import OFFSET, STAGED_WITH, UNSETTLED, at_version, without
@@ -57,6 +56,7 @@ from kafka_lake.lake.positions import (
 )
 from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables import apply_changes, ensure_table, evolve_layout, schema_of
+from kafka_lake.spark.settings import PARALLELISM
 
 log = logging.getLogger(__name__)
 
