@@ -19,12 +19,12 @@ from pyiceberg.table import Table
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from kafka_lake.common.offsets import Position
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import Position
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state

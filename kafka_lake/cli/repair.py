@@ -15,11 +15,11 @@ from pyiceberg.table import Table
 from pyparsing import ParseException
 
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.again import Redelivered
 from kafka_lake.ingest.decode import ERROR_CLASSES
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import Position
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import ConfigurationError, DataLossError, PublishRefusedError, TableError
+from kafka_lake.common.offsets import OffsetRange, Watermarks
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.dead_letters.reconcile import at_version, due, settle
 from kafka_lake.ingest.decode.fit_columns import any_of
@@ -21,7 +22,6 @@ from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.retry import call
 from kafka_lake.ingest.stage.stage import Staged, origin_of
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import OffsetRange, Watermarks
 from kafka_lake.lake.positions import TableState, head_of, read_state
 
 

@@ -23,6 +23,7 @@ from tenacity import (
 from tenacity.wait import wait_base
 
 from kafka_lake.common.errors import AuditFailedError, KafkaError, KafkaLakeError, PublishRefusedError, TableError
+from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.ingest.audit import Finding, audit, schema_refused
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.dead_letters.isolate import Search, can_be_parted
@@ -39,7 +40,6 @@ from kafka_lake.ingest.stage.rebase import can_follow, follow
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.stage import Staged, create_table, stage
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import Position, Watermarks
 from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
 from kafka_lake.lake.tables import drop_if_unused
 

@@ -18,7 +18,7 @@ from kafka_lake.common.errors import (
     KafkaLakeError,
     UnknownTopicError,
 )
-from kafka_lake.kafka.offsets import Position, TopicIdentity, Watermarks
+from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 
 _NOT_A_TOPIC_ID = {"", "AAAAAAAAAAAAAAAAAAAAAA"}
 

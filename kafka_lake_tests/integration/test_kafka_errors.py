@@ -31,9 +31,9 @@ from kafka_lake.common.errors import (
     KafkaError,
     UnknownTopicError,
 )
+from kafka_lake.common.offsets import Position
 from kafka_lake.common.server_process import ServerProcess, free_port, port_open
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Position
 from kafka_lake.spark.jars import jars_classpath
 from kafka_lake.spark.java import find_java
 

@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
 from kafka_lake.common.errors import DataLossError, KafkaLakeError, PublishRefusedError
+from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks, losses_from_json
 from kafka_lake.ingest import again, audit, pipeline, rebuild
 from kafka_lake.ingest.audit import PartitionRows
 from kafka_lake.ingest.connections import Systems
@@ -33,7 +34,6 @@ from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.stage import stage
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity, Watermarks, losses_from_json
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import LOSSES, ancestors, head_of, read_state, summary_of
 

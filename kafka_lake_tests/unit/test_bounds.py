@@ -16,6 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, MapType, NestedField, StringType, StructType
 
 from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.components import dead_letters
 from kafka_lake.executors.json_decode import JsonDecoder, Seen, news_leaves
 from kafka_lake.executors.json_task import dumped, loaded
@@ -26,7 +27,6 @@ from kafka_lake.ingest.audit import noted
 from kafka_lake.ingest.dead_letters import reconcile as settle
 from kafka_lake.ingest.stage.schema_plan import refuse, refuse_too_many
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.schema import Change
 

@@ -36,6 +36,7 @@ from kafka_lake.cli.repair import (
     resets_of,
 )
 from kafka_lake.cli.status import PartitionStatus, TopicStatus
+from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.ingest import again
 from kafka_lake.ingest.again import Extent
@@ -44,7 +45,6 @@ from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
 
 UP_TO_DATE = TopicStatus(
     "completed-pizzas",

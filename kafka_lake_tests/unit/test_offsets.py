@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity, Watermarks, lag
+from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks, lag
 
 ME = TopicIdentity("c", "t", "pizzas")
 
@@ -105,7 +105,7 @@ def test_identity(other, same):
 @pytest.mark.parametrize(
     "module",
     [
-        "kafka_lake.kafka.offsets",
+        "kafka_lake.common.offsets",
         "kafka_lake.lake.schema",
         "kafka_lake.lake.tables",
         "kafka_lake.ingest.plan",

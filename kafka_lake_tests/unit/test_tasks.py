@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.stage.stage import _tasks
-from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity
 
 
 @pytest.mark.parametrize(

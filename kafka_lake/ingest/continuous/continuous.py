@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kafka_lake.common.errors import ConfigurationError, PublishRefusedError
+from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.ingest.pipeline import Run, catching_up, reading
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import headline, is_transient
-from kafka_lake.kafka.offsets import Position, Watermarks
 from kafka_lake.lake.maintenance.compact import commits_since_compaction, compact
 from kafka_lake.lake.positions import TableState
 

@@ -24,10 +24,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.decode.fit_columns import any_of
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import OffsetRange
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.positions import (
     POSITION,

@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.common.errors import ConfigurationError, TableError
+from kafka_lake.common.offsets import OffsetRange, Position, losses_to_json
 from kafka_lake.executors.arrow_worker import SAMPLE_CHARACTERS, Span
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.dead_letters.reconcile import OFFSET, STAGED_WITH, UNSETTLED, at_version, without
@@ -40,7 +41,6 @@ from kafka_lake.ingest.stage.schema_plan import Wanted, refuse, refuse_too_many,
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.variant_table import append_nothing, create_variant_table, has_variant
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import OffsetRange, Position, losses_to_json
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.evolution import Conflict
 from kafka_lake.lake.positions import (
