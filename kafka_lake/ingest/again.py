@@ -13,14 +13,16 @@ from pyspark.sql import functions as F
 from kafka_lake.common.errors import ConfigurationError, DataLossError, PublishRefusedError, TableError
 from kafka_lake.common.offsets import OffsetRange, Watermarks
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.dead_letters.reconcile import at_version, due, settle
+from kafka_lake.ingest.dead_letters.due import due
+from kafka_lake.ingest.dead_letters.reconcile import settle
 from kafka_lake.ingest.decode.fit_columns import any_of
 from kafka_lake.ingest.decode.rows import records_from_dead_letters
 from kafka_lake.ingest.pipeline import Run, existing, ignore, log, reading
 from kafka_lake.ingest.plan import Plan, is_time, offsets_of, replacement, resetting, start_timestamp_ms
+from kafka_lake.ingest.record_keys import at_version, origin_of
 from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.retry import call
-from kafka_lake.ingest.stage.stage import Staged, origin_of
+from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState, head_of, read_state
 

@@ -38,7 +38,9 @@ from kafka_lake.ingest.report import Commit, RunReport, waited
 from kafka_lake.ingest.retry import call, headline, is_transient, kafka_data_loss, may_be_a_record
 from kafka_lake.ingest.stage.rebase import can_follow, follow
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
-from kafka_lake.ingest.stage.stage import Staged, create_table, stage
+from kafka_lake.ingest.stage.stage import stage
+from kafka_lake.ingest.stage.staged import Staged
+from kafka_lake.ingest.stage.table_schema import create_table
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
 from kafka_lake.lake.tables import drop_if_unused

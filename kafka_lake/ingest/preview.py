@@ -16,8 +16,10 @@ from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
 from kafka_lake.ingest.decode.rows import dead_letters_of, rows_of
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.read import read
+from kafka_lake.ingest.stage.dead_letter_rows import classes_of
 from kafka_lake.ingest.stage.schema_plan import Wanted, refuse, refuse_too_many, wanted
-from kafka_lake.ingest.stage.stage import LetterClass, arrow_columns, classes_of
+from kafka_lake.ingest.stage.staged import LetterClass
+from kafka_lake.ingest.stage.table_schema import arrow_columns
 from kafka_lake.ingest.stage.variant_table import has_variant
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState, read_state

@@ -23,7 +23,7 @@ from kafka_lake.ingest.audit import (
 )
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
-from kafka_lake.ingest.stage.stage import LetterClass, Staged, StagedTable, Vanished
+from kafka_lake.ingest.stage.staged import LetterClass, Staged, StagedTable, Vanished
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.evolution import Conflict
