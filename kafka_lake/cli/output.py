@@ -13,6 +13,7 @@ from rich.table import Table
 from kafka_lake.cli.doctor import Diagnosis
 from kafka_lake.cli.repair import DeadLetters, LetterOffsets, PartitionReset
 from kafka_lake.cli.status import TopicStatus
+from kafka_lake.common.printable import printable
 from kafka_lake.ingest.again import Redelivered
 from kafka_lake.ingest.maintenance.clean import Cleaned
 from kafka_lake.ingest.plan import Plan
@@ -163,15 +164,6 @@ def cleaned_lines(spec: TopicTable, cleaned: Cleaned, removed: bool) -> list[str
     if len(cleaned.files) > _FILES:
         names.append(f"… {len(cleaned.files) - _FILES:,} files more")
     return [f"{'.'.join(spec.identifier)}: {counts}", *(f"  {name}" for name in names)]
-
-
-def printable(text: str) -> str:
-    r"""Return text that a terminal shows in one line and never obeys.
-
-    >>> printable("a\n b\x1b[2J")
-    'a b�[2J'
-    """
-    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
 
 
 def _counted(count: int, what: str, plural: str = "s") -> str:

@@ -13,7 +13,7 @@ from kafka_lake.common.errors import EngineUnavailableError
 from kafka_lake.common.server_process import free_port
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.kafka import cluster
+from kafka_lake.kafka import client
 from kafka_lake.spark import connect_session
 
 TOPIC = "completed-pizzas"
@@ -33,7 +33,7 @@ ON_CATALOG = [("dead-letters", TOPIC), ("clean",), ("schema", TOPIC, "--history"
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(cluster, "_ALL_DOWN_SECONDS", 0.3)
+    monkeypatch.setattr(client, "_ALL_DOWN_SECONDS", 0.3)
     monkeypatch.setattr(connect_session, "_CONNECT_SECONDS", 0.1)
 
 

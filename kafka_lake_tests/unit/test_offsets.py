@@ -110,7 +110,7 @@ def test_identity(other, same):
         "kafka_lake.lake.tables",
         "kafka_lake.ingest.plan",
         "kafka_lake.ingest.decode.ddl",
-        "kafka_lake.components.kafka_topic_table",
+        "kafka_lake.ingest.topic_table",
     ],
 )
 def test_doctests(module):
