@@ -11,7 +11,6 @@ from kafka_lake.common.offsets import losses_to_json
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.dead_letters.due import UNSETTLED
 from kafka_lake.ingest.decode.choose import decoder_of
-from kafka_lake.ingest.decode.compatibility import refuse_incompatible
 from kafka_lake.ingest.decode.rows import (
     dead_letters_of,
     marks_errors,
@@ -22,6 +21,7 @@ from kafka_lake.ingest.decode.rows import (
 from kafka_lake.ingest.decode.undecodable import Unreadable
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.stage.batch import CLASSES, Batch
+from kafka_lake.ingest.stage.compatibility import refuse_incompatible
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows, classes_of, known_letters, stage_dead_letters
 from kafka_lake.ingest.stage.replaced_rows import keep_what_vanished
 from kafka_lake.ingest.stage.schema_plan import refuse, wanted
