@@ -19,12 +19,12 @@ from pyiceberg.table import Table
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from kafka_lake.common.offsets import Position
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import Position
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state
@@ -313,6 +313,7 @@ def view(catalog_resource: CatalogResource) -> Callable[[TopicTable], View]:
 @pytest.fixture
 def command_line(monkeypatch: pytest.MonkeyPatch, systems: Callable[..., Systems]) -> Callable[..., Result]:
     """Return kafka-lake's command line over the settings of some topics, with the test session's systems."""
+    import kafka_lake.cli.console
     import kafka_lake.cli.main
     import kafka_lake.cli.project
 
@@ -322,7 +323,7 @@ def command_line(monkeypatch: pytest.MonkeyPatch, systems: Callable[..., Systems
 
     monkeypatch.setattr(kafka_lake.cli.project, "systems_at_hand", at_hand)
     # A console looks at the terminal once, when the module is imported.
-    monkeypatch.setattr(kafka_lake.cli.main, "_out", Console(width=100))
+    monkeypatch.setattr(kafka_lake.cli.console, "out", Console(width=100))
 
     def run(specs: Sequence[TopicTable], *arguments: str, answer: str | None = None) -> Result:
         monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda topic=None: list(specs))

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kafka_lake.cli import project as cli_topics
-from kafka_lake.cli.output import printable
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.printable import printable
 from kafka_lake.components.register_partitions import register
 from kafka_lake.discovery.discover import Discovered, Document, discover, documents, times_of, topics_of, write
 from kafka_lake.discovery.guess import Guess

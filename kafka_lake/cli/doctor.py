@@ -9,10 +9,12 @@ from uuid import uuid4
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource, address_of
+from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.retry import headline
-from kafka_lake.kafka.registry import SchemaRegistry, properties_from_env
+from kafka_lake.kafka.registry import SchemaRegistry
+from kafka_lake.kafka.registry_settings import properties_from_env
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.spark.connect_session import address_of
 from kafka_lake.spark.jars import ensure_jars, jars_root
 from kafka_lake.spark.java import find_java
 

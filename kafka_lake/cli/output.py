@@ -1,8 +1,7 @@
 """The command line's tables and progress bars. What they show is found elsewhere."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -13,8 +12,10 @@ from rich.table import Table
 from kafka_lake.cli.doctor import Diagnosis
 from kafka_lake.cli.repair import DeadLetters, LetterOffsets, PartitionReset
 from kafka_lake.cli.status import TopicStatus
-from kafka_lake.ingest.again import Redelivered
+from kafka_lake.common.printable import printable
+from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.maintenance.clean import Cleaned
+from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.topic_table import TopicTable
@@ -51,18 +52,9 @@ def diagnosis_table(diagnoses: Sequence[Diagnosis]) -> Table:
     return table
 
 
-@dataclass(frozen=True)
-class Following:
-    """What a run is given so that a person can follow it: its hooks, by the names that the runs have for them."""
-
-    on_commit: Callable[[Commit, Plan], None]
-    on_step: Callable[[str], None]
-    say: Callable[[str], None]
-
-
 @contextmanager
-def followed(topic: str, console: Console, backlog: int | None = None) -> Iterator[Following]:
-    """Show a progress bar as long as the block runs, and above it what the run says.
+def followed(topic: str, console: Console, backlog: int | None = None) -> Iterator[Observer]:
+    """Show a progress bar as long as the block runs, and above it what the run warns of.
 
     Args:
         topic: The topic's name.
@@ -80,10 +72,10 @@ def followed(topic: str, console: Console, backlog: int | None = None) -> Iterat
         def on_step(step: str) -> None:
             progress.update(task, description=escape(f"{topic}: {step}"))
 
-        def say(line: str) -> None:
+        def warn(line: str) -> None:
             progress.console.print(escape(line), highlight=False, soft_wrap=True)
 
-        yield Following(on_commit, on_step, say)
+        yield Observer(on_step, on_commit, warn)
 
 
 def run_line(report: RunReport) -> str:
@@ -123,7 +115,7 @@ def dead_letter_tables(found: DeadLetters) -> list[RenderableType]:
     return [classes, samples]
 
 
-def redelivered_tables(spec: TopicTable, done: Redelivered) -> list[RenderableType]:
+def redelivered_tables(spec: TopicTable, done: Replayed) -> list[RenderableType]:
     """Return what became of dead letters in a line, and those that remain as a table, a row per class."""
     moved, name = _counted(done.moved, "dead letter"), ".".join(spec.identifier)
     line = f"{escape(name)}: {moved} moved into the table, {done.remaining:,} of those examined remain"
@@ -163,15 +155,6 @@ def cleaned_lines(spec: TopicTable, cleaned: Cleaned, removed: bool) -> list[str
     if len(cleaned.files) > _FILES:
         names.append(f"… {len(cleaned.files) - _FILES:,} files more")
     return [f"{'.'.join(spec.identifier)}: {counts}", *(f"  {name}" for name in names)]
-
-
-def printable(text: str) -> str:
-    r"""Return text that a terminal shows in one line and never obeys.
-
-    >>> printable("a\n b\x1b[2J")
-    'a b�[2J'
-    """
-    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
 
 
 def _counted(count: int, what: str, plural: str = "s") -> str:

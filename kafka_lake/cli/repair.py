@@ -15,11 +15,11 @@ from pyiceberg.table import Table
 from pyparsing import ParseException
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.ingest.again import Redelivered
+from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.decode import ERROR_CLASSES
+from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import Position
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state
 
@@ -294,7 +294,7 @@ def position_of(catalog: LakeCatalog, spec: TopicTable) -> Position | None:
     return read_state(table).position if table else None
 
 
-def redelivered(spec: TopicTable, done: Redelivered) -> dict[str, Any]:
+def redelivered(spec: TopicTable, done: Replayed) -> dict[str, Any]:
     """Return what became of dead letters, for programs."""
     classes = [{"name": c.name, "count": c.count, "reason": c.message} for c in done.report.classes()]
     table = ".".join(spec.identifier)

@@ -11,8 +11,8 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from kafka_lake.cli.output import printable
 from kafka_lake.common.errors import TableError
+from kafka_lake.common.printable import printable
 from kafka_lake.components.metadata import readable
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.preview import Preview, preview

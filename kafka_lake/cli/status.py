@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.offsets import Watermarks, lag
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Watermarks, lag
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import TableState, read_state, row_count
 

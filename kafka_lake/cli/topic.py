@@ -118,7 +118,7 @@ def as_json_object(record: Any) -> dict[str, Any]:
 
 def records_table(topic: str, records: Sequence[Any]) -> Table:
     """Return records as a table, a row each."""
-    from kafka_lake.cli.output import printable
+    from kafka_lake.common.printable import printable
 
     shown = Table("partition", title=Text(f"The newest records of {topic}"))
     shown.add_column("offset", justify="right")

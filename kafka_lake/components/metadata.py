@@ -9,12 +9,12 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
+from kafka_lake.common.offsets import Watermarks
 from kafka_lake.components.keys import topic_key
 from kafka_lake.ingest.audit import Finding
 from kafka_lake.ingest.published import recorded_losses
 from kafka_lake.ingest.report import Figures, PartitionReport, RunReport, moment
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import Watermarks
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import schema_history
 from kafka_lake.lake.how_to_read import how_to_read_page

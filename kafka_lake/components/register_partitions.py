@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dagster import DagsterInstance
 
 from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.offsets import Watermarks
 from kafka_lake.components.partitions import register_partitions
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Watermarks
 from kafka_lake.local_stack.stack import dagster_home
 
 

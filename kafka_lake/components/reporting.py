@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import dagster as dg
 from pyiceberg.table import Table
 
+from kafka_lake.common.offsets import lag
 from kafka_lake.components.dead_letters import report_dead_letters
 from kafka_lake.components.keys import table_key
 from kafka_lake.components.metadata import (
@@ -28,7 +29,6 @@ from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.report import PartitionReport, RunReport, RunSoFar, merged
 from kafka_lake.ingest.retry import RetryPolicy, call, headline, is_transient
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import lag
 from kafka_lake.lake.positions import row_count
 
 T = TypeVar("T")

@@ -12,6 +12,7 @@ from itertools import takewhile
 import dagster as dg
 
 from kafka_lake.common.errors import CatalogError, KafkaLakeError
+from kafka_lake.common.offsets import Loss, Position, Watermarks
 from kafka_lake.components.alive import end_dead
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, TABLE_TAG, topics_of
 from kafka_lake.components.failures import as_failed_tick
@@ -23,7 +24,6 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.ingest.plan import backlog
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Loss, Position, Watermarks
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state
 

@@ -11,10 +11,10 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.deliveries import DeliveryProducer
-from kafka_lake.demo.runs import DagsterRuns, Run, RunReport
 from kafka_lake.demo.summary import print_deliveries, print_how_to_go_on, print_orders
 from kafka_lake.demo.watch import Watch, made
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run, RunReport
 from kafka_lake.local_stack.environment import use_registry
 from kafka_lake.local_stack.ports import Ports, check_free
 from kafka_lake.local_stack.running import check_alone

@@ -1,7 +1,7 @@
 """Has Spark do once, on a broker and a table that are gone afterwards, what runs do: its start is cheaper from then on.
 
-Java writes down the classes that were loaded meanwhile; `kafka_lake.spark.class_archive` says what for. Takes a minute, once
-per version of Java, of PySpark and of the jars: ``python -m kafka_lake.demo.rehearsal``.
+Java writes down the classes that were loaded meanwhile; `kafka_lake.spark.class_archive` says what for. Takes a minute,
+once per version of Java, of PySpark and of the jars: ``python -m kafka_lake.demo.rehearsal``.
 """
 
 import os
@@ -15,7 +15,7 @@ import psutil
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource, local_conf
+from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.demo.orders import OrderProducer, produce_orders
 from kafka_lake.demo.topics import ensure_topic
 from kafka_lake.ingest.connections import Systems
@@ -26,6 +26,7 @@ from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake.spark.class_archive import class_archive, training_options
 from kafka_lake.spark.connect import JVM_OPTIONS, ConnectServer
 from kafka_lake.spark.jars import jars_classpath, spark_jars
+from kafka_lake.spark.settings import local_conf
 
 _TOPIC = "rehearsal"
 _ORDERS = 1_000
@@ -69,7 +70,7 @@ def _train(folder: Path, archive: Path) -> None:
     properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
     catalog = LakeCatalog("lake", properties)
     extra = {"spark.driver.extraJavaOptions": f"{JVM_OPTIONS} {training_options(archive)}"}
-    conf = local_conf(catalog, "local[2]", spark_jars(), extra)
+    conf = local_conf(catalog.for_spark(), "local[2]", spark_jars(), extra)
     with EmbeddedBroker(folder / "kafka") as broker, ConnectServer(folder / "connect", conf=conf) as server:
         ensure_topic(broker.bootstrap_servers, _TOPIC, 2)
         produce_orders(broker.bootstrap_servers, _TOPIC, _ORDERS, seed=1)

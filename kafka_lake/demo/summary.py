@@ -10,9 +10,9 @@ from kafka_lake.cli.status import collect
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.demo.columns import columns_of
-from kafka_lake.demo.runs import CheckResult, Materialization, RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.local_stack.dagster_runs import CheckResult, Materialization, RunReport
 from kafka_lake.local_stack.ports import Ports
 
 _BEST = 10

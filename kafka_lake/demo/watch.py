@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.demo.runs import DagsterRuns, Run
+from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run
 
 TIMEOUT_S = 300.0
 

@@ -8,16 +8,15 @@ from typing import Any
 
 import yaml
 
-from kafka_lake.cli.output import printable
 from kafka_lake.common.errors import ConfigurationError, KafkaLakeError
-from kafka_lake.components.kafka_topic_table import derived_table_name
+from kafka_lake.common.offsets import Watermarks
+from kafka_lake.common.printable import printable
 from kafka_lake.discovery.guess import Guess, Schemas, guess
 from kafka_lake.discovery.json_columns import Column
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.decode.ddl import check_ddl
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.topic_table import TopicTable, derived_table_name
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Watermarks
 from kafka_lake.kafka.sample import Sample, Sampler
 
 NAMESPACE = "lake"

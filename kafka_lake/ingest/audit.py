@@ -7,14 +7,15 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
+from kafka_lake.common.offsets import Loss, OffsetRange, Position
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.decode import WRONG_TYPE
 from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.stage.dead_letter_rows import added_rows
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
-from kafka_lake.ingest.stage.stage import LetterClass, Staged, added_rows
+from kafka_lake.ingest.stage.staged import LetterClass, Staged
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import Loss, OffsetRange, Position
 from kafka_lake.lake.evolution.model import Conflict
 from kafka_lake.lake.positions import POSITION, ancestors, summary_of
 from kafka_lake.lake.schema import Change, changes

@@ -12,6 +12,7 @@ from typing import Any
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from kafka_lake.common.errors import AuditFailedError, KafkaLakeError, PublishRefusedError
+from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.audit import Finding, audit, schema_refused
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.isolate import Search
@@ -23,10 +24,11 @@ from kafka_lake.ingest.report import Commit, waited
 from kafka_lake.ingest.retry import short_pauses
 from kafka_lake.ingest.stage.rebase import can_follow, follow
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
-from kafka_lake.ingest.stage.stage import Staged, create_table, stage
+from kafka_lake.ingest.stage.stage import stage
+from kafka_lake.ingest.stage.staged import Staged
+from kafka_lake.ingest.stage.table_schema import create_table
 from kafka_lake.ingest.table_state import dead_letters_head, table_state
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.kafka.offsets import Position
 from kafka_lake.lake.positions import TableState, head_of
 
 _FOLLOWED = 30

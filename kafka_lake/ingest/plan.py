@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from kafka_lake.common.errors import ConfigurationError, DataLossError, TopicReplacedError
+from kafka_lake.common.offsets import Loss, OffsetRange, Position, Watermarks
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Loss, OffsetRange, Position, Watermarks
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.ingest.audit import ColumnNote, noted
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.decode.choose import decoder_of
@@ -15,11 +16,12 @@ from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
 from kafka_lake.ingest.decode.rows import dead_letters_of, rows_of
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.read import read
+from kafka_lake.ingest.stage.dead_letter_rows import classes_of
 from kafka_lake.ingest.stage.schema_plan import Wanted, refuse, refuse_too_many, wanted
-from kafka_lake.ingest.stage.stage import LetterClass, arrow_columns, classes_of
+from kafka_lake.ingest.stage.staged import LetterClass
+from kafka_lake.ingest.stage.table_schema import arrow_columns
 from kafka_lake.ingest.stage.variant_table import has_variant
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.lake.positions import TableState, read_state
 from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables.create import schema_of
@@ -55,7 +57,7 @@ def newest(now: Watermarks, records: int) -> tuple[OffsetRange, ...]:
         now: What the topic holds.
         records: How many at most, but one of each partition.
 
-    >>> from kafka_lake.kafka.offsets import TopicIdentity
+    >>> from kafka_lake.common.offsets import TopicIdentity
     >>> now = Watermarks(TopicIdentity("c", "i", "t"), {0: 5, 1: 0}, {0: 100, 1: 3})
     >>> [(r.partition, r.start, r.end) for r in newest(now, 20)]
     [(0, 90, 100), (1, 0, 3)]

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from kafka_lake.ingest.stage.stage import Staged
+from kafka_lake.ingest.stage.staged import Staged
 
 
 def publish(staged: Staged, crash_point: Callable[[str], None]) -> float:

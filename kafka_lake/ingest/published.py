@@ -13,11 +13,11 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField, PrimitiveType
 
 from kafka_lake.common.errors import TableError
+from kafka_lake.common.offsets import Loss, Position, lag, losses_from_json
 from kafka_lake.ingest.audit import Finding, data_loss, schema_evolution
 from kafka_lake.ingest.report import PublishedNote, moment
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Loss, Position, lag, losses_from_json
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import SchemaVersion, schema_history
 from kafka_lake.lake.positions import LOSSES, POSITION, RESET, ancestors, head_of, read_state, row_count, summary_of

@@ -11,11 +11,11 @@ from pyiceberg.types import StructType
 from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import TableError
+from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.dead_letters.reconcile import at_version
 from kafka_lake.ingest.plan import start_offsets
+from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import Position, Watermarks
 from kafka_lake.lake.positions import POSITION, TableState, ancestors, head_of, summary_of
 
 _OURS = "kafka-lake."

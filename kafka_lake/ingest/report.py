@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 
+from kafka_lake.common.offsets import OffsetRange, Position, Watermarks, lag
 from kafka_lake.ingest.audit import CHECKS, ColumnNote, Finding
-from kafka_lake.ingest.stage.stage import LetterClass, Staged
-from kafka_lake.kafka.offsets import OffsetRange, Position, Watermarks, lag
+from kafka_lake.ingest.stage.staged import LetterClass, Staged
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pyspark.errors import AnalysisException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 from kafka_lake.common.errors import KafkaError, PublishRefusedError
+from kafka_lake.common.offsets import Position
 from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.isolate import Search, can_be_parted
@@ -27,7 +28,6 @@ from kafka_lake.ingest.retry import (
     short_pauses,
 )
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.kafka.offsets import Position
 from kafka_lake.lake.tables.create import drop_if_unused
 
 _ATTEMPTS = 5

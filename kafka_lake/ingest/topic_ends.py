@@ -3,10 +3,10 @@
 from collections.abc import Collection
 from dataclasses import replace
 
+from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan import unsure
 from kafka_lake.ingest.retry import call
-from kafka_lake.kafka.offsets import Position, Watermarks
 
 
 class TopicEnds:

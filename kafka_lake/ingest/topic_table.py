@@ -19,6 +19,8 @@ TimestampUnit = Literal["s", "ms", "us", "ns"]
 TimestampPrecision = Literal["micros", "exact"]
 Compatibility = Literal["none", "backward", "forward", "full"]
 
+_NO_NAME = re.compile(r"[^a-z0-9_]+")
+
 
 @dataclass(frozen=True)
 class TopicTable:
@@ -156,3 +158,13 @@ def dead_letter_limit(text: int | str | None) -> int | float | None:
     if match and float(match["share"]) <= 100:
         return float(match["share"]) / 100
     raise ConfigurationError(f"max_dead_letters: {text!r} is no limit.", "Write a count as 100, or a share as 5%.")
+
+
+def derived_table_name(topic: str) -> str:
+    """Return the table name that a topic gets by default.
+
+    >>> derived_table_name("shop.Completed-Pizzas")
+    'shop_completed_pizzas'
+    """
+    name = _NO_NAME.sub("_", topic.lower()).strip("_")
+    return name if name[:1].isalpha() else f"t_{name}"

@@ -1,15 +1,11 @@
 """Questions to a schema registry by Confluent's API: what an id stands for, what a subject has. Reads only."""
 
-import base64
-import os
-import re
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast, get_args
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 from kafka_lake.common.errors import (
     ConfigurationError,
@@ -17,16 +13,10 @@ from kafka_lake.common.errors import (
     RegistryRefusedError,
     UnknownSchemaError,
 )
+from kafka_lake.kafka.registry_settings import PROPERTIES, addresses_of, client_settings, secrets_of
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema
 
-_PREFIX = "KAFKA_LAKE_REGISTRY_"
-_PORT_OF_THE_LOCAL_STACK = "KAFKA_LAKE_REGISTRY_PORT"
-
-# The client's own retries are for a hiccup between two of many questions; who waits longer calls again.
-_BRIEF_RETRIES = {"max.retries": 1, "retries.wait.ms": 200, "retries.max.wait.ms": 500}
-_NUMBERS = {"timeout", "cache.capacity", "cache.latest.ttl.sec", *_BRIEF_RETRIES}
 _FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
-_SECRET = re.compile(r"password|secret|token$|user\.info")
 _MESSAGE_LENGTH = 300
 
 # https://docs.confluent.io/platform/current/schema-registry/develop/api.html#errors: subject, version, schema, and
@@ -49,30 +39,6 @@ _WRONG_ADDRESS = (
     "/apis/ccompat/v7 for Apicurio."
 )
 _CREDENTIALS = "Check KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO (user:password) or KAFKA_LAKE_REGISTRY_BEARER_AUTH_*."
-_PROPERTIES = "Mend it among the registry resource's properties, or in the KAFKA_LAKE_REGISTRY_* variable of that name."
-
-
-def properties_from_env(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the client properties that environment variables set.
-
-    ``KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO`` is ``basic.auth.user.info``: one underscore stands for a dot.
-    ``KAFKA_LAKE_SCHEMA_REGISTRY_URL`` is ``url``. Empty variables count as unset.
-
-    Args:
-        environ: Variables to look at; the process's own by default.
-
-    Returns:
-        Properties in the names of confluent-kafka's ``SchemaRegistryClient``; without ``url`` if there is no registry.
-    """
-    variables = os.environ if environ is None else environ
-    found = {
-        name.removeprefix(_PREFIX).lower().replace("_", "."): value
-        for name, value in variables.items()
-        if value and name.startswith(_PREFIX) and name != _PORT_OF_THE_LOCAL_STACK
-    }
-    if url := variables.get("KAFKA_LAKE_SCHEMA_REGISTRY_URL"):
-        found["url"] = url
-    return found
 
 
 class SchemaRegistry:
@@ -89,9 +55,9 @@ class SchemaRegistry:
     """
 
     def __init__(self, properties: Mapping[str, str], timeout: float = 10.0) -> None:
-        addresses, credentials = _addresses(properties.get("url", ""))
+        addresses, credentials = addresses_of(properties.get("url", ""))
         self.url = ",".join(addresses)
-        self._settings = _client_settings(properties, timeout) | {"url": self.url}
+        self._settings = client_settings(properties, timeout) | {"url": self.url}
         if credentials:
             if "basic.auth.user.info" in properties:
                 raise ConfigurationError(
@@ -100,7 +66,7 @@ class SchemaRegistry:
                     "Leave out one of them.",
                 )
             self._settings["basic.auth.user.info"] = credentials
-        self._secrets = _secrets(self._settings)
+        self._secrets = secrets_of(self._settings)
         self._schemas: dict[int, WriterSchema] = {}
 
     def __repr__(self) -> str:
@@ -114,13 +80,13 @@ class SchemaRegistry:
         for name in _FILES:
             if name in self._settings and not Path(self._settings[name]).exists():
                 raise ConfigurationError(
-                    f"The schema registry's {name} is {self._settings[name]}, which doesn't exist.", _PROPERTIES
+                    f"The schema registry's {name} is {self._settings[name]}, which doesn't exist.", PROPERTIES
                 )
         try:
             return SchemaRegistryClient(self._settings)
         except (OSError, TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"The client for the schema registry at {self.url} can't be made: {self._told(error)}.", _PROPERTIES
+                f"The client for the schema registry at {self.url} can't be made: {self._told(error)}.", PROPERTIES
             ) from None
 
     def by_id(self, schema_id: int) -> WriterSchema:
@@ -302,62 +268,6 @@ class SchemaRegistry:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text[:_MESSAGE_LENGTH].rstrip(". ")
-
-
-def _addresses(url: str) -> tuple[list[str], str]:
-    """Return a property ``url`` as addresses without credentials, and the credentials that they had."""
-    addresses, credentials = [], set()
-    for each in url.split(","):
-        try:
-            parts = urlsplit(each.strip())
-            sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:
-            sound = False
-        if not sound:
-            # Where the credentials end in what is no URL nobody knows; at the last @ they have.
-            raise ConfigurationError(
-                f"The schema registry's address {url.rpartition('@')[2]!r} is not an http or https URL.",
-                "Mend KAFKA_LAKE_SCHEMA_REGISTRY_URL, or url among the registry resource's properties: one URL, or "
-                "several with commas between; special characters in a password must be percent-encoded there.",
-            )
-        user, at, host = parts.netloc.rpartition("@")
-        addresses.append(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", "")))
-        credentials |= {unquote(user)} if at else set()
-    if len(credentials) > 1:
-        raise ConfigurationError(
-            f"The schema registry's addresses {', '.join(addresses)} have differing credentials.",
-            "Leave them out there, and set KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO.",
-        )
-    return addresses, "".join(credentials)
-
-
-def _client_settings(properties: Mapping[str, str], timeout: float) -> dict[str, Any]:
-    settings: dict[str, Any] = {"timeout": timeout, **_BRIEF_RETRIES, **properties}
-    for name in _NUMBERS & settings.keys():
-        try:
-            settings[name] = float(settings[name])
-        except ValueError:
-            raise ConfigurationError(
-                f"The schema registry's {name} is {settings[name]}, which is no number.", _PROPERTIES
-            ) from None
-    if "bearer.auth.token" in settings:
-        settings.setdefault("bearer.auth.credentials.source", "STATIC_TOKEN")
-    if "bearer.auth.credentials.source" in settings:
-        # The client demands what only Confluent Cloud has.
-        settings.setdefault("bearer.auth.logical.cluster", "")
-    if "ssl.certificate.location" in settings:
-        # Without any, OpenSSL asks for the password of an encrypted key at the terminal.
-        settings.setdefault("ssl.key.password", "")
-    return settings
-
-
-def _secrets(settings: Mapping[str, Any]) -> list[str]:
-    """Return all that must not be told, the longest first, so that none is left in part."""
-    found = {str(value) for name, value in settings.items() if _SECRET.search(name)}
-    user_info = settings.get("basic.auth.user.info", "")
-    found |= {user_info.partition(":")[2], base64.b64encode(user_info.encode()).decode()}
-    found.add(settings.get("proxy", "").rpartition("@")[0].rpartition(":")[2])
-    return sorted(found - {""}, key=len, reverse=True)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

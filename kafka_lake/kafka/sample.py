@@ -10,8 +10,8 @@ from typing import Any, Self
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, TopicPartition
 
+from kafka_lake.common.offsets import Watermarks
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Watermarks
 
 _GROUP = "kafka-lake.sample"
 _SETTINGS: Mapping[str, Any] = {

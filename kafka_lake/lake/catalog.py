@@ -15,6 +15,7 @@ from pyiceberg.utils.config import Config
 
 from kafka_lake.common.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
 from kafka_lake.common.home import home
+from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.lake.catalog_errors import explained, without_secrets
 from kafka_lake.lake.java_properties import java_properties, needed_classes
 from kafka_lake.lake.metadata import sparing
@@ -50,6 +51,16 @@ def properties_from_environment(name: str) -> dict[str, str]:
         "uri": f"sqlite:///{home() / 'catalog.db'}",
         "warehouse": f"file://{home() / 'warehouse'}",
     }
+
+
+def configured_catalog() -> "LakeCatalog":
+    """Return the catalog that the environment names; nothing is asked of it yet.
+
+    Raises:
+        ConfigurationError: If its type is unknown or a property is missing.
+    """
+    name = catalog_name()
+    return LakeCatalog(name, properties_from_environment(name))
 
 
 def quoted(name: str) -> str:
@@ -231,6 +242,14 @@ class LakeCatalog:
         named = {"table": literal(self.spark_name(identifier)), **arguments}
         told = ", ".join(f"{name} => {value}" for name, value in named.items())
         return f"CALL {quoted(self.name)}.system.{procedure}({told})"
+
+    def for_spark(self) -> SparkCatalog:
+        """Return what Spark must be told of this catalog.
+
+        Raises:
+            ConfigurationError: If one of its properties can't be told to Spark.
+        """
+        return SparkCatalog(self.name, self.spark_conf(), self.needed_classes())
 
     def needed_classes(self) -> dict[str, str]:
         """Return the Java classes that Spark needs for this catalog beside Iceberg's, and by whose jar each comes."""

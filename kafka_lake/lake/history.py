@@ -7,7 +7,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from kafka_lake.kafka.offsets import Position
+from kafka_lake.common.offsets import Position
 from kafka_lake.lake.positions import POSITION, ancestors, head_of, summary_of
 from kafka_lake.lake.schema import Change, changes
 

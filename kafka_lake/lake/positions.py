@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.common.errors import TableError
-from kafka_lake.kafka.offsets import Position
+from kafka_lake.common.offsets import Position
 
 POSITION = "kafka-lake.position"
 RUN_ID = "kafka-lake.run-id"

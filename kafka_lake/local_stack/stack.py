@@ -21,15 +21,16 @@ import psutil
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import home
 from kafka_lake.common.server_process import ServerProcess, port_open
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.spark import is_here, local_conf
 from kafka_lake.kafka.security import properties_from_env
+from kafka_lake.lake.catalog import configured_catalog
 from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake.local_stack.environment import names_broker, use_broker, use_registry
 from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake.local_stack.running import Running, RunningFile
+from kafka_lake.spark.connect_session import is_here
 from kafka_lake.spark.jars import ensure_jars, spark_jars
+from kafka_lake.spark.settings import local_conf
 from kafka_lake.spark.supervisor import ConnectSettings, WarmServer
 
 _MARK = "KAFKA_LAKE_STACK"
@@ -138,7 +139,7 @@ class Stack:
         """
         settings = ConnectSettings.from_env()
         self._say(f"Starting Spark Connect on {self.ports.connect.address}")
-        conf = local_conf(CatalogResource().open(), "local[*]", spark_jars(), {})
+        conf = local_conf(configured_catalog().for_spark(), "local[*]", spark_jars(), {})
         server = settings.server(home() / "connect", self.ports.connect.number, conf)
         self._connect = WarmServer(server, settings.idle_seconds, self._say)
         os.environ["SPARK_REMOTE"] = self._connect.start().remote

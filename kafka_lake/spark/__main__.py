@@ -7,10 +7,10 @@ from dotenv import load_dotenv
 
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.server_process import run_in_foreground
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.spark import local_conf
+from kafka_lake.lake.catalog import configured_catalog
 from kafka_lake.spark.connect import DEFAULT_PORT
 from kafka_lake.spark.jars import spark_jars
+from kafka_lake.spark.settings import local_conf
 from kafka_lake.spark.supervisor import ConnectSettings, WarmServer
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     try:
         settings = ConnectSettings.from_env()
         extra = dict(item.split("=", 1) for item in options.conf)
-        conf = local_conf(CatalogResource().open(), options.master, spark_jars(), extra)
+        conf = local_conf(configured_catalog().for_spark(), options.master, spark_jars(), extra)
     except KafkaLakeError as error:
         raise SystemExit(str(error)) from None
     server = WarmServer(

@@ -30,14 +30,13 @@ from pyiceberg.exceptions import CommitFailedException
 from pyspark.sql import SparkSession
 
 from kafka_lake.common.errors import PublishRefusedError
-from kafka_lake.components.resources.spark import local_conf
+from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Position, TopicIdentity
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION, ancestors, read_state, row_count
@@ -45,6 +44,7 @@ from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake.local_stack.stack import interruptible
 from kafka_lake.spark.connect import ConnectServer
 from kafka_lake.spark.jars import spark_jars
+from kafka_lake.spark.settings import local_conf
 from kafka_lake_tests.chaos.catalog import RestCatalogServer
 
 _NAMESPACE = "races"
@@ -99,7 +99,8 @@ class Arena:
     def __enter__(self) -> Self:
         try:
             self._stack.enter_context(self._server)
-            conf = local_conf(self.catalog(), "local[2]", spark_jars(), {"spark.sql.shuffle.partitions": "2"})
+            extra = {"spark.sql.shuffle.partitions": "2"}
+            conf = local_conf(self.catalog().for_spark(), "local[2]", spark_jars(), extra)
             connect = self._stack.enter_context(ConnectServer(self.folder / "connect", conf=conf))
             for _ in range(self.contenders):
                 session = SparkSession.builder.remote(connect.remote).create()

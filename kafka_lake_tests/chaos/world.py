@@ -18,11 +18,11 @@ import psutil
 from pyspark.sql import SparkSession
 
 from kafka_lake.common.server_process import ServerProcess
-from kafka_lake.components.resources.spark import local_conf
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark.connect import ConnectServer
 from kafka_lake.spark.jars import spark_jars
+from kafka_lake.spark.settings import local_conf
 from kafka_lake_tests.chaos.brokers import Brokers
 from kafka_lake_tests.chaos.catalog import RestCatalogServer
 from kafka_lake_tests.chaos.proxies import CatalogProxy
@@ -149,7 +149,7 @@ class World:
     def _start(self) -> None:
         self.proxy = self._stack.enter_context(CatalogProxy(self.server.port))
         catalog = LakeCatalog("lake", {"type": "rest", "uri": self.proxy.uri})
-        conf = local_conf(catalog, "local[2]", spark_jars(), {"spark.sql.shuffle.partitions": "2"})
+        conf = local_conf(catalog.for_spark(), "local[2]", spark_jars(), {"spark.sql.shuffle.partitions": "2"})
         self.connect = ConnectServer(self.folder / "connect", conf=conf, driver_memory="1500m")
         with ThreadPoolExecutor() as pool:
             starting = [

@@ -29,7 +29,7 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import PARALLELISM, SparkResource, local_conf
+from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.demo.rehearsal import rehearse
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.observer import Observer
@@ -37,6 +37,7 @@ from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.spark.jars import spark_jars
+from kafka_lake.spark.settings import PARALLELISM, local_conf
 from kafka_lake.spark.supervisor import ConnectSettings, WarmServer
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.e2e.standalone import standalone_cluster
@@ -71,7 +72,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def server(project: Path, catalog_resource: CatalogResource) -> Iterator[WarmServer]:
     extra = {"spark.sql.shuffle.partitions": "2"}
     rehearse(print)
-    conf = local_conf(catalog_resource.open(), "local[2]", spark_jars(), extra)
+    conf = local_conf(catalog_resource.open().for_spark(), "local[2]", spark_jars(), extra)
     connect = ConnectSettings(heap="768m").server(project / "connect", 0, conf)
     with WarmServer(connect, None, print) as running, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_REMOTE", running.remote)

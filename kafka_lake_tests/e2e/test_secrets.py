@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from kafka_lake.common.server_process import HOST, free_port
-from kafka_lake.components.resources.spark import local_conf
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark.jars import spark_jars
+from kafka_lake.spark.settings import local_conf
 from kafka_lake.spark.supervisor import ConnectSettings
 from kafka_lake_tests.e2e.standalone import standalone_cluster
 
@@ -251,7 +251,7 @@ def test_a_connect_server_of_ours(
     for name, value in KAFKA.items():
         monkeypatch.setenv(name, value)
     extra = {**shown, **ENGINE, "spark.connect.authenticate.token": TOKEN}
-    conf = local_conf(LakeCatalog("lake", catalog), "local[1]", spark_jars(), extra)
+    conf = local_conf(LakeCatalog("lake", catalog).for_spark(), "local[1]", spark_jars(), extra)
     server = ConnectSettings(heap="768m").server(tmp_path / "connect", 0, conf)
     with (
         Watch(tmp_path) as watch,

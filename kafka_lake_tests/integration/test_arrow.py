@@ -13,7 +13,7 @@ from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.stage import arrow_writer as arrow_stage
-from kafka_lake.ingest.stage import stage
+from kafka_lake.ingest.stage import batch as staged_batch
 from kafka_lake.ingest.stage.arrow_writer import DECODED_BY_ARROW, LARGE_RECORDS
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import summary_of
@@ -309,21 +309,21 @@ def test_a_writer_that_doubles_rows_is_found_out(
     ingest(spec, systems(), "good")
     topic.send_ids(range(5))
     before = view(spec).fingerprint()
-    real = stage.by_arrow
+    real = staged_batch.by_arrow
 
-    def doubled(*arguments: Any) -> Any:
-        made = real(*arguments)
+    def doubled(**arguments: Any) -> Any:
+        made = real(**arguments)
         object.__setattr__(made, "spans", (*made.spans, *made.spans))
         return made
 
-    monkeypatch.setattr(stage, "by_arrow", doubled)
+    monkeypatch.setattr(staged_batch, "by_arrow", doubled)
     # The scan is the judge, and finds each once.
     ingest(spec, systems(), "suspected")
     view(spec).assert_exactly_once(topic.ledger)
     topic.send_ids(range(5))
 
-    def twice(*arguments: Any) -> Any:
-        made, again = real(*arguments), real(*arguments)
+    def twice(**arguments: Any) -> Any:
+        made, again = real(**arguments), real(**arguments)
         counts = {**made.counts, "records": 2 * made.counts["records"]}
         object.__setattr__(made, "counts", counts)
         object.__setattr__(made, "files", (*made.files, *again.files))
@@ -331,7 +331,7 @@ def test_a_writer_that_doubles_rows_is_found_out(
         return made
 
     before = view(spec).fingerprint()
-    monkeypatch.setattr(stage, "by_arrow", twice)
+    monkeypatch.setattr(staged_batch, "by_arrow", twice)
     with pytest.raises(GateFailedError, match="distinct"):
         ingest(spec, systems(), "doubling")
     assert view(spec).fingerprint() == before

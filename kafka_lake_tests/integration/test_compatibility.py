@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from kafka_lake.ingest.decode.compatibility import avro_problems
+from kafka_lake.ingest.stage.compatibility import avro_problems
 from kafka_lake.ingest.topic_table import Compatibility
 from kafka_lake.kafka.schemas import WriterSchema
 from kafka_lake.local_stack.registry import EmbeddedRegistry

@@ -11,12 +11,12 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_lake.common.errors import DataLossError
+from kafka_lake.common.offsets import Loss, Position, Watermarks, losses_from_json
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.run import ingest, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Loss, Position, Watermarks, losses_from_json
 from kafka_lake.lake.positions import LOSSES, head_of, read_state, summary_of
 from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake_tests.chaos.brokers import Brokers

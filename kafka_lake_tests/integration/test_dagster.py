@@ -15,7 +15,6 @@ import dagster as dg
 import pytest
 from confluent_kafka import TopicPartition
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
-from kafka_lake.ingest.continuous.continuous import Continuous
 from pyiceberg.exceptions import ServiceUnavailableError
 
 from kafka_lake.common.server_process import free_port
@@ -31,10 +30,11 @@ from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.audit import CHECKS
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.continuous import continuous
+from kafka_lake.ingest.continuous import run as continuous_runs
+from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.runner import Run
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.local_stack.dagster_runs import Run
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration
@@ -384,7 +384,7 @@ def unavailable_after_each_commit(monkeypatch: pytest.MonkeyPatch, times: int) -
 
     for module, name in ((reporting, "report_dead_letters"), (reporting, "register_partitions")):
         monkeypatch.setattr(module, name, failing(name, getattr(module, name)))
-    monkeypatch.setattr(continuous, "commits_since_compaction", failing("compaction", lambda _: 0))
+    monkeypatch.setattr(continuous_runs, "commits_since_compaction", failing("compaction", lambda _: 0))
     return asked
 
 

@@ -17,6 +17,7 @@ from confluent_kafka.admin import NewPartitions
 from pyiceberg.types import StringType
 
 from kafka_lake.common.errors import DataLossError, TableError, TopicReplacedError
+from kafka_lake.common.offsets import Loss, losses_from_json
 from kafka_lake.ingest.connections import Systems
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.published import examine
@@ -24,7 +25,6 @@ from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import Loss, losses_from_json
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import LOSSES, summary_of
 from kafka_lake_tests.conftest import Topic, View

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-import kafka_lake.kafka.cluster
+import kafka_lake.kafka.client
 from kafka_lake.common.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -31,9 +31,9 @@ from kafka_lake.common.errors import (
     KafkaError,
     UnknownTopicError,
 )
+from kafka_lake.common.offsets import Position
 from kafka_lake.common.server_process import ServerProcess, free_port, port_open
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Position
 from kafka_lake.spark.jars import jars_classpath
 from kafka_lake.spark.java import find_java
 
@@ -245,7 +245,7 @@ def test_brokers_that_are_all_down_are_given_up_early(question: Callable[[KafkaC
 def test_who_accepts_connections_and_is_silent_is_given_up_early(
     question: Callable[[KafkaCluster], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_lake.kafka.cluster, "_FIRST_ANSWER_SECONDS", 2.5)
+    monkeypatch.setattr(kafka_lake.kafka.client, "_FIRST_ANSWER_SECONDS", 2.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(KafkaError, match=f"{address} gave no answer") as failed:

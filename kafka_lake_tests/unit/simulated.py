@@ -24,19 +24,20 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
 from kafka_lake.common.errors import DataLossError, KafkaLakeError, PublishRefusedError
-from kafka_lake.ingest import audit, pipeline, rebuild, run
+from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks, losses_from_json
+from kafka_lake.ingest import audit, pipeline, rebuild, record_keys, run
 from kafka_lake.ingest.audit import PartitionRows
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.dead_letters import reconcile as settle
+from kafka_lake.ingest.dead_letters import nearby, reconcile
+from kafka_lake.ingest.dead_letters.due import Due, due
 from kafka_lake.ingest.decode.decoder import Nothing
 from kafka_lake.ingest.jobs import dead_letter_replay, job
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.observer import Observer, ignore
 from kafka_lake.ingest.retry import RetryPolicy
-from kafka_lake.ingest.stage import stage
+from kafka_lake.ingest.stage import batch, dead_letter_rows, replaced_rows, stage
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity, Watermarks, losses_from_json
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import LOSSES, ancestors, head_of, read_state, summary_of
 
@@ -373,12 +374,12 @@ class World:
         kept |= {ref.snapshot_id for ref in view.metadata.refs.values()}
         self.remove(identifier, set(view.metadata.by_id) - kept)
 
-    def due(self) -> settle.Due | None:
+    def due(self) -> Due | None:
         """Return what the next run will settle before anything else."""
         if not {TABLE, LETTERS} <= set(self.tables):
             return None
         table, letters = (read_state(self.view(name)) for name in (TABLE, LETTERS))  # type: ignore[arg-type]
-        return settle.due(table, letters)
+        return due(table, letters)
 
     def roll_back(self, back: int) -> None:
         """Set ``main`` of the table to one of the snapshots before it.
@@ -932,43 +933,53 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
         job: {"read": read},
         pipeline: {"create_table": create_table, "follow": nothing},
         stage: {
-            "F": ANYTHING,
-            "shaped": lambda rows, _: rows,
-            "Observation": Counts,
             "decoder_of": lambda *_: SimulatedDecoder(),
             "Unreadable": SimulatedUnreadable,
-            "batch_metrics": lambda *_: (),
             "wanted": lambda *_: NOTHING_NEW,
             "refuse": nothing,
-            "_evolve": lambda *_: (),
-            "_row_type": nothing,
+            "evolve_table": lambda *_: (),
+            "row_columns": nothing,
+            "transformed": rows_of,
+            "marks_errors": nothing,
+            "dead_letters_of": letters_of,
+            "added_rows": nothing,
+            "classes_of": lambda _: (),
+        },
+        batch: {
+            "F": ANYTHING,
+            "Observation": Counts,
+            "batch_metrics": lambda *_: (),
+            "shaped": lambda rows, _: rows,
             # What simulates Spark knows Spark's own functions only.
             "why_not": lambda *_: "simulated",
-            "rows_of": rows_of,
             "transformed": rows_of,
             "marks_errors": nothing,
             "without_errors": lambda rows, _: rows,
-            "dead_letters_of": letters_of,
+            "tasks_of": lambda *_: 1,
+        },
+        dead_letter_rows: {
+            "F": ANYTHING,
+            "shaped": lambda rows, _: rows,
             "schema_of": nothing,
             "to_arrow_schema": nothing,
             "nullable_all": nothing,
             "ensure_table": ensure_table,
-            "added_rows": nothing,
-            "_within": within,
-            "classes_of": lambda _: (),
-            "_tasks": lambda *_: 1,
+            "within_topic": within,
+            "tasks_of": lambda *_: 1,
         },
+        replaced_rows: {"F": ANYTHING, "within_topic": within},
+        record_keys: {"F": ANYTHING},
         audit: {"_staged_partitions": staged_partitions},
-        settle: {
+        reconcile: {
             "F": ANYTHING,
-            "added_keys": added_keys,
-            "_near": near,
-            "_within": within,
             # It has no files.
-            # No gap: else all offsets there are would be near each other.
-            "_APART": 1,
+            "added_keys": added_keys,
+            "near": near,
+            "within": within,
             "_take_out": take_out,
         },
+        # No gap: else all offsets there are would be near each other.
+        nearby: {"_APART": 1},
         rebuild: {"F": ANYTHING},
         dead_letter_replay: {"records_from_dead_letters": lambda letters: letters},
         # Where nothing takes time, nothing is waited for.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
+from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.audit import (
     ColumnNote,
@@ -22,9 +23,8 @@ from kafka_lake.ingest.audit import (
 )
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
-from kafka_lake.ingest.stage.stage import LetterClass, Staged, StagedTable, Vanished
+from kafka_lake.ingest.stage.staged import LetterClass, Staged, StagedTable, Vanished
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.evolution.model import Conflict
 from kafka_lake.lake.positions import POSITION, TableState, head_of

@@ -16,6 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, MapType, NestedField, StringType, StructType
 
 from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.components import dead_letters
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.executors.json.decoder import JsonDecoder, Seen, news_leaves
@@ -23,10 +24,9 @@ from kafka_lake.executors.json.task import dumped, loaded
 from kafka_lake.executors.json.types import leaves
 from kafka_lake.ingest import published
 from kafka_lake.ingest.audit import noted
-from kafka_lake.ingest.dead_letters import reconcile as settle
+from kafka_lake.ingest.dead_letters.nearby import joined
 from kafka_lake.ingest.stage.schema_plan import refuse, refuse_too_many
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.schema import Change
 
@@ -250,9 +250,9 @@ def test_dead_letters_are_told_by_class_up_to_a_number_and_by_number_beyond(
 
 def test_few_far_places_are_looked_at_apart_and_many_as_one() -> None:
     far = [OffsetRange(p, n * 1_000_000, n * 1_000_000 + 5) for p in (0, 1) for n in (0, 3)]
-    assert settle._joined([far, []]) == far
-    assert settle._joined([far, None]) is None
+    assert joined([far, []]) == far
+    assert joined([far, None]) is None
     near = [OffsetRange(0, n, n + 1) for n in (1, 50_000, 99_000)]
-    assert settle._joined([near]) == [OffsetRange(0, 1, 99_001)]
+    assert joined([near]) == [OffsetRange(0, 1, 99_001)]
     many = [OffsetRange(n % 3, n * 1_000_000, n * 1_000_000 + 1) for n in range(300)]
-    assert [(r.partition, r.start) for r in settle._joined([many]) or []] == [(0, 0), (1, 1_000_000), (2, 2_000_000)]
+    assert [(r.partition, r.start) for r in joined([many]) or []] == [(0, 0), (1, 1_000_000), (2, 2_000_000)]

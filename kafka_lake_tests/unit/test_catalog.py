@@ -6,9 +6,9 @@ import pytest
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.spark import local_conf
 from kafka_lake.lake.catalog import LakeCatalog, properties_from_environment
 from kafka_lake.spark.jars import JarsError, spark_jars
+from kafka_lake.spark.settings import local_conf
 
 PREFIX = "spark.sql.catalog.lake."
 
@@ -278,7 +278,7 @@ def test_a_catalog_whose_jar_is_missing_is_refused_with_the_setting_for_it(
             content.writestr("x/Y.class", "")
             if jar == theirs:
                 content.writestr(f"{needed}.class", "")
-    catalog = LakeCatalog("lake", properties)
+    catalog = LakeCatalog("lake", properties).for_spark()
     with pytest.raises(ConfigurationError, match="no jar has it") as refused:
         local_conf(catalog, "local", f"{ours}", {})
     assert "KAFKA_LAKE_SPARK_JARS" in refused.value.remedy

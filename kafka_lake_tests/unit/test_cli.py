@@ -36,15 +36,15 @@ from kafka_lake.cli.repair import (
     resets_of,
 )
 from kafka_lake.cli.status import PartitionStatus, TopicStatus
+from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.ingest import again
+from kafka_lake.ingest import run as runs
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import Cleaned
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
 
 UP_TO_DATE = TopicStatus(
     "completed-pizzas",
@@ -89,7 +89,8 @@ def test_help_names_the_commands() -> None:
 
 
 def test_help_loads_no_engine() -> None:
-    code = "import sys, kafka_lake.cli.main; print([m for m in ('dagster', 'pyspark', 'confluent_kafka') if m in sys.modules])"
+    engines = "('dagster', 'pyspark', 'confluent_kafka')"
+    code = f"import sys, kafka_lake.cli.main; print([m for m in {engines} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -221,9 +222,9 @@ def test_no_partitions(command: tuple[str, ...], text: str) -> None:
 @pytest.mark.parametrize("answer", ["n\n", "\n", ""])
 def test_nothing_is_read_again_or_reset_without_consent(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     todo = Plan((), Position(HERE, {0: 3}), 0, "reset", (OffsetRange(0, 3, 9),))
-    monkeypatch.setattr(again, "replay", forbidden)
-    monkeypatch.setattr(again, "reset", forbidden)
-    monkeypatch.setattr(again, "plan_reset", lambda *_: todo)
+    monkeypatch.setattr(runs, "replay", forbidden)
+    monkeypatch.setattr(runs, "reset", forbidden)
+    monkeypatch.setattr(runs, "plan_reset", lambda *_: todo)
     for command in (("replay",), ("replay", "--keep-missing"), ("reset", "--to", "3")):
         result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*command, SPEC.topic], input=answer)
         assert result.exit_code == 1
@@ -246,11 +247,11 @@ def test_replay_asks_only_before_it_reads_everything(
 ) -> None:
     asked: list[Extent] = []
 
-    def replay(_spec: object, _systems: object, _run_id: str, extent: Extent, *_hooks: object) -> RunReport:
+    def replay(_spec: object, _systems: object, _run_id: str, extent: Extent, *_: object) -> RunReport:
         asked.append(extent)
         return RunReport(SPEC.topic, "pizza.completed_pizzas", "run", Watermarks(HERE, {}, {}), None, (), 0.0)
 
-    monkeypatch.setattr(again, "replay", replay)
+    monkeypatch.setattr(runs, "replay", replay)
     result = run("replay", SPEC.topic, *arguments)
     assert result.exit_code == 0, result.output
     assert asked == [extent]
@@ -262,10 +263,12 @@ def test_reset_does_what_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[object] = []
     before = Position(HERE, {0: 9, 1: 4, 2: 5})
     todo = Plan((), Position(HERE, {0: 3, 1: 4, 2: 7}), 0, "reset", (OffsetRange(0, 3, 9),), losses=(SKIPPED,))
-    monkeypatch.setattr(again, "plan_reset", lambda *_: todo)
+    monkeypatch.setattr(runs, "plan_reset", lambda *_: todo)
     monkeypatch.setattr(cli_again, "position_of", lambda *_: before)
     monkeypatch.setattr(
-        again, "reset", lambda _spec, _systems, _run_id, to, partitions, *_: done.append((to, partitions))
+        runs,
+        "reset",
+        lambda _spec, _systems, _run_id, to, partitions=None, observer=None: done.append((to, partitions)),
     )
     result = run("reset", SPEC.topic, "--to", "latest", "--yes")
     assert result.exit_code == 0, result.output
@@ -279,8 +282,8 @@ def test_reset_does_what_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_topic")
 def test_a_reset_to_where_the_position_is_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(again, "plan_reset", lambda *_: None)
-    monkeypatch.setattr(again, "reset", forbidden)
+    monkeypatch.setattr(runs, "plan_reset", lambda *_: None)
+    monkeypatch.setattr(runs, "reset", forbidden)
     result = run("reset", SPEC.topic, "--to", "latest")
     assert result.exit_code == 0
     assert "nothing to do" in result.output
@@ -324,9 +327,9 @@ def test_what_was_cleaned_is_counted_and_its_beginning_named() -> None:
 
 
 def test_what_a_run_says_and_its_progress_are_not_among_the_results(capsys: pytest.CaptureFixture[str]) -> None:
-    with followed("pizzas", Console(stderr=True, width=80)) as hooks:
-        hooks.on_step("planned")
-        hooks.say("attempt [1] of 6 failed")
+    with followed("pizzas", Console(stderr=True, width=80)) as observer:
+        observer.on_step("planned")
+        observer.warn("attempt [1] of 6 failed")
     captured = capsys.readouterr()
     assert "attempt [1] of 6 failed" in captured.err
     assert captured.out == ""

@@ -9,9 +9,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from kafka_lake.cli.main import app
+from kafka_lake.common.errors import EngineUnavailableError
 from kafka_lake.common.server_process import free_port
-from kafka_lake.components.resources import spark as resource
-from kafka_lake.kafka import cluster
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.kafka import client
+from kafka_lake.spark import connect_session
 
 TOPIC = "completed-pizzas"
 ON_BROKERS = [
@@ -30,8 +33,8 @@ ON_CATALOG = [("dead-letters", TOPIC), ("clean",), ("schema", TOPIC, "--history"
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(cluster, "_ALL_DOWN_SECONDS", 0.3)
-    monkeypatch.setattr(resource, "_CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(client, "_ALL_DOWN_SECONDS", 0.3)
+    monkeypatch.setattr(connect_session, "_CONNECT_SECONDS", 0.1)
 
 
 def told(*arguments: str) -> str:
@@ -74,9 +77,9 @@ def test_an_unknown_type_of_catalog(monkeypatch: pytest.MonkeyPatch, command: tu
 def test_no_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     monkeypatch.setenv("SPARK_REMOTE", f"sc://127.0.0.1:{port}/;token=hush")
-    spark = resource.SparkResource(spark_config={}, catalog=resource.CatalogResource())
+    spark = SparkResource(spark_config={}, catalog=CatalogResource())
     for ask in (spark.check, spark.live_session):
-        with pytest.raises(resource.EngineUnavailableError) as failed:
+        with pytest.raises(EngineUnavailableError) as failed:
             ask()
         assert f"Spark Connect at 127.0.0.1:{port} doesn't answer: Connection refused." in str(failed.value)
         assert "SPARK_REMOTE" in failed.value.remedy
@@ -86,15 +89,16 @@ def test_no_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
 # What a JVM does, which has the descriptor and not Python's object, and what a library does.
 _NOISY = """
 import logging, os
-from kafka_lake import cli, cli_topics
+from kafka_lake.cli.main import main
+from kafka_lake.components.resources.catalog import CatalogResource
 
-def noisy(self, plain=cli_topics.CatalogResource.open):
+def noisy(self, plain=CatalogResource.open):
     os.write(2, b"noise of a JVM\\n")
     logging.getLogger("lib").warning("noise of a library")
     return plain(self)
 
-cli_topics.CatalogResource.open = noisy
-cli.main()
+CatalogResource.open = noisy
+main()
 """
 
 

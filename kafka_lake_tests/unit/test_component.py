@@ -7,16 +7,16 @@ import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 from hypothesis import example, given
 from hypothesis import strategies as st
-from kafka_lake.ingest.continuous.continuous import Continuous
 
 from kafka_lake.cli.project import explanation
-from kafka_lake.components import KafkaTopicTable
 from kafka_lake.components.assets import IngestConfig, Mode, build_topic_assets, kept_session, settings_of
+from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.components.keys import dead_letter_check_op_name, op_name, plain_name, pool_name
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.topic_table import FORMATS, TopicTable
 

@@ -16,14 +16,16 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.server_process import ServerProcess, port_open
+from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.spark import SparkResource, local_conf, local_cores
+from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark import __main__ as alone
 from kafka_lake.spark import supervisor as warm
 from kafka_lake.spark.class_archive import class_archive
 from kafka_lake.spark.connect import TOKEN, ConnectServer
 from kafka_lake.spark.private_conf import properties_file
+from kafka_lake.spark.settings import local_conf, local_cores
 from kafka_lake.spark.supervisor import DEATHS_BORNE, ConnectSettings, WarmServer, idle_seconds, pause_seconds
 
 LISTENS = """
@@ -176,8 +178,7 @@ def test_memory_is_bounded_whatever_options_a_user_gives(monkeypatch: pytest.Mon
 )
 def test_a_session_can_ask_how_many_tasks_run_at_once(master: str, cores: int | None) -> None:
     assert local_cores(master) == cores
-    catalog = LakeCatalog("lake", {"type": "rest", "uri": "http://127.0.0.1:1"})
-    told = local_conf(catalog, master, "", {}).get("spark.default.parallelism")
+    told = local_conf(catalog_anywhere(), master, "", {}).get("spark.default.parallelism")
     assert told == (None if cores is None else str(cores))
 
 
@@ -253,8 +254,8 @@ def test_a_host_that_replaces_another_takes_over_its_kept_session(monkeypatch: p
     assert kept() != before
 
 
-def catalog_anywhere() -> LakeCatalog:
-    return LakeCatalog("lake", {"type": "rest", "uri": "http://127.0.0.1:1"})
+def catalog_anywhere() -> SparkCatalog:
+    return LakeCatalog("lake", {"type": "rest", "uri": "http://127.0.0.1:1"}).for_spark()
 
 
 def test_a_local_spark_has_the_jars_on_its_class_path_and_a_cluster_is_sent_them(

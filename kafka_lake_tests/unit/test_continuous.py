@@ -16,6 +16,7 @@ from pyiceberg.exceptions import ServiceUnavailableError
 from sqlalchemy.exc import OperationalError
 
 from kafka_lake.common.errors import KafkaLakeError, PublishRefusedError
+from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous import run as continuous
 from kafka_lake.ingest.continuous.run import ContinuousRun
@@ -32,7 +33,6 @@ from kafka_lake.ingest.continuous.stop import Stop, StoppedError
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import Position, TopicIdentity, Watermarks
 
 ME = TopicIdentity("c", "t", "pizzas")
 SETTINGS = Continuous(trigger=2, time_limit=3600, idle=300, compact_every=None, report_every=30)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import LongType, StringType
 
-from kafka_lake.kafka.offsets import Position, TopicIdentity
+from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import schema_history
 from kafka_lake.lake.positions import POSITION

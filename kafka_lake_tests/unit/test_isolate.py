@@ -10,10 +10,10 @@ from pyiceberg import exceptions as iceberg
 from pyspark.errors import AnalysisException, PythonException
 
 from kafka_lake.common import errors
+from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.ingest.dead_letters.isolate import EveryRecordFailsError, Search, can_be_parted
 from kafka_lake.ingest.plan import Plan, plan, standstill
 from kafka_lake.ingest.retry import headline, may_be_a_record
-from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake_tests.unit.simulated import LETTERS, POISON, TABLE, Attempt, World, simulate
 from kafka_lake_tests.unit.test_retry import connect, grpc_error, py4j
 

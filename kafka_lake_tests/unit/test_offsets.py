@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity, Watermarks, lag
+from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks, lag
 
 ME = TopicIdentity("c", "t", "pizzas")
 
@@ -105,12 +105,12 @@ def test_identity(other, same):
 @pytest.mark.parametrize(
     "module",
     [
-        "kafka_lake.kafka.offsets",
+        "kafka_lake.common.offsets",
         "kafka_lake.lake.schema",
         "kafka_lake.lake.tables.layout",
         "kafka_lake.ingest.plan",
         "kafka_lake.ingest.decode.ddl",
-        "kafka_lake.components.kafka_topic_table",
+        "kafka_lake.ingest.topic_table",
     ],
 )
 def test_doctests(module):

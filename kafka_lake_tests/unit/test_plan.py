@@ -7,6 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_lake.common.errors import ConfigurationError, DataLossError, TopicReplacedError
+from kafka_lake.common.offsets import (
+    Loss,
+    OffsetRange,
+    Position,
+    TopicIdentity,
+    Watermarks,
+    losses_from_json,
+    losses_to_json,
+)
 from kafka_lake.ingest.plan import (
     backlog,
     chunk,
@@ -20,15 +29,6 @@ from kafka_lake.ingest.plan import (
     untold,
 )
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import (
-    Loss,
-    OffsetRange,
-    Position,
-    TopicIdentity,
-    Watermarks,
-    losses_from_json,
-    losses_to_json,
-)
 
 ME = TopicIdentity("cluster-1", "topic-1", "pizzas")
 SPEC = TopicTable("pizzas", "pizza", "orders")

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_lake.common.errors import TableError
-from kafka_lake.kafka.offsets import Position, TopicIdentity
+from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, row_count, summary_of
 from kafka_lake_tests.conftest import without_totals

@@ -23,8 +23,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kafka_lake.common.errors import PublishRefusedError
 from kafka_lake.ingest import pipeline
-from kafka_lake.ingest.dead_letters import reconcile as settle
-from kafka_lake.ingest.stage import stage
+from kafka_lake.ingest.dead_letters import reconcile
+from kafka_lake.ingest.stage import dead_letter_rows, stage
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import ancestors, head_of
@@ -331,12 +331,13 @@ def late_branch(patch: pytest.MonkeyPatch) -> None:
 
 
 def known_letters_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stage, "_known_letters", lambda *_: None)
+    for module in (stage, dead_letter_rows):
+        patch.setattr(module, "known_letters", lambda *_: None)
 
 
 def letters_go_back(patch: pytest.MonkeyPatch) -> None:
     """Let the dead letters carry the position of the plan, however far they have been."""
-    patch.setattr(stage, "_furthest", lambda after, _: after)
+    patch.setattr(dead_letter_rows, "_furthest", lambda after, _: after)
 
 
 def publish_again(patch: pytest.MonkeyPatch) -> None:
@@ -364,7 +365,7 @@ def settled_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def looked_elsewhere(patch: pytest.MonkeyPatch) -> None:
     """Settle, but look for letters where the marked commits wrote nothing."""
-    patch.setattr(settle, "added_keys", lambda *_: Frame(None, list))  # type: ignore[arg-type]
+    patch.setattr(reconcile, "added_keys", lambda *_: Frame(None, list))  # type: ignore[arg-type]
 
 
 GOOD, BAD = ("produce", (0, ["good"])), ("produce", (0, ["bad-0"]))

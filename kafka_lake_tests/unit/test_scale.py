@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadataV2, new_table_metadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import SortOrder
 
-from kafka_lake.kafka.offsets import Position, TopicIdentity
+from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.metadata import SWITCH, Kept, NewestOfEach, parse_by
 from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, summary_of

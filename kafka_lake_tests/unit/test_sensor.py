@@ -9,6 +9,7 @@ import pytest
 from dagster._utils.error import serializable_error_info_from_exc_info
 
 from kafka_lake.common.errors import KafkaLakeError, UnknownTopicError
+from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.common.server_process import free_port
 from kafka_lake.components import sensor
 from kafka_lake.components.alive import ALIVE_TAG
@@ -22,7 +23,6 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensor import WORK_TAG, Pace, build_sensor, evaluate, look_out
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.lake.positions import POSITION
 
 SPEC = TopicTable("pizzas", "pizza", "orders")

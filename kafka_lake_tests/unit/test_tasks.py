@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.ingest.plan import Plan
-from kafka_lake.ingest.stage.stage import _tasks
-from kafka_lake.kafka.offsets import OffsetRange, Position, TopicIdentity
+from kafka_lake.ingest.stage.spark_writer import tasks_of
 
 
 @pytest.mark.parametrize(
@@ -32,4 +32,4 @@ def test_a_long_batch_is_written_by_all_cores_at_once(records: int, partitions: 
     ranges = tuple(OffsetRange(p, 0, length) for p, length in enumerate(lengths))
     plan = Plan(ranges, Position(TopicIdentity("c", "t", "orders"), {}), 0)
     spark: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda _, default: cores or default))
-    assert _tasks(plan, spark) == tasks
+    assert tasks_of(plan, spark) == tasks

@@ -3,7 +3,8 @@
 import dagster as dg
 from pydantic import Field
 
-from kafka_lake.kafka.registry import SchemaRegistry, properties_from_env
+from kafka_lake.kafka.registry import SchemaRegistry
+from kafka_lake.kafka.registry_settings import properties_from_env
 
 
 class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]

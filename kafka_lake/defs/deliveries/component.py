@@ -3,7 +3,7 @@
 import dagster as dg
 
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
-from kafka_lake.kafka.registry import properties_from_env
+from kafka_lake.kafka.registry_settings import properties_from_env
 
 
 class RegistryTopicTable(KafkaTopicTable):

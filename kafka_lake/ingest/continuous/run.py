@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from kafka_lake.common.errors import PublishRefusedError
+from kafka_lake.common.offsets import Watermarks
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.schedule import Continuous, Times, ending, has_news, next_poll, reached, report_due
 from kafka_lake.ingest.continuous.stop import Stop, StoppedError
@@ -18,7 +19,6 @@ from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import headline, is_transient
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.kafka.offsets import Watermarks
 from kafka_lake.lake.maintenance.compact import commits_since_compaction, compact
 
 # Others may move a table back while its topic rests: then there is work, and the topic doesn't tell.

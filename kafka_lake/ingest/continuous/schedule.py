@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.kafka.offsets import Position, Watermarks
+from kafka_lake.common.offsets import Position, Watermarks
 
 _TOPIC_POLL_SECONDS = 0.5
 _REPORTING_SHARE = 0.05

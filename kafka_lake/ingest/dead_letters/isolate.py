@@ -7,8 +7,8 @@ grow again. Pure: `pipeline.Run` asks what to do and does it.
 from dataclasses import dataclass, replace
 
 from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest.plan import Plan, chunk
-from kafka_lake.kafka.offsets import OffsetRange
 
 _GROWTH = 8
 _FAILED_IN_A_ROW = 10
@@ -54,7 +54,7 @@ class Search:
     def next(self, plan: Plan) -> Plan:
         """Return the part of a planned commit to make next: the record that was found, or as much as the limit allows.
 
-        >>> from kafka_lake.kafka.offsets import Position, TopicIdentity
+        >>> from kafka_lake.common.offsets import Position, TopicIdentity
         >>> ten = Plan((OffsetRange(0, 5, 15),), Position(TopicIdentity("c", "t", "pizzas"), {0: 15}), 0)
         >>> half = Search(limit=5).next(ten)
         >>> half.ranges, half.after.offsets, half.remaining

@@ -10,139 +10,28 @@ in question wrote, only the files are written again that have some of them, and 
 before they are visible.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import reduce
-from operator import and_
 from typing import Any
 from uuid import uuid4
 
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation, Snapshot
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest.connections import Systems
-from kafka_lake.ingest.decode.fit_columns import any_of
+from kafka_lake.ingest.dead_letters.due import SETTLED, SETTLED_FROM, Due, due
+from kafka_lake.ingest.dead_letters.nearby import added_keys, joined, near
+from kafka_lake.ingest.record_keys import RECORD, among, at_version, named, within, without
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.offsets import OffsetRange
 from kafka_lake.lake.branches import StagingBranch, branch_name
-from kafka_lake.lake.positions import (
-    POSITION,
-    RUN_ID,
-    TableState,
-    ancestors,
-    read_state,
-    summary_of,
-)
+from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, summary_of
 
-UNSETTLED = "kafka-lake.unsettled"
-SETTLED = "kafka-lake.settled"
-SETTLED_FROM = "kafka-lake.settled-from"
-"""In the summary of a settling snapshot: the dead-letter table's snapshot as it was before."""
-
-# In the summary of a dead-letter snapshot: the table's snapshot that was staged together with it.
-STAGED_WITH = "kafka-lake.staged-with"
-_ROLLED_BACK, _STALE = "rolled back:", "published without its rows"
-_NEVER = (-1, 0)
-OFFSET = ("topic_id", "partition", "offset")
-"""What names a record, as long as its log isn't cut off and written anew."""
-# A letter is of the very record of a row: after a cut that a run was told to go on at, offsets mean other records.
-_KEYS = (*OFFSET, "timestamp")
-# Offsets as far apart as this are looked for apart from each other, in so many places at the most.
-_APART, _PLACES = 100_000, 200
 _LETTERS_WORTH_A_TASK = 250_000
 _LOOKS = 20
-
-
-@dataclass(frozen=True)
-class Due:
-    """What is to be settled.
-
-    Args:
-        mark: What the settling snapshot will carry.
-        restore: Snapshot of the dead-letter table whose letters come back first, since the rows they became are gone
-            again with a rollback of the table; None if there is nothing to bring back.
-        commits: Snapshots of the table that may have made letters obsolete and are not settled yet.
-        stale: Snapshots of the dead-letter table that were published for a commit that never was.
-    """
-
-    mark: str
-    restore: int | None = None
-    commits: tuple[int, ...] = ()
-    stale: tuple[int, ...] = ()
-
-
-def due(table: TableState, letters: TableState) -> Due | None:
-    """Return what is to be settled, by metadata alone; None if nothing is.
-
-    Args:
-        table: The topic's table.
-        letters: Its dead-letter table.
-    """
-    history = list(ancestors(table.table, table.head))
-    numbers = _numbers(history)
-    marks = {f"{mark}@{_text(numbers[s.snapshot_id])}": s for s in history if (mark := summary_of(s).get(UNSETTLED))}
-    now = _text(numbers[history[0].snapshot_id]) if history else "0"
-    settled, stale, restore = _NEVER, list[int](), None
-    undone = ""
-    for snapshot in ancestors(letters.table, letters.head):
-        summary = summary_of(snapshot)
-        mark = summary.get(SETTLED)
-        if mark is None:
-            # Published for a commit that never was: others may have made rows of these records meanwhile.
-            if settled == _NEVER and STAGED_WITH in summary and int(summary[STAGED_WITH]) not in numbers:
-                stale.append(snapshot.snapshot_id)
-            continue
-        settled = max(settled, _number(mark))
-        if mark.startswith(_ROLLED_BACK):
-            break
-        older = any(number < _number(mark) for number in numbers.values())
-        if not mark.startswith(_STALE) and mark not in marks and older:
-            # The history goes back beyond the settled commit and doesn't have it: main was rolled back.
-            undone = f"{_ROLLED_BACK} {mark.rpartition('@')[0]}@{now}"
-            # Letters were taken out and added in one snapshot, before there was this property.
-            before = summary.get(SETTLED_FROM)
-            restore = int(before) if before else snapshot.parent_snapshot_id
-    open_marks = [mark for mark in marks if _number(mark) > settled]
-    commits = tuple(marks[mark].snapshot_id for mark in open_marks)
-    if undone:
-        return Due(undone, restore, commits, tuple(stale))
-    if open_marks:
-        return Due(max(open_marks, key=_number), None, commits, tuple(stale))
-    return Due(f"{_STALE}@{now}", None, (), tuple(stale)) if stale else None
-
-
-def _numbers(history: Sequence[Snapshot]) -> dict[int, tuple[int, int]]:
-    """Return, by snapshot id, a number of each snapshot that is greater than those of the snapshots before it.
-
-    It is the sequence number and 0. Snapshots of format v1 have no sequence number: theirs is 0 and the time. A table
-    that was made one of format v2 goes on with greater ones.
-
-    Args:
-        history: Snapshots, the newest first, each the child of the next.
-    """
-    found: dict[int, tuple[int, int]] = {}
-    latest = 0
-    for snapshot in reversed(history):
-        sequence = snapshot.sequence_number or 0
-        if not sequence:
-            # Clocks of writers differ.
-            latest = max(snapshot.timestamp_ms, latest + 1)
-        found[snapshot.snapshot_id] = (sequence, 0 if sequence else latest)
-    return found
-
-
-def _text(number: tuple[int, int]) -> str:
-    sequence, time = number
-    return f"{sequence}.{time}" if time else f"{sequence}"
-
-
-def _number(mark: str) -> tuple[int, int]:
-    sequence, _, time = mark.rpartition("@")[2].partition(".")
-    return int(sequence), int(time or 0)
 
 
 def settle(
@@ -259,17 +148,17 @@ def _change(case: _Case) -> _Change:
     held, before = at_version(spark, name, letters.head), None
     if found and found.restore is not None and letters.table.metadata.snapshot_by_id(found.restore):
         before = at_version(spark, name, found.restore)
-    ranges = _joined(_places(case))
+    ranges = joined(_places(case))
     if ranges is None:
         everywhere = held if before is None else held.unionByName(before, allowMissingColumns=True)
-        ranges = _joined([_near(everywhere)]) or []
-    near, obsolete = held.filter(_within(ranges, F.col)), published_keys(spec, systems, table.head, ranges)
-    coming = None if before is None else without(before.filter(_within(ranges, F.col)), near)
+        ranges = joined([near(everywhere)]) or []
+    nearby, obsolete = held.filter(within(ranges, F.col)), published_keys(spec, systems, table.head, ranges)
+    coming = None if before is None else without(before.filter(within(ranges, F.col)), nearby)
     others = obsolete
     if case.relabelled is not None:
         coming = case.relabelled if coming is None else _instead(coming, case.relabelled)
-        others = obsolete.unionByName(case.relabelled.select(*_KEYS))
-    return _Change(ranges, _among(near, others), None if coming is None else without(coming, obsolete))
+        others = obsolete.unionByName(case.relabelled.select(*RECORD))
+    return _Change(ranges, among(nearby, others), None if coming is None else without(coming, obsolete))
 
 
 def _places(case: _Case) -> Iterator[list[OffsetRange] | None]:
@@ -279,15 +168,15 @@ def _places(case: _Case) -> Iterator[list[OffsetRange] | None]:
         snapshots = [(spec.identifier, case.table, each) for each in found.commits]
         snapshots += [(spec.dead_letter_table, case.letters, each) for each in found.stale]
         # After a rollback no mark tells of all that others may have published since; and many looks cost more than one.
-        if found.mark.startswith(_ROLLED_BACK) or len(snapshots) > _LOOKS:
+        if found.rolled_back or len(snapshots) > _LOOKS:
             yield None
             return
         for identifier, state, snapshot in snapshots:
-            yield _near(added_keys(spec, case.systems, identifier, state.table, snapshot))
+            yield near(added_keys(spec, case.systems, identifier, state.table, snapshot))
     if case.relabelled is not None:
-        yield _near(case.relabelled)
+        yield near(case.relabelled)
     elif case.forced:
-        yield _near(case.among)
+        yield near(case.among)
 
 
 def _instead(letters: DataFrame, others: DataFrame) -> DataFrame:
@@ -307,81 +196,14 @@ def _kept(frame: DataFrame, undo: ExitStack) -> DataFrame:
     return kept
 
 
-def added_keys(
-    spec: TopicTable, systems: Systems, identifier: tuple[str, str], table: Table, snapshot: int
-) -> DataFrame | None:
-    """Return what names the records of the rows, or letters, that a snapshot added; None if only all can tell.
-
-    Args:
-        spec: The topic.
-        systems: Spark reads the files that the snapshot added, and nothing else.
-        identifier: The topic's table, or its dead-letter table.
-        table: The same, loaded.
-        snapshot: The snapshot.
-    """
-    known = table.metadata.snapshot_by_id(snapshot)
-    parent = known.parent_snapshot_id if known else None
-    appends = known is not None and known.summary is not None and known.summary.operation is Operation.APPEND
-    if not appends or parent is None or table.metadata.snapshot_by_id(parent) is None:
-        return None
-    reader = systems.spark().read.format("iceberg").option("start-snapshot-id", str(parent))
-    rows = reader.option("end-snapshot-id", str(snapshot)).load(systems.catalog.spark_name(identifier))
-    prefix = f"`{spec.metadata_column}`." if identifier == spec.identifier else ""
-    keys: DataFrame = rows.select(*[F.col(f"{prefix}{key}").alias(key) for key in _KEYS])
-    return keys
-
-
-def _near(keys: DataFrame | None) -> list[OffsetRange] | None:
-    """Return where the offsets of records are; None if that can't be told."""
-    if keys is None:
-        return None
-    place = F.floor(F.col("offset") / _APART).alias("place")
-    found = keys.groupBy("partition", place).agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
-    # Rows of others name no record.
-    return [
-        OffsetRange(row["partition"], row["first"], row["last"] + 1)
-        for row in found.collect()
-        if row["first"] is not None
-    ]
-
-
-def _joined(places: Iterable[list[OffsetRange] | None]) -> list[OffsetRange] | None:
-    """Return ranges as few enough for a condition, by partition and offset; None if one of them can't be told."""
-    known: list[OffsetRange] = []
-    for each in places:
-        if each is None:
-            return None
-        known += each
-    apart = joined_ranges(known, _APART)
-    return apart if len(apart) <= _PLACES else joined_ranges(known, None)
-
-
-def joined_ranges(ranges: Iterable[OffsetRange], apart: int | None) -> list[OffsetRange]:
-    """Return ranges with those of a partition that are less than so many offsets apart as one; None for all of them.
-
-    >>> [(r.partition, r.start, r.end) for r in joined_ranges([OffsetRange(0, 9, 10), OffsetRange(0, 1, 2)], 7)]
-    [(0, 1, 2), (0, 9, 10)]
-    >>> [(r.partition, r.start, r.end) for r in joined_ranges([OffsetRange(0, 9, 10), OffsetRange(0, 1, 2)], None)]
-    [(0, 1, 10)]
-    """
-    found: list[OffsetRange] = []
-    for each in sorted(ranges, key=lambda r: (r.partition, r.start)):
-        last = found[-1] if found else None
-        if last and last.partition == each.partition and (apart is None or each.start - last.end < apart):
-            found[-1] = OffsetRange(last.partition, last.start, max(last.end, each.end))
-        else:
-            found.append(each)
-    return found
-
-
 def _take_out(spark: Any, branch: StagingBranch, leaving: DataFrame, ranges: Sequence[OffsetRange]) -> None:
     """Delete letters from a branch. Files that have none of them stay as they are."""
     view = f"kafka_lake_leaving_{uuid4().hex}"
-    _keys(leaving, _KEYS).createOrReplaceTempView(view)
+    named(leaving).createOrReplaceTempView(view)
     places = " OR ".join(
         f"(l.partition = {r.partition} AND l.offset BETWEEN {r.start} AND {r.end - 1})" for r in ranges
     )
-    same = " AND ".join(f"g.their_{key} <=> l.{key}" for key in _KEYS)
+    same = " AND ".join(f"g.their_{key} <=> l.{key}" for key in RECORD)
     try:
         spark.sql(
             f"DELETE FROM {branch.write_name} AS l WHERE ({places}) AND EXISTS (SELECT 1 FROM {view} AS g WHERE {same})"
@@ -420,34 +242,6 @@ def letters_in(table: Table | None, snapshot: int) -> int | None:
     return int(summary["total-records"])
 
 
-def at_version(spark: Any, name: str, snapshot: int) -> DataFrame:
-    """Return a table as of a snapshot, by its quoted Spark name."""
-    frame: DataFrame = spark.sql(f"SELECT * FROM {name} VERSION AS OF {snapshot}")
-    return frame
-
-
-def without(letters: DataFrame, others: DataFrame, keys: Sequence[str] = _KEYS) -> DataFrame:
-    """Return the letters that have no twin among the others, by what names a record."""
-    return letters.join(_keys(others, keys), _same(letters, keys), "left_anti")
-
-
-def _among(letters: DataFrame, others: DataFrame) -> DataFrame:
-    return letters.join(_keys(others, _KEYS), _same(letters, _KEYS), "left_semi")
-
-
-def _keys(frame: DataFrame, keys: Sequence[str]) -> DataFrame:
-    return frame.select(*[F.col(key).alias(f"their_{key}") for key in keys])
-
-
-def _same(letters: DataFrame, keys: Sequence[str]) -> Any:
-    # Clusters older than Kafka 2.8 have no topic ids: null is then the same as null.
-    return reduce(and_, [letters[key].eqNullSafe(F.col(f"their_{key}")) for key in keys])
-
-
-def _within(ranges: Sequence[OffsetRange], column: Callable[[str], Any]) -> Any:
-    return any_of([(column("partition") == r.partition) & column("offset").between(r.start, r.end - 1) for r in ranges])
-
-
 def published_keys(spec: TopicTable, systems: Systems, snapshot: int, ranges: Sequence[OffsetRange]) -> DataFrame:
     """Return what names the records of the table's rows at some offsets; files of others are skipped.
 
@@ -459,5 +253,5 @@ def published_keys(spec: TopicTable, systems: Systems, snapshot: int, ranges: Se
     """
     origin = f"`{spec.metadata_column}`"
     rows = at_version(systems.spark(), systems.catalog.spark_name(spec.identifier), snapshot)
-    near = rows.filter(_within(ranges, lambda name: F.col(f"{origin}.{name}")))
-    return near.select(*[F.col(f"{origin}.{key}").alias(key) for key in _KEYS])
+    near = rows.filter(within(ranges, lambda name: F.col(f"{origin}.{name}")))
+    return near.select(*[F.col(f"{origin}.{key}").alias(key) for key in RECORD])

@@ -7,13 +7,15 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.common.errors import ConfigurationError, PublishRefusedError
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.dead_letters.reconcile import at_version, due, settle
+from kafka_lake.ingest.dead_letters.due import due
+from kafka_lake.ingest.dead_letters.reconcile import settle
 from kafka_lake.ingest.decode.rows import records_from_dead_letters
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.record_keys import at_version, origin_of
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import call
-from kafka_lake.ingest.stage.stage import Staged, origin_of
+from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState, head_of, read_state

@@ -8,7 +8,7 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.read import read
 from kafka_lake.ingest.report import Commit
-from kafka_lake.ingest.stage.stage import Staged
+from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState
 

@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import ConfigurationError, DataLossError
+from kafka_lake.common.offsets import OffsetRange, Watermarks
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.dead_letters.reconcile import at_version
 from kafka_lake.ingest.decode.fit_columns import any_of
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan import Plan, is_time, offsets_of, replacement, start_timestamp_ms
+from kafka_lake.ingest.record_keys import at_version, origin_of
 from kafka_lake.ingest.report import Commit
-from kafka_lake.ingest.stage.stage import origin_of
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.kafka.offsets import OffsetRange, Watermarks
 from kafka_lake.lake.positions import TableState
 
 

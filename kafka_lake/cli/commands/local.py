@@ -1,0 +1,54 @@
+"""``kafka-lake demo``, ``up`` and ``reload``: the local stack."""
+
+from typing import Annotated
+
+import typer
+
+from kafka_lake.cli import console
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.home import home
+from kafka_lake.local_stack.running import running
+
+
+def demo(
+    records: Annotated[int, typer.Option(min=1, help="Orders to produce.")] = 50_000,
+    avro: Annotated[
+        bool, typer.Option("--avro", help="With a second topic, in Avro by a schema registry, whose schema changes.")
+    ] = False,
+) -> None:
+    """Run the whole path once, from an embedded broker to filled tables, show what came of it and stop."""
+    from kafka_lake.demo.demo import run_demo
+    from kafka_lake.local_stack.ports import Ports
+
+    run_demo(records, avro, Ports.from_env(), console.out)
+
+
+def up(
+    demo: Annotated[bool, typer.Option("--demo", help="With embedded broker and registry, and live records.")] = False,
+    rate: Annotated[float, typer.Option(min=0.01, help="Orders per second among them.")] = 5.0,
+) -> None:
+    """Keep Dagster and a warm Spark Connect server up until Ctrl-C."""
+    from kafka_lake.demo.up import stay_up
+    from kafka_lake.local_stack.ports import Ports
+
+    stay_up(Ports.from_env(), demo, rate, console.err.print)
+
+
+def reload() -> None:
+    """Have the Dagster that `kafka-lake up` runs load its definitions again; the sensor then starts what is new."""
+    from kafka_lake.cli.project import topic_tables
+    from kafka_lake.local_stack.dagster_runs import reload_definitions
+
+    stack = running()
+    if stack is None or not stack.ui_url:
+        raise KafkaLakeError(
+            f"No local stack with Dagster runs in {home()}.",
+            "`kafka-lake up` starts one. The UI of a Dagster of your own has the button Reload definitions.",
+        )
+    # What is wrong with them is told with file and line here.
+    specs = topic_tables()
+    with console.err.status("Loading definitions"):
+        reload_definitions(stack.ui_url)
+    console.out.print(f"Dagster has loaded the tables of {len(specs)} topics:", highlight=False)
+    for spec in specs:
+        console.out.print(f"  {stack.ui_url}/assets/{'/'.join(spec.identifier)}", soft_wrap=True, highlight=False)

@@ -1,0 +1,126 @@
+"""``kafka-lake dead-letters``, ``replay`` and ``reset``: what is read or decoded once more."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+from uuid import uuid4
+
+import typer
+
+from kafka_lake.cli import console
+from kafka_lake.cli.console import AsJson, Topic
+
+Partitions = Annotated[str | None, typer.Option(help="Only these Kafka partitions, as in 0,3.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
+
+_TARGETS = "earliest, latest, an offset, an ISO 8601 time, or offsets by partition as in 0:17,1:4"
+
+
+def dead_letters(
+    topic: Topic,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Decode them again, and move those that now fit into the table.")
+    ] = False,
+    where: Annotated[
+        str | None, typer.Option(help="Only those that meet this SQL condition, as in \"error_class = 'not_json'\".")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=0, help="Records to show of each class.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """List the records that fit no row, by class; or decode them again.
+
+    A condition may name the columns of the dead-letter table: error_class, error_message, partition, offset,
+    timestamp, failed_at, run_id. Lists know comparisons, in, between, is null, like 'text%', and, or, not; --replay
+    understands all of Spark SQL.
+    """
+    from kafka_lake.cli import repair
+    from kafka_lake.cli.output import dead_letter_tables, followed, redelivered_tables
+    from kafka_lake.cli.project import systems_at_hand, topic_tables
+    from kafka_lake.ingest.run import replay_dead_letters
+
+    specs = topic_tables(topic)
+    told: list[dict[str, Any]] = []
+    with systems_at_hand(console.err.print, with_broker=replay, with_spark=replay) as systems:
+        for spec in specs:
+            if replay:
+                with followed(topic, console.err) as observer:
+                    done = replay_dead_letters(spec, systems, str(uuid4()), where, observer)
+                told.append(repair.redelivered(spec, done))
+                if not as_json:
+                    console.out.print(*redelivered_tables(spec, done), sep="\n")
+            else:
+                found = repair.dead_letters(spec, systems.catalog, where, samples)
+                told.append(asdict(found))
+                if not as_json:
+                    console.out.print(*dead_letter_tables(found), sep="\n")
+    if as_json:
+        typer.echo(json.dumps(told, indent=2))
+
+
+def replay(
+    topic: Topic,
+    start: Annotated[str | None, typer.Option("--from", help=f"Where to begin: {_TARGETS}.")] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", help="Where to end, exclusive: the same. The table's position by default.")
+    ] = None,
+    partitions: Partitions = None,
+    keep_missing: Annotated[
+        bool, typer.Option("--keep-missing", help="Keep rows whose records Kafka no longer has, instead of refusing.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Read a part of the topic again, and swap the table's rows of it for what they are by today's schema."""
+    from kafka_lake.cli.output import followed, run_line
+    from kafka_lake.cli.project import systems_at_hand, topic_tables
+    from kafka_lake.cli.repair import partitions_of
+    from kafka_lake.ingest import run
+    from kafka_lake.ingest.jobs.replay import Extent
+
+    chosen = partitions_of(partitions)
+    extent = Extent(start or "earliest", end or "latest", chosen, keep_missing)
+    specs = topic_tables(topic)
+    if not (start or end or chosen or yes):
+        console.agree(f"Read all of topic {topic} again?")
+    with systems_at_hand(console.err.print, with_spark=True) as systems:
+        for spec in specs:
+            with followed(topic, console.err) as observer:
+                report = run.replay(spec, systems, str(uuid4()), extent, observer)
+            console.out.print(
+                run_line(report) if report.commits else f"{report.table}: nothing of that is in the table."
+            )
+
+
+def reset(
+    topic: Topic,
+    to: Annotated[str, typer.Option("--to", help=f"Where to go on: {_TARGETS}.")],
+    partitions: Partitions = None,
+    yes: Yes = False,
+) -> None:
+    """Set the offsets at which the table goes on; shows what that does, and asks.
+
+    Rows at and beyond the new offsets leave the table, since they will be read again. Offsets that are jumped over are
+    recorded as skipped.
+    """
+    from kafka_lake.cli.output import followed, reset_table
+    from kafka_lake.cli.project import systems_at_hand, topic_tables
+    from kafka_lake.cli.repair import partitions_of, pinned, position_of, resets_of
+    from kafka_lake.ingest import run
+
+    chosen = partitions_of(partitions)
+    specs = topic_tables(topic)
+    with systems_at_hand(console.err.print, with_spark=True) as systems:
+        due = []
+        for spec in specs:
+            plan = run.plan_reset(spec, systems, to, chosen)
+            if plan is None:
+                console.out.print(f"{'.'.join(spec.identifier)}: the position is there already; nothing to do.")
+                continue
+            before = position_of(systems.catalog, spec)
+            console.out.print(reset_table(spec, resets_of(before, plan)))
+            due.append((spec, pinned(before, plan)))
+        if due and not yes:
+            console.agree("Set the position?")
+        for spec, targets in due:
+            with followed(topic, console.err) as observer:
+                run.reset(spec, systems, str(uuid4()), targets, observer=observer)
+            console.out.print(f"{'.'.join(spec.identifier)}: goes on at {targets}.")

@@ -1,0 +1,62 @@
+"""``kafka-lake env``, ``discover`` and ``doctor``: what is around the tables."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kafka_lake.cli import console
+from kafka_lake.cli.console import AsJson
+
+
+def env(
+    secrets: Annotated[bool, typer.Option("--secrets", help="With passwords, keys and tokens.")] = False,
+) -> None:
+    """Print the variables by which other tools find the same brokers, catalog and Spark.
+
+    In a shell: eval "$(kafka-lake env --secrets)"
+    """
+    from kafka_lake.cli import env as cli_env
+    from kafka_lake.cli.project import systems_at_hand
+
+    with systems_at_hand(console.err.print, with_broker=False) as systems:
+        found = cli_env.variables(systems.catalog, systems.cluster.bootstrap_servers)
+    for line in cli_env.lines(found, secrets):
+        typer.echo(line)
+
+
+def discover(
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Kafka topics; all by default.")] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Write a defs.yaml for each topic named, or ask which.")
+    ] = False,
+    into: Annotated[Path | None, typer.Option(help="Folder to write to; the project's defs by default.")] = None,
+    sample: Annotated[int, typer.Option(min=1, max=1000, help="Newest records of each topic to look at.")] = 20,
+    internal: Annotated[bool, typer.Option("--all", help="Internal topics as well, those that begin with _.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the cluster's topics with what their records seem to be, and write the YAML of those chosen.
+
+    Offsets count from the start of the log to its end; compaction and transactions leave gaps between the records. The
+    size is estimated by the records looked at: before compression, of one replica. No consumer group is involved, and
+    no file is ever overwritten.
+    """
+    from kafka_lake.cli.discover import Request, run
+
+    if not run(Request(topics or (), sample, internal, write, into, as_json), console.out, console.err):
+        raise typer.Exit(1)
+
+
+def doctor() -> None:
+    """Examine everything that a run needs; exit code 1 if anything is red."""
+    from kafka_lake.cli.doctor import examine
+    from kafka_lake.cli.output import diagnosis_table
+    from kafka_lake.local_stack.ports import Ports
+    from kafka_lake.local_stack.stack import broker_at_hand
+
+    ports = Ports.from_env()
+    with console.err.status("Examining") as working:
+        diagnoses = examine(lambda: broker_at_hand(ports, console.err.print), working.update)
+    console.out.print(diagnosis_table(diagnoses))
+    if not all(each.healthy for each in diagnoses):
+        raise typer.Exit(1)

@@ -1,0 +1,145 @@
+"""``kafka-lake ingest``, ``status``, ``clean``, ``schema`` and ``query``: a topic's table and how it fares."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+from uuid import uuid4
+
+import typer
+
+from kafka_lake.cli import console
+from kafka_lake.cli.console import AnyTopic, AsJson, Topic
+
+
+def ingest(topic: Topic) -> None:
+    """Bring one topic's table up to date, in this process."""
+    from kafka_lake.cli.output import followed, run_line
+    from kafka_lake.cli.project import systems_at_hand, topic_tables
+    from kafka_lake.cli.status import collect
+    from kafka_lake.ingest import run
+
+    specs = topic_tables(topic)
+    with systems_at_hand(console.err.print, with_spark=True) as systems:
+        for spec, before in zip(specs, collect(specs, systems.cluster, systems.catalog), strict=True):
+            with followed(topic, console.err, before.lag) as observer:
+                report = run.ingest(spec, systems, str(uuid4()), observer=observer)
+            console.out.print(run_line(report))
+
+
+def status(
+    topic: AnyTopic = None,
+    as_json: AsJson = False,
+    wait: Annotated[
+        str | None, typer.Option(help="Wait until the tables have all records, for so long at most: 90s, 5m.")
+    ] = None,
+) -> None:
+    """Show per topic and partition how far its table is; exit code 1 if that can't be told, or --wait was in vain."""
+    from kafka_lake.cli.output import status_table
+    from kafka_lake.cli.project import systems_at_hand, topic_tables
+    from kafka_lake.cli.status import awaited, collect
+    from kafka_lake.common.durations import seconds_of
+
+    seconds = None if wait is None else seconds_of(wait)
+    specs = topic_tables(topic)
+    with systems_at_hand(console.err.print) as systems:
+        if seconds is None:
+            found = collect(specs, systems.cluster, systems.catalog)
+        else:
+            with console.err.status("Waiting for the tables"):
+                found = awaited(specs, systems.cluster, systems.catalog, seconds)
+    if as_json:
+        typer.echo(json.dumps([asdict(each) for each in found], indent=2))
+    else:
+        for each in found:
+            console.out.print(status_table(each))
+    if any(each.error or (wait and each.lag) for each in found):
+        raise typer.Exit(1)
+
+
+def clean(
+    topic: AnyTopic = None,
+    older_than: Annotated[str, typer.Option(help="Spare what is younger than this: 30m, 24h, 7d.")] = "24h",
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it; without this, it is only shown.")] = False,
+) -> None:
+    """Show what dead runs left behind, and remove it with --yes: branches, and files that no table knows.
+
+    Younger files and branches are spared, since they may belong to writers that are at work: a run, a compaction. 0s
+    spares nothing, and is safe only while nothing else writes to the tables.
+    """
+    from kafka_lake.cli.output import cleaned_lines
+    from kafka_lake.cli.project import systems_at_hand, topic_tables
+    from kafka_lake.common.durations import seconds_of
+    from kafka_lake.ingest.maintenance.clean import clean as clean_table
+
+    seconds = seconds_of(older_than)
+    specs, found = topic_tables(topic), False
+    with systems_at_hand(console.err.print, with_broker=False) as systems:
+        for spec in specs:
+            with console.err.status(f"Cleaning {'.'.join(spec.identifier)}"):
+                cleaned = clean_table(spec, systems, seconds, dry_run=not yes)
+            console.out.print(
+                *cleaned_lines(spec, cleaned, yes), sep="\n", soft_wrap=True, highlight=False, markup=False
+            )
+            found |= bool(cleaned.branches or cleaned.files)
+    if found and not yes:
+        console.out.print("Nothing was removed. The same command with --yes removes what it finds then.")
+
+
+def schema(
+    topic: Topic,
+    sample: Annotated[
+        int, typer.Option(min=0, help="Newest records to look at, to say what the next run would change; 0 for none.")
+    ] = 1000,
+    history: Annotated[bool, typer.Option("--history", help="How the table came to its columns instead.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a table's columns, and what the next run would do to them; changes nothing.
+
+    Exit code 1 if the next run would fail.
+    """
+    from kafka_lake.cli import schema as cli_schema
+    from kafka_lake.cli.project import systems_at_hand, topic_tables
+
+    specs = topic_tables(topic)
+    refused = False
+    told: list[Any] = []
+    looks = not history and sample > 0
+    with systems_at_hand(console.err.print, with_broker=looks, with_spark=looks) as systems:
+        for spec in specs:
+            if history:
+                versions = cli_schema.history_of(spec, systems)
+                told.append(cli_schema.history_as_json(versions))
+                shown = [cli_schema.history_table(spec, versions)]
+            else:
+                with console.err.status(f"Looking at the newest records of {topic}"):
+                    found = cli_schema.topic_schema(spec, systems, sample)
+                refused |= bool(found.preview and found.preview.refused)
+                told.append(asdict(found))
+                shown = cli_schema.schema_tables(found)
+            if not as_json:
+                console.out.print(*shown, sep="\n", highlight=False)
+    if as_json:
+        typer.echo(json.dumps(told, indent=2))
+    if refused:
+        raise typer.Exit(1)
+
+
+def query(
+    topic: Topic,
+    sql: Annotated[
+        str, typer.Argument(metavar="SQL", help='A query in Spark\'s SQL, as in "SELECT count(*) FROM this".')
+    ],
+    limit: Annotated[int, typer.Option(min=1, help="Rows to show at most.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Query a topic's table, which goes by its own name and as this; other tables by namespace.table. Reads only."""
+    from kafka_lake.cli import query as cli_query
+    from kafka_lake.cli.project import systems_at_hand, topic_tables
+
+    spec = topic_tables(topic)[0]
+    with systems_at_hand(console.err.print, with_broker=False) as systems, console.err.status("Asking Spark"):
+        answer = cli_query.ask(spec, systems, sql, limit, as_json)
+    if as_json:
+        typer.echo(cli_query.answer_json(answer.rows))
+    else:
+        console.out.print(cli_query.answer_table(answer))

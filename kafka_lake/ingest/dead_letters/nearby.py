@@ -1,0 +1,83 @@
+"""Where in the topic the records of letters and rows are: few ranges of offsets, for what reads only those files."""
+
+from collections.abc import Iterable
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.record_keys import RECORD
+from kafka_lake.ingest.topic_table import TopicTable
+
+# Offsets as far apart as this are looked for apart from each other, in so many places at the most.
+_APART, _PLACES = 100_000, 200
+
+
+def added_keys(
+    spec: TopicTable, systems: Systems, identifier: tuple[str, str], table: Table, snapshot: int
+) -> DataFrame | None:
+    """Return what names the records of the rows, or letters, that a snapshot added; None if only all can tell.
+
+    Args:
+        spec: The topic.
+        systems: Spark reads the files that the snapshot added, and nothing else.
+        identifier: The topic's table, or its dead-letter table.
+        table: The same, loaded.
+        snapshot: The snapshot.
+    """
+    known = table.metadata.snapshot_by_id(snapshot)
+    parent = known.parent_snapshot_id if known else None
+    appends = known is not None and known.summary is not None and known.summary.operation is Operation.APPEND
+    if not appends or parent is None or table.metadata.snapshot_by_id(parent) is None:
+        return None
+    reader = systems.spark().read.format("iceberg").option("start-snapshot-id", str(parent))
+    rows = reader.option("end-snapshot-id", str(snapshot)).load(systems.catalog.spark_name(identifier))
+    prefix = f"`{spec.metadata_column}`." if identifier == spec.identifier else ""
+    keys: DataFrame = rows.select(*[F.col(f"{prefix}{key}").alias(key) for key in RECORD])
+    return keys
+
+
+def near(keys: DataFrame | None) -> list[OffsetRange] | None:
+    """Return where the offsets of records are; None if that can't be told."""
+    if keys is None:
+        return None
+    place = F.floor(F.col("offset") / _APART).alias("place")
+    found = keys.groupBy("partition", place).agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
+    # Rows of others name no record.
+    return [
+        OffsetRange(row["partition"], row["first"], row["last"] + 1)
+        for row in found.collect()
+        if row["first"] is not None
+    ]
+
+
+def joined(places: Iterable[list[OffsetRange] | None]) -> list[OffsetRange] | None:
+    """Return ranges as few enough for a condition, by partition and offset; None if one of them can't be told."""
+    known: list[OffsetRange] = []
+    for each in places:
+        if each is None:
+            return None
+        known += each
+    apart = joined_ranges(known, _APART)
+    return apart if len(apart) <= _PLACES else joined_ranges(known, None)
+
+
+def joined_ranges(ranges: Iterable[OffsetRange], apart: int | None) -> list[OffsetRange]:
+    """Return ranges with those of a partition that are less than so many offsets apart as one; None for all of them.
+
+    >>> [(r.partition, r.start, r.end) for r in joined_ranges([OffsetRange(0, 9, 10), OffsetRange(0, 1, 2)], 7)]
+    [(0, 1, 2), (0, 9, 10)]
+    >>> [(r.partition, r.start, r.end) for r in joined_ranges([OffsetRange(0, 9, 10), OffsetRange(0, 1, 2)], None)]
+    [(0, 1, 10)]
+    """
+    found: list[OffsetRange] = []
+    for each in sorted(ranges, key=lambda r: (r.partition, r.start)):
+        last = found[-1] if found else None
+        if last and last.partition == each.partition and (apart is None or each.start - last.end < apart):
+            found[-1] = OffsetRange(last.partition, last.start, max(last.end, each.end))
+        else:
+            found.append(each)
+    return found

@@ -1,0 +1,142 @@
+"""A batch of records on its way into the topic's table: decoded, then written by Arrow or by Spark."""
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
+from kafka_lake.ingest.decode.json.decoder import Json
+from kafka_lake.ingest.decode.rows import TRANSFORM_ERROR, marks_errors, transformed, without_errors
+from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow, why_not
+from kafka_lake.ingest.stage.replaced_rows import delete_replaced
+from kafka_lake.ingest.stage.shape import shaped
+from kafka_lake.ingest.stage.spark_writer import append, tasks_of
+from kafka_lake.ingest.stage.staged import LetterClass, StagedTable, most_frequent_first, staged_table
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.positions import POSITION, RUN_ID, TableState
+
+log = logging.getLogger(__name__)
+
+CLASSES = "classes"
+"""Among the metrics of a batch: its dead letters by class, where who decoded them has counted them."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch on its way into the topic's table.
+
+    Args:
+        spec: The topic's settings.
+        systems: Catalog and Spark.
+        state: The table as the plan saw it, with the columns that the batch needs.
+        plan: Its position goes into the snapshot's summary.
+        records: The planned records, lazy.
+        decoder: Makes rows of them.
+        target: The columns to decode into.
+        branch: Name of the branch to write to.
+        run_id: Goes into the summary.
+        marks: More of the summary.
+    """
+
+    spec: TopicTable
+    systems: Systems
+    state: TableState
+    plan: Plan
+    records: DataFrame
+    decoder: Decoder
+    target: Target
+    branch: str
+    run_id: str
+    marks: Mapping[str, str]
+
+    def write(self, undo: ExitStack) -> tuple[StagedTable, dict[str, Any], DataFrame]:
+        """Stage the rows, by Arrow if it can.
+
+        Args:
+            undo: Gets what takes them away again.
+
+        Returns:
+            What was staged; the batch's metrics; and the records with ``error_class`` and ``error_message``, or those
+            alone that have them.
+        """
+        spark = self.systems.spark()
+        assert self.state.head is not None, "ensure_table gives every table a first snapshot"
+        doubt = why_not(self.spec, self.decoder, self.target, self.state, self.plan)
+        branch = StagingBranch(spark, self.systems.catalog, self.spec.identifier, self.branch, self.state.head)
+        branch.create()
+        undo.callback(branch.discard)
+        tasks = tasks_of(self.plan, spark)
+        if not doubt:
+            assert isinstance(self.decoder, Json), "others have no way by Arrow"
+            arrow = by_arrow(
+                spec=self.spec,
+                spark=spark,
+                records=self.records,
+                decoder=self.decoder,
+                target=self.target,
+                state=self.state,
+                plan=self.plan,
+                tasks=tasks,
+            )
+            if arrow is not None:
+                return self._append_files(branch, arrow, undo)
+        else:
+            log.info("Topic %s: Spark writes these rows: %s.", self.spec.topic, doubt)
+        rows, counted, decoded = self._decoded()
+        return self._append_rows(branch, rows, tasks), counted(), decoded
+
+    def _append_files(
+        self, branch: StagingBranch, arrow: ByArrow, undo: ExitStack
+    ) -> tuple[StagedTable, dict[str, Any], DataFrame]:
+        """Append what Arrow wrote as one snapshot."""
+        undo.callback(arrow.release)
+        base = branch.staged_snapshot()
+        branch.append(arrow.files, self._summary({**self.marks, **arrow.marks}))
+        failed = self.records if arrow.failed is None else arrow.failed
+        classes = most_frequent_first(LetterClass(**vars(each)) for each in arrow.failures)
+        return staged_table(branch, base, self.state, arrow.spans), {**arrow.counts, CLASSES: classes}, failed
+
+    def _decoded(self) -> tuple[DataFrame, Callable[[], dict[str, Any]], DataFrame]:
+        """Return the rows, what tells the metrics after they have been written, and the decoded records."""
+        spec, topic_id = self.spec, self.plan.after.identity.topic_id
+        limit = spec.max_record_bytes
+        decoded = self.decoder.decode(self.records, self.target, max_record_bytes=limit, messages=False)
+        observation, metrics = Observation(), batch_metrics(self.decoder, limit)
+        rows = transformed(decoded.observe(observation, *metrics), spec, topic_id)
+        refused = F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused")
+        refusals = Observation() if marks_errors(rows, spec) else None
+        if refusals is not None:
+            rows = rows.observe(refusals, refused)
+
+        def counted() -> dict[str, Any]:
+            # Through Connect the metrics may be late, and are missing then: counted in a pass of its own.
+            counts = dict(observation.get or decoded.agg(*metrics).collect()[0].asDict())
+            if refusals is not None:
+                marked = refusals.get or transformed(decoded, spec, topic_id).agg(refused).collect()[0].asDict()
+                counts["failed"] += marked["refused"]
+            return counts
+
+        letters = self.decoder.decode(self.records, self.target, max_record_bytes=limit)
+        return without_errors(rows, spec), counted, letters
+
+    def _fitting(self, rows: DataFrame) -> DataFrame:
+        spark = self.systems.spark()
+        return shaped(rows, spark.table(self.systems.catalog.spark_name(self.spec.identifier)).schema)
+
+    def _summary(self, marks: Mapping[str, str]) -> dict[str, str]:
+        return {POSITION: self.plan.after.to_json(), RUN_ID: self.run_id, **marks}
+
+    def _append_rows(self, branch: StagingBranch, rows: DataFrame, tasks: int) -> StagedTable:
+        fitting = self._fitting(rows).coalesce(tasks)
+        if self.plan.deletes:
+            delete_replaced(self.spec, self.systems.spark(), branch, self.plan)
+        return append(branch, self.state, fitting, self._summary(self.marks))

@@ -1,0 +1,139 @@
+"""The records that became no row, on a branch of the dead-letter table: only those that it doesn't have yet."""
+
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from kafka_lake.common.offsets import Position
+from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.dead_letters.due import STAGED_WITH
+from kafka_lake.ingest.decode.json.columns import nullable_all
+from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.record_keys import at_version, within_topic, without
+from kafka_lake.ingest.stage.shape import shaped
+from kafka_lake.ingest.stage.spark_writer import append, tasks_of
+from kafka_lake.ingest.stage.staged import LetterClass, StagedTable, most_frequent_first
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, row_count
+from kafka_lake.lake.tables.create import ensure_table, schema_of
+
+
+def known_letters(spec: TopicTable, systems: Systems, plan: Plan, letters: TableState) -> DataFrame | None:
+    """Return the letters that the dead-letter table has of what the plan reads; None if it has none.
+
+    It has some after a run that died between its two publications, a rollback of the table, or a lost position, and
+    whenever records are read again.
+    """
+    position = letters.position
+    if letters.head is None or not row_count(letters.table):
+        return None
+    if position is not None and not position.identity.same_as(plan.after.identity):
+        # Letters of a topic that has been made anew since; its offsets mean other records.
+        position = Position(plan.after.identity, {})
+    reached = None if plan.kind == "replace" or position is None else position.offsets
+    ahead = [r for r in plan.ranges if len(r) and (reached is None or reached.get(r.partition, 0) > r.start)]
+    if not ahead:
+        return None
+    held = at_version(systems.spark(), systems.catalog.spark_name(spec.dead_letter_table), letters.head)
+    known = held.filter(within_topic(ahead, plan.after.identity.topic_id, F.col))
+    return known if known.limit(1).count() else None
+
+
+def stage_dead_letters(
+    spec: TopicTable,
+    systems: Systems,
+    plan: Plan,
+    letters: DataFrame,
+    primary: StagedTable,
+    run_id: str,
+) -> tuple[StagedTable | None, int]:
+    """Write dead letters to a branch of their table.
+
+    Args:
+        spec: The topic's settings.
+        systems: Catalog and Spark.
+        plan: Its position goes into the snapshot's summary, unless the table has been further.
+        letters: The records that became no row, as rows of the table.
+        primary: The rows that are staged with them.
+        run_id: Goes into the summary.
+
+    Returns:
+        What was staged, None if the table has all of them; and how many it has already.
+    """
+    table = ensure_table(
+        systems.catalog,
+        spec.dead_letter_table,
+        schema_of(to_arrow_schema(nullable_all(letters.schema))),
+    )
+    state = read_state(table)
+    position, known_failed = state.position, 0
+    if position is not None and not position.identity.same_as(plan.after.identity):
+        position = None
+    # Of the very snapshot that the branch starts from: what others publish meanwhile refuses this one.
+    if (known := known_letters(spec, systems, plan, state)) is not None:
+        fresh = without(letters, known)
+        known_failed = letters.count() - fresh.count()
+        letters = fresh
+    summary = {POSITION: _furthest(plan.after, position).to_json(), RUN_ID: run_id, STAGED_WITH: str(primary.appended)}
+    spark, identifier = systems.spark(), spec.dead_letter_table
+    assert state.head is not None, "ensure_table gives every table a first snapshot"
+    branch = StagingBranch(spark, systems.catalog, identifier, primary.branch.name, state.head)
+    branch.create()
+    try:
+        columns = spark.table(systems.catalog.spark_name(identifier)).schema
+        staged = append(branch, state, shaped(letters, columns).coalesce(tasks_of(plan, spark)), summary)
+    except BaseException:
+        branch.discard()
+        raise
+    if staged.rows == 0:
+        staged.branch.discard()
+        return None, known_failed
+    return staged, known_failed
+
+
+def _furthest(after: Position, before: Position | None) -> Position:
+    # Never back: a killed run may have been further in some partitions than this plan is.
+    furthest = {**after.offsets}
+    for partition, offset in before.offsets.items() if before else ():
+        furthest[partition] = max(offset, furthest.get(partition, 0))
+    return replace(after, offsets=furthest)
+
+
+def added_rows(systems: Systems, identifier: tuple[str, str], staged: StagedTable) -> DataFrame:
+    """Return the rows that a staged commit adds."""
+    base = staged.state.table.refresh().metadata.snapshot_by_id(staged.appended)
+    added: DataFrame = (
+        systems.spark()
+        .read.format("iceberg")
+        .option("start-snapshot-id", str(base.parent_snapshot_id if base else staged.branch.head))
+        .option("end-snapshot-id", str(staged.appended))
+        .load(systems.catalog.spark_name(identifier))
+    )
+    return added
+
+
+def classes_of(letters: DataFrame) -> tuple[LetterClass, ...]:
+    """Return dead letters by class, the most frequent first, each with its first one of the lowest partition."""
+    sample = F.struct(
+        F.col("partition"),
+        F.col("offset"),
+        F.col("error_message"),
+        F.substring(F.make_valid_utf8(F.col("value").cast("string")), 1, SAMPLE_CHARACTERS).alias("value"),
+    )
+    grouped = letters.groupBy("error_class").agg(F.count(F.lit(1)).alias("count"), F.min(sample).alias("sample"))
+    found = [
+        LetterClass(
+            name=row["error_class"],
+            count=row["count"],
+            partition=row["sample"]["partition"],
+            offset=row["sample"]["offset"],
+            message=row["sample"]["error_message"] or "",
+            value=row["sample"]["value"] or "",
+        )
+        for row in grouped.collect()
+    ]
+    return most_frequent_first(found)

@@ -1,0 +1,145 @@
+"""What a plan became on the branches of its tables, not yet visible to anyone: plain data."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import DataFrame
+
+from kafka_lake.executors.writing.spans import Span
+from kafka_lake.ingest.dead_letters.samples import quoted
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.evolution.model import Conflict
+from kafka_lake.lake.positions import TableState, summary_of
+from kafka_lake.lake.schema import Change
+
+
+@dataclass(frozen=True)
+class StagedTable:
+    """One table's share of a commit, on its branch.
+
+    Args:
+        branch: Where it is staged.
+        snapshot: The branch's tip, which is what will be published.
+        appended: The snapshot that adds the rows; others on the branch take replaced rows away or keep missing ones.
+        state: The table as it was before.
+        rows: Rows that the appending snapshot adds, by its own summary.
+        files: Data files that it adds.
+        size: Their size in bytes.
+        spans: The rows by task and Kafka partition, as their writers counted them; None if only a scan can tell.
+    """
+
+    branch: StagingBranch
+    snapshot: int
+    appended: int
+    state: TableState
+    rows: int
+    files: int
+    size: int
+    spans: tuple[Span, ...] | None = None
+
+
+@dataclass(frozen=True)
+class LetterClass:
+    """The records of one commit that didn't decode for one kind of reason.
+
+    Args:
+        name: The error class.
+        count: How many records.
+        partition: Kafka partition of the sample.
+        offset: Offset of the sample, the first of its class in that partition.
+        message: What was wrong with it, which may quote its value; empty where samples are not to be shown.
+        value: The beginning of its value, as text; likewise.
+    """
+
+    name: str
+    count: int
+    partition: int
+    offset: int
+    message: str
+    value: str
+
+    def shown(self, spec: TopicTable) -> "LetterClass":
+        """Return what a topic's settings let out of its dead-letter table: into logs, errors and Dagster's pages."""
+        message, value = (quoted(text, spec.samples, spec.mask) for text in (self.message, self.value))
+        return replace(self, message=message, value=value)
+
+
+@dataclass(frozen=True)
+class Vanished:
+    """Rows of the table that Kafka no longer has, within what was read again."""
+
+    partition: int
+    rows: int
+    first: int
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Everything that one plan became, not yet visible to anyone.
+
+    Args:
+        primary: The topic's table.
+        dead_letters: The dead-letter table, None if there is nothing new for it.
+        records: Records read, as Spark counted them while it wrote.
+        tombstones: Records without a value among them.
+        failed: Records among them that became no row, for a reason.
+        known_failed: Those of the failed that are in the dead-letter table already.
+        classes: The failed by class.
+        vanished: Rows that would be lost by a replacement, since Kafka no longer has their records.
+        letters: The failed as rows of the dead-letter table, lazy.
+        ignored: Columns that the records would have needed, and the topic's policy leaves out.
+        conflicts: Types that the records brought and the columns don't take, and where such values go.
+        schemas: How many records were written with which schema of the registry.
+        oldest_ms: The least Kafka timestamp of the records, milliseconds since the epoch; None if none has any.
+        newest_ms: The greatest likewise.
+        unkept: What was in the records and is in no column: path → what is said of it.
+    """
+
+    primary: StagedTable
+    dead_letters: StagedTable | None
+    records: int
+    tombstones: int
+    failed: int
+    known_failed: int
+    classes: tuple[LetterClass, ...] = ()
+    vanished: tuple[Vanished, ...] = ()
+    letters: DataFrame | None = None
+    ignored: tuple[Change, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    schemas: Mapping[str, int] = field(default_factory=dict)
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
+    unkept: Mapping[str, str] = field(default_factory=dict)
+
+    def tables(self) -> list[StagedTable]:
+        """Return the tables in the order of publication: side tables first, the primary last."""
+        return [t for t in (self.dead_letters, self.primary) if t is not None]
+
+    def discard(self) -> None:
+        """Remove what was staged and not published, files included."""
+        for table in self.tables():
+            table.branch.discard()
+
+
+def staged_table(
+    branch: StagingBranch, base: int | None, state: TableState, spans: tuple[Span, ...] | None = None
+) -> StagedTable:
+    """Return the snapshot that has just been appended to a branch that was at a base."""
+    snapshot = branch.written(base)
+    summary = summary_of(snapshot)
+    return StagedTable(
+        branch=branch,
+        snapshot=snapshot.snapshot_id,
+        appended=snapshot.snapshot_id,
+        state=state,
+        rows=int(summary.get("added-records", 0)),
+        files=int(summary.get("added-data-files", 0)),
+        size=int(summary.get("added-files-size", 0)),
+        spans=spans,
+    )
+
+
+def most_frequent_first(classes: Iterable[LetterClass]) -> tuple[LetterClass, ...]:
+    """Return classes in the order in which they are shown."""
+    return tuple(sorted(classes, key=lambda each: (-each.count, each.name)))

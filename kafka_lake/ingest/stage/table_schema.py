@@ -1,0 +1,114 @@
+"""The topic's table gets the columns that its rows need: made with them, or given them by the topic's policy."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from kafka_lake.common.errors import TableError
+from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.decode.choose import decoder_of
+from kafka_lake.ingest.decode.decoder import Decoder
+from kafka_lake.ingest.decode.json.columns import nullable_all
+from kafka_lake.ingest.decode.rows import row_type, rows_of
+from kafka_lake.ingest.decode.target import Target, documented
+from kafka_lake.ingest.stage.schema_plan import Wanted, refuse, refuse_too_many, wanted
+from kafka_lake.ingest.stage.variant_table import append_nothing, create_variant_table, has_variant
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import TableState
+from kafka_lake.lake.schema import Change, needed_changes
+from kafka_lake.lake.tables.create import ensure_table, schema_of
+from kafka_lake.lake.tables.layout_update import evolve_layout
+from kafka_lake.lake.tables.schema_update import apply_changes
+
+
+def create_table(spec: TopicTable, systems: Systems, records: DataFrame, undecodable: bool = False) -> None:
+    """Create the topic's table with the columns, partition spec, sort order and properties its settings ask for.
+
+    Args:
+        spec: The topic's settings.
+        systems: Catalog and Spark.
+        records: What shows the columns, where no schema does.
+        undecodable: Whether the records must not be looked at; the columns that they would show come later.
+
+    Raises:
+        TableError: If no record shows any column.
+    """
+    decoder = decoder_of(spec, systems, None)
+    if not undecodable:
+        decoder = decoder.look(records)
+    elif decoder.fixed is None:
+        # What it would be given has no columns yet.
+        spec = replace(spec, transform=None)
+    want = wanted(spec, decoder, None)
+    refuse(spec, want.refused)
+    if not want.target.columns.fields and not ((spec.start == "latest" or undecodable) and spec.metadata_column):
+        # A table that begins at the latest offset must hold its position before there are records; columns follow.
+        raise TableError(
+            f"Topic {spec.topic}: no record of the {records.count()} looked at shows a field by format {spec.format} "
+            "that isn't null, so there are no columns to make a table of.",
+            "Check format:, declare the columns with schema: or schema_file:, or wait for other records.",
+        )
+    kind = row_columns(spec, decoder, records, want.target)
+    if has_variant(kind):
+        create_variant_table(spec, systems, kind)
+        return
+    schema = schema_of(arrow_columns(kind, want.target.columns))
+    if decoder.fixed is None:
+        refuse_too_many(spec, None, schema)
+    ensure_table(
+        systems.catalog,
+        spec.identifier,
+        schema,
+        spec.partition_by,
+        spec.sort_by,
+        spec.properties,
+        _sources(spec, want),
+        spec.renames,
+        lambda: append_nothing(systems, spec.identifier),
+    )
+
+
+def row_columns(spec: TopicTable, decoder: Decoder, records: DataFrame, target: Target) -> T.StructType:
+    """Return the columns of a table's rows; asked of Spark only where a transform has a say."""
+    if spec.transform is None:
+        return row_type(target.columns, spec)
+    decoded = decoder.decode(records, target, max_record_bytes=spec.max_record_bytes, messages=False)
+    kind: T.StructType = rows_of(decoded, spec).schema
+    return kind
+
+
+def arrow_columns(rows: T.StructType, declared: T.StructType) -> Any:
+    """Return the Arrow schema of a table's rows, required where the declared columns are, and with their comments."""
+    # Whether a column is required is the declaration's to say, not the optimizer's.
+    required = {f.name for f in declared if not f.nullable}
+    kinds = [T.StructField(f.name, nullable_all(f.dataType), f.name not in required) for f in rows]
+    return documented(to_arrow_schema(T.StructType(kinds)), declared)
+
+
+def evolve_table(
+    spec: TopicTable, state: TableState, rows: T.StructType, want: Wanted, declared: bool
+) -> tuple[Change, ...]:
+    """Give the table what the rows need, and return what the topic's policy leaves out of it."""
+    if has_variant(rows):
+        return ()
+    table = state.table
+    if want.renamed:
+        apply_changes(table, table.schema(), want.renamed)
+    schema = schema_of(arrow_columns(rows, want.target.columns))
+    changes = needed_changes(table.schema(), schema)
+    refuse(spec, [c for c in changes if not c.safe or spec.evolution == "freeze"])
+    ignored = tuple(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new")
+    if not declared:
+        refuse_too_many(spec, table.schema(), schema)
+    apply_changes(table, schema, [c for c in changes if c not in ignored], _sources(spec, want))
+    evolve_layout(table, spec.partition_by, spec.sort_by, spec.renames)
+    return ignored
+
+
+def _sources(spec: TopicTable, want: Wanted) -> Mapping[str, str] | None:
+    # A transform's result has columns of its own: where its input came from says nothing about them.
+    return None if spec.transform else want.target.sources

@@ -1,0 +1,109 @@
+"""The settings of a schema registry's client: by environment variables and properties, addresses and secrets apart."""
+
+import base64
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from kafka_lake.common.errors import ConfigurationError
+
+_PREFIX = "KAFKA_LAKE_REGISTRY_"
+_PORT_OF_THE_LOCAL_STACK = "KAFKA_LAKE_REGISTRY_PORT"
+
+# The client's own retries are for a hiccup between two of many questions; who waits longer calls again.
+_BRIEF_RETRIES = {"max.retries": 1, "retries.wait.ms": 200, "retries.max.wait.ms": 500}
+_NUMBERS = {"timeout", "cache.capacity", "cache.latest.ttl.sec", *_BRIEF_RETRIES}
+_SECRET = re.compile(r"password|secret|token$|user\.info")
+
+PROPERTIES = "Mend it among the registry resource's properties, or in the KAFKA_LAKE_REGISTRY_* variable of that name."
+"""What to do about a property that is wrong."""
+
+
+def properties_from_env(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the client properties that environment variables set.
+
+    ``KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO`` is ``basic.auth.user.info``: one underscore stands for a dot.
+    ``KAFKA_LAKE_SCHEMA_REGISTRY_URL`` is ``url``. Empty variables count as unset.
+
+    Args:
+        environ: Variables to look at; the process's own by default.
+
+    Returns:
+        Properties in the names of confluent-kafka's ``SchemaRegistryClient``; without ``url`` if there is no registry.
+    """
+    variables = os.environ if environ is None else environ
+    found = {
+        name.removeprefix(_PREFIX).lower().replace("_", "."): value
+        for name, value in variables.items()
+        if value and name.startswith(_PREFIX) and name != _PORT_OF_THE_LOCAL_STACK
+    }
+    if url := variables.get("KAFKA_LAKE_SCHEMA_REGISTRY_URL"):
+        found["url"] = url
+    return found
+
+
+def addresses_of(url: str) -> tuple[list[str], str]:
+    """Return a property ``url`` as addresses without credentials, and the credentials that they had."""
+    addresses, credentials = [], set()
+    for each in url.split(","):
+        try:
+            parts = urlsplit(each.strip())
+            sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            sound = False
+        if not sound:
+            # Where the credentials end in what is no URL nobody knows; at the last @ they have.
+            raise ConfigurationError(
+                f"The schema registry's address {url.rpartition('@')[2]!r} is not an http or https URL.",
+                "Mend KAFKA_LAKE_SCHEMA_REGISTRY_URL, or url among the registry resource's properties: one URL, or "
+                "several with commas between; special characters in a password must be percent-encoded there.",
+            )
+        user, at, host = parts.netloc.rpartition("@")
+        addresses.append(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", "")))
+        credentials |= {unquote(user)} if at else set()
+    if len(credentials) > 1:
+        raise ConfigurationError(
+            f"The schema registry's addresses {', '.join(addresses)} have differing credentials.",
+            "Leave them out there, and set KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO.",
+        )
+    return addresses, "".join(credentials)
+
+
+def client_settings(properties: Mapping[str, str], timeout: float) -> dict[str, Any]:
+    """Return the properties as the client takes them.
+
+    Args:
+        properties: In the names of confluent-kafka's ``SchemaRegistryClient``.
+        timeout: Seconds of silence after which a request counts as failed.
+
+    Raises:
+        ConfigurationError: If a property that must be a number isn't one.
+    """
+    settings: dict[str, Any] = {"timeout": timeout, **_BRIEF_RETRIES, **properties}
+    for name in _NUMBERS & settings.keys():
+        try:
+            settings[name] = float(settings[name])
+        except ValueError:
+            raise ConfigurationError(
+                f"The schema registry's {name} is {settings[name]}, which is no number.", PROPERTIES
+            ) from None
+    if "bearer.auth.token" in settings:
+        settings.setdefault("bearer.auth.credentials.source", "STATIC_TOKEN")
+    if "bearer.auth.credentials.source" in settings:
+        # The client demands what only Confluent Cloud has.
+        settings.setdefault("bearer.auth.logical.cluster", "")
+    if "ssl.certificate.location" in settings:
+        # Without any, OpenSSL asks for the password of an encrypted key at the terminal.
+        settings.setdefault("ssl.key.password", "")
+    return settings
+
+
+def secrets_of(settings: Mapping[str, Any]) -> list[str]:
+    """Return all that must not be told, the longest first, so that none is left in part."""
+    found = {str(value) for name, value in settings.items() if _SECRET.search(name)}
+    user_info = settings.get("basic.auth.user.info", "")
+    found |= {user_info.partition(":")[2], base64.b64encode(user_info.encode()).decode()}
+    found.add(settings.get("proxy", "").rpartition("@")[0].rpartition(":")[2])
+    return sorted(found - {""}, key=len, reverse=True)

@@ -1,0 +1,173 @@
+"""Sessions of a Spark Connect server, as its client opens them; and what is said where the server doesn't answer."""
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+from uuid import uuid4
+
+from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.client.retries import DefaultPolicy
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+from kafka_lake.common.errors import ConfigurationError, EngineUnavailableError
+from kafka_lake.spark.settings import SESSION_DEFAULTS
+
+_THIS_MACHINE = {"127.0.0.1", "localhost", "::1"}
+
+_CONNECT_SECONDS = 5.0
+_CONNECT_PAUSE_SECONDS = 0.5
+
+# gRPC's own pauses between two attempts to connect grow to minutes.
+_CHANNEL = [("grpc.max_reconnect_backoff_ms", 2000)]
+
+
+class _Session(ConnectSession):  # type: ignore[misc]
+    """A Connect session that ends when it is told to, and never by itself.
+
+    PySpark's own closes itself when it is collected as garbage. That shuts down a pool of threads that all sessions
+    share, behind a lock that the collecting thread may hold just then: it would wait for itself forever.
+    """
+
+    def __init__(self, channel: DefaultChannelBuilder) -> None:
+        super().__init__(channel)
+        self.tag = f"{uuid4()}"
+        """Of all operations that this client of the session asks for."""
+
+    def __del__(self) -> None:
+        """Do nothing: whoever opened the session stops it."""
+
+
+def patience() -> DefaultPolicy:
+    """Return how patient a session is with a server that is gone: two minutes, so that one that restarts is awaited.
+
+    PySpark's own policy waits ten, in steps so long that a server which is back in seconds is noticed late.
+    """
+    return DefaultPolicy(max_retries=60, backoff_multiplier=2.0, initial_backoff=50, max_backoff=2000, jitter=200)
+
+
+def is_here(remote: str, port: int | None = None) -> bool:
+    """Return whether the address of a Connect server is on this machine, and at that port if one is asked for.
+
+    >>> is_here("sc://localhost:15002/;token=a"), is_here("sc://localhost:15002", 15003), is_here("sc://spark.example")
+    (True, False, False)
+    """
+    address = urlsplit(remote)
+    return address.hostname in _THIS_MACHINE and port in (None, address.port)
+
+
+def address_of(remote: str) -> str:
+    """Return host and port of a Connect server, without what follows there, which may be a token."""
+    return str(DefaultChannelBuilder(remote).endpoint)
+
+
+def connect_session(remote: str, settings: Mapping[str, Any], session_id: str | None = None) -> Any:
+    """Return a session of a Connect server, which is the process's default and active session from then on.
+
+    Args:
+        remote: The server's address, as in ``SPARK_REMOTE``.
+        settings: Spark settings of the session; those that only a server can have are left out.
+        session_id: Of a session that the server shall keep when its client ends it; None for a session of one's own.
+
+    Returns:
+        The session; None if it is to be kept, and the server has ended it for good.
+
+    Raises:
+        EngineUnavailableError: If the server doesn't answer.
+        ConfigurationError: If it doesn't take the token.
+    """
+    # What PySpark's builder does for an address; that one takes no options for the channel.
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    channel = DefaultChannelBuilder(remote, _CHANNEL)
+    keep = session_id is not None and channel.session_id is None
+    if keep:
+        channel.set(DefaultChannelBuilder.PARAM_SESSION_ID, session_id)
+    session = _Session(channel)
+    session.release_session_on_close = not keep
+    session.client.set_retry_policies([patience()])
+    try:
+        for key, value in {**SESSION_DEFAULTS, **settings}.items():
+            _set(session, key, value)
+    except PySparkException as error:
+        session.stop()
+        if keep and "SESSION_CLOSED" in str(error):
+            return None
+        raise _unavailable(remote, error) from error
+    session.addTag(session.tag)
+    ConnectSession._set_default_and_active_session(session)
+    return session
+
+
+def is_known(session: Any, remote: str) -> bool:
+    """Return whether the server at an address still knows a session of it.
+
+    Raises:
+        EngineUnavailableError: If the server doesn't answer.
+        ConfigurationError: If it doesn't take the token.
+    """
+    try:
+        session.conf.get("spark.sql.session.timeZone")
+    except SparkConnectGrpcException as error:
+        if "INVALID_HANDLE" not in str(error):
+            raise _unavailable(remote, error) from error
+        return False
+    return True
+
+
+def await_port(remote: str) -> None:
+    """Return once something accepts connections at a Connect server's address.
+
+    To connect also wakes a server that rests, for which the session then waits.
+
+    Raises:
+        EngineUnavailableError: If nothing does within seconds.
+    """
+    host, _, port = address_of(remote).rpartition(":")
+    if getproxies() and not proxy_bypass(host):
+        # Only the proxy knows, which gRPC uses by itself.
+        return
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+        except OSError as error:
+            if time.monotonic() + _CONNECT_PAUSE_SECONDS >= deadline:
+                raise _gone(remote, error.strerror or str(error)) from error
+            time.sleep(_CONNECT_PAUSE_SECONDS)
+        else:
+            return
+
+
+def _set(session: Any, key: str, value: Any) -> None:
+    try:
+        session.conf.set(key, value)
+    except PySparkException as error:
+        # Memory, cores and the like are the server's; the same settings serve a Spark in the run's own process.
+        if "CANNOT_MODIFY" not in str(error.getCondition()):
+            raise
+
+
+def _unavailable(remote: str, error: Exception) -> Exception:
+    """Return the error for the user, if a server doesn't answer or take the token; else the error itself."""
+    code = error.getGrpcStatusCode() if isinstance(error, SparkConnectGrpcException) else None
+    if getattr(code, "name", "") == "UNAUTHENTICATED":
+        return ConfigurationError(
+            f"Spark Connect at {address_of(remote)} wants a token, and this one isn't it.",
+            "Beside `kafka-lake up`, unset SPARK_REMOTE: its server is found then. Else write "
+            "SPARK_REMOTE=sc://localhost:PORT/;token=TOKEN; the token is in the file `token` of the server's folder.",
+        )
+    if getattr(code, "name", "") != "UNAVAILABLE":
+        return error
+    return _gone(remote)
+
+
+def _gone(remote: str, reason: str = "") -> EngineUnavailableError:
+    return EngineUnavailableError(
+        f"Spark Connect at {address_of(remote)} doesn't answer{f': {reason}' if reason else ''}.",
+        "Start it, or correct or unset SPARK_REMOTE; `kafka-lake up` starts one of its own if it is unset.",
+    )

@@ -1,0 +1,93 @@
+"""The settings of Spark: ours, the catalog's and the user's as one dict. Pure but for what the environment says."""
+
+import os
+import re
+from collections.abc import Mapping
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.spark_catalog import SparkCatalog
+from kafka_lake.spark.connect import AVRO_LIMITS, CLASSPATH, JVM_OPTIONS, on_driver
+from kafka_lake.spark.jars import lacks
+from kafka_lake.spark.private_conf import REDACTION
+
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Spark puts these before the user's own extraJavaOptions.
+    "spark.driver.defaultJavaOptions": AVRO_LIMITS,
+    "spark.executor.defaultJavaOptions": AVRO_LIMITS,
+    "spark.driver.extraJavaOptions": JVM_OPTIONS,
+    # Each idle consumer keeps what it fetched ahead, up to 16 MiB: Spark's 64 would fill a small heap.
+    "spark.kafka.consumer.cache.capacity": "16",
+    "spark.kafka.consumer.fetchedData.cache.timeout": "30s",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    **REDACTION,
+}
+PARALLELISM = "spark.default.parallelism"
+"""Says how many tasks run at once, to sessions of every kind; set by us where the master is local."""
+
+SESSION_DEFAULTS = {key: _DEFAULTS[key] for key in ("spark.sql.session.timeZone", "spark.sql.caseSensitive")}
+"""Those of our settings that are a session's own, which a client of a Connect server sets."""
+
+_LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\*|\d+)(?:\s*,\s*\d+)?\])?")
+
+
+def configured_master() -> str:
+    """Return the master of a Spark in this process: ``$KAFKA_LAKE_SPARK_MASTER``, or ``local[*]``."""
+    return os.environ.get("KAFKA_LAKE_SPARK_MASTER") or "local[*]"
+
+
+def local_cores(master: str) -> int | None:
+    """Return how many tasks a local master runs at once; None for a cluster.
+
+    >>> local_cores("local[2]"), local_cores("local"), local_cores("spark://host:7077")
+    (2, 1, None)
+    """
+    found = _LOCAL_MASTER.fullmatch(master)
+    if found is None:
+        return None
+    return (os.cpu_count() or 1) if found["cores"] == "*" else int(found["cores"] or 1)
+
+
+def local_conf(catalog: SparkCatalog, master: str, jars: str, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a Spark that lives in this process or in a Connect server of ours.
+
+    Args:
+        catalog: The Iceberg catalog that Spark shall know.
+        master: Spark master URL.
+        jars: Comma-separated paths of the jars to load.
+        extra: Settings that win over ours.
+
+    Returns:
+        Spark settings by their standard names.
+
+    Raises:
+        ConfigurationError: If Spark would lack a jar for the catalog.
+    """
+    _refuse_missing_jars(catalog, jars, extra)
+    conf = {**_DEFAULTS, "spark.master": master, **catalog.conf, **extra}
+    if cores := local_cores(master):
+        conf.setdefault(PARALLELISM, str(cores))
+        return on_driver(conf, jars)
+    # On a cluster, executors must reach the driver: let Spark choose the address.
+    for key in ("spark.driver.bindAddress", "spark.driver.host"):
+        if key not in extra:
+            del conf[key]
+    return {"spark.jars": jars, **conf}
+
+
+def _refuse_missing_jars(catalog: SparkCatalog, jars: str, extra: Mapping[str, str]) -> None:
+    elsewhere = ("spark.jars.packages", "spark.jars.ivy", "spark.jars.repositories")
+    if any(extra.get(key) for key in elsewhere) or any(map(os.environ.get, ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR"))):
+        # These may bring any jar.
+        return
+    there = [*jars.split(","), *extra.get("spark.jars", "").split(","), *extra.get(CLASSPATH, "").split(os.pathsep)]
+    for needed, artifact in catalog.needed_classes.items():
+        if lacks(needed, there):
+            raise ConfigurationError(
+                f"Catalog {catalog.name}: Spark needs the class {needed}, and no jar has it.",
+                f"Set KAFKA_LAKE_SPARK_JARS to the path of {artifact}'s jar, or spark.jars in spark_config.",
+            )
