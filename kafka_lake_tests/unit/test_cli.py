@@ -265,11 +265,11 @@ def test_reset_does_what_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     todo = Plan((), Position(HERE, {0: 3, 1: 4, 2: 7}), 0, "reset", (OffsetRange(0, 3, 9),), losses=(SKIPPED,))
     monkeypatch.setattr(runs, "plan_reset", lambda *_: todo)
     monkeypatch.setattr(cli_again, "position_of", lambda *_: before)
-    monkeypatch.setattr(
-        runs,
-        "reset",
-        lambda _spec, _systems, _run_id, to, partitions=None, observer=None: done.append((to, partitions)),
-    )
+
+    def reset(_spec: object, _systems: object, _run_id: str, to: str, partitions: object = None, **_: object) -> None:
+        done.append((to, partitions))
+
+    monkeypatch.setattr(runs, "reset", reset)
     result = run("reset", SPEC.topic, "--to", "latest", "--yes")
     assert result.exit_code == 0, result.output
     # Partition 1 stays where it is, even if a run takes it further meanwhile.
