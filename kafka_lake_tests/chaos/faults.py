@@ -221,7 +221,7 @@ class Chaos:
         topic = self._topic()
         run = self._start(topic)
         spark = self.world.session()
-        call = partial(self.world.catalog.call, identifier=topic.spec.identifier)
+        call = partial(self.world.catalog().call, identifier=topic.spec.identifier)
         try:
             for _ in range(_MAINTENANCE_PASSES):
                 if not self._until_writing(run):
