@@ -163,7 +163,7 @@ class Traffic:
             self._producer = None
 
     def forget(self, topic: Topic) -> None:
-        """Leave a topic to its fault: nobody verifies it. An idempotent producer knows how far its log was: it is new."""
+        """Leave a topic to its fault: nobody verifies it, and the next producer knows nothing of how long its log was."""
         del self.topics[topic.name]
         self._producer = None
 
