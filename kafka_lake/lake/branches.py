@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = "kafka_lake_"
 _TRIES = 5
+_MERGING = "commit.manifest-merge.enabled"
 _NEVER = "TIMESTAMP '1970-01-01 00:00:00'"
 _NAME = re.compile(rf"{PREFIX}(?P<created>\d+)_(?P<head>\d+)_\w+")
 
@@ -129,9 +130,11 @@ class StagingBranch:
                 f"Table {'.'.join(self.identifier)}: branch {self.name} was taken away before a write."
             )
         with table.transaction() as transaction:
+            if _MERGING not in table.properties:
+                # PyIceberg's default is another than Iceberg's: a table would have a manifest more with each commit.
+                transaction.set_properties({_MERGING: "true"})
             update = transaction.update_snapshot(snapshot_properties=dict(summary), branch=self.name)
-            merge = table.properties.get("commit.manifest-merge.enabled", "true") == "true"
-            with update.merge_append() if merge else update.fast_append() as append:
+            with update.merge_append() as append:
                 for each in files:
                     append.append_data_file(each)
 

@@ -221,7 +221,7 @@ class Chaos:
         topic = self._topic()
         run = self._start(topic)
         spark = self.world.session()
-        call = partial(self.world.catalog.call, identifier=topic.spec.identifier)
+        call = partial(self.world.catalog().call, identifier=topic.spec.identifier)
         try:
             for _ in range(_MAINTENANCE_PASSES):
                 if not self._until_writing(run):
@@ -298,18 +298,21 @@ class Chaos:
         """Let the brokers lose the end of a log that a table has, and let it grow beyond the table's position."""
         name = f"regrown-{len(self.world.runs)}"
         topic = self.world.traffic.new_topic(name, declared=self.chance.random() < 0.5, partitions=1)
-        # What was lost is in the table, and nowhere else: the others' verdict can't be had of it.
-        del self.world.traffic.topics[name]
         self.world.traffic.burst(topic)
         self.world.brokers.remember(name)
         cut = len(topic.ledger)
         self.world.traffic.burst(topic)
         if code := self._finish(self._start(topic)):
             self.problems.append(f"topic {name}: its first run failed with {code}")
+            del self.world.traffic.topics[name]
             return
         before = places(self.world.catalog(), topic)
         self.world.brokers.lose(name)
+        # What was lost is in the table, and nowhere else: the others' verdict can't be had of it.
+        self.world.traffic.forget(topic)
         self.world.traffic.burst(topic, 60)
+        if self.world.cluster().watermarks_of(name).end[0] <= 2 * cut:
+            self.problems.append(f"topic {name}: its log has not grown beyond what was lost")
         run = self._start(topic)
         code, found = self._finish(run), places(self.world.catalog(), topic)
         truth = consumed(self.world.brokers.bootstrap_servers, topic)

@@ -65,6 +65,31 @@ def test_what_fails_otherwise_is_not_tried_again(catalog, monkeypatch):
     assert len(attempts) == 1, "it may have happened all the same"
 
 
+@pytest.mark.parametrize(("setting", "manifests"), [({}, 1), ({"enabled": "true"}, 1), ({"enabled": "false"}, 3)])
+def test_manifests_are_merged_unless_the_table_says_otherwise(setting, manifests, catalog):
+    properties = {f"commit.manifest-merge.{name}": value for name, value in setting.items()}
+    table = catalog.pyiceberg.load_table(NAME)
+    table.transaction().set_properties({**properties, "commit.manifest.min-count-to-merge": "2"}).commit_transaction()
+    files = [task.file for task in table.scan().plan_files()]
+    branch = begun(catalog)
+    for _ in range(2):
+        branch.append(files, {})
+    snapshot = branch.written(
+        catalog.pyiceberg.load_table(NAME).metadata.snapshot_by_id(branch.staged_snapshot()).parent_snapshot_id
+    )
+    assert len(snapshot.manifests(table.io)) == manifests
+    assert table.refresh().scan(snapshot_id=snapshot.snapshot_id).to_arrow().to_pylist() == [{"id": 1}] * 3
+
+
+@pytest.mark.parametrize("what", ["table", "branch"])
+def test_nothing_is_appended_to_what_is_gone(what, catalog):
+    branch = begun(catalog)
+    catalog.pyiceberg.drop_table(NAME) if what == "table" else branch.drop()
+    with pytest.raises(PublishRefusedError, match=f"lake.pizzas: branch {branch.name} was taken away before a write"):
+        branch.append([], {})
+    assert branch.staged_snapshot() is None
+
+
 def staged(catalog):
     """Return a branch with a snapshot on it, and that snapshot."""
     branch = begun(catalog)

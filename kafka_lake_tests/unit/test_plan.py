@@ -1,5 +1,6 @@
 """Plans tile the backlog exactly, never go back, and refuse what Kafka lost."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -17,12 +18,14 @@ from kafka_lake.common.offsets import (
     losses_to_json,
 )
 from kafka_lake.ingest.plan import (
+    Plan,
     backlog,
     chunk,
     offsets_of,
     plan,
     replacement,
     resetting,
+    standstill,
     start_offsets,
     start_timestamp_ms,
     unsure,
@@ -282,10 +285,18 @@ def test_a_replacement_of_what_kafka_no_longer_has_is_refused_or_clipped():
 
 def test_a_reset_back_takes_rows_away_and_one_forward_records_what_it_skips():
     todo = resetting(AT, NOW, {0: 3, 1: 7})
-    assert todo.after.offsets == {0: 3, 1: 7}
-    assert todo.deletes == (OffsetRange(0, 3, 6),)
-    assert [str(loss) for loss in todo.losses] == ["partition 1 skipped offsets 4 to 6 by a reset"]
-    assert all(len(r) == 0 for r in todo.ranges)
+    skipped = Loss(1, 4, 7, "skipped")
+    assert str(skipped) == "partition 1 skipped offsets 4 to 6 by a reset"
+    assert todo == Plan(
+        (OffsetRange(0, 3, 3), OffsetRange(1, 7, 7)),
+        Position(ME, {0: 3, 1: 7}),
+        0,
+        "reset",
+        (OffsetRange(0, 3, 6),),
+        losses=(skipped,),
+    )
+    stays = resetting(AT, NOW, {0: 6})
+    assert (stays.deletes, stays.losses) == ((), ())
     assert resetting(AT, NOW, {1: 4}).after == AT
     assert resetting(None, NOW, {1: 4}).after.offsets == {0: 2, 1: 4}
 
@@ -301,7 +312,11 @@ def test_a_reset_to_a_topic_made_anew_takes_its_identity():
     todo = resetting(AT, anew, {0: 0})
     assert todo.after == Position(anew.identity, {0: 0})
     assert todo.deletes == ()
-    assert {loss.reason for loss in todo.losses} == {"topic made anew"}
+    assert todo.losses == (Loss(0, 6, None, "topic made anew"), Loss(1, 4, None, "topic made anew"))
+
+
+def test_a_standstill_has_every_partition_and_reads_nothing():
+    assert standstill(AT) == Plan((OffsetRange(0, 6, 6), OffsetRange(1, 4, 4)), AT, 0)
 
 
 @pytest.mark.parametrize(
@@ -335,8 +350,10 @@ def test_offsets_that_nobody_understands(text):
     ],
 )
 def test_another_topic_is_refused(now, what):
-    with pytest.raises(TopicReplacedError, match=f"its {what} differs.*0: 5"):
+    with pytest.raises(TopicReplacedError, match=f"its {what} differs.*0: 5") as refused:
         plan(Position(ME, {0: 5}), Watermarks(now, {0: 0}, {0: 9}), {}, 10)
+    assert "on_data_loss: continue" in refused.value.remedy
+    assert "kafka-lake reset pizzas --to" in refused.value.remedy
 
 
 @pytest.mark.parametrize("go_on", [False, True])
@@ -379,11 +396,17 @@ def test_starts():
         ("2026-01-01", 1767225600000),
     ],
 )
-def test_start_times(text, expected):
-    assert start_timestamp_ms(text) == expected
+def test_start_times(text, expected, monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        assert start_timestamp_ms(text) == expected
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01", "Latest"])
 def test_no_start_time(text):
-    with pytest.raises(ConfigurationError, match="ISO 8601"):
+    with pytest.raises(ConfigurationError, match=f"^start: '{text}' is neither.* ISO 8601"):
         start_timestamp_ms(text)

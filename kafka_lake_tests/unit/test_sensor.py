@@ -281,3 +281,51 @@ def test_a_dead_run_does_not_block_its_topic(instance, catalog, answers, monkeyp
     monkeypatch.setattr(sensor, "_FIRST_PAUSE", 0.0)
     assert len(tick(instance, catalog).run_requests) == 1
     assert instance.get_run_by_id(dead.run_id).status is dg.DagsterRunStatus.FAILURE
+
+
+@pytest.mark.parametrize("state", ["in flight", "up to date", "failing"])
+def test_a_topic_that_must_wait_keeps_no_other_waiting(state, instance, catalog, answers):
+    answers["pasta"] = answers["pizzas"]
+    (request,) = tick(instance, catalog).run_requests
+    if state == "up to date":
+        consumed(catalog, TWELVE)
+    else:
+        run = run_of(instance, request, dg.DagsterRunStatus.STARTED)
+        if state == "failing":
+            instance.report_run_failed(run)
+    result = tick(instance, catalog, (SPEC, OTHER))
+    assert [r.tags[TOPIC_TAG] for r in result.run_requests] == ["pasta"], "which has not failed itself"
+    assert result.run_requests[0].run_key.endswith(":0"), "it is the first for this work"
+    told = str(tick(instance, catalog, (SPEC,)).skip_message)
+    why = {"in flight": "a run is in flight", "up to date": "up to date", "failing": "its last runs failed"}[state]
+    assert told.startswith(f"pizzas: {why}")
+
+
+def test_of_many_failures_a_few_tell_how_long_to_wait(instance, catalog, answers, monkeypatch):
+    (request,) = tick(instance, catalog).run_requests
+    for _ in range(15):
+        instance.report_run_failed(run_of(instance, request, dg.DagsterRunStatus.STARTED))
+    end = instance.get_run_records(limit=1)[0].end_time
+    monkeypatch.setattr(sensor.time, "time", lambda: end + 1)
+    asked = []
+    records = dg.DagsterInstance.get_run_records
+
+    def get(*args, **options):
+        asked.append(options.get("limit"))
+        return records(*args, **options)
+
+    monkeypatch.setattr(dg.DagsterInstance, "get_run_records", get)
+    told = str(tick(instance, catalog).skip_message)
+    assert told == "pizzas: its last runs failed, the next one starts in 1799 s"
+    assert asked == [12], "however many there are"
+
+
+def test_why_nothing_is_asked_for_is_told_of_each_topic(instance, catalog, answers):
+    consumed(catalog, TWELVE)
+    tick(instance, catalog)
+    told = str(tick(instance, catalog, (SPEC, OTHER)).skip_message)
+    assert told == "pizzas: up to date; pasta: Topic pasta: no such topic."
+    answers["pizzas"] = answers["pasta"]
+    with pytest.raises(KafkaLakeError) as refused:
+        tick(instance, catalog, (SPEC, OTHER))
+    assert refused.value.message.startswith("No topic could be looked at: pizzas: Topic pasta: no such topic.; pasta:")
