@@ -163,7 +163,7 @@ class Traffic:
             self._producer = None
 
     def forget(self, topic: Topic) -> None:
-        """Leave a topic to its fault: nobody verifies it, and the next producer knows nothing of how long its log was."""
+        """Leave a topic to its fault: nobody verifies it. The next producer knows nothing of how long its log was."""
         del self.topics[topic.name]
         self._producer = None
 

@@ -1,0 +1,159 @@
+"""What metadata say is to be reconciled, and what is left is counted: on real tables, without an engine."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.ingest.dead_letters import reconcile
+from kafka_lake.ingest.dead_letters.due import SETTLED, SETTLED_FROM, STAGED_WITH, UNSETTLED, Due, due
+from kafka_lake.ingest.dead_letters.nearby import joined_ranges
+from kafka_lake.ingest.dead_letters.reconcile import letters_in
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import head_of, read_state, summary_of
+from kafka_lake_tests.conftest import without_totals
+
+SPEC = TopicTable("pizzas", "pizza", "orders")
+ROW = pa.table({"id": [1]})
+
+
+class Tables:
+    """A topic's table and its dead-letter table; appends return the new head."""
+
+    def __init__(self, catalog):
+        catalog.ensure_namespace("pizza")
+        self.catalog = catalog
+        self.names = {"table": SPEC.identifier, "letters": SPEC.dead_letter_table}
+        for name in self.names.values():
+            catalog.pyiceberg.create_table(name, ROW.schema)
+
+    def load(self, which):
+        return self.catalog.pyiceberg.load_table(self.names[which])
+
+    def append(self, which, **summary):
+        keys = {"unsettled": UNSETTLED, "settled": SETTLED, "settled_from": SETTLED_FROM, "staged_with": STAGED_WITH}
+        table = self.load(which)
+        table.append(ROW, snapshot_properties={keys[name]: str(value) for name, value in summary.items()})
+        return head_of(self.load(which))
+
+    def sequence(self, which, snapshot):
+        return self.load(which).metadata.snapshot_by_id(snapshot).sequence_number
+
+    def due(self):
+        return due(*(read_state(self.load(each)) for each in ("table", "letters")))
+
+
+@pytest.fixture
+def tables(catalog):
+    return Tables(catalog)
+
+
+def test_nothing_is_due_where_nothing_says_so(tables):
+    assert tables.due() is None
+    first = tables.append("table")
+    tables.append("letters", staged_with=first)
+    tables.append("table")
+    assert tables.due() is None, "they were published together"
+
+
+def test_commits_that_may_have_made_letters_obsolete_are_due_until_they_are_settled(tables):
+    tables.append("table")
+    tables.append("letters")
+    marked = tables.append("table", unsettled="a")
+    assert tables.due() == Due("a@2", None, (marked,))
+    later = tables.append("table", unsettled="b")
+    assert tables.due() == Due("b@3", None, (later, marked))
+    tables.append("letters", settled="a@2")
+    assert tables.due() == Due("b@3", None, (later,))
+    tables.append("letters", settled="b@3")
+    tables.append("letters")
+    assert tables.due() is None
+    again = tables.append("table", unsettled="a")
+    assert tables.due() == Due("a@4", None, (again,))
+
+
+def test_letters_of_a_commit_that_never_was_are_due(tables):
+    tables.append("table")
+    stale = tables.append("letters", staged_with=17)
+    assert tables.due() == Due("published without its rows@1", None, (), (stale,))
+    marked = tables.append("table", unsettled="a")
+    assert tables.due() == Due("a@2", None, (marked,), (stale,))
+    tables.append("letters", settled="a@2")
+    assert tables.due() is None
+    newer = tables.append("letters", staged_with=18)
+    assert tables.due() == Due("published without its rows@2", None, (), (newer,)), "the older one is settled"
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_letters_come_back_where_the_table_was_rolled_back_beyond_what_settled_them(told, tables):
+    first = tables.append("table")
+    with_letters = tables.append("letters")
+    tables.append("table", unsettled="a")
+    between = tables.append("letters") if told else with_letters
+    tables.append("letters", settled="a@2", **({"settled_from": with_letters} if told else {}))
+    tables.load("table").manage_snapshots().rollback_to_snapshot(first).commit()
+    assert tables.due() == Due("rolled back: a@1", with_letters), between
+    tables.append("letters", settled="rolled back: a@1")
+    assert tables.due() is None, "once"
+
+
+def test_snapshots_of_format_v1_are_told_apart_by_their_times(catalog):
+    tables = Tables(catalog)
+    for name in tables.names.values():
+        catalog.pyiceberg.drop_table(name)
+        catalog.pyiceberg.create_table(name, ROW.schema, properties={"format-version": "1"})
+    tables.append("table")
+    tables.append("letters")
+    marked = tables.append("table", unsettled="a")
+    found = tables.due()
+    time = tables.load("table").metadata.snapshot_by_id(marked).timestamp_ms
+    assert found == Due(f"a@0.{time}", None, (marked,))
+    tables.append("letters", settled=found.mark)
+    assert tables.due() is None
+
+
+def test_letters_are_counted_by_the_summary_where_that_can_tell(tables):
+    first, second = tables.append("letters"), tables.append("letters")
+    table = tables.load("letters")
+    assert (letters_in(table, first), letters_in(table, second)) == (1, 2)
+    assert letters_in(table, 17) is None
+    assert letters_in(None, first) is None
+    told = {"total-records": "5"}
+    summary = SimpleNamespace(additional_properties=told)
+    one: Any = SimpleNamespace(metadata=SimpleNamespace(snapshot_by_id=lambda _: SimpleNamespace(summary=summary)))
+    assert letters_in(one, 1) == 5
+    told["total-delete-files"] = "1"
+    assert letters_in(one, 1) is None, "files of deletes may be about files that are gone"
+    without_totals(tables.catalog, SPEC.dead_letter_table)
+    bare = tables.load("letters")
+    assert "total-records" not in summary_of(bare.current_snapshot())
+    assert letters_in(bare, second) is None
+
+
+@pytest.mark.parametrize(
+    ("taken", "given", "right"), [(0, 1, True), (1, 2, True), (0, 0, False), (1, 1, False), (0, 2, False)]
+)
+def test_what_is_left_is_counted_before_it_is_visible(taken, given, right, tables):
+    before, after = tables.append("letters"), tables.append("letters")
+    systems = SimpleNamespace(catalog=tables.catalog, spark=lambda: None)
+    if right:
+        reconcile._audit(SPEC, systems, (before, after), taken, given)
+        return
+    told = (
+        f"Dead-letter table pizza.orders__dead_letters: 1 letters without {taken} that are rows by now, and with "
+        f"{given} others, are not the 2 that were staged"
+    )
+    with pytest.raises(AuditFailedError, match=told):
+        reconcile._audit(SPEC, systems, (before, after), taken, given)
+
+
+def test_ranges_near_each_other_are_one():
+    ranges = [OffsetRange(1, 0, 5), OffsetRange(0, 20, 30), OffsetRange(0, 0, 10), OffsetRange(0, 5, 8)]
+    apart = [OffsetRange(0, 0, 10), OffsetRange(0, 20, 30), OffsetRange(1, 0, 5)]
+    assert joined_ranges(ranges, 10) == apart
+    assert joined_ranges(ranges, 11) == [OffsetRange(0, 0, 30), OffsetRange(1, 0, 5)]
+    assert joined_ranges(ranges, None) == [OffsetRange(0, 0, 30), OffsetRange(1, 0, 5)]
+    assert joined_ranges([], None) == []
