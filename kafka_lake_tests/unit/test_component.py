@@ -404,13 +404,13 @@ def test_a_mistake_that_the_schema_tells_is_refused_with_its_line(line):
 
 
 def test_runs_that_begin_together_do_not_end_together():
-    assert IngestConfig().staying("a") is None
-    assert IngestConfig(mode=Mode.replace, keep_up_for=300).staying("a") is None
-    limits = {IngestConfig(keep_up_for=300, look_every=2).staying(f"run {n}").time_limit for n in range(20)}
+    assert IngestConfig().keeps_on("a") is None
+    assert IngestConfig(mode=Mode.replace, keep_up_for=300).keeps_on("a") is None
+    limits = {IngestConfig(keep_up_for=300, look_every=2).keeps_on(f"run {n}").time_limit for n in range(20)}
     assert len(limits) == 20
     assert min(limits) >= 225
     assert max(limits) <= 300
-    assert IngestConfig(keep_up_for=1, look_every=60).staying("a").trigger <= 1
+    assert IngestConfig(keep_up_for=1, look_every=60).keeps_on("a").trigger <= 1
 
 
 def test_for_how_long_runs_go_on_is_the_clusters_to_say():

@@ -206,6 +206,7 @@ JSON = st.recursive(
 
 @settings(deadline=None)
 @given(st.lists(st.dictionaries(TEXTS, JSON, max_size=4), min_size=1, max_size=4))
+@example([{"b": None}, {"a": False, "b": False}])
 def test_columns_of_any_objects(objects: list[dict[str, Any]]) -> None:
     contents = [json.dumps(each).encode() for each in objects]
     parsed = [json_value(content) for content in contents]

@@ -126,12 +126,15 @@ def merged(one: Kind, other: Kind) -> Kind:
 
     >>> merged(["struct", {"a": "int53"}], ["struct", {"b": None, "a": "double"}])
     ['struct', {'a': 'double', 'b': None}]
+    >>> merged(["struct", {"a": "text", "b": "text"}], ["struct", {"b": "text", "a": "text"}])
+    ['struct', {'a': 'text', 'b': 'text'}]
     >>> merged("long", "double"), merged("int53", "long"), merged("date", "timestamp"), merged("text", ["list", None])
     ('text', 'long', 'text', 'text')
     """
-    if one is None or one == other:
+    if one is None:
         return other
-    if other is None:
+    # Types are equal whatever the order of their fields.
+    if other is None or one == other:
         return one
     if isinstance(one, list) and isinstance(other, list) and one[0] == other[0]:
         if one[0] == "list":
