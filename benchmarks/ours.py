@@ -19,7 +19,7 @@ from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
@@ -92,18 +92,18 @@ def catalog_in(folder: Path) -> CatalogResource:
     return CatalogResource(name="lake", properties=properties)
 
 
-def ingest_once(systems: Systems, topic: Topic, table: str, begin: Moment | None, broker: int) -> Repeat:
+def ingest_once(connections: Connections, topic: Topic, table: str, begin: Moment | None, broker: int) -> Repeat:
     """Ingest a whole topic into a new table, metadata column and gates as by default.
 
     Args:
-        systems: What to ingest with.
+        connections: What to ingest with.
         topic: What to ingest.
         table: The table's name.
         begin: Since when time and CPU count; None for now.
         broker: Process id of the broker.
     """
     begin = begin or Moment.now(os.getpid(), broker)
-    ingest(_spec(topic.shape, table), systems, f"bench-{table}")
+    ingest(_spec(topic.shape, table), connections, f"bench-{table}")
     return Moment.now(os.getpid(), broker).since(begin, topic)
 
 
@@ -215,13 +215,15 @@ def main() -> None:
     kafka = KafkaResource(properties={"bootstrap.servers": task["bootstrap"]})
     catalog = catalog_in(Path(task["folder"]))
     spark = SparkResource(spark_config=task["spark_config"], catalog=catalog)
-    systems = Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
+    connections = Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
     begin: Moment | None = Moment(**task["begin"])
     # What Python and the JVM say goes to the log; the results alone are the output.
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for table in task["tables"]:
-        print(json.dumps(asdict(ingest_once(systems, topic, table, begin, task["broker"]))), file=output, flush=True)
+        print(
+            json.dumps(asdict(ingest_once(connections, topic, table, begin, task["broker"]))), file=output, flush=True
+        )
         begin = None
     spark.stop()
 

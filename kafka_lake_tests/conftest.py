@@ -23,7 +23,7 @@ from kafka_lake.common.offsets import Position
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.catalog import LakeCatalog
@@ -272,13 +272,13 @@ def spark_resource(catalog_resource: CatalogResource, lake_home: Path) -> Iterat
 
 
 @pytest.fixture
-def systems(
+def connections(
     kafka_resource: KafkaResource, catalog_resource: CatalogResource, spark_resource: SparkResource
-) -> Callable[..., Systems]:
+) -> Callable[..., Connections]:
     """Return a function that gives Systems of their own to each run; the Spark session alone is shared."""
 
-    def fresh(registry: SchemaRegistry | None = None) -> Systems:
-        return Systems(
+    def fresh(registry: SchemaRegistry | None = None) -> Connections:
+        return Connections(
             kafka_resource.cluster(),
             kafka_resource.spark_options(),
             catalog_resource.open(),
@@ -311,15 +311,15 @@ def view(catalog_resource: CatalogResource) -> Callable[[TopicTable], View]:
 
 
 @pytest.fixture
-def command_line(monkeypatch: pytest.MonkeyPatch, systems: Callable[..., Systems]) -> Callable[..., Result]:
+def command_line(monkeypatch: pytest.MonkeyPatch, connections: Callable[..., Connections]) -> Callable[..., Result]:
     """Return kafka-lake's command line over the settings of some topics, with the test session's systems."""
     import kafka_lake.cli.console
     import kafka_lake.cli.main
     import kafka_lake.cli.project
 
     @contextmanager
-    def at_hand(*_: object, **__: object) -> Iterator[Systems]:
-        yield systems()
+    def at_hand(*_: object, **__: object) -> Iterator[Connections]:
+        yield connections()
 
     monkeypatch.setattr(kafka_lake.cli.project, "systems_at_hand", at_hand)
     # A console looks at the terminal once, when the module is imported.

@@ -71,17 +71,17 @@ def run(request: Request, out: Console, err: Console) -> bool:
     specs = cli_topics.topic_tables()
     left_out = 0
     with (
-        cli_topics.systems_at_hand(err.print, with_catalog=False) as systems,
+        cli_topics.connections_at_hand(err.print, with_catalog=False) as connections,
         err.status("Looking at topics") as working,
     ):
         topics: Sequence[str] = list(dict.fromkeys(request.topics))
         if not topics:
-            topics, left_out = topics_of(systems.cluster, request.internal)
+            topics, left_out = topics_of(connections.cluster, request.internal)
 
         def say(topic: str) -> None:
             working.update(f"Looking at topic {escape(topic)}")
 
-        found = discover(topics, specs, systems, request.sample, say)
+        found = discover(topics, specs, connections, request.sample, say)
     if not request.as_json:
         out.print(*discovered_blocks(found, whole=bool(request.topics)))
         if left_out:

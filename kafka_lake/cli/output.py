@@ -115,7 +115,7 @@ def dead_letter_tables(found: DeadLetters) -> list[RenderableType]:
     return [classes, samples]
 
 
-def redelivered_tables(spec: TopicTable, done: Replayed) -> list[RenderableType]:
+def replayed_tables(spec: TopicTable, done: Replayed) -> list[RenderableType]:
     """Return what became of dead letters in a line, and those that remain as a table, a row per class."""
     moved, name = _counted(done.moved, "dead letter"), ".".join(spec.identifier)
     line = f"{escape(name)}: {moved} moved into the table, {done.remaining:,} of those examined remain"

@@ -17,14 +17,14 @@ from pyspark.logger import PySparkLogger
 
 import kafka_lake.definitions
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.components.assets import SETTINGS, build_systems, settings_of
+from kafka_lake.components.assets import SETTINGS, build_connections, settings_of
 from kafka_lake.components.register_partitions import register_topics
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.definitions import defs
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.local_stack.ports import Ports
@@ -79,9 +79,9 @@ def configured_cluster() -> KafkaCluster:
 
 
 @contextmanager
-def systems_at_hand(
+def connections_at_hand(
     say: Callable[[str], None], with_broker: bool = True, with_catalog: bool = True, with_spark: bool = False
-) -> Iterator[Systems]:
+) -> Iterator[Connections]:
     """Run the block with what its runs work with, as the definitions configure it; Spark is stopped behind it.
 
     What is needed is asked once before, so that a command ends within seconds where one of them isn't there. What
@@ -107,16 +107,16 @@ def systems_at_hand(
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
         with broker_at_hand(Ports.from_env(), say) if with_broker else nullcontext():
-            systems = build_systems(kafka, catalog, spark, registry)
+            connections = build_connections(kafka, catalog, spark, registry)
             if with_broker:
-                systems.cluster.check()
+                connections.cluster.check()
             if with_catalog:
-                systems.catalog.check()
+                connections.catalog.check()
             if with_spark:
                 spark.check()
-            yield systems
+            yield connections
             if with_broker:
-                register_topics(topic_tables(), systems.cluster, say)
+                register_topics(topic_tables(), connections.cluster, say)
     finally:
         spark.stop()
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.printable import printable
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import quoted
 
@@ -39,14 +39,14 @@ class Answer:
     more: bool
 
 
-def ask(spec: TopicTable, systems: Systems, sql: str, limit: int, as_json: bool = False) -> Answer:
+def ask(spec: TopicTable, connections: Connections, sql: str, limit: int, as_json: bool = False) -> Answer:
     """Run a query in which the topic's table goes by its own name and as ``this``.
 
     Tables of other namespaces go by ``namespace.table``.
 
     Args:
         spec: The topic and its table.
-        systems: Catalog and Spark.
+        connections: Catalog and Spark.
         sql: One query in Spark's SQL.
         limit: Rows to return at most.
         as_json: Return each row as a JSON object.
@@ -55,15 +55,15 @@ def ask(spec: TopicTable, systems: Systems, sql: str, limit: int, as_json: bool 
         KafkaLakeError: If there is no table yet, or Spark can't run the query. Nothing is ever changed.
     """
     name = ".".join(spec.identifier)
-    if systems.catalog.table(spec.identifier) is None:
+    if connections.catalog.table(spec.identifier) is None:
         raise KafkaLakeError(
             f"Topic {spec.topic} has no table {name} yet: no run has published any of its records.",
             f"`kafka-lake ingest {spec.topic}` starts one.",
         )
-    spark = systems.spark()
+    spark = connections.spark()
     try:
-        spark.sql(f"USE {quoted(systems.catalog.name)}.{quoted(spec.namespace)}")
-        spark.table(systems.catalog.spark_name(spec.identifier)).createOrReplaceTempView("this")
+        spark.sql(f"USE {quoted(connections.catalog.name)}.{quoted(spec.namespace)}")
+        spark.table(connections.catalog.spark_name(spec.identifier)).createOrReplaceTempView("this")
         # As a part of a query of ours it can be nothing but a query itself.
         asked = spark.sql(f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n)")
         columns = unique(asked.columns)

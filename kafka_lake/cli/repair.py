@@ -294,7 +294,7 @@ def position_of(catalog: LakeCatalog, spec: TopicTable) -> Position | None:
     return read_state(table).position if table else None
 
 
-def redelivered(spec: TopicTable, done: Replayed) -> dict[str, Any]:
+def replayed_dead_letters(spec: TopicTable, done: Replayed) -> dict[str, Any]:
     """Return what became of dead letters, for programs."""
     classes = [{"name": c.name, "count": c.count, "reason": c.message} for c in done.report.classes()]
     table = ".".join(spec.identifier)

@@ -14,7 +14,7 @@ from rich.table import Table
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.printable import printable
 from kafka_lake.components.metadata import readable
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.preview import Preview, preview
 from kafka_lake.ingest.topic_table import REGISTERED, TopicTable
 from kafka_lake.lake.history import SchemaVersion, schema_history
@@ -54,21 +54,21 @@ class TopicSchema:
     preview: Preview | None
 
 
-def topic_schema(spec: TopicTable, systems: Systems, sample: int) -> TopicSchema:
+def topic_schema(spec: TopicTable, connections: Connections, sample: int) -> TopicSchema:
     """Return a topic's schema and what the next run would change.
 
     Args:
         spec: The topic and its table.
-        systems: Cluster, catalog, registry; Spark unless the sample is 0.
+        connections: Cluster, catalog, registry; Spark unless the sample is 0.
         sample: How many of the newest records to look at.
     """
-    table = systems.catalog.table(spec.identifier)
+    table = connections.catalog.table(spec.identifier)
     return TopicSchema(
         spec.topic,
         ".".join(spec.identifier),
         _columns(table) if table else (),
-        _registered(spec, systems),
-        preview(spec, systems, sample) if sample else None,
+        _registered(spec, connections),
+        preview(spec, connections, sample) if sample else None,
     )
 
 
@@ -80,10 +80,10 @@ def _columns(table: IcebergTable) -> tuple[ColumnState, ...]:
     )
 
 
-def _registered(spec: TopicTable, systems: Systems) -> str:
-    if systems.registry is None or spec.schema_file or spec.format not in REGISTERED:
+def _registered(spec: TopicTable, connections: Connections) -> str:
+    if connections.registry is None or spec.schema_file or spec.format not in REGISTERED:
         return ""
-    latest = systems.registry.latest(spec.value_subject)
+    latest = connections.registry.latest(spec.value_subject)
     if latest is None:
         return f"subject {spec.value_subject} is unknown"
     return f"subject {spec.value_subject}: version {latest.version}, schema id {latest.id}, {latest.kind}"
@@ -129,13 +129,13 @@ def _preview_tables(seen: Preview) -> list[RenderableType]:
     return [*shown, changes]
 
 
-def history_of(spec: TopicTable, systems: Systems) -> list[SchemaVersion]:
+def history_of(spec: TopicTable, connections: Connections) -> list[SchemaVersion]:
     """Return how a topic's table came to its columns, the oldest first.
 
     Raises:
         TableError: If there is no table.
     """
-    table = systems.catalog.table(spec.identifier)
+    table = connections.catalog.table(spec.identifier)
     if table is None:
         raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Its first run makes it.")
     return schema_history(table)

@@ -30,11 +30,11 @@ def create(
     topic: Topic, partitions: Annotated[int, typer.Option(min=1, help="How many Kafka partitions it gets.")] = 1
 ) -> None:
     """Create a topic; one that exists is left as it is."""
-    from kafka_lake.cli.project import systems_at_hand
+    from kafka_lake.cli.project import connections_at_hand
     from kafka_lake.kafka.topics import create_topic
 
-    with systems_at_hand(_err.print) as systems:
-        created = create_topic(systems.cluster, topic, partitions)
+    with connections_at_hand(_err.print) as connections:
+        created = create_topic(connections.cluster, topic, partitions)
     _say(f"Topic {topic} {'created' if created else 'is there already'}.")
 
 
@@ -50,11 +50,11 @@ def produce(
 
     With --key-field a line that isn't a JSON object with that field becomes a record without a key.
     """
-    from kafka_lake.cli.project import systems_at_hand
+    from kafka_lake.cli.project import connections_at_hand
     from kafka_lake.kafka.topics import produce as produce_records
 
-    with _opened(file) as lines, systems_at_hand(_err.print) as systems:
-        count = produce_records(systems.cluster, topic, records_of(lines, key_field))
+    with _opened(file) as lines, connections_at_hand(_err.print) as connections:
+        count = produce_records(connections.cluster, topic, records_of(lines, key_field))
     _say(f"{count:,} record{'' if count == 1 else 's'} produced to topic {topic}.")
 
 
@@ -65,11 +65,11 @@ def tail(
     as_json: Annotated[bool, typer.Option("--json", help="For programs: a JSON object in each line.")] = False,
 ) -> None:
     """Show the newest records of a topic, the oldest of them first. No consumer group is involved."""
-    from kafka_lake.cli.project import systems_at_hand
+    from kafka_lake.cli.project import connections_at_hand
     from kafka_lake.kafka.sample import Sampler
 
-    with systems_at_hand(_err.print) as systems, Sampler(systems.cluster) as sampler:
-        records = sampler.newest(systems.cluster.watermarks_of(topic), number).records[-number:]
+    with connections_at_hand(_err.print) as connections, Sampler(connections.cluster) as sampler:
+        records = sampler.newest(connections.cluster.watermarks_of(topic), number).records[-number:]
     if as_json:
         for each in records:
             typer.echo(json.dumps(as_json_object(each)))

@@ -21,9 +21,9 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.yield_slot import makes_way
+from kafka_lake.components.yield_slot import yields_slot
 from kafka_lake.ingest.audit import CHECKS, GATES
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
@@ -98,13 +98,13 @@ class IngestConfig(dg.Config):
         return Continuous(trigger, time_limit, 0.0, None, max(_REPORT_SECONDS, trigger))
 
 
-def build_systems(
+def build_connections(
     kafka: KafkaResource,
     catalog: CatalogResource,
     spark: SparkResource,
     registry: RegistryResource,
     kept_session: str = "",
-) -> Systems:
+) -> Connections:
     """Return what a run works with, from the deployment's resources, and a session of Spark's by `live_session`."""
     retry = RetryPolicy(
         attempts=kafka.retry_attempts,
@@ -112,8 +112,8 @@ def build_systems(
         max_seconds=kafka.retry_max_seconds,
     )
     session = partial(spark.live_session, kept_session)
-    schemas, turns = registry.registry(), spark.turns()
-    return Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), session, retry, schemas, turns)
+    schemas, commit_slots = registry.registry(), spark.commit_slots()
+    return Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), session, retry, schemas, commit_slots)
 
 
 def kept_session(spec: TopicTable) -> str:
@@ -182,22 +182,22 @@ def build_topic_assets(
         registry: RegistryResource,
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
         with as_failures(), alive(context.instance, context.run_id):
-            systems = build_systems(kafka, catalog, spark, registry, kept_session(spec))
+            connections = build_connections(kafka, catalog, spark, registry, kept_session(spec))
             if not context.selected_asset_keys:
-                yield from _check_published(context, spec, systems)
+                yield from _check_published(context, spec, connections)
             elif continuous is not None and config.mode is Mode.incremental:
-                reporter = Reporter(context, spec, systems)
+                reporter = Reporter(context, spec, connections)
                 run = continuous_run(_context(reporter), continuous, reporter.chosen)
                 yield from _keep_up(reporter, run)
             elif keeps_on := config.keeps_on(context.run_id):
-                reporter = Reporter(context, spec, systems)
-                others_wait = partial(makes_way, context.instance, context.run_id, table.key)
+                reporter = Reporter(context, spec, connections)
+                others_wait = partial(yields_slot, context.instance, context.run_id, table.key)
                 run = continuous_run(
                     _context(reporter), keeps_on, reporter.chosen, catch_up=True, others_wait=others_wait
                 )
                 yield from _keep_up(reporter, run)
             else:
-                yield from _materialize(context, config, spec, systems)
+                yield from _materialize(context, config, spec, connections)
 
     if spec.dead_letters != "table":
         return [source, ingest_topic]
@@ -205,7 +205,7 @@ def build_topic_assets(
 
 
 def _materialize(
-    context: dg.AssetExecutionContext, config: IngestConfig, spec: TopicTable, systems: Systems
+    context: dg.AssetExecutionContext, config: IngestConfig, spec: TopicTable, connections: Connections
 ) -> Iterator[Any]:
     def tell(commit: Commit, plan: Plan) -> None:
         context.log.info(
@@ -213,14 +213,14 @@ def _materialize(
             f"{commit.tombstones} tombstones from {commit.records} records; {plan.remaining} offsets to go."
         )
 
-    reporter = Reporter(context, spec, systems)
+    reporter = Reporter(context, spec, connections)
     observer = Observer(on_step=context.log.debug, on_commit=tell, warn=context.log.warning)
     try:
         if config.mode is Mode.replace:
             extent = Extent(config.start, config.end, reporter.chosen, config.keep_missing)
-            report = replay(spec, systems, context.run_id, extent, observer)
+            report = replay(spec, connections, context.run_id, extent, observer)
         else:
-            report = ingest(spec, systems, context.run_id, reporter.chosen, observer)
+            report = ingest(spec, connections, context.run_id, reporter.chosen, observer)
     except GateFailedError as error:
         yield from reporter.refused(error.findings)
         raise
@@ -230,7 +230,7 @@ def _materialize(
 def _context(reporter: Reporter) -> Context:
     # What the log is told goes to the event log, where a line for each commit would be too many.
     observer = Observer(warn=reporter.context.log.warning)
-    return Context(reporter.spec, reporter.systems, reporter.context.run_id, observer)
+    return Context(reporter.spec, reporter.connections, reporter.context.run_id, observer)
 
 
 def _keep_up(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
@@ -238,7 +238,7 @@ def _keep_up(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
     tag = CONTINUOUS_TAG if run.target is None else CATCH_UP_TAG
     tags = {tag: _end(run.settings)}
     call(
-        reporter.systems.retry,
+        reporter.connections.retry,
         context.log.warning,
         "Tagging the run",
         lambda: context.instance.add_run_tags(context.run_id, tags),
@@ -282,10 +282,10 @@ def _despite_an_error(reporter: Reporter, report: RunReport, silent: set[int]) -
 
 
 def _check_published(
-    context: dg.AssetExecutionContext, spec: TopicTable, systems: Systems
+    context: dg.AssetExecutionContext, spec: TopicTable, connections: Connections
 ) -> Iterator[dg.AssetCheckResult]:
     selected = {key.name for key in context.selected_asset_check_keys}
-    for finding in examine(spec, systems.catalog, systems.cluster):
+    for finding in examine(spec, connections.catalog, connections.cluster):
         if finding.check in selected:
             yield check_result(finding, table_key(spec))
 

@@ -4,7 +4,7 @@ import dagster as dg
 from pydantic import Field
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.components.assets import build_systems, topics_of
+from kafka_lake.components.assets import build_connections, topics_of
 from kafka_lake.components.dead_letters import report_dead_letters
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import table_key
@@ -36,10 +36,10 @@ def _replay(
     registry: RegistryResource,
 ) -> None:
     with as_failures(allow_retries=False):
-        systems = build_systems(kafka, catalog, spark, registry)
+        connections = build_connections(kafka, catalog, spark, registry)
         for spec in _chosen(context, config.topic):
             observer = Observer(on_step=context.log.debug, warn=context.log.warning)
-            done = replay_letters(spec, systems, context.run_id, config.where or None, observer)
+            done = replay_letters(spec, connections, context.run_id, config.where or None, observer)
             context.log.info(
                 f"Topic {spec.topic}: {done.moved} dead letters are rows of table {'.'.join(spec.identifier)} now, "
                 f"{done.remaining} of those looked at remain."
@@ -54,7 +54,7 @@ def _replay(
                             metadata={"rows_added": partition.rows, "from": "dead letters"},
                         )
                     )
-            report_dead_letters(context.instance, spec, systems.catalog)
+            report_dead_letters(context.instance, spec, connections.catalog)
 
 
 def _topics(context: dg.OpExecutionContext) -> list[TopicTable]:

@@ -25,7 +25,7 @@ from kafka_lake.components.metadata import (
 )
 from kafka_lake.components.partitions import register_partitions
 from kafka_lake.ingest.audit import GATES, Finding
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.report import PartitionReport, RunReport, RunSoFar, merged
 from kafka_lake.ingest.retry import RetryPolicy, call, headline, is_transient
 from kafka_lake.ingest.topic_table import TopicTable
@@ -43,14 +43,14 @@ class Reporter:
     Args:
         context: Of the run.
         spec: The topic.
-        systems: The catalog is asked for the table.
+        connections: The catalog is asked for the table.
         chosen: The Kafka partitions that the run is for; None for all that the topic has.
         so_far: What has been told already.
     """
 
     context: dg.AssetExecutionContext
     spec: TopicTable
-    systems: Systems
+    connections: Connections
     chosen: frozenset[int] | None = field(init=False)
     so_far: RunSoFar = field(init=False, default_factory=RunSoFar)
 
@@ -121,7 +121,7 @@ class Reporter:
             patiently: Whether to try again what fails; a later report makes up for it else.
         """
         self.so_far = self.so_far.plus(report)
-        instance, spec, catalog = self.context.instance, self.spec, self.systems.catalog
+        instance, spec, catalog = self.context.instance, self.spec, self.connections.catalog
         partitions = report.watermarks.partitions
         self._told("its partitions", lambda: register_partitions(instance, spec.topic, partitions), patiently)
         if report.total("dead_letters") and spec.dead_letters == "table":
@@ -130,7 +130,7 @@ class Reporter:
 
     def _told(self, what: str, tell: Callable[[], T], patiently: bool) -> T | None:
         """Return what comes of telling; None if that fails for a reason that passes: what is committed is committed."""
-        policy = self.systems.retry if patiently else RetryPolicy(attempts=1)
+        policy = self.connections.retry if patiently else RetryPolicy(attempts=1)
         try:
             return call(policy, self.context.log.warning, f"Topic {self.spec.topic}, telling of {what}", tell)
         except Exception as error:
@@ -152,7 +152,7 @@ class Reporter:
         figures = figures_metadata(report.figures())
         # By this name the partitions have theirs, and a plot would mix the two.
         del figures["rows_added"]
-        about = table_metadata(report, table, self.systems.catalog, self.spec)
+        about = table_metadata(report, table, self.connections.catalog, self.spec)
         return dg.AssetMaterialization(table_key(self.spec), metadata={**figures, **about})
 
     def _checks(self, findings: Sequence[Finding], table: Table | None) -> list[dg.AssetCheckResult]:

@@ -131,7 +131,7 @@ def build_sensor(interval_seconds: int, running: bool, keep_up_seconds: float = 
         if not specs:
             return dg.SkipReason("No topics: add a YAML document of type kafka_lake.KafkaTopicTable to defs/.")
         with as_failed_tick():
-            return look_out(context, specs, kafka.cluster(), catalog.open(), pace)
+            return poll_topics(context, specs, kafka.cluster(), catalog.open(), pace)
 
     return kafka_offsets
 
@@ -148,7 +148,7 @@ def _description(pace: Pace) -> str:
     )
 
 
-def look_out(
+def poll_topics(
     context: dg.SensorEvaluationContext,
     specs: Sequence[TopicTable],
     cluster: KafkaCluster,

@@ -13,7 +13,7 @@ _QUEUED_LOOKED_AT = 20
 _IN_PROGRESS = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 
 
-def makes_way(
+def yields_slot(
     instance: dg.DagsterInstance, run_id: str, table: dg.AssetKey, clock: Callable[[], float] = time.time
 ) -> bool:
     """Return whether another run can't begin before one ends, and it is for this one to end.
@@ -30,14 +30,14 @@ def makes_way(
         clock: Seconds since the epoch.
     """
     try:
-        return _makes_way(instance, run_id, table, clock)
+        return _yields_slot(instance, run_id, table, clock)
     except Exception as error:
         if not is_transient(error):
             raise
         return False
 
 
-def _makes_way(instance: dg.DagsterInstance, run_id: str, table: dg.AssetKey, clock: Callable[[], float]) -> bool:
+def _yields_slot(instance: dg.DagsterInstance, run_id: str, table: dg.AssetKey, clock: Callable[[], float]) -> bool:
     queued = instance.get_run_records(
         dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED]), limit=_QUEUED_LOOKED_AT, ascending=True
     )

@@ -18,7 +18,7 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.demo.orders import OrderProducer, produce_orders
 from kafka_lake.demo.topics import ensure_topic
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
@@ -99,11 +99,11 @@ def _engine(remote: str) -> Iterator[None]:
 def _ingest(bootstrap: str, catalog: LakeCatalog) -> None:
     kafka = KafkaResource(properties={"bootstrap.servers": bootstrap})
     spark = SparkResource(spark_config={}, catalog=CatalogResource(name="lake"))
-    systems = Systems(kafka.cluster(), kafka.spark_options(), catalog, spark.live_session)
+    connections = Connections(kafka.cluster(), kafka.spark_options(), catalog, spark.live_session)
     try:
         for table, arrow in (("by_arrow", True), ("by_spark", False)):
             spec = TopicTable(_TOPIC, _TOPIC, table, schema=_SCHEMA, arrow=arrow)
-            ingest(spec, systems, table)
+            ingest(spec, connections, table)
     finally:
         spark.stop()
 

@@ -13,7 +13,7 @@ from kafka_lake.common.offsets import Watermarks
 from kafka_lake.common.printable import printable
 from kafka_lake.discovery.guess import Guess, Schemas, guess
 from kafka_lake.discovery.json_columns import Column
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.topic_table import TopicTable, derived_table_name
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -74,7 +74,7 @@ def topics_of(cluster: KafkaCluster, internal: bool) -> tuple[list[str], int]:
 def discover(
     topics: Sequence[str],
     specs: Iterable[TopicTable],
-    systems: Systems,
+    connections: Connections,
     count: int,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Discovered]:
@@ -83,7 +83,7 @@ def discover(
     Args:
         topics: Their names.
         specs: The tables that there are.
-        systems: The cluster, and the registry if there is one.
+        connections: The cluster, and the registry if there is one.
         count: How many records of each topic to look at.
         say: Called with the name of each topic before it is looked at.
 
@@ -96,11 +96,13 @@ def discover(
     tables: dict[str, tuple[str, ...]] = {}
     for spec in specs:
         tables[spec.topic] = (*tables.get(spec.topic, ()), ".".join(spec.identifier))
-    answers = systems.cluster.watermarks(topics)
-    policies = systems.cluster.cleanup_policies(t for t, answer in answers.items() if isinstance(answer, Watermarks))
-    schemas = Schemas(systems.registry)
+    answers = connections.cluster.watermarks(topics)
+    policies = connections.cluster.cleanup_policies(
+        t for t, answer in answers.items() if isinstance(answer, Watermarks)
+    )
+    schemas = Schemas(connections.registry)
     found = []
-    with Sampler(systems.cluster) as sampler:
+    with Sampler(connections.cluster) as sampler:
         for topic, answer in answers.items():
             say(topic)
             known = Discovered(topic, tables.get(topic, ()), cleanup_policy=policies.get(topic))

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position
 from kafka_lake.executors.writing.spans import Span
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode import WRONG_TYPE
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
@@ -77,13 +77,13 @@ class PartitionRows:
 
 
 def audit(
-    spec: TopicTable, systems: Systems, plan: Plan, staged: Staged, earlier: tuple[int, int] = (0, 0)
+    spec: TopicTable, connections: Connections, plan: Plan, staged: Staged, earlier: tuple[int, int] = (0, 0)
 ) -> tuple[list[Finding], dict[int, int]]:
     """Examine a staged commit.
 
     Args:
         spec: The topic's settings.
-        systems: Spark reads three columns of the staged files where their writers couldn't tell, and nothing else.
+        connections: Spark reads three columns of the staged files where their writers couldn't tell, and nothing else.
         plan: What should be there.
         staged: What is there.
         earlier: Dead letters and records of the run's commits before this one; its limit is for the whole run.
@@ -96,7 +96,7 @@ def audit(
     if spec.metadata_column:
         held = None if primary.spans is None else partitions_of(primary.spans)
         if held is None or any(each.distinct != each.rows for each in held):
-            held = _staged_partitions(spec, systems, staged)
+            held = _staged_partitions(spec, connections, staged)
     table = primary.state.table.refresh()
     schemas = {s.schema_id: s for s in table.metadata.schemas}
     head = table.metadata.snapshot_by_id(primary.branch.head)
@@ -167,7 +167,7 @@ def dead_letters(spec: TopicTable, staged: Staged, earlier: tuple[int, int] = (0
     problems = []
     if staged.failed and spec.dead_letters == "fail":
         problems.append(f"dead_letters is fail, and {staged.failed} records of {staged.records} fit no row ({classes})")
-    elif staged.failed and not spec.bears(failed, records):
+    elif staged.failed and not spec.is_within_limit(failed, records):
         problems.append(f"{failed} dead letters of {records} records, the limit is {spec.max_dead_letters} ({classes})")
     facts: dict[str, Any] = {"dead_letters": staged.failed, "policy": spec.dead_letters}
     for each in staged.classes:
@@ -304,12 +304,12 @@ def partitions_of(spans: Sequence[Span]) -> list[PartitionRows]:
     return list(found.values())
 
 
-def _staged_partitions(spec: TopicTable, systems: Systems, staged: Staged) -> list[PartitionRows]:
+def _staged_partitions(spec: TopicTable, connections: Connections, staged: Staged) -> list[PartitionRows]:
     offset = F.col(f"`{spec.metadata_column}`.offset")
     partition = F.col(f"`{spec.metadata_column}`.partition").alias("partition")
     topic_id = F.col(f"`{spec.metadata_column}`.topic_id").alias("topic_id")
     found = (
-        added_rows(systems, spec.identifier, staged.primary)
+        added_rows(connections, spec.identifier, staged.primary)
         .groupBy(partition, topic_id)
         .agg(
             F.count(F.lit(1)).alias("rows"),

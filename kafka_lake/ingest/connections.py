@@ -8,11 +8,11 @@ from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.spark.commit_slots import Turns
+from kafka_lake.spark.commit_slots import CommitSlots
 
 
 @dataclass(frozen=True)
-class Systems:
+class Connections:
     """The three systems of one run.
 
     Args:
@@ -22,7 +22,7 @@ class Systems:
         spark: Gives the session; the first call may start it, so it isn't called before there is work.
         retry: How often and how patiently transient errors of the three are met with another attempt.
         registry: Tells what a schema id means; None where no registry is configured.
-        turns: Whose commits wait for each other; None if they needn't, as Spark works on other machines.
+        commit_slots: Whose commits wait for each other; None if they needn't, as Spark works on other machines.
     """
 
     cluster: KafkaCluster
@@ -31,4 +31,4 @@ class Systems:
     spark: Callable[[], Any]
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     registry: SchemaRegistry | None = None
-    turns: Turns | None = None
+    commit_slots: CommitSlots | None = None

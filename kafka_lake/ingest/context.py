@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -15,14 +15,14 @@ class Context:
 
     Args:
         spec: The topic and its table.
-        systems: Cluster, catalog and Spark; Spark isn't touched if there is nothing to do.
+        connections: Cluster, catalog and Spark; Spark isn't touched if there is nothing to do.
         run_id: Goes into branch names, snapshot summaries and dead letters.
         observer: Is told what happens.
         sleep: Pauses between attempts, for that many seconds; what it raises ends the run.
     """
 
     spec: TopicTable
-    systems: Systems
+    connections: Connections
     run_id: str
     observer: Observer = field(default_factory=Observer)
     sleep: Callable[[float], None] = time.sleep

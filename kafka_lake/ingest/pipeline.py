@@ -16,7 +16,7 @@ from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.audit import Finding, audit, schema_refused
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.isolate import Search
-from kafka_lake.ingest.dead_letters.reconcile import settle
+from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.publish import publish
@@ -114,7 +114,7 @@ def commit(attempt: Attempt) -> tuple[Commit, Plan] | None:
         KafkaLakeError: For anything else a user can mend; likewise.
     """
     context = attempt.context
-    settle(context.spec, context.systems, context.run_id, on_step=context.observer.on_step)
+    reconcile(context.spec, context.connections, context.run_id, on_step=context.observer.on_step)
     before = _look(attempt)
     todo = _plan(attempt, before)
     if todo is None:
@@ -149,11 +149,11 @@ def _plan(attempt: Attempt, before: Before) -> Plan | None:
 
 
 def _create(attempt: Attempt, before: Before, todo: Plan, records: Any) -> None:
-    spec, systems = attempt.context.spec, attempt.context.systems
+    spec, connections = attempt.context.spec, attempt.context.connections
     if before.table is None:
         sought = (spec.identifier, spec.dead_letter_table)
-        attempt.created |= {each for each in sought if systems.catalog.table(each) is None}
-    create_table(spec, systems, records, todo.undecodable is not None)
+        attempt.created |= {each for each in sought if connections.catalog.table(each) is None}
+    create_table(spec, connections, records, todo.undecodable is not None)
     attempt.context.observer.on_step("table created")
     attempt.decoding = None
 
@@ -161,7 +161,9 @@ def _create(attempt: Attempt, before: Before, todo: Plan, records: Any) -> None:
 def _stage(attempt: Attempt, state: TableState, todo: Plan, records: Any) -> Staged:
     context = attempt.context
     try:
-        staged = stage(context.spec, context.systems, state, todo, records, context.run_id, context.observer.on_step)
+        staged = stage(
+            context.spec, context.connections, state, todo, records, context.run_id, context.observer.on_step
+        )
     except SchemaRefusedError as error:
         raise GateFailedError(error.message, [schema_refused(error)], error.remedy) from error
     attempt.decoding = None
@@ -173,7 +175,7 @@ def _audit_and_publish(attempt: Attempt, before: Before, todo: Plan, staged: Sta
     context = attempt.context
     retrying = Retrying(
         stop=stop_after_attempt(_FOLLOWED),
-        wait=short_pauses(context.systems.retry),
+        wait=short_pauses(context.connections.retry),
         retry=retry_if_exception_type(_OvertakenError),
         sleep=context.sleep,
         reraise=True,
@@ -193,7 +195,7 @@ def _audit_and_publish(attempt: Attempt, before: Before, todo: Plan, staged: Sta
 
 def _audited(attempt: Attempt, todo: Plan, staged: Staged) -> tuple[list[Finding], dict[int, int]]:
     context = attempt.context
-    findings, by_partition = audit(context.spec, context.systems, todo, staged, attempt.failed_so_far)
+    findings, by_partition = audit(context.spec, context.connections, todo, staged, attempt.failed_so_far)
     if failed := [f for f in findings if f.refuses]:
         reasons = "; ".join(f"{f.check}: {p}" for f in failed for p in f.problems)
         raise GateFailedError(f"Topic {context.spec.topic}, table {context.table_name}: {reasons}.", findings)
@@ -214,7 +216,7 @@ def _published(context: Context, before: Before, todo: Plan, staged: Staged) -> 
 
 
 def _followed(context: Context, todo: Plan, staged: Staged) -> Staged:
-    followed = follow(context.systems, todo, staged, context.run_id)
+    followed = follow(context.connections, todo, staged, context.run_id)
     if followed is None:
         raise PublishRefusedError(
             f"Table {context.table_name}: main moved from snapshot {staged.primary.branch.head} "
@@ -235,7 +237,7 @@ def _as_refusal(context: Context, state: TableState) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, KafkaLakeError) and not isinstance(error, GateFailedError):
             raise
-        table = context.systems.catalog.table(context.spec.identifier)
+        table = context.connections.catalog.table(context.spec.identifier)
         if (head := head_of(table) if table else None) == state.head:
             raise
         raise PublishRefusedError(

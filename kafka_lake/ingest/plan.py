@@ -280,7 +280,7 @@ def plan(
     return Plan(ranges, due.before.advanced(ranges), remaining, losses=due.losses)
 
 
-def standstill(position: Position) -> Plan:
+def position_only(position: Position) -> Plan:
     """Return the commit that holds a position and nothing else."""
     return Plan(tuple(OffsetRange(p, o, o) for p, o in sorted(position.offsets.items())), position, 0)
 
@@ -300,7 +300,7 @@ def opening(spec: TopicTable, now: Watermarks, starts: Mapping[int, int]) -> Pla
     """
     if spec.start != "latest" or not now.partitions:
         return None
-    return standstill(Position(now.identity, dict(starts), now.epochs))
+    return position_only(Position(now.identity, dict(starts), now.epochs))
 
 
 def replacement(
@@ -382,7 +382,7 @@ def resetting(position: Position | None, now: Watermarks, targets: Mapping[int, 
         **now.epochs,
         **({p: e for p, e in position.epochs.items() if p not in targets} if at and position else {}),
     }
-    stay = standstill(Position(now.identity, after, {p: epochs[p] for p in after if p in epochs}))
+    stay = position_only(Position(now.identity, after, {p: epochs[p] for p in after if p in epochs}))
     return Plan(stay.ranges, stay.after, 0, "reset", deletes, losses=tuple(losses))
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.ingest.audit import ColumnNote, noted
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
 from kafka_lake.ingest.decode.rows import dead_letters_of, rows_of
@@ -67,33 +67,35 @@ def newest(now: Watermarks, records: int) -> tuple[OffsetRange, ...]:
     return tuple(r for r in ranges if len(r))
 
 
-def preview(spec: TopicTable, systems: Systems, records: int) -> Preview:
+def preview(spec: TopicTable, connections: Connections, records: int) -> Preview:
     """Look at a topic's newest records as the next run would, and change nothing.
 
     Args:
         spec: The topic and its table.
-        systems: Cluster, catalog, registry and Spark.
+        connections: Cluster, catalog, registry and Spark.
         records: How many of the newest records to look at.
 
     Raises:
         KafkaLakeError: If brokers, registry or catalog don't answer.
     """
-    now = systems.cluster.watermarks_of(spec.topic)
+    now = connections.cluster.watermarks_of(spec.topic)
     ranges = newest(now, records)
     if not ranges:
         return Preview(0, 0, (), {}, ())
-    sample = read(systems.spark(), systems.kafka_options, Plan(ranges, Position(now.identity, now.end), 0), spec.topic)
+    sample = read(
+        connections.spark(), connections.kafka_options, Plan(ranges, Position(now.identity, now.end), 0), spec.topic
+    )
     sample = sample.cache()
     try:
-        return _previewed(spec, systems, sample)
+        return _previewed(spec, connections, sample)
     finally:
         sample.unpersist()
 
 
-def _previewed(spec: TopicTable, systems: Systems, sample: DataFrame) -> Preview:
-    table = systems.catalog.table(spec.identifier)
+def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) -> Preview:
+    table = connections.catalog.table(spec.identifier)
     state = read_state(table) if table else None
-    decoder = decoder_of(spec, systems, state)
+    decoder = decoder_of(spec, connections, state)
     decoder = decoder if state else decoder.look(sample)
     want, counts = wanted(spec, decoder, state), {}
     for _ in range(_LOOKS):

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from kafka_lake.ingest.stage.staged import Staged
 
 
-def publish(staged: Staged, crash_point: Callable[[str], None]) -> float:
+def publish(staged: Staged, on_step: Callable[[str], None]) -> float:
     """Make an audited commit visible.
 
     Args:
         staged: What to publish; its branches are gone afterwards.
-        crash_point: Called with the name of each step that has been done.
+        on_step: Called with the name of each step that has been done.
 
     Returns:
         When the primary became visible, in seconds since the epoch.
@@ -24,5 +24,5 @@ def publish(staged: Staged, crash_point: Callable[[str], None]) -> float:
     for table in staged.tables():
         table.branch.publish(table.snapshot)
         visible_at = time.time()
-        crash_point("primary published" if table is staged.primary else "dead letters published")
+        on_step("primary published" if table is staged.primary else "dead letters published")
     return visible_at

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position, Watermarks
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.plan import start_offsets
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.topic_table import TopicTable
@@ -22,7 +22,7 @@ _OURS = "kafka-lake."
 _ORIGIN = {"topic", "topic_id", "partition", "offset"}
 
 
-def rebuilt_position(spec: TopicTable, systems: Systems, state: TableState, now: Watermarks) -> Position | None:
+def rebuilt_position(spec: TopicTable, connections: Connections, state: TableState, now: Watermarks) -> Position | None:
     """Return the position that the rows prove: commits are whole, so all before the last offset is there.
 
     None if no row can be ours, so that the table begins where a new one would. All rows of ours name their record in
@@ -33,7 +33,7 @@ def rebuilt_position(spec: TopicTable, systems: Systems, state: TableState, now:
 
     Args:
         spec: The topic's settings.
-        systems: Spark reads where the rows came from, and nothing else.
+        connections: Spark reads where the rows came from, and nothing else.
         state: The table, which has rows and no position.
         now: The topic's watermarks.
 
@@ -53,7 +53,7 @@ def rebuilt_position(spec: TopicTable, systems: Systems, state: TableState, now:
             f"Nothing was read, since rows could double. {way_on}",
         )
     origin = f"`{spec.metadata_column}`"
-    rows = at_version(systems.spark(), systems.catalog.spark_name(spec.identifier), state.head)
+    rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), state.head)
     keys = [F.col(f"{origin}.{key}").alias(key) for key in ("topic", "topic_id", "partition", "offset")]
     grouped = rows.select(*keys).groupBy("topic", "topic_id", "partition").agg(F.max("offset").alias("last"))
     found = grouped.collect()
@@ -72,7 +72,7 @@ def rebuilt_position(spec: TopicTable, systems: Systems, state: TableState, now:
             f"{where} in topic {spec.topic}, and of partitions {missing} there are no rows that would tell it.",
             f"Nothing was read, since start is latest and records could be missed. {way_on}",
         )
-    starts = start_offsets(spec, systems.cluster, now) if missing else {}
+    starts = start_offsets(spec, connections.cluster, now) if missing else {}
     return Position(now.identity, {**{p: starts[p] for p in missing}, **reached})
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay, Replayed
@@ -19,7 +19,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 
 def ingest(
     spec: TopicTable,
-    systems: Systems,
+    connections: Connections,
     run_id: str,
     partitions: Collection[int] | None = None,
     observer: Observer | None = None,
@@ -28,7 +28,7 @@ def ingest(
 
     Args:
         spec: The topic and its table.
-        systems: Cluster, catalog and Spark; Spark isn't touched if there is nothing to do.
+        connections: Cluster, catalog and Spark; Spark isn't touched if there is nothing to do.
         run_id: Goes into branch names, snapshot summaries and dead letters.
         partitions: Only these Kafka partitions; None for all.
         observer: Is told what happens.
@@ -42,18 +42,18 @@ def ingest(
         PublishRefusedError: If others kept moving ``main`` ahead of this run.
         KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
     """
-    context = Context(spec, systems, run_id, observer or Observer())
+    context = Context(spec, connections, run_id, observer or Observer())
     return Runner(context, Append(context, partitions)).run()
 
 
 def replay(
-    spec: TopicTable, systems: Systems, run_id: str, extent: Extent, observer: Observer | None = None
+    spec: TopicTable, connections: Connections, run_id: str, extent: Extent, observer: Observer | None = None
 ) -> RunReport:
     """Read a part of the topic again and swap the table's rows of it for what today's schema and transform give.
 
     Args:
         spec: The topic and its table.
-        systems: Cluster, catalog and Spark.
+        connections: Cluster, catalog and Spark.
         run_id: Goes into branch names, snapshot summaries and dead letters.
         extent: What to read again; more than ``max_records_per_commit`` becomes several commits.
         observer: Is told what happens.
@@ -66,16 +66,18 @@ def replay(
         GateFailedError: If the swap would lose rows of records that Kafka compacted away, or another gate refused.
         KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
     """
-    context = Context(spec, systems, run_id, observer or Observer())
+    context = Context(spec, connections, run_id, observer or Observer())
     return Runner(context, Replay(context, extent)).run()
 
 
-def plan_reset(spec: TopicTable, systems: Systems, to: str, partitions: Collection[int] | None = None) -> Plan | None:
+def plan_reset(
+    spec: TopicTable, connections: Connections, to: str, partitions: Collection[int] | None = None
+) -> Plan | None:
     """Return what a reset would do, without doing it; None if the position is there already.
 
     Args:
         spec: The topic and its table.
-        systems: Brokers and catalog are asked; Spark only if the position must be rebuilt.
+        connections: Brokers and catalog are asked; Spark only if the position must be rebuilt.
         to: As `plan.offsets_of` understands it.
         partitions: Only these Kafka partitions; None for all.
 
@@ -83,14 +85,14 @@ def plan_reset(spec: TopicTable, systems: Systems, to: str, partitions: Collecti
         TableError: If there is no table yet.
         ConfigurationError: If a target lies outside of what the topic holds.
     """
-    context = Context(spec, systems, "plan")
+    context = Context(spec, connections, "plan")
     topic = TopicEnds(context)
     return Reset(context, to, partitions).plan(topic, table_state(context, topic, position_required=False))
 
 
 def reset(
     spec: TopicTable,
-    systems: Systems,
+    connections: Connections,
     run_id: str,
     to: str,
     partitions: Collection[int] | None = None,
@@ -103,7 +105,7 @@ def reset(
 
     Args:
         spec: The topic and its table.
-        systems: Cluster, catalog and Spark.
+        connections: Cluster, catalog and Spark.
         run_id: Goes into branch name and summary.
         to: As `plan.offsets_of` understands it.
         partitions: Only these Kafka partitions; None for all.
@@ -117,18 +119,18 @@ def reset(
         ConfigurationError: If a target lies outside of what the topic holds, or rows would have to be removed and
             there is no metadata column to tell them by.
     """
-    context = Context(spec, systems, run_id, observer or Observer())
+    context = Context(spec, connections, run_id, observer or Observer())
     return Runner(context, Reset(context, to, partitions)).run()
 
 
 def replay_dead_letters(
-    spec: TopicTable, systems: Systems, run_id: str, where: str | None = None, observer: Observer | None = None
+    spec: TopicTable, connections: Connections, run_id: str, where: str | None = None, observer: Observer | None = None
 ) -> Replayed:
     """Decode dead letters again with today's schema and transform, and move those that now fit into the table.
 
     Args:
         spec: The topic and its table.
-        systems: Catalog and Spark; Kafka is asked for the topic's identity only.
+        connections: Catalog and Spark; Kafka is asked for the topic's identity only.
         run_id: Goes into branch names, snapshot summaries and the letters that stay.
         where: SQL condition on the columns of the dead-letter table; None for all.
         observer: Is told what happens.
@@ -141,6 +143,6 @@ def replay_dead_letters(
         GateFailedError: If a gate refused the rows. Nothing is moved.
         TableError: If there is no table yet.
     """
-    context = Context(spec, systems, run_id, observer or Observer())
+    context = Context(spec, connections, run_id, observer or Observer())
     report = Runner(context, DeadLetterReplay(context, where)).run()
     return Replayed(report, report.total("rows"), report.total("dead_letters"))

@@ -85,7 +85,7 @@ class Runner:
         Args:
             poll: Whether to look at the topic again if others came first: what came meanwhile goes with the commit.
         """
-        slots = self.context.systems.turns
+        slots = self.context.connections.commit_slots
         if slots is None:
             yield
             return
@@ -130,7 +130,7 @@ class Runner:
         context = self.context
         retrying = Retrying(
             stop=stop_after_attempt(_ATTEMPTS),
-            wait=short_pauses(context.systems.retry),
+            wait=short_pauses(context.connections.retry),
             retry=retry_if_exception(lambda error: isinstance(error, PublishRefusedError) or _lost(error) is not None),
             before_sleep=self._tell_refusal,
             sleep=self._pause,
@@ -139,7 +139,7 @@ class Runner:
         what = f"Topic {context.spec.topic}"
         return retrying(
             lambda: call(
-                context.systems.retry, context.observer.warn, what, self._try_commit, self._pause, self._passes
+                context.connections.retry, context.observer.warn, what, self._try_commit, self._pause, self._passes
             )
         )
 
@@ -197,7 +197,7 @@ class Runner:
             then = f"Trying {self._search.limit} of them."
             if plan.records_at_most == 1:
                 # What passes gets some time to do so.
-                self._pause(min(self.context.systems.retry.max_seconds, LONGEST_SHORT_PAUSE))
+                self._pause(min(self.context.connections.retry.max_seconds, LONGEST_SHORT_PAUSE))
         else:
             then = "It becomes a dead letter of class undecodable."
         told = quoted(message, spec.samples, spec.mask)
@@ -208,7 +208,7 @@ class Runner:
         for identifier in sorted(self._created):
             name = ".".join(identifier)
             try:
-                if drop_if_unused(self.context.systems.catalog, identifier):
+                if drop_if_unused(self.context.connections.catalog, identifier):
                     warn(f"Table {name} is dropped again: it was made for this run, and is empty.")
             except Exception as error:
                 # What led here must not be hidden; an empty table is no harm to the next run.
@@ -235,7 +235,7 @@ class Runner:
 
     def _sweep(self) -> None:
         try:
-            sweep(self.context.spec, self.context.systems)
+            sweep(self.context.spec, self.context.connections)
         except Exception as error:
             # The table is up to date; what dead runs left is invisible, and the next run tries again.
             topic = self.context.spec.topic
@@ -244,7 +244,7 @@ class Runner:
     def _mirror(self, position: Position) -> None:
         """Write the position to the consumer group, which is for lag tools only."""
         try:
-            self.context.systems.cluster.commit_group(self.context.spec.group, position)
+            self.context.connections.cluster.commit_group(self.context.spec.group, position)
         except KafkaError as error:
             self.context.observer.warn(f"The table is up to date; lag tools may not be: {error}")
 

@@ -20,7 +20,7 @@ def table_state(context: Context, topic: TopicEnds, position_required: bool = Tr
     Raises:
         TableError: If the position is gone and can't be told with certainty.
     """
-    table = context.systems.catalog.table(context.spec.identifier)
+    table = context.connections.catalog.table(context.spec.identifier)
     if table is None:
         return None
     state = read_state(table)
@@ -34,7 +34,7 @@ def table_state(context: Context, topic: TopicEnds, position_required: bool = Tr
 
 def dead_letters_head(context: Context) -> int | None:
     """Return the head of the topic's dead-letter table; None if there is no such table, or nothing in it."""
-    table = context.systems.catalog.table(context.spec.dead_letter_table)
+    table = context.connections.catalog.table(context.spec.dead_letter_table)
     return head_of(table) if table else None
 
 
@@ -64,7 +64,7 @@ def _with_position(context: Context, topic: TopicEnds, state: TableState) -> Tab
         )
     if state.position is not None or not row_count(table):
         return state
-    position = rebuilt_position(spec, context.systems, state, topic.now)
+    position = rebuilt_position(spec, context.connections, state, topic.now)
     if position is None:
         warn(
             f"Table {context.table_name}: its {row_count(table)} rows are others', none can be of "

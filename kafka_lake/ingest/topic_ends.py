@@ -35,10 +35,10 @@ class TopicEnds:
         Raises:
             KafkaError: If the brokers don't answer, or refuse; `now` is as it was.
         """
-        spec, systems = self._context.spec, self._context.systems
-        ask = systems.cluster.watermarks_of
+        spec, connections = self._context.spec, self._context.connections
+        ask = connections.cluster.watermarks_of
         warn, sleep = self._context.observer.warn, self._context.sleep
-        self._now = call(systems.retry, warn, f"Topic {spec.topic}", lambda: ask(spec.topic), sleep)
+        self._now = call(connections.retry, warn, f"Topic {spec.topic}", lambda: ask(spec.topic), sleep)
         return self._now
 
     def validated(self, position: Position | None, partitions: Collection[int] | None = None) -> Watermarks:
@@ -54,7 +54,7 @@ class TopicEnds:
         doubts = unsure(position, self.now, partitions)
         if position is None or not doubts:
             return self.now
-        return replace(self.now, cut_off=self._context.systems.cluster.cut_off(position, doubts))
+        return replace(self.now, cut_off=self._context.connections.cluster.cut_off(position, doubts))
 
     def is_behind(self, position: Position) -> bool:
         """Return whether a position is further than the topic was when it was last looked at."""

@@ -129,7 +129,7 @@ class TopicTable:
         """Return how the table may change."""
         return Policy(self.evolution, self.on_incompatible, self.renames)
 
-    def bears(self, dead_letters: int, records: int) -> bool:
+    def is_within_limit(self, dead_letters: int, records: int) -> bool:
         """Return whether a run may go on with so many dead letters among so many records.
 
         Raises:

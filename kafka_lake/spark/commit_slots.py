@@ -15,7 +15,7 @@ _LOOK_SECONDS = 0.05
 _FORGOTTEN_SECONDS = 600.0
 
 
-class Turns:
+class CommitSlots:
     """The queue of all processes that name the same folder. First come, first served.
 
     A ticket is a file there. Who waits touches its own at every look, and who has its turn touches it no more: so one

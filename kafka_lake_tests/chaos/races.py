@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 
 from kafka_lake.common.errors import PublishRefusedError
 from kafka_lake.common.offsets import Position, TopicIdentity
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
@@ -277,8 +277,8 @@ def _contender(arena: Arena, broker: EmbeddedBroker, spec: TopicTable, race: int
                 waited.append(done)
                 start.wait(_SECONDS)
 
-        systems = Systems(KafkaCluster(cluster), options, arena.catalog(), lambda: arena.sessions[number])
-        return ingest(spec, systems, f"race-{race}-{number}", observer=Observer(on_step=on_step))
+        connections = Connections(KafkaCluster(cluster), options, arena.catalog(), lambda: arena.sessions[number])
+        return ingest(spec, connections, f"race-{race}-{number}", observer=Observer(on_step=on_step))
 
     return run
 

@@ -17,7 +17,7 @@ from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest
@@ -67,12 +67,12 @@ def main() -> None:
     kafka, catalog = KafkaResource(), CatalogResource()
     spark = SparkResource(spark_config={}, catalog=catalog)
     retry = RetryPolicy(max_seconds=_LONGEST_PAUSE)
-    systems = Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), spark.live_session, retry)
+    connections = Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), spark.live_session, retry)
     event("ready")
     try:
         report = ingest(
             spec,
-            systems,
+            connections,
             options.run_id,
             observer=Observer(
                 on_commit=lambda commit, plan: event("commit", snapshot=commit.snapshot, records=commit.records),

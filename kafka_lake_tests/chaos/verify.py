@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyiceberg.table import Table
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance.clean import clean
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.topic_table import TopicTable
@@ -192,9 +192,9 @@ def _values(
 def _clean(world: World) -> None:
     spark = world.session()
     try:
-        systems = Systems(world.cluster(), {}, world.catalog(), lambda: spark)
+        connections = Connections(world.cluster(), {}, world.catalog(), lambda: spark)
         for topic in world.traffic.topics.values():
-            clean(topic.spec, systems, older_than_seconds=0)
+            clean(topic.spec, connections, older_than_seconds=0)
     finally:
         spark.stop()
 

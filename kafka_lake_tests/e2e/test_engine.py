@@ -31,7 +31,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.demo.rehearsal import rehearse
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest
@@ -95,10 +95,12 @@ def new_session(server: WarmServer, catalog_resource: CatalogResource) -> Iterat
 
 
 @pytest.fixture
-def warm_systems(new_session: NewSession, kafka_resource: KafkaResource, catalog_resource: CatalogResource) -> Systems:
+def warm_connections(
+    new_session: NewSession, kafka_resource: KafkaResource, catalog_resource: CatalogResource
+) -> Connections:
     """What a run works with, Spark being the server."""
     kafka, spark = kafka_resource, new_session()
-    return Systems(kafka.cluster(), kafka.spark_options(), catalog_resource.open(), spark.live_session)
+    return Connections(kafka.cluster(), kafka.spark_options(), catalog_resource.open(), spark.live_session)
 
 
 def test_what_one_session_sets_no_other_has(new_session: NewSession, tmp_path: Path) -> None:
@@ -271,13 +273,16 @@ def test_a_session_that_is_collected_as_garbage_waits_for_nothing(new_session: N
 
 
 def test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good(
-    server: WarmServer, warm_systems: Systems, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
+    server: WarmServer,
+    warm_connections: Connections,
+    new_topic: Callable[..., Topic],
+    view: Callable[[TopicTable], View],
 ) -> None:
     topic = new_topic(2)
     for number in range(20):
         topic.send({"id": number, "name": f"pizza {number}"}, number % 2)
     spec = topic.spec("id bigint, name string", transform="shop_transforms:loud")
-    systems = replace(warm_systems, retry=RetryPolicy(max_seconds=1.0))
+    connections = replace(warm_connections, retry=RetryPolicy(max_seconds=1.0))
     killed: list[int] = []
 
     def kill_once(step: str) -> None:
@@ -287,30 +292,30 @@ def test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good(
             os.kill(server.pid, signal.SIGKILL)
 
     said: list[str] = []
-    ingest(spec, systems, "run-1", observer=Observer(on_step=kill_once, warn=said.append))
+    ingest(spec, connections, "run-1", observer=Observer(on_step=kill_once, warn=said.append))
     assert killed
     assert server.pid not in (None, *killed)
     assert any("attempt 1 of" in line for line in said), said
     view(spec).assert_exactly_once(topic.ledger)
     assert {row["name"] for row in view(spec).rows()} == {f"PIZZA {number}!" for number in range(20)}
     topic.send({"id": 20, "name": "one more"})
-    ingest(spec, systems, "run-2")
+    ingest(spec, connections, "run-2")
     view(spec).assert_exactly_once(topic.ledger)
 
 
 @pytest.mark.parametrize("name", ["orders.by-topic-alone", "y" * 249], ids=("dots", "longest"))
 def test_the_shortest_document_makes_a_table(
-    name: str, warm_systems: Systems, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
+    name: str, warm_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
 ) -> None:
     topic = new_topic(called=name)
-    all_that_can_be_done(topic, KafkaTopicTable(topic=name).topic_table(), lambda: warm_systems, view)
+    all_that_can_be_done(topic, KafkaTopicTable(topic=name).topic_table(), lambda: warm_connections, view)
 
 
 def test_dead_letters_that_become_rows_are_taken_out(
-    warm_systems: Systems, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
+    warm_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
 ) -> None:
     topic = new_topic()
-    all_that_can_be_done(topic, topic.spec("id bigint not null"), lambda: warm_systems, view)
+    all_that_can_be_done(topic, topic.spec("id bigint not null"), lambda: warm_connections, view)
 
 
 RUN = """

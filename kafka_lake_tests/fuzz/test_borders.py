@@ -14,7 +14,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
@@ -24,7 +24,7 @@ from kafka_lake_tests.fuzz.test_end_to_end import produce
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[..., Systems]
+NewConnections = Callable[..., Connections]
 NewView = Callable[[TopicTable], View]
 
 SEED, RECORDS = 20261122, 300
@@ -82,7 +82,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def test_avro_values_are_equal_or_dead_letters(
-    tmp_path: Path, new_topic: NewTopic, systems: NewSystems, view: NewView
+    tmp_path: Path, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     fields = [{"name": name, "type": ["null", kind]} for name, (kind, _) in BORDERS.items()]
     schema = {"type": "record", "name": "R", "fields": fields}
@@ -101,7 +101,7 @@ def test_avro_values_are_equal_or_dead_letters(
     sent = produce(topic, contents)
     by_content = dict(zip(contents, records, strict=True))
     spec = topic.spec(None, format="avro", schema_file=str(file))
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     see = view(spec)
     rows = rows_of(see.table.scan().to_arrow())
     letters = {(row["partition"], row["offset"]) for row in see.dead_letters()}

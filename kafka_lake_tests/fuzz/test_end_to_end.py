@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
@@ -16,7 +16,7 @@ from kafka_lake_tests.fuzz.tables import as_pyiceberg_reads, columns_of, rows_of
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[..., Systems]
+NewConnections = Callable[..., Connections]
 NewView = Callable[[TopicTable], View]
 
 SEED = 20261122
@@ -62,12 +62,12 @@ def produce(topic: Topic, contents: Sequence[bytes]) -> dict[tuple[int, int], by
 
 @pytest.mark.parametrize("name", TOPICS)
 def test_every_value_is_in_the_table_or_in_a_dead_letter(
-    name: str, new_topic: NewTopic, systems: NewSystems, view: NewView
+    name: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, start, settings = new_topic(2), 0, TOPICS[name]
     make = tame_payload if name in TAME_TOPICS else payload
     spec = topic.spec(**settings)
-    see, made = view(spec), systems()
+    see, made = view(spec), connections()
     declared = settings["schema"] is not None
     # What is empty has no column before it has a type, and a declared schema says what matters.
     reported = Reported(lambda path, value: empty(value), lambda path: True, all_fields=not declared)

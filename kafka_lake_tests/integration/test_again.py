@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from kafka_lake.common.errors import AuditFailedError, ConfigurationError, DataLossError, PublishRefusedError
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.dead_letters import reconcile as settling
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
@@ -24,7 +24,7 @@ from kafka_lake_tests.integration.test_exactly_once import Killed, at
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[[], Systems]
+NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 TENFOLD = "kafka_lake_tests.integration.transforms:with_tenfold"
 
@@ -47,8 +47,8 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return run
 
 
-def all_checks_pass(spec: TopicTable, systems: NewSystems) -> bool:
-    made = systems()
+def all_checks_pass(spec: TopicTable, connections: NewConnections) -> bool:
+    made = connections()
     return all(f.passed for f in examine(spec, made.catalog, made.cluster))
 
 
@@ -58,77 +58,77 @@ def delete_before(topic: Topic, offset: int, partition: int = 0) -> None:
 
 
 def test_records_read_again_are_swapped_for_what_todays_transform_gives(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
     spec = topic.spec()
     topic.send_ids(range(8), 2)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     position = view(spec).position()
     topic.send_ids([8, 9], 2)
     today = replace(spec, transform=TENFOLD)
-    report = replay(today, systems(), "again", Extent("0:1,1:2", "0:3,1:9"))
+    report = replay(today, connections(), "again", Extent("0:1,1:2", "0:3,1:9"))
     assert (report.total("rows"), len(report.commits)) == (4, 1)
     assert view(spec).position() == position, "what lies beyond the position is none of a replay's business"
     rows = {r["id"]: r["tenfold"] for r in view(spec).rows()}
     assert rows == {0: None, 2: 20, 4: 40, 6: None, 1: None, 3: None, 5: 50, 7: 70}
-    assert all_checks_pass(spec, systems)
-    ingest(today, systems(), "run-2")
+    assert all_checks_pass(spec, connections)
+    ingest(today, connections(), "run-2")
     view(spec).assert_exactly_once(topic.ledger)
     view(spec).assert_no_branches()
 
 
-def test_a_long_replay_is_cut_into_commits(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_a_long_replay_is_cut_into_commits(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     spec = topic.spec(max_records_per_commit=3)
     topic.send_ids(range(7))
-    ingest(spec, systems(), "run-1")
-    report = replay(replace(spec, transform=TENFOLD), systems(), "again", Extent())
+    ingest(spec, connections(), "run-1")
+    report = replay(replace(spec, transform=TENFOLD), connections(), "again", Extent())
     assert [c.rows for c in report.commits] == [3, 3, 1]
     assert sorted(r["tenfold"] for r in view(spec).rows()) == [n * 10 for n in range(7)]
     view(spec).assert_exactly_once(topic.ledger)
 
 
 def test_a_replay_by_time_takes_the_records_of_that_time(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     for number in range(4):
         topic.send({"id": number}, timestamp_ms=1_790_000_000_000 + number * 60_000)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     extent = Extent("2026-09-21T14:14:20Z", "2026-09-21T14:16:20Z")
-    assert replay(replace(spec, transform=TENFOLD), systems(), "again", extent).total("rows") == 2
+    assert replay(replace(spec, transform=TENFOLD), connections(), "again", extent).total("rows") == 2
     assert {r["id"]: r["tenfold"] for r in view(spec).rows()} == {0: None, 1: 10, 2: 20, 3: None}
 
 
 def test_a_replay_moves_records_between_rows_and_dead_letters(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send({"id": 1})
     topic.send({"id": "two"})
     topic.send(b"junk")
     numbers, texts = topic.spec("id bigint"), topic.spec("id bigint not null")
-    ingest(numbers, systems(), "run-1")
+    ingest(numbers, connections(), "run-1")
     assert (len(view(numbers).rows()), len(view(numbers).dead_letters())) == (1, 2)
     topic.send({"other": 1})
-    ingest(numbers, systems(), "run-2")
+    ingest(numbers, connections(), "run-2")
     # The stricter schema takes the row without an id away, into the dead letters.
-    replay(texts, systems(), "again", Extent("2"))
+    replay(texts, connections(), "again", Extent("2"))
     assert view(numbers).ids() == [1]
     letters = {(r["offset"], r["error_class"]) for r in view(numbers).dead_letters()}
     assert letters == {(1, "wrong_type"), (2, "not_json"), (3, "null_in_required_column")}
     view(numbers).assert_exactly_once(topic.ledger)
     # And the first one brings it back.
-    replay(numbers, systems(), "and again", Extent())
+    replay(numbers, connections(), "and again", Extent())
     view(numbers).assert_exactly_once(topic.ledger)
     assert {r["offset"] for r in view(numbers).dead_letters()} == {1, 2}
 
 
-@pytest.mark.parametrize("step", ["audited", "dead letters published", "primary published", "letters settled"])
+@pytest.mark.parametrize("step", ["audited", "dead letters published", "primary published", "dead letters reconciled"])
 def test_a_replay_killed_at_any_step_leaves_every_record_once(
-    step: str, new_topic: NewTopic, systems: NewSystems, view: NewView, dying: Any
+    step: str, new_topic: NewTopic, connections: NewConnections, view: NewView, dying: Any
 ) -> None:
     topic = new_topic()
     strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint", max_record_bytes=60)
@@ -136,38 +136,38 @@ def test_a_replay_killed_at_any_step_leaves_every_record_once(
     topic.send({"other": 1})
     topic.send({"id": 2, "padding": "x" * 60})
     topic.send(b"junk")
-    ingest(strict, systems(), "run-1")
+    ingest(strict, connections(), "run-1")
     # The record without an id becomes a row, the long one a dead letter; junk stays junk.
-    dying(step, replay, lenient, systems(), "dying", Extent())
+    dying(step, replay, lenient, connections(), "dying", Extent())
     topic.send_ids([5])
-    ingest(strict, systems(), "next")
+    ingest(strict, connections(), "next")
     view(strict).assert_exactly_once(topic.ledger)
     view(strict).assert_no_branches()
 
 
 def test_a_replay_of_what_kafka_lost_is_refused_or_keeps_the_rows(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     for number in range(6):
         topic.send({"id": number}, timestamp_ms=1_790_000_000_000 + number * 60_000)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     delete_before(topic, 3)
     today = replace(spec, transform=TENFOLD)
     before = view(spec).fingerprint()
     with pytest.raises(DataLossError, match="partition 0 offsets 1 to 2"):
-        replay(today, systems(), "again", Extent("1"))
+        replay(today, connections(), "again", Extent("1"))
     with pytest.raises(DataLossError, match=r"rows from .* that Kafka no longer has: partition 0 offsets 1 to 2"):
-        replay(today, systems(), "again", Extent("2026-09-21T14:14:20Z"))
+        replay(today, connections(), "again", Extent("2026-09-21T14:14:20Z"))
     assert view(spec).fingerprint() == before
-    replay(today, systems(), "again", Extent("1", keep_missing=True))
+    replay(today, connections(), "again", Extent("1", keep_missing=True))
     assert {r["id"]: r["tenfold"] for r in view(spec).rows()} == {0: None, 1: None, 2: None, 3: 30, 4: 40, 5: 50}
     view(spec).assert_exactly_once(topic.ledger)
 
 
 def test_rows_whose_records_were_compacted_away_are_not_swapped_for_nothing(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     compacting = {
         "cleanup.policy": "compact",
@@ -179,14 +179,14 @@ def test_rows_whose_records_were_compacted_away_are_not_swapped_for_nothing(
     spec = topic.spec()
     for number in range(3):
         topic.send({"id": number}, key=b"k")
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     before = view(spec).fingerprint()
     records: list[int] = []
 
     def compacted() -> bool:
         # Closes the segment: the active one is never compacted.
         topic.send({"id": 10 + len(records)}, key=b"another %d" % len(records))
-        report = replay(spec, systems(), "looking", Extent("0", "3", keep_missing=True))
+        report = replay(spec, connections(), "looking", Extent("0", "3", keep_missing=True))
         records.append(report.total("records"))
         return records[-1] < 3
 
@@ -195,21 +195,21 @@ def test_rows_whose_records_were_compacted_away_are_not_swapped_for_nothing(
     held = view(spec).fingerprint()
     assert held != before
     with pytest.raises(GateFailedError, match=rf"partition 0 has {gone} rows that Kafka no longer has"):
-        replay(spec, systems(), "again", Extent("0", "3"))
+        replay(spec, connections(), "again", Extent("0", "3"))
     assert view(spec).fingerprint() == held
-    ingest(spec, systems(), "rest")
+    ingest(spec, connections(), "rest")
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def test_only_tables_with_a_metadata_column_can_be_replayed(new_topic: NewTopic, systems: NewSystems) -> None:
+def test_only_tables_with_a_metadata_column_can_be_replayed(new_topic: NewTopic, connections: NewConnections) -> None:
     topic = new_topic()
     topic.send_ids([1])
     spec = topic.spec(metadata_column=None)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     with pytest.raises(ConfigurationError, match="without a metadata column"):
-        replay(spec, systems(), "again", Extent())
+        replay(spec, connections(), "again", Extent())
     with pytest.raises(ConfigurationError, match="without a metadata column"):
-        replay_dead_letters(spec, systems(), "again")
+        replay_dead_letters(spec, connections(), "again")
 
 
 def bad_numbers(topic: Topic) -> TopicTable:
@@ -220,34 +220,36 @@ def bad_numbers(topic: Topic) -> TopicTable:
 
 
 def test_letters_that_fit_by_now_move_in_order_and_the_rest_say_why_not(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     spec = bad_numbers(topic)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     mended = replace(spec, schema="id bigint, note string", transform=None)
-    done = replay_dead_letters(mended, systems(), "too early")
+    done = replay_dead_letters(mended, connections(), "too early")
     assert (done.moved, done.remaining) == (0, 4)
     assert {r["run_id"] for r in view(spec).dead_letters()} == {"too early"}
 
     lenient = replace(spec, table=f"{spec.table}", schema="id string")
     # The column's type can't change; a new table takes what the old one couldn't.
     with pytest.raises(Exception, match="type changed"):
-        replay_dead_letters(lenient, systems(), "no")
+        replay_dead_letters(lenient, connections(), "no")
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def test_letters_move_into_the_table_exactly_once(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_letters_move_into_the_table_exactly_once(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     strict, lenient = topic.spec("id bigint, n int not null"), topic.spec("id bigint, n int")
     for number in range(5):
         topic.send({"id": number} if number % 2 else {"id": number, "n": 1})
     topic.send(b"junk")
     topic.send({"id": 6})
-    ingest(strict, systems(), "run-1")
+    ingest(strict, connections(), "run-1")
     assert len(view(strict).dead_letters()) == 4
     position = view(strict).position()
-    done = replay_dead_letters(lenient, systems(), "again", where="offset < 6")
+    done = replay_dead_letters(lenient, connections(), "again", where="offset < 6")
     assert (done.moved, done.remaining) == (2, 1)
     assert [r["id"] for r in view(strict).rows() if r["n"] is None] == [1, 3]
     assert sorted((r["offset"], r["error_class"], r["run_id"]) for r in view(strict).dead_letters()) == [
@@ -255,9 +257,9 @@ def test_letters_move_into_the_table_exactly_once(new_topic: NewTopic, systems: 
         (6, "null_in_required_column", "run-1"),
     ]
     assert view(strict).position() == position
-    assert all_checks_pass(strict, systems)
-    assert replay_dead_letters(lenient, systems(), "and again").moved == 1
-    assert replay_dead_letters(lenient, systems(), "once more").moved == 0
+    assert all_checks_pass(strict, connections)
+    assert replay_dead_letters(lenient, connections(), "and again").moved == 1
+    assert replay_dead_letters(lenient, connections(), "once more").moved == 0
     view(strict).assert_exactly_once(topic.ledger)
     view(strict).assert_no_branches()
 
@@ -265,39 +267,39 @@ def test_letters_move_into_the_table_exactly_once(new_topic: NewTopic, systems: 
 @pytest.mark.parametrize(
     ("step", "nextrun"),
     [("audited", "redeliver"), ("primary published", "ingest"), ("primary published", "redeliver"),
-     ("letters settled", "ingest")],
+     ("dead letters reconciled", "ingest")],
 )  # fmt: skip
 def test_a_redelivery_killed_at_any_step_leaves_every_record_once(
-    step: str, nextrun: str, new_topic: NewTopic, systems: NewSystems, view: NewView, dying: Any
+    step: str, nextrun: str, new_topic: NewTopic, connections: NewConnections, view: NewView, dying: Any
 ) -> None:
     topic = new_topic()
     strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
     topic.send_ids([0])
     topic.send({"other": 1})
     topic.send(b"junk")
-    ingest(strict, systems(), "run-1")
-    dying(step, replay_dead_letters, lenient, systems(), "dying", None)
+    ingest(strict, connections(), "run-1")
+    dying(step, replay_dead_letters, lenient, connections(), "dying", None)
     if nextrun == "ingest":
         topic.send_ids([5])
-        ingest(strict, systems(), "next")
+        ingest(strict, connections(), "next")
     else:
-        replay_dead_letters(lenient, systems(), "next")
+        replay_dead_letters(lenient, connections(), "next")
     view(strict).assert_exactly_once(topic.ledger)
 
 
 @pytest.mark.parametrize("upgraded", [False, True], ids=("v1", "v2 by then"))
 def test_a_table_of_format_v1_is_settled_time_and_again(
-    upgraded: bool, new_topic: NewTopic, systems: NewSystems, view: NewView, dying: Any, spark_resource: Any
+    upgraded: bool, new_topic: NewTopic, connections: NewConnections, view: NewView, dying: Any, spark_resource: Any
 ) -> None:
     topic = new_topic()
     strict = topic.spec("id bigint not null", properties={"format-version": "1"})
     lenient = replace(strict, schema="id bigint")
     for number in range(3):
         topic.send({"other": number})
-        ingest(strict, systems(), f"run-{number}")
+        ingest(strict, connections(), f"run-{number}")
         assert len(view(strict).dead_letters()) == 1
-        dying("primary published", replay_dead_letters, lenient, systems(), f"dying-{number}", None)
-        ingest(strict, systems(), f"next-{number}")
+        dying("primary published", replay_dead_letters, lenient, connections(), f"dying-{number}", None)
+        ingest(strict, connections(), f"next-{number}")
         view(strict).assert_exactly_once(topic.ledger)
         if upgraded and number == 1:
             upgrade = f"ALTER TABLE {view(strict).sql_name()} SET TBLPROPERTIES ('format-version' = '2')"
@@ -306,81 +308,81 @@ def test_a_table_of_format_v1_is_settled_time_and_again(
 
 
 def test_two_redeliveries_at_once_move_every_letter_once(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
     topic.send({"other": 1})
     topic.send({"other": 2})
-    ingest(strict, systems(), "run-1")
+    ingest(strict, connections(), "run-1")
     first = replay_dead_letters(
         lenient,
-        systems(),
+        connections(),
         "overtaken",
-        observer=Observer(on_step=at("audited", lambda: replay_dead_letters(lenient, systems(), "overtaker"))),
+        observer=Observer(on_step=at("audited", lambda: replay_dead_letters(lenient, connections(), "overtaker"))),
     )
     assert first.moved == 0
     view(strict).assert_exactly_once(topic.ledger)
 
 
-def test_a_redelivery_while_records_come_in(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_a_redelivery_while_records_come_in(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
     topic.send({"other": 1})
-    ingest(strict, systems(), "run-1")
+    ingest(strict, connections(), "run-1")
     topic.send_ids([1])
     topic.send(b"junk")
     replay_dead_letters(
         lenient,
-        systems(),
+        connections(),
         "again",
-        observer=Observer(on_step=at("audited", lambda: ingest(strict, systems(), "between"))),
+        observer=Observer(on_step=at("audited", lambda: ingest(strict, connections(), "between"))),
     )
     view(strict).assert_exactly_once(topic.ledger)
 
 
 def test_a_rollback_behind_a_redelivery_brings_the_letters_back(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     topic = new_topic()
     strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
     topic.send_ids([0])
     topic.send({"other": 1})
-    ingest(strict, systems(), "run-1")
+    ingest(strict, connections(), "run-1")
     good = head_of(view(strict).table)
-    assert replay_dead_letters(lenient, systems(), "again").moved == 1
+    assert replay_dead_letters(lenient, connections(), "again").moved == 1
     spark_resource.spark_session.sql(view(strict).call("rollback_to_snapshot", snapshot_id=f"{good}")).collect()
     topic.send_ids([2])
-    ingest(strict, systems(), "run-2")
+    ingest(strict, connections(), "run-2")
     view(strict).assert_exactly_once(topic.ledger)
     assert len(view(strict).dead_letters()) == 1
-    assert replay_dead_letters(lenient, systems(), "and again").moved == 1
+    assert replay_dead_letters(lenient, connections(), "and again").moved == 1
     view(strict).assert_exactly_once(topic.ledger)
 
 
 def test_a_settlement_that_others_overtake_is_made_good_by_the_next_run(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, monkeypatch: pytest.MonkeyPatch
+    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic()
     strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
     topic.send({"other": 1})
-    ingest(strict, systems(), "run-1")
+    ingest(strict, connections(), "run-1")
 
     def overtaken(*args: Any, **settings: Any) -> int:
         raise PublishRefusedError("somebody else was faster")
 
-    real = settling.settle
+    real = settling.reconcile
     calls: list[int] = []
 
     def once(*args: Any, **settings: Any) -> int:
         calls.append(1)
         return overtaken() if len(calls) == 3 else real(*args, **settings)
 
-    monkeypatch.setattr("kafka_lake.ingest.jobs.dead_letter_replay.settle", once)
-    monkeypatch.setattr("kafka_lake.ingest.pipeline.settle", once)
-    replay_dead_letters(lenient, systems(), "again")
+    monkeypatch.setattr("kafka_lake.ingest.jobs.dead_letter_replay.reconcile", once)
+    monkeypatch.setattr("kafka_lake.ingest.pipeline.reconcile", once)
+    replay_dead_letters(lenient, connections(), "again")
     monkeypatch.undo()
-    ingest(strict, systems(), "next")
+    ingest(strict, connections(), "next")
     view(strict).assert_exactly_once(topic.ledger)
 
 
@@ -391,19 +393,19 @@ def letter_files(see: View) -> set[str]:
 
 
 def test_settling_writes_the_files_again_that_have_such_letters_and_no_others(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
     for _ in range(8):
         topic.send({"other": 1})
         topic.send(b"junk")
-        ingest(strict, systems(), "run")
+        ingest(strict, connections(), "run")
     see = view(strict)
     before = letter_files(see)
     assert len(before) == 8
     # One of a file's two letters becomes a row, the other one gets another run's reason; of a second file one stays.
-    moved = replay_dead_letters(lenient, systems(), "again", "offset in (4, 5, 10)")
+    moved = replay_dead_letters(lenient, connections(), "again", "offset in (4, 5, 10)")
     assert (moved.moved, moved.remaining) == (2, 1)
     kept = letter_files(see) & before
     assert len(kept) == 6
@@ -419,20 +421,20 @@ def test_settling_writes_the_files_again_that_have_such_letters_and_no_others(
     assert see.table.current_snapshot() is not None
     earlier = see.table.current_snapshot().parent_snapshot_id  # type: ignore[union-attr]
     see.table.manage_snapshots().set_current_snapshot(earlier).commit()
-    ingest(strict, systems(), "after")
+    ingest(strict, connections(), "after")
     assert kept <= letter_files(see)
     assert len(see.dead_letters()) == 16
     see.assert_exactly_once(topic.ledger)
 
 
 def test_a_settlement_that_takes_out_too_much_is_not_published(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, monkeypatch: pytest.MonkeyPatch
+    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic()
     strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
     topic.send({"other": 1})
     topic.send(b"junk")
-    ingest(strict, systems(), "run-1")
+    ingest(strict, connections(), "run-1")
     before = view(strict).dead_letters()
 
     def all_of_them(spark: Any, branch: StagingBranch, *_: Any) -> None:
@@ -441,64 +443,68 @@ def test_a_settlement_that_takes_out_too_much_is_not_published(
     monkeypatch.setattr(settling, "_take_out", all_of_them)
     wrong = "2 letters without 1 that are rows by now, and with 0 others, are not the 0 that were staged"
     with pytest.raises(AuditFailedError, match=wrong):
-        replay_dead_letters(lenient, systems(), "again", "offset = 0")
+        replay_dead_letters(lenient, connections(), "again", "offset = 0")
     assert view(strict).dead_letters() == before
     view(strict).assert_no_branches()
     monkeypatch.undo()
-    ingest(strict, systems(), "next")
+    ingest(strict, connections(), "next")
     view(strict).assert_exactly_once(topic.ledger)
 
 
-def test_a_condition_that_is_none_is_refused(new_topic: NewTopic, systems: NewSystems) -> None:
+def test_a_condition_that_is_none_is_refused(new_topic: NewTopic, connections: NewConnections) -> None:
     topic = new_topic()
     spec = bad_numbers(topic)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     with pytest.raises(ConfigurationError, match=r"where: 'klass = 1' is no condition"):
-        replay_dead_letters(spec, systems(), "again", where="klass = 1")
+        replay_dead_letters(spec, connections(), "again", where="klass = 1")
 
 
-def test_a_reset_back_reads_again_and_doubles_nothing(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_a_reset_back_reads_again_and_doubles_nothing(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic(2)
     spec = topic.spec()
     topic.send_ids(range(6), 2)
     topic.send(b"junk")
-    ingest(spec, systems(), "run-1")
-    planned = plan_reset(spec, systems(), "0:1")
+    ingest(spec, connections(), "run-1")
+    planned = plan_reset(spec, connections(), "0:1")
     assert planned is not None
     assert [(r.partition, r.start, r.end) for r in planned.deletes] == [(0, 1, 4)]
-    reset(spec, systems(), "back", "0:1")
+    reset(spec, connections(), "back", "0:1")
     assert view(spec).position() == {0: 1, 1: 3}
     assert view(spec).ids() == [0, 1, 3, 5]
-    assert ingest(spec, systems(), "run-2").total("records") == 3
+    assert ingest(spec, connections(), "run-2").total("records") == 3
     view(spec).assert_exactly_once(topic.ledger)
-    assert all_checks_pass(spec, systems)
-    assert plan_reset(spec, systems(), "latest") is None
+    assert all_checks_pass(spec, connections)
+    assert plan_reset(spec, connections(), "latest") is None
 
 
-def test_a_reset_forward_skips_and_says_so(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_a_reset_forward_skips_and_says_so(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0])
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send_ids([1, 2, 3])
-    report = reset(spec, systems(), "forward", "3")
+    report = reset(spec, connections(), "forward", "3")
     assert [p for f in report.findings() for p in f.problems] == ["partition 0 skipped offsets 1 to 2 by a reset"]
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     assert view(spec).ids() == [0, 3]
 
 
-def test_a_topic_made_anew_goes_on_after_a_reset(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_a_topic_made_anew_goes_on_after_a_reset(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0, 1])
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.delete()
     topic.create()
     topic.send_ids([10])
     with pytest.raises(DataLossError, match="kafka-lake reset"):
-        ingest(spec, systems(), "run-2")
-    reset(spec, systems(), "anew", "earliest")
-    ingest(spec, systems(), "run-3")
+        ingest(spec, connections(), "run-2")
+    reset(spec, connections(), "anew", "earliest")
+    ingest(spec, connections(), "run-3")
     assert view(spec).ids() == [0, 1, 10]
 
 
@@ -515,18 +521,18 @@ def test_a_topic_made_anew_goes_on_after_a_reset(new_topic: NewTopic, systems: N
     ],
 )
 def test_how_many_dead_letters_a_run_bears(
-    settings: dict[str, Any], passes: bool, new_topic: NewTopic, systems: NewSystems, view: NewView
+    settings: dict[str, Any], passes: bool, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send_ids([0])
     spec = topic.spec(max_records_per_commit=4, **settings)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send_ids([1, 2])
     topic.send(b"junk")
     topic.send_ids([4])
     topic.send(b"more junk")
     if passes:
-        report = ingest(spec, systems(), "run-2")
+        report = ingest(spec, connections(), "run-2")
         assert report.total("dead_letters") == 2
         assert [(c.name, c.count) for c in report.classes()] == [("not_json", 2)]
         assert report.classes()[0].value == "junk"
@@ -534,7 +540,7 @@ def test_how_many_dead_letters_a_run_bears(
         assert view(spec).ids() == [0, 1, 2, 4]
         return
     with pytest.raises(GateFailedError, match=r"not_json, the first in partition 0 at offset \d") as caught:
-        ingest(spec, systems(), "run-2")
+        ingest(spec, connections(), "run-2")
     assert [f.check for f in caught.value.findings if not f.passed] == ["dead_letters"]
     # The limit is the run's, not the commit's: the commit before the one that broke it stays.
     first_commit = "max_dead_letters" in settings
@@ -543,28 +549,30 @@ def test_how_many_dead_letters_a_run_bears(
 
 
 def test_a_transform_sets_records_apart_with_its_own_reason(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send_ids(range(4))
     topic.send(b"junk")
     spec = topic.spec(transform="kafka_lake_tests.integration.transforms:refuses_odd")
-    report = ingest(spec, systems(), "run-1")
+    report = ingest(spec, connections(), "run-1")
     assert view(spec).ids() == [0, 2]
     letters = sorted((r["offset"], r["error_class"], r["error_message"]) for r in view(spec).dead_letters())
     assert [each[:2] for each in letters] == [(1, "transform_failed"), (3, "transform_failed"), (4, "not_json")]
     assert letters[0][2] == "1 is odd"
     assert {c.name: c.count for c in report.classes()} == {"transform_failed": 2, "not_json": 1}
-    assert replay_dead_letters(replace(spec, transform=None), systems(), "again").moved == 2
+    assert replay_dead_letters(replace(spec, transform=None), connections(), "again").moved == 2
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def test_a_record_beyond_the_limit_is_a_dead_letter(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_a_record_beyond_the_limit_is_a_dead_letter(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     topic.send_ids([0])
     topic.send({"id": 1, "padding": "x" * 200})
     spec = topic.spec(max_record_bytes=100)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     assert [r["error_class"] for r in view(spec).dead_letters()] == ["too_large"]
-    assert replay_dead_letters(replace(spec, max_record_bytes=None), systems(), "again").moved == 1
+    assert replay_dead_letters(replace(spec, max_record_bytes=None), connections(), "again").moved == 1
     view(spec).assert_exactly_once(topic.ledger)

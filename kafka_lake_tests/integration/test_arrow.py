@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFile
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.stage import arrow_writer as arrow_stage
@@ -22,7 +22,7 @@ from kafka_lake_tests.conftest import Topic, View, data_files
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[[], Systems]
+NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
 DDL = (
@@ -104,7 +104,7 @@ def by_arrow(see: View) -> int:
 
 @pytest.mark.parametrize("schema", [DDL, DDL.replace("id bigint", "id bigint not null"), None])
 def test_both_ways_make_the_same_rows_and_the_same_dead_letters(
-    schema: str | None, new_topic: NewTopic, systems: NewSystems, view: NewView
+    schema: str | None, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
     # The first batch shows the columns to who doesn't declare them.
@@ -123,7 +123,7 @@ def test_both_ways_make_the_same_rows_and_the_same_dead_letters(
     for number, value in enumerate([*first, None]):
         topic.send(value, number % 2)
     for spec in specs:
-        ingest(spec, systems(), "first")
+        ingest(spec, connections(), "first")
     for number, value in enumerate([*[plain(n) for n in range(300)], *odd, None, *[plain(n) for n in range(300)]]):
         topic.producer.produce(
             topic.name,
@@ -134,9 +134,9 @@ def test_both_ways_make_the_same_rows_and_the_same_dead_letters(
         )
     assert topic.producer.flush(20) == 0
     for spec in specs:
-        ingest(spec, systems(), "second")
+        ingest(spec, connections(), "second")
     mine, theirs = (view(spec) for spec in specs)
-    spark = systems().spark()
+    spark = connections().spark()
     assert differences(rows_by_place(mine, spark), rows_by_place(theirs, spark)) == {}
     assert differences(letters_by_place(mine), letters_by_place(theirs)) == {}
     assert {str(f.partition) for f in data_in(mine)} == {str(f.partition) for f in data_in(theirs)}
@@ -146,7 +146,7 @@ def test_both_ways_make_the_same_rows_and_the_same_dead_letters(
     mine.assert_no_branches()
 
 
-def test_files_are_as_iceberg_wants_them(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_files_are_as_iceberg_wants_them(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic(2)
     spec = topic.spec(
         "id bigint not null, at timestamp, name string",
@@ -156,7 +156,7 @@ def test_files_are_as_iceberg_wants_them(new_topic: NewTopic, systems: NewSystem
     for number in range(40):
         at = f"2026-11-{number % 3 + 1:02}T10:00:00Z"
         topic.send({"id": number, "at": at if number else None, "name": "ab"[number % 2]}, number % 2)
-    report = ingest(spec, systems(), "run")
+    report = ingest(spec, connections(), "run")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert by_arrow(see) == 40
@@ -174,12 +174,14 @@ def test_files_are_as_iceberg_wants_them(new_topic: NewTopic, systems: NewSystem
         assert file.value_counts[ids["id"]] == file.record_count == data.metadata.num_rows
         assert file.lower_bounds[ids["id"]]
     # What Spark reads is what PyIceberg reads, and where filters prune files too.
-    spark, name = systems().spark(), systems().catalog.spark_name(spec.identifier)
+    spark, name = connections().spark(), connections().catalog.spark_name(spec.identifier)
     assert spark.table(name).filter("at >= '2026-11-02' and at < '2026-11-03' and name = 'b'").count() == 7
     assert sorted(row["id"] for row in spark.table(name).collect()) == list(range(40))
 
 
-def test_records_that_fail_keep_no_other_from_arrow(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_records_that_fail_keep_no_other_from_arrow(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     spec = topic.spec("id bigint, n int, at timestamp")
     seen = []
@@ -187,17 +189,17 @@ def test_records_that_fail_keep_no_other_from_arrow(new_topic: NewTopic, systems
     for batch in (['{"id": 1}'], ['{"id": "x"}', '{"id": 2}', '{"n": 1.5}'], ['{"id": 3}', late, "{", '{"id": 4}']):
         for value in batch:
             topic.send(value.encode())
-        ingest(spec, systems(), "run")
+        ingest(spec, connections(), "run")
         seen.append((by_arrow(view(spec)), len(view(spec).dead_letters())))
     assert seen == [(1, 0), (1, 2), (2, 4)]
     view(spec).assert_exactly_once(topic.ledger)
 
 
 def test_large_records_are_read_again_and_from_then_on_bound_the_batches(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, monkeypatch: pytest.MonkeyPatch
+    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrow_stage, "_LONG_BATCH", 1)
-    topic, spark = new_topic(2), systems().spark()
+    topic, spark = new_topic(2), connections().spark()
     spec = topic.spec("id bigint, name string")
     bound, none, own = spark.conf.get(arrow_stage._BOUND), arrow_stage._NO_BOUND, "50m"
     bounds, reports = [], arrow_stage._reports
@@ -236,7 +238,7 @@ def test_large_records_are_read_again_and_from_then_on_bound_the_batches(
     for batch in batches:
         batch()
         bounds.clear()
-        ingest(spec, systems(), "run")
+        ingest(spec, connections(), "run")
         head = view(spec).table.current_snapshot()
         assert head is not None
         summary = summary_of(head)
@@ -262,23 +264,23 @@ def test_large_records_are_read_again_and_from_then_on_bound_the_batches(
 
 
 def test_a_batch_that_is_refused_leaves_no_file_in_any_snapshot(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send_ids(range(50))
     spec = topic.spec("id bigint", dead_letters="fail")
-    ingest(spec, systems(), "good")
+    ingest(spec, connections(), "good")
     before = view(spec).fingerprint()
     topic.send_ids(range(50))
     topic.send(b"broken")
     with pytest.raises(GateFailedError):
-        ingest(spec, systems(), "bad")
+        ingest(spec, connections(), "bad")
     assert view(spec).fingerprint() == before
     assert data_files(view(spec).table) == before[0][2]
 
 
 def test_without_the_packages_on_its_machines_spark_does_it(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, monkeypatch: pytest.MonkeyPatch
+    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic()
     topic.send_ids(range(5))
@@ -295,18 +297,18 @@ def test_without_the_packages_on_its_machines_spark_does_it(
 
     monkeypatch.setattr(task, "decode_and_write", lacking)
     spec = topic.spec()
-    ingest(spec, systems(), "run")
+    ingest(spec, connections(), "run")
     view(spec).assert_exactly_once(topic.ledger)
     assert by_arrow(view(spec)) == -1
 
 
 def test_a_writer_that_doubles_rows_is_found_out(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, monkeypatch: pytest.MonkeyPatch
+    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic()
     topic.send_ids(range(5))
     spec = topic.spec()
-    ingest(spec, systems(), "good")
+    ingest(spec, connections(), "good")
     topic.send_ids(range(5))
     before = view(spec).fingerprint()
     real = staged_batch.by_arrow
@@ -318,7 +320,7 @@ def test_a_writer_that_doubles_rows_is_found_out(
 
     monkeypatch.setattr(staged_batch, "by_arrow", doubled)
     # The scan is the judge, and finds each once.
-    ingest(spec, systems(), "suspected")
+    ingest(spec, connections(), "suspected")
     view(spec).assert_exactly_once(topic.ledger)
     topic.send_ids(range(5))
 
@@ -333,5 +335,5 @@ def test_a_writer_that_doubles_rows_is_found_out(
     before = view(spec).fingerprint()
     monkeypatch.setattr(staged_batch, "by_arrow", twice)
     with pytest.raises(GateFailedError, match="distinct"):
-        ingest(spec, systems(), "doubling")
+        ingest(spec, connections(), "doubling")
     assert view(spec).fingerprint() == before

@@ -24,7 +24,7 @@ from benchmarks.limits import limit
 from benchmarks.results import DIRTY_HEADER, HEADER, Series, as_json, dirty_rows, document, throughput_rows
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo.topics import ensure_topic
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.local_stack.broker import EmbeddedBroker
@@ -42,13 +42,13 @@ def topic(broker: EmbeddedBroker) -> Topic:
 def test_throughput_is_counted_verified_written_and_drawn(
     broker: EmbeddedBroker,
     topic: Topic,
-    systems: Callable[[], Systems],
+    connections: Callable[[], Connections],
     catalog_resource: CatalogResource,
     tmp_path: Path,
 ) -> None:
     assert broker.pid is not None
     catalog = catalog_resource.open()
-    done = ours.ingest_once(systems(), topic, "smoke", None, broker.pid)
+    done = ours.ingest_once(connections(), topic, "smoke", None, broker.pid)
     repeat = ours.verified(done, catalog, "smoke")
     assert (repeat.rows, repeat.duplicates, repeat.commits > 0, repeat.files > 0) == (RECORDS, 0, True, True)
     assert catalog.table((ours.NAMESPACE, "smoke")) is None
@@ -72,13 +72,17 @@ def test_throughput_is_counted_verified_written_and_drawn(
 
 @pytest.mark.parametrize("name", ["pizza-orders-10-broken", "pizza-orders-10-wrong-type"])
 def test_records_that_cannot_be_rows_are_counted_where_they_are_kept(
-    broker: EmbeddedBroker, systems: Callable[[], Systems], catalog_resource: CatalogResource, tmp_path: Path, name: str
+    broker: EmbeddedBroker,
+    connections: Callable[[], Connections],
+    catalog_resource: CatalogResource,
+    tmp_path: Path,
+    name: str,
 ) -> None:
     assert broker.pid is not None
     dirty = fill(broker.bootstrap_servers, DIRTY[name], RECORDS)
     assert dirty.dirty > 0
     catalog, table = catalog_resource.open(), name.replace("-", "_")
-    done = ours.ingest_once(systems(), dirty, table, None, broker.pid)
+    done = ours.ingest_once(connections(), dirty, table, None, broker.pid)
     found = ours.with_dead_letters(ours.verified(done, catalog, table), catalog, dirty, table)
     assert (found.rows, found.dead_letters, found.duplicates) == (RECORDS - dirty.dirty, dirty.dirty, 0)
     assert catalog.table((ours.NAMESPACE, f"{table}__dead_letters")) is None
@@ -93,10 +97,10 @@ def test_records_that_cannot_be_rows_are_counted_where_they_are_kept(
 
 
 def test_a_table_with_a_record_twice_and_one_missing_is_told(
-    broker: EmbeddedBroker, topic: Topic, systems: Callable[[], Systems], catalog_resource: CatalogResource
+    broker: EmbeddedBroker, topic: Topic, connections: Callable[[], Connections], catalog_resource: CatalogResource
 ) -> None:
     assert broker.pid is not None
-    done = ours.ingest_once(systems(), topic, "doubled", None, broker.pid)
+    done = ours.ingest_once(connections(), topic, "doubled", None, broker.pid)
     catalog = catalog_resource.open()
     table = catalog.table((ours.NAMESPACE, "doubled"))
     assert table is not None
@@ -124,7 +128,7 @@ def test_an_engine_of_its_own_is_measured_cold_and_warm(
 
 def test_freshness_is_seen_from_outside(
     broker: EmbeddedBroker,
-    systems: Callable[[], Systems],
+    connections: Callable[[], Connections],
     catalog_resource: CatalogResource,
     tmp_path: Path,
 ) -> None:
@@ -142,12 +146,12 @@ def test_freshness_is_seen_from_outside(
         )
         with producing as producer:
             for number in range(20):
-                ingest(spec, systems(), f"fresh-{number}")
+                ingest(spec, connections(), f"fresh-{number}")
                 producer.check()
                 if ledger.commits > 1:
                     break
         # The producer has delivered all it queued.
-        ingest(spec, systems(), "fresh-last")
+        ingest(spec, connections(), "fresh-last")
         for _ in range(200):
             watcher.check()
             if ledger.complete():

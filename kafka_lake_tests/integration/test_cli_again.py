@@ -10,7 +10,7 @@ from typer.testing import Result
 
 from kafka_lake.cli.repair import LetterOffsets, dead_letters
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
@@ -18,7 +18,7 @@ from kafka_lake_tests.conftest import Topic, View
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[[], Systems]
+NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 Cli = Callable[..., Result]
 
@@ -34,7 +34,7 @@ def cli(command_line: Cli) -> Cli:
 
 
 @pytest.fixture
-def mixed(new_topic: NewTopic, systems: NewSystems) -> tuple[Topic, TopicTable]:
+def mixed(new_topic: NewTopic, connections: NewConnections) -> tuple[Topic, TopicTable]:
     """Return a topic of two partitions with four rows and five dead letters in its tables."""
     topic = new_topic(2)
     topic.send_ids(range(4), 2)
@@ -44,13 +44,15 @@ def mixed(new_topic: NewTopic, systems: NewSystems) -> tuple[Topic, TopicTable]:
     topic.send({"id": 8_000_000_000}, partition=1)
     topic.send({"id": "nine"}, partition=1)
     spec = topic.spec("id int")
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     return topic, spec
 
 
-def test_dead_letters_are_listed_by_class(mixed: tuple[Topic, TopicTable], systems: NewSystems, cli: Cli) -> None:
+def test_dead_letters_are_listed_by_class(
+    mixed: tuple[Topic, TopicTable], connections: NewConnections, cli: Cli
+) -> None:
     _, spec = mixed
-    found = dead_letters(spec, systems().catalog, samples=2)
+    found = dead_letters(spec, connections().catalog, samples=2)
     assert [(c.name, c.count, c.offsets) for c in found.classes] == [
         ("wrong_type", 3, (LetterOffsets(1, 2, 5),)),
         ("not_json", 2, (LetterOffsets(0, 2, 2), LetterOffsets(1, 3, 3))),
@@ -81,13 +83,13 @@ def test_dead_letters_are_listed_by_class(mixed: tuple[Topic, TopicTable], syste
         "offset in (2, 3) or error_message is null": 3,
         "timestamp > '2020-01-01T00:00:00+00:00' and failed_at < '2020-01-01T00:00:00+00:00'": 0,
     }.items():
-        found = dead_letters(spec, systems().catalog, where)
+        found = dead_letters(spec, connections().catalog, where)
         assert found.count == count, where
         assert sum(len(c.samples) for c in found.classes) == count, where
 
     for where in ("error_class =", "colour = 'red'", "offset = 'a'", "error_class like '%x'"):
         with pytest.raises(ConfigurationError) as caught:
-            dead_letters(spec, systems().catalog, where)
+            dead_letters(spec, connections().catalog, where)
         assert repr(where) in str(caught.value)
         assert "error_message" in caught.value.remedy
         print(caught.value)

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import Result
 
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
@@ -48,12 +48,12 @@ def catalog(catalog_resource: CatalogResource) -> LakeCatalog:
 
 
 @pytest.fixture
-def spec(new_topic: Callable[..., Topic], systems: Callable[..., Systems]) -> TopicTable:
+def spec(new_topic: Callable[..., Topic], connections: Callable[..., Connections]) -> TopicTable:
     topic = new_topic()
     for row in ROWS:
         topic.send(row)
     spec = topic.spec(SCHEMA)
-    ingest(spec, systems(), str(uuid4()))
+    ingest(spec, connections(), str(uuid4()))
     return spec
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import Result
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.preview import preview
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
@@ -15,7 +15,7 @@ from kafka_lake_tests.conftest import Topic, View
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[..., Systems]
+NewConnections = Callable[..., Connections]
 NewView = Callable[[TopicTable], View]
 Cli = Callable[..., Result]
 
@@ -27,7 +27,7 @@ def cli(command_line: Cli) -> Cli:
 
 
 def test_what_it_says_is_what_the_next_run_does(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, cli: Cli
+    new_topic: NewTopic, connections: NewConnections, view: NewView, cli: Cli
 ) -> None:
     topic = new_topic(2)
     spec = topic.spec(None, on_incompatible="new_column", renames={"old": "renamed"})
@@ -38,7 +38,7 @@ def test_what_it_says_is_what_the_next_run_does(
     assert [(n["column"], n["what"]) for n in told["preview"]["notes"]] == [
         ("id", "added"), ("price", "added"), ("renamed", "added"), ("s", "added"),
     ]  # fmt: skip
-    ingest(topic.spec(None), systems(), "run-1")
+    ingest(topic.spec(None), connections(), "run-1")
     topic.send({"id": 2, "price": 5.5, "renamed": "y", "s": {"a": 2, "b": True}}, partition=1)
     topic.send(b"junk")
     see = view(spec)
@@ -50,19 +50,19 @@ def test_what_it_says_is_what_the_next_run_does(
     assert told["preview"]["records"] == 3
     assert [(c["name"], c["count"]) for c in told["preview"]["classes"]] == [("not_json", 1)]
 
-    report = ingest(spec, systems(), "run-2")
+    report = ingest(spec, connections(), "run-2")
     (finding,) = [f for f in report.findings() if f.check == "schema_evolution"]
     assert {(n.column, n.what, n.after) for n in finding.changes} == foretold
     assert {("renamed", "renamed"), ("s.b", "added"), ("price__v2", "added"), ("price", "not changed")} == {
         (column if what != "renamed" else after, what) for column, what, after in foretold
     }
-    assert preview(spec, systems(), 100).notes == ()
+    assert preview(spec, connections(), 100).notes == ()
 
 
-def test_it_says_that_the_next_run_would_fail(new_topic: NewTopic, systems: NewSystems, cli: Cli) -> None:
+def test_it_says_that_the_next_run_would_fail(new_topic: NewTopic, connections: NewConnections, cli: Cli) -> None:
     topic = new_topic()
     topic.send({"id": 1})
-    ingest(topic.spec(None), systems(), "run-1")
+    ingest(topic.spec(None), connections(), "run-1")
     topic.send({"id": 2, "more": 1})
     result = cli(topic.spec(None, evolution="freeze"))
     assert result.exit_code == 1
@@ -72,11 +72,11 @@ def test_it_says_that_the_next_run_would_fail(new_topic: NewTopic, systems: NewS
     assert cli(topic.spec(None)).exit_code == 0
 
 
-def test_a_topic_without_records_or_changes(new_topic: NewTopic, systems: NewSystems, cli: Cli) -> None:
+def test_a_topic_without_records_or_changes(new_topic: NewTopic, connections: NewConnections, cli: Cli) -> None:
     topic = new_topic()
     assert "no records" in cli(topic.spec(None)).output
     topic.send({"id": 1})
-    ingest(topic.spec(None), systems(), "run-1")
+    ingest(topic.spec(None), connections(), "run-1")
     result = cli(topic.spec(None))
     assert "The next run would change no column." in result.output
     assert "bigint" not in result.output
@@ -84,16 +84,16 @@ def test_a_topic_without_records_or_changes(new_topic: NewTopic, systems: NewSys
 
 
 def test_the_history_names_snapshot_and_offsets(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, cli: Cli
+    new_topic: NewTopic, connections: NewConnections, view: NewView, cli: Cli
 ) -> None:
     topic = new_topic()
     spec = topic.spec(None)
     topic.send({"id": 1})
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send({"id": 2})
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     topic.send({"id": 3, "more": "x"})
-    ingest(spec, systems(), "run-3")
+    ingest(spec, connections(), "run-3")
     head = view(spec).table.current_snapshot()
     assert head is not None
     (history,) = json.loads(cli(spec, "--history", "--json").stdout)

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
@@ -35,7 +35,7 @@ from kafka_lake_tests.conftest import Topic, View
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[[], Systems]
+NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
 SETTINGS = Continuous(trigger=0.3, time_limit=600, idle=300, compact_every=None, report_every=1)
@@ -69,9 +69,9 @@ class Going:
 
 @contextmanager
 def going(
-    spec: TopicTable, systems: Systems, partitions: int = 1, settings: Continuous = SETTINGS, **hooks: Any
+    spec: TopicTable, connections: Connections, partitions: int = 1, settings: Continuous = SETTINGS, **hooks: Any
 ) -> Iterator[Going]:
-    context = Context(spec, systems, f"steady-{spec.table}", Observer(**hooks))
+    context = Context(spec, connections, f"steady-{spec.table}", Observer(**hooks))
     made = Going(continuous_run(context, settings, set(range(partitions))))
     with ThreadPoolExecutor(1) as pool:
         made.done = pool.submit(made.consume)
@@ -89,13 +89,13 @@ def eventually(condition: Callable[[], Any], seconds: float = 120) -> None:
 
 
 def test_records_that_arrive_meanwhile_are_there_once_and_the_run_ends_when_nothing_comes(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
     spec = topic.spec()
     topic.send_ids(range(4), 2)
     commits: list[int] = []
-    with going(spec, systems(), 2, on_commit=lambda commit, _: commits.append(commit.snapshot)) as run:
+    with going(spec, connections(), 2, on_commit=lambda commit, _: commits.append(commit.snapshot)) as run:
         eventually(lambda: commits)
         for batch in range(1, 5):
             before = len(commits)
@@ -115,23 +115,25 @@ def test_records_that_arrive_meanwhile_are_there_once_and_the_run_ends_when_noth
         assert all(finding.passed for finding in report.findings())
 
 
-def test_a_run_over_an_idle_topic_touches_no_spark(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_a_run_over_an_idle_topic_touches_no_spark(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     topic.send_ids(range(2))
     spec = topic.spec()
-    ingest(spec, systems(), "before")
+    ingest(spec, connections(), "before")
     before = view(spec).fingerprint()
 
     def no_spark() -> Any:
         raise AssertionError("Spark was touched")
 
-    with going(spec, replace(systems(), spark=no_spark), settings=replace(SETTINGS, idle=0.5)) as run:
+    with going(spec, replace(connections(), spark=no_spark), settings=replace(SETTINGS, idle=0.5)) as run:
         assert run.ended() == "nothing came for 0.5 s"
     assert view(spec).fingerprint() == before
 
 
 def test_a_wish_to_stop_leaves_whole_commits_and_nothing_else(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send_ids(range(3))
@@ -142,24 +144,24 @@ def test_a_wish_to_stop_leaves_whole_commits_and_nothing_else(
         if step == "primary staged":
             staged.set()
 
-    with going(spec, systems(), on_step=on_step) as run:
+    with going(spec, connections(), on_step=on_step) as run:
         assert staged.wait(120)
         run.run.stop.requested = True
         assert run.ended() == "it was asked to stop"
     view(spec).assert_exactly_once(topic.ledger)
     view(spec).assert_no_branches()
     topic.send_ids(range(3, 5))
-    ingest(spec, systems(), "after")
+    ingest(spec, connections(), "after")
     view(spec).assert_exactly_once(topic.ledger)
 
 
 def test_an_interrupt_in_the_middle_of_a_commit_discards_it(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids(range(3))
-    ingest(spec, systems(), "before")
+    ingest(spec, connections(), "before")
     topic.send_ids(range(3, 5))
     before = view(spec).fingerprint()
 
@@ -167,21 +169,21 @@ def test_an_interrupt_in_the_middle_of_a_commit_discards_it(
         if step == "audited":
             raise KeyboardInterrupt
 
-    context = Context(spec, systems(), "interrupted", Observer(on_step=interrupt))
+    context = Context(spec, connections(), "interrupted", Observer(on_step=interrupt))
     run = continuous_run(context, SETTINGS, {0})
     with pytest.raises(KeyboardInterrupt):
         list(run.reports())
     assert view(spec).fingerprint() == before
 
 
-def test_small_files_are_compacted_in_between(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_small_files_are_compacted_in_between(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     spec = topic.spec(sort_by=("id desc",))
     commits: list[int] = []
     steps: list[str] = []
     settings = replace(SETTINGS, compact_every=5)
     hooks = {"on_commit": lambda commit, _: commits.append(commit.files), "on_step": steps.append}
-    with going(spec, systems(), settings=settings, **hooks) as run:
+    with going(spec, connections(), settings=settings, **hooks) as run:
         for number in range(7):
             topic.send_ids([number])
             eventually(lambda: len(commits) > number)  # noqa: B023
@@ -197,42 +199,42 @@ def test_small_files_are_compacted_in_between(new_topic: NewTopic, systems: NewS
 
 
 def test_a_new_partition_ends_the_run_which_has_read_all_of_its_own_by_then(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids(range(3))
     commits: list[int] = []
-    with going(spec, systems(), on_commit=lambda commit, _: commits.append(commit.rows)) as run:
+    with going(spec, connections(), on_commit=lambda commit, _: commits.append(commit.rows)) as run:
         eventually(lambda: commits)
         topic.admin.create_partitions([NewPartitions(topic.name, 2)])[topic.name].result(20)
         eventually(lambda: topic.partitions() == 2)
         topic.send({"id": 3}, partition=0)
         topic.send({"id": 4}, partition=1)
         assert "partitions that are not this run's: 1" in str(run.ended())
-    ingest(spec, systems(), "over all")
+    ingest(spec, connections(), "over all")
     view(spec).assert_exactly_once(topic.ledger)
 
 
 def test_a_run_over_some_partitions_only_brings_those_up_to_their_end(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
     spec = topic.spec(max_records_per_commit=2)
     topic.send_ids(range(10), 2)
-    with going(spec, systems(), 1) as run:
+    with going(spec, connections(), 1) as run:
         assert "not this run's: 1" in str(run.ended())
     assert view(spec).ids() == [0, 2, 4, 6, 8]
     assert len(run.reports) == 1
     assert len(run.reports[0].commits) == 3
 
 
-def test_another_run_in_between_is_no_harm(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_another_run_in_between_is_no_harm(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids(range(3))
     commits: list[int] = []
-    other = systems()
+    other = connections()
     raced: list[int] = []
 
     def on_step(step: str) -> None:
@@ -240,7 +242,7 @@ def test_another_run_in_between_is_no_harm(new_topic: NewTopic, systems: NewSyst
         if step == "audited" and len(commits) == 1 and not raced:
             raced.append(len(ingest(spec, other, "racing").commits))
 
-    with going(spec, systems(), on_commit=lambda commit, _: commits.append(1), on_step=on_step) as run:
+    with going(spec, connections(), on_commit=lambda commit, _: commits.append(1), on_step=on_step) as run:
         eventually(lambda: commits)
         topic.send_ids(range(3, 6))
         eventually(lambda: raced)
@@ -253,17 +255,21 @@ def test_another_run_in_between_is_no_harm(new_topic: NewTopic, systems: NewSyst
 
 
 def test_a_table_that_others_rolled_back_is_filled_again_though_the_topic_rests(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any, monkeypatch: pytest.MonkeyPatch
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    spark_resource: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kafka_lake.ingest.continuous.continuous._GLANCE_SECONDS", 0.5)
+    monkeypatch.setattr("kafka_lake.ingest.continuous.run._TABLE_POLL_SECONDS", 0.5)
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids(range(2))
-    ingest(spec, systems(), "first")
+    ingest(spec, connections(), "first")
     first = head_of(view(spec).table)
     topic.send_ids(range(2, 4))
     commits: list[int] = []
-    with going(spec, systems(), on_commit=lambda commit, _: commits.append(commit.rows)) as run:
+    with going(spec, connections(), on_commit=lambda commit, _: commits.append(commit.rows)) as run:
         eventually(lambda: commits == [2])
         spark_resource.spark_session.sql(view(spec).call("rollback_to_snapshot", snapshot_id=f"{first}")).collect()
         eventually(lambda: commits == [2, 2])
@@ -272,13 +278,13 @@ def test_a_table_that_others_rolled_back_is_filled_again_though_the_topic_rests(
 
 
 def test_a_refused_commit_fails_the_run_and_those_before_it_stay(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     spec = topic.spec(max_dead_letters=1)
     topic.send_ids(range(2))
     commits: list[int] = []
-    with going(spec, systems(), on_commit=lambda commit, _: commits.append(1)) as run:
+    with going(spec, connections(), on_commit=lambda commit, _: commits.append(1)) as run:
         eventually(lambda: commits)
         topic.send(b"junk")
         eventually(lambda: len(commits) == 2)

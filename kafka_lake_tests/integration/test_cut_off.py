@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_lake.common.errors import DataLossError
 from kafka_lake.common.offsets import Loss, Position, Watermarks, losses_from_json
 from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -30,8 +30,8 @@ NewView = Callable[[TopicTable], View]
 class Forgetful:
     """A broker of its own, with a topic; both as they were can be brought back as a power cut would."""
 
-    def __init__(self, broker: EmbeddedBroker, topic: Topic, systems: Callable[[], Systems]) -> None:
-        self.broker, self.topic, self.systems = broker, topic, systems
+    def __init__(self, broker: EmbeddedBroker, topic: Topic, connections: Callable[[], Connections]) -> None:
+        self.broker, self.topic, self.connections = broker, topic, connections
         self._log = broker.data_dir / "logs" / f"{topic.name}-0"
         self._kept = broker.data_dir / f"kept-{topic.name}"
 
@@ -54,15 +54,17 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBro
 
 
 @pytest.fixture
-def forgetful(own_broker: EmbeddedBroker, systems: Callable[[], Systems], request: pytest.FixtureRequest) -> Forgetful:
+def forgetful(
+    own_broker: EmbeddedBroker, connections: Callable[[], Connections], request: pytest.FixtureRequest
+) -> Forgetful:
     address = {"bootstrap.servers": own_broker.bootstrap_servers, "log_level": 0}
     name = request.node.name.removeprefix("test_")[:60]
     topic = Topic(name.replace("_", "-"), name, AdminClient(address), Producer({**address, "linger.ms": 0}))
     topic.create()
     kafka = KafkaResource(properties={"bootstrap.servers": own_broker.bootstrap_servers})
 
-    def fresh() -> Systems:
-        return replace(systems(), cluster=kafka.cluster(), kafka_options=kafka.spark_options())
+    def fresh() -> Connections:
+        return replace(connections(), cluster=kafka.cluster(), kafka_options=kafka.spark_options())
 
     return Forgetful(own_broker, topic, fresh)
 
@@ -78,7 +80,7 @@ def cut_at_three_and_grown_to_eight(
     forgetful.remember()
     for value in lost:
         forgetful.topic.send(value)
-    ingest(spec, forgetful.systems(), "before")
+    ingest(spec, forgetful.connections(), "before")
     forgetful.lose()
     return [forgetful.topic.send(value) for value in instead]
 
@@ -88,16 +90,16 @@ def test_records_behind_a_cut_are_not_missed_in_silence(forgetful: Forgetful, vi
     later = cut_at_three_and_grown_to_eight(forgetful, spec)
     assert later[-1].place == (0, 7)
     with pytest.raises(DataLossError, match="partition 0 was cut off at 3, before the table's position 5"):
-        ingest(spec, forgetful.systems(), "refused")
+        ingest(spec, forgetful.connections(), "refused")
     assert view(spec).ids() == [0, 1, 2, 3, 4]
-    ingest(replace(spec, on_data_loss="continue"), forgetful.systems(), "goes-on")
+    ingest(replace(spec, on_data_loss="continue"), forgetful.connections(), "goes-on")
     assert view(spec).ids() == [0, 1, 2, 3, 4, *range(100, 105)]
     table = view(spec).table
     head = table.metadata.snapshot_by_id(head_of(table) or 0)
     assert head is not None
     assert losses_from_json(summary_of(head)[LOSSES]) == [Loss(0, 3, 5, "truncated")]
     forgetful.topic.send({"id": 105})
-    ingest(spec, forgetful.systems(), "as-ever")
+    ingest(spec, forgetful.connections(), "as-ever")
     assert view(spec).ids() == [0, 1, 2, 3, 4, *range(100, 106)]
 
 
@@ -105,9 +107,9 @@ def test_a_cut_can_be_agreed_to_by_a_reset_to_the_very_same_offset(forgetful: Fo
     spec = forgetful.topic.spec()
     cut_at_three_and_grown_to_eight(forgetful, spec)
     with pytest.raises(DataLossError):
-        ingest(spec, forgetful.systems(), "refused")
-    assert len(reset(spec, forgetful.systems(), "agreed", "0:5").commits) == 1
-    ingest(spec, forgetful.systems(), "goes-on")
+        ingest(spec, forgetful.connections(), "refused")
+    assert len(reset(spec, forgetful.connections(), "agreed", "0:5").commits) == 1
+    ingest(spec, forgetful.connections(), "goes-on")
     assert view(spec).ids() == [0, 1, 2, 3, 4, 102, 103, 104]
 
 
@@ -119,22 +121,22 @@ def test_a_cut_that_was_made_good_to_the_offset_before_the_position_is_found_as_
     forgetful.topic.send_ids(range(3))
     forgetful.remember()
     forgetful.topic.send_ids([3, 4, 5])
-    ingest(spec, forgetful.systems(), "before")
+    ingest(spec, forgetful.connections(), "before")
     forgetful.lose()
     forgetful.topic.send_ids([100, 101])
-    ingest(spec, forgetful.systems(), "goes-on")
+    ingest(spec, forgetful.connections(), "goes-on")
     assert view(spec).ids() == [0, 1, 2, 3, 4, 5, 100, 101]
 
 
 def test_another_leader_with_the_same_log_is_nothing_to_stop_at(forgetful: Forgetful, view: NewView) -> None:
     spec = forgetful.topic.spec()
     forgetful.topic.send_ids(range(3))
-    ingest(spec, forgetful.systems(), "before")
+    ingest(spec, forgetful.connections(), "before")
     first = read_state(view(spec).table).position
     forgetful.broker.kill()
     forgetful.broker.start()
     forgetful.topic.send_ids([3])
-    ingest(spec, forgetful.systems(), "after")
+    ingest(spec, forgetful.connections(), "after")
     assert view(spec).ids() == [0, 1, 2, 3]
     last = read_state(view(spec).table).position
     assert first is not None
@@ -192,7 +194,7 @@ OLD_JUNK = (b"old junk 3", b"old junk 4")
 def test_dead_letters_of_records_behind_a_cut_are_added(forgetful: Forgetful, view: NewView) -> None:
     spec = forgetful.topic.spec(on_data_loss="continue")
     cut_at_three_and_grown_to_eight(forgetful, spec, OLD_JUNK, [b"NEW junk %d" % n for n in range(3, 8)])
-    ingest(spec, forgetful.systems(), "goes-on")
+    ingest(spec, forgetful.connections(), "goes-on")
     values = sorted(bytes(r["value"]) for r in view(spec).dead_letters())
     assert {b"NEW junk 3", b"NEW junk 4"} <= set(values)
     assert set(OLD_JUNK) <= set(values)
@@ -201,9 +203,9 @@ def test_dead_letters_of_records_behind_a_cut_are_added(forgetful: Forgetful, vi
 def test_dead_letters_from_behind_a_cut_stay(forgetful: Forgetful, view: NewView) -> None:
     spec = forgetful.topic.spec(on_data_loss="continue")
     cut_at_three_and_grown_to_eight(forgetful, spec, OLD_JUNK, [{"id": number} for number in range(103, 108)])
-    ingest(spec, forgetful.systems(), "goes-on")
+    ingest(spec, forgetful.connections(), "goes-on")
     forgetful.topic.send_ids([108])
-    ingest(spec, forgetful.systems(), "next")
+    ingest(spec, forgetful.connections(), "next")
     values = sorted(bytes(r["value"]) for r in view(spec).dead_letters())
     assert view(spec).ids() == [0, 1, 2, *range(103, 109)]
     assert values == list(OLD_JUNK)

@@ -29,7 +29,7 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.audit import CHECKS
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.continuous import run as continuous_runs
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.run import ingest
@@ -40,7 +40,7 @@ from kafka_lake_tests.conftest import Topic, View
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[[], Systems]
+NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
 RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
@@ -191,13 +191,13 @@ def test_one_run_and_one_commit_for_all_partitions(new_topic: NewTopic, runner: 
     ],
 )
 def test_a_run_without_a_partition_is_for_all_of_them(
-    kind: str, settings: dict[str, Any], new_topic: NewTopic, runner: Runner, view: NewView, systems: NewSystems
+    kind: str, settings: dict[str, Any], new_topic: NewTopic, runner: Runner, view: NewView, connections: NewConnections
 ) -> None:
     topic = new_topic(12)
     spec = topic.spec()
     topic.send_ids(range(30), 12)
     if kind == "reading again":
-        ingest(spec, systems(), "before")
+        ingest(spec, connections(), "before")
     keeps_on = Continuous(trigger=0.3, time_limit=60, idle=1, compact_every=None, report_every=0.3)
     result = runner.run(spec, None, continuous=keeps_on if kind == "continuous" else None, **settings)
     assert result.success
@@ -320,13 +320,13 @@ def test_a_continuous_run_that_a_gate_fails_tells_of_the_commits_before(
 
 
 def test_what_a_run_has_told_stays_in_sight_until_it_ends(
-    new_topic: NewTopic, runner: Runner, view: NewView, systems: NewSystems
+    new_topic: NewTopic, runner: Runner, view: NewView, connections: NewConnections
 ) -> None:
     topic = new_topic(2)
     know_partitions(runner, topic)
     spec, key = topic.spec(None, on_data_loss="continue"), table_key(topic.spec())
     topic.send_ids(range(4), 2)
-    ingest(spec, systems(), "before")
+    ingest(spec, connections(), "before")
     topic.send_ids(range(4, 12), 2)
     topic.send({"id": 12, "later": True})
     topic.admin.delete_records([TopicPartition(topic.name, 1, 5)])[TopicPartition(topic.name, 1)].result(20)
@@ -562,11 +562,11 @@ def test_one_partition_alone(new_topic: NewTopic, runner: Runner, view: NewView)
 
 
 def test_a_failing_gate_fails_the_run_and_says_why(
-    new_topic: NewTopic, runner: Runner, systems: NewSystems, view: NewView
+    new_topic: NewTopic, runner: Runner, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send_ids([0])
-    ingest(topic.spec(), systems(), "before")
+    ingest(topic.spec(), connections(), "before")
     topic.send_ids([1, 2])
     know_partitions(runner, topic)
     spec = topic.spec(transform="kafka_lake_tests.integration.transforms:drops")
@@ -585,12 +585,12 @@ def test_a_failing_gate_fails_the_run_and_says_why(
 
 
 def test_the_checks_alone_look_at_the_published_table_without_spark(
-    new_topic: NewTopic, runner: Runner, systems: NewSystems, view: NewView
+    new_topic: NewTopic, runner: Runner, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
     topic.send_ids(range(4), 2)
     spec = topic.spec()
-    ingest(spec, systems(), "before")
+    ingest(spec, connections(), "before")
     topic.send_ids([4])
     know_partitions(runner, topic)
     before = view(spec).fingerprint()
@@ -606,11 +606,11 @@ def test_the_checks_alone_look_at_the_published_table_without_spark(
     assert view(spec).fingerprint() == before
 
 
-def test_one_check_alone(new_topic: NewTopic, runner: Runner, systems: NewSystems) -> None:
+def test_one_check_alone(new_topic: NewTopic, runner: Runner, connections: NewConnections) -> None:
     topic = new_topic()
     topic.send_ids([0])
     spec = topic.spec()
-    ingest(spec, systems(), "before")
+    ingest(spec, connections(), "before")
     know_partitions(runner, topic)
     one = dg.AssetSelection.checks(dg.AssetCheckKey(table_key(spec), "row_count"))
     result = runner.run(spec, None, one, with_spark=False)
@@ -619,12 +619,12 @@ def test_one_check_alone(new_topic: NewTopic, runner: Runner, systems: NewSystem
 
 
 def test_checks_find_rows_that_somebody_doubled(
-    new_topic: NewTopic, runner: Runner, systems: NewSystems, view: NewView
+    new_topic: NewTopic, runner: Runner, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send_ids([0, 1])
     spec = topic.spec()
-    ingest(spec, systems(), "before")
+    ingest(spec, connections(), "before")
     table = view(spec).table
     table.append(table.scan().to_arrow())
     know_partitions(runner, topic)
@@ -694,7 +694,7 @@ def test_dagster_is_told_of_records_what_the_topic_lets_out(
 
 
 def test_dead_letters_are_an_asset_beside_the_table_with_a_check_that_warns(
-    new_topic: NewTopic, runner: Runner, systems: NewSystems
+    new_topic: NewTopic, runner: Runner, connections: NewConnections
 ) -> None:
     topic = new_topic()
     topic.send_ids([0])

@@ -28,7 +28,7 @@ from typer.testing import Result
 import kafka_lake.cli.discover
 from kafka_lake.discovery.discover import Discovered, discover, topics_of
 from kafka_lake.discovery.json_columns import Column
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.registry import SchemaRegistry
@@ -41,17 +41,17 @@ from kafka_lake_tests.integration.test_kafka_errors import ADMIN, GUEST, port, s
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[[], Systems]
+NewConnections = Callable[[], Connections]
 Sampled = Callable[..., Sample]
 QUICK = 3.0
 
 
 @pytest.fixture
-def sampled(systems: NewSystems) -> Callable[..., Sample]:
+def sampled(connections: NewConnections) -> Callable[..., Sample]:
     """Return a function that takes a topic's sample, and none of it too slowly."""
 
     def take(topic: Topic, count: int, **limits: float) -> Sample:
-        cluster = systems().cluster
+        cluster = connections().cluster
         now = cluster.watermarks_of(topic.name)
         began = time.monotonic()
         with Sampler(cluster, **limits) as sampler:  # type: ignore[arg-type]
@@ -149,10 +149,10 @@ def test_the_right_to_read_is_enough_and_its_lack_is_told(port: int) -> None:  #
         for done in admin.create_acls([AclBinding(*right, AclPermissionType.ALLOW)]).values():
             done.result(20)
 
-    systems = Systems(KafkaCluster(secured(port, *GUEST)), {}, None, None)  # type: ignore[arg-type]
+    connections = Connections(KafkaCluster(secured(port, *GUEST)), {}, None, None)  # type: ignore[arg-type]
 
     def told(error: str) -> bool:
-        (found,) = discover(["orders"], [], systems, 5)
+        (found,) = discover(["orders"], [], connections, 5)
         assert found.cleanup_policy is None
         return found.error.startswith(error) if error else found.value.format == "json"
 
@@ -161,17 +161,17 @@ def test_the_right_to_read_is_enough_and_its_lack_is_told(port: int) -> None:  #
     allow(AclOperation.READ)
     Topic.wait_for(lambda: told(""))
     # Long enough for the refusal of the group, which isn't needed, to come as well.
-    with Sampler(systems.cluster) as sampler:
-        now = systems.cluster.watermarks_of("orders")
+    with Sampler(connections.cluster) as sampler:
+        now = connections.cluster.watermarks_of("orders")
         for _ in range(20):
             assert len(sampler.newest(now, 5).records) == 1
 
 
-def found_of(systems: Systems, *topics: Topic, specs: tuple[TopicTable, ...] = ()) -> list[Discovered]:
-    return discover([topic.name for topic in topics], specs, systems, 20)
+def found_of(connections: Connections, *topics: Topic, specs: tuple[TopicTable, ...] = ()) -> list[Discovered]:
+    return discover([topic.name for topic in topics], specs, connections, 20)
 
 
-def test_formats_are_told_with_the_evidence(new_topic: NewTopic, systems: NewSystems) -> None:
+def test_formats_are_told_with_the_evidence(new_topic: NewTopic, connections: NewConnections) -> None:
     orders, texts, numbers, framed, empty = (new_topic(2) for _ in range(5))
     for i in range(30):
         orders.send({"id": i, "tags": ["a"], "at": "2026-01-01T10:00:00Z"}, i % 2, key=b"%d" % i)
@@ -179,7 +179,7 @@ def test_formats_are_told_with_the_evidence(new_topic: NewTopic, systems: NewSys
         texts.send(f"line {i}".encode())
         numbers.send((2**40 + i).to_bytes(8, "big"), key=b"\x00\xff")
         framed.send(b"\x00\x00\x00\x00\x07\x02\x06abc")
-    found = found_of(systems(), orders, texts, numbers, framed, empty, specs=(orders.spec(),))
+    found = found_of(connections(), orders, texts, numbers, framed, empty, specs=(orders.spec(),))
     assert [(each.value.format, each.value.evidence) for each in found] == [
         ("json", "20 of 20 sampled values are JSON objects"),
         ("string", "3 of 3 sampled values are text"),
@@ -214,17 +214,17 @@ def test_formats_are_told_with_the_evidence(new_topic: NewTopic, systems: NewSys
     assert {each.cleanup_policy for each in found} == {"delete"}
 
 
-def test_no_topic_waits_for_the_client_to_look_around(new_topic: NewTopic, systems: NewSystems) -> None:
+def test_no_topic_waits_for_the_client_to_look_around(new_topic: NewTopic, connections: NewConnections) -> None:
     """Which it does once a second by itself."""
     topics = [new_topic() for _ in range(6)]
     for topic in topics:
         topic.send({})
     began = time.monotonic()
-    assert all(each.sampled for each in found_of(systems(), *topics))
+    assert all(each.sampled for each in found_of(connections(), *topics))
     assert time.monotonic() - began < len(topics) - 2
 
 
-def test_what_has_no_value_is_told(new_topic: NewTopic, systems: NewSystems, broker: EmbeddedBroker) -> None:
+def test_what_has_no_value_is_told(new_topic: NewTopic, connections: NewConnections, broker: EmbeddedBroker) -> None:
     compacted, deleted, aborted = new_topic(**{"cleanup.policy": "compact"}), new_topic(), new_topic()
     for i in range(5):
         compacted.send({"id": i}, key=b"k")
@@ -232,7 +232,7 @@ def test_what_has_no_value_is_told(new_topic: NewTopic, systems: NewSystems, bro
         deleted.send(None, key=b"k")
     with transaction(broker, commit=False) as producer:
         producer.produce(aborted.name, b"never")
-    found = found_of(systems(), compacted, deleted, aborted)
+    found = found_of(connections(), compacted, deleted, aborted)
     assert [(each.value.format, each.value.evidence, each.tombstones) for each in found] == [
         ("json", "5 of 5 sampled values are JSON objects", 5),
         (None, "no value at its 5 offsets: tombstones, aborted or compacted away", 5),
@@ -242,30 +242,30 @@ def test_what_has_no_value_is_told(new_topic: NewTopic, systems: NewSystems, bro
     assert found[1].key.evidence == "5 of 5 sampled keys are text"
 
 
-def test_a_topic_that_is_not_there_stops_no_other(new_topic: NewTopic, systems: NewSystems) -> None:
+def test_a_topic_that_is_not_there_stops_no_other(new_topic: NewTopic, connections: NewConnections) -> None:
     before, after = new_topic(), new_topic()
     after.send({"id": 1})
     gone = new_topic()
     gone.delete()
-    found = found_of(systems(), before, gone, after)
+    found = found_of(connections(), before, gone, after)
     assert [each.topic for each in found] == [before.name, gone.name, after.name]
     assert [each.error.partition(":")[0] for each in found] == ["", f"Topic {gone.name}", ""]
     assert found[2].value.format == "json"
 
 
-def test_a_look_leaves_no_consumer_group(new_topic: NewTopic, systems: NewSystems) -> None:
+def test_a_look_leaves_no_consumer_group(new_topic: NewTopic, connections: NewConnections) -> None:
     topic = new_topic()
     topic.send({"id": 1})
-    found_of(systems(), topic)
+    found_of(connections(), topic)
     groups = topic.admin.list_consumer_groups().result(20).valid
     assert not [group.group_id for group in groups if "sample" in group.group_id]
 
 
-def test_internal_topics_are_left_out_unless_asked_for(new_topic: NewTopic, systems: NewSystems) -> None:
+def test_internal_topics_are_left_out_unless_asked_for(new_topic: NewTopic, connections: NewConnections) -> None:
     topic = new_topic()
     hidden = replace(topic, name=f"_{topic.name}")
     hidden.create()
-    cluster = systems().cluster
+    cluster = connections().cluster
     shown, left_out = topics_of(cluster, internal=False)
     assert topic.name in shown
     assert hidden.name not in shown
@@ -275,7 +275,7 @@ def test_internal_topics_are_left_out_unless_asked_for(new_topic: NewTopic, syst
 
 
 def test_what_a_registry_knows_is_told_by_its_schemas(
-    new_topic: NewTopic, systems: NewSystems, registry: EmbeddedRegistry
+    new_topic: NewTopic, connections: NewConnections, registry: EmbeddedRegistry
 ) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     schema = {"type": "record", "name": f"R{uuid.uuid4().hex}", "fields": [{"name": "id", "type": "long"}]}
@@ -289,7 +289,7 @@ def test_what_a_registry_knows_is_told_by_its_schemas(
     # Under a subject of its own: in Apicurio all versions of a subject are of one type.
     mixed.send(number(wrappers_pb2.Int64Value(value=7), SerializationContext("numbers", MessageField.VALUE)))
     stranger.send(b"\x00\x00\x0f\x00\x00anything")
-    asking = replace(systems(), registry=SchemaRegistry({"url": registry.url}))
+    asking = replace(connections(), registry=SchemaRegistry({"url": registry.url}))
     found = found_of(asking, avro, mixed, stranger)
     older, latest = sorted(int.from_bytes((sent.value or b"")[1:5], "big") for sent in avro.ledger)
     assert [each.value.format for each in found] == ["avro", "confluent", "bytes"]
@@ -299,7 +299,7 @@ def test_what_a_registry_knows_is_told_by_its_schemas(
     assert {column.name for column in found[1].value.columns} == {"id", "at", "value"}
     assert found[2].value.remarks == ("The registry doesn't have them.",)
 
-    unreachable = replace(systems(), registry=SchemaRegistry({"url": "http://127.0.0.1:1"}))
+    unreachable = replace(connections(), registry=SchemaRegistry({"url": "http://127.0.0.1:1"}))
     found = found_of(unreachable, avro, mixed)
     assert [each.value.format for each in found] == ["confluent", "confluent"]
     assert all("can't be reached" in each.value.remarks[0] for each in found)

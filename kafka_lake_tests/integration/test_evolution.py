@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 
 from kafka_lake.common.errors import AuditFailedError
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.report import RunReport
@@ -19,7 +19,7 @@ from kafka_lake_tests.conftest import Topic, View
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[..., Systems]
+NewConnections = Callable[..., Connections]
 NewView = Callable[[TopicTable], View]
 
 
@@ -38,16 +38,16 @@ def letters(see: View) -> list[tuple[int, str]]:
 
 
 def test_new_fields_at_every_depth_are_found_in_the_pass_that_writes(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send({"id": 1, "s": {"a": 1}, "l": [{"a": 1}], "deep": [[{"x": 1}]]})
     spec = topic.spec(None)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send(
         {"id": 2, "s": {"a": 2, "b": {"c": "new"}}, "l": [{"a": 2}, {"b": True}], "deep": [[{"y": 0.5}]], "z": 1}
     )
-    report = ingest(spec, systems(), "run-2")
+    report = ingest(spec, connections(), "run-2")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert values(see) == [
@@ -65,15 +65,15 @@ def test_new_fields_at_every_depth_are_found_in_the_pass_that_writes(
     }  # fmt: skip
 
 
-def test_names_that_no_column_can_have(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_names_that_no_column_can_have(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic, long = new_topic(), "n" * 300
     topic.send({"id": 1, "a.b": 2, "": 3, "_file": 4, "_kafka": 5, "back`tick": 6, long: 7, "ü ñ": 8})
     spec = topic.spec(None)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send({"ID": 9, "id": 10, "a.b": 11, "nested": {"x": 1, "X": 2}, "list": [{"y.z": 3}]})
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     topic.send({"ID": 12, "nested": {"X": 4}, "": 13})
-    ingest(spec, systems(), "run-3")
+    ingest(spec, connections(), "run-3")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     names = [f.name for f in see.table.schema().fields]
@@ -88,7 +88,7 @@ def test_names_that_no_column_can_have(new_topic: NewTopic, systems: NewSystems,
     ]
 
 
-def test_numbers_keep_their_precision(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_numbers_keep_their_precision(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     topic.send(b'{"id": 1, "big": 123456789012345678901234567890, "exact": 0.12345678901234567890123, "plain": 0.5}')
     topic.send(
@@ -96,13 +96,13 @@ def test_numbers_keep_their_precision(new_topic: NewTopic, systems: NewSystems, 
     )
     topic.send(b'{"id": 3, "price": 5.25, "whole": 2, "l": [0.1], "both": 0.5}')
     spec = topic.spec(None)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send(b'{"id": 4, "exact": 9.87654321098765432109876, "s": {"price": 1, "l": [{"p": 7.125}, {"p": 7}]}}')
     topic.send(b'{"id": 5, "s": {"price": 1.5}}')
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     topic.send(b'{"id": 6, "s": {"price": 2, "n": 3}}')
     topic.send(b'{"id": 7, "s": {"n": 3.5}, "exact": 7.00000000000000000000001}')
-    ingest(spec, systems(), "run-3")
+    ingest(spec, connections(), "run-3")
     found = {row.pop("id"): {k: v for k, v in row.items() if v not in (None, [])} for row in values(view(spec))}
     assert str(found[1].pop("big")) == "123456789012345678901234567890"
     assert letters(view(spec)) == []
@@ -118,18 +118,20 @@ def test_numbers_keep_their_precision(new_topic: NewTopic, systems: NewSystems, 
     }
 
 
-def test_narrow_columns_widen_when_a_record_needs_it(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_narrow_columns_widen_when_a_record_needs_it(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     declared = "id int, price decimal(6,2), s struct<n: int>, l array<int>"
     topic.send({"id": 1, "price": 1.25, "s": {"n": 1}, "l": [1]})
-    ingest(topic.spec(declared), systems(), "run-1")
+    ingest(topic.spec(declared), connections(), "run-1")
     spec = topic.spec(None)
     topic.send({"id": 7, "price": 2.5, "s": {"n": 2}, "l": [2]})
-    report = ingest(spec, systems(), "run-2")
+    report = ingest(spec, connections(), "run-2")
     assert notes(report) == []
     topic.send({"id": 2**40})
     topic.send({"id": 3, "s": {"n": 2**41}})
-    report = ingest(spec, systems(), "run-3")
+    report = ingest(spec, connections(), "run-3")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert {(column, what) for column, what, _ in notes(report)} == {("id", "widened"), ("s.n", "widened")}
@@ -140,32 +142,32 @@ def test_narrow_columns_widen_when_a_record_needs_it(new_topic: NewTopic, system
 
 
 def test_values_that_do_not_fit_are_dead_letters_by_default(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send({"id": 1, "price": 5})
     spec = topic.spec(None)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send({"id": 2, "price": 5.5})
     topic.send({"id": 3, "price": {"amount": 1}})
     topic.send({"id": 4, "new": "kept"})
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert values(see) == [{"id": 1, "price": 5, "new": None}, {"id": 4, "price": None, "new": "kept"}]
     assert letters(see) == [(1, "wrong_type"), (2, "wrong_type")]
 
 
-def test_or_get_a_column_beside_it(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_or_get_a_column_beside_it(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     topic.send({"id": 1, "price": 5, "s": {"n": 1}, "tags": [1]})
     spec = topic.spec(None, on_incompatible="new_column")
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send({"id": 2, "price": 5.5, "s": {"n": "one"}, "tags": ["a"]})
     topic.send({"id": 3, "price": 7, "s": {"n": 2}, "tags": [3]})
-    report = ingest(spec, systems(), "run-2")
+    report = ingest(spec, connections(), "run-2")
     topic.send({"id": 4, "price": 8.25})
-    ingest(spec, systems(), "run-3")
+    ingest(spec, connections(), "run-3")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert letters(see) == []
@@ -180,33 +182,33 @@ def test_or_get_a_column_beside_it(new_topic: NewTopic, systems: NewSystems, vie
     assert any(column == "price" and "price__v2" in why for column, what, why in notes(report) if what == "not changed")
 
 
-def test_or_fail_the_run(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_or_fail_the_run(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     topic.send({"id": 1, "price": 5})
     spec = topic.spec(None, on_incompatible="fail")
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send({"id": 2, "price": "five"})
     with pytest.raises(AuditFailedError, match=r"price"):
-        ingest(spec, systems(), "run-2")
+        ingest(spec, connections(), "run-2")
     declared = topic.spec("id bigint, price bigint", on_incompatible="fail")
     with pytest.raises(GateFailedError, match=r"on_incompatible is fail.*partition 0 at offset 1.*price"):
-        ingest(declared, systems(), "run-3")
+        ingest(declared, connections(), "run-3")
     assert values(view(spec)) == [{"id": 1, "price": 5}]
     assert list(view(spec).table.metadata.refs) == ["main"]
 
 
 def test_a_frozen_table_refuses_and_one_that_ignores_new_fields_says_so(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send({"id": 1, "s": {"a": 1}})
-    ingest(topic.spec(None), systems(), "run-1")
+    ingest(topic.spec(None), connections(), "run-1")
     topic.send({"id": 2, "s": {"a": 2, "b": 3}, "more": 1})
     frozen = topic.spec(None, evolution="freeze")
     with pytest.raises(AuditFailedError, match=r"column s\.b: added .*column more: added|column more.*column s\.b"):
-        ingest(frozen, systems(), "run-2")
+        ingest(frozen, connections(), "run-2")
     spec = topic.spec(None, evolution="ignore_new")
-    report = ingest(spec, systems(), "run-3")
+    report = ingest(spec, connections(), "run-3")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert values(see) == [{"id": 1, "s": {"a": 1}}, {"id": 2, "s": {"a": 2}}]
@@ -215,35 +217,37 @@ def test_a_frozen_table_refuses_and_one_that_ignores_new_fields_says_so(
     ]  # fmt: skip
 
 
-def test_a_declared_schema_obeys_the_policy_too(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_a_declared_schema_obeys_the_policy_too(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     topic.send({"id": 1, "more": 1})
-    ingest(topic.spec("id bigint"), systems(), "run-1")
+    ingest(topic.spec("id bigint"), connections(), "run-1")
     topic.send({"id": 2, "more": 2})
     with pytest.raises(AuditFailedError, match="column more: added"):
-        ingest(topic.spec("id bigint, more int", evolution="freeze"), systems(), "run-2")
-    report = ingest(topic.spec("id bigint, more int", evolution="ignore_new"), systems(), "run-3")
+        ingest(topic.spec("id bigint, more int", evolution="freeze"), connections(), "run-2")
+    report = ingest(topic.spec("id bigint, more int", evolution="ignore_new"), connections(), "run-3")
     assert notes(report) == [("more", "not added", "evolution is ignore_new")]
     assert values(view(topic.spec())) == [{"id": 1}, {"id": 2}]
     topic.send({"id": 3, "more": 3})
-    ingest(topic.spec("id bigint, more int"), systems(), "run-4")
+    ingest(topic.spec("id bigint, more int"), connections(), "run-4")
     assert values(view(topic.spec()))[2] == {"id": 3, "more": 3}
 
 
 @pytest.mark.parametrize("schema", [None, "id bigint, s struct<customer: string>, renamed string"])
 def test_a_rename_keeps_the_field_and_takes_both_names(
-    schema: str | None, new_topic: NewTopic, systems: NewSystems, view: NewView
+    schema: str | None, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send({"id": 1, "s": {"cust": "a"}, "old": "x"})
     before = None if schema is None else "id bigint, s struct<cust: string>, old string"
-    ingest(topic.spec(before), systems(), "run-1")
+    ingest(topic.spec(before), connections(), "run-1")
     see = view(topic.spec())
     ids = {name: see.table.schema().find_field(name).field_id for name in ("s.cust", "old")}
     spec = topic.spec(schema, renames={"s.cust": "customer", "old": "renamed"})
     topic.send({"id": 2, "s": {"cust": "b"}, "old": "y"})
     topic.send({"id": 3, "s": {"customer": "c"}, "renamed": "z"})
-    report = ingest(spec, systems(), "run-2")
+    report = ingest(spec, connections(), "run-2")
     see.assert_exactly_once(topic.ledger)
     assert [(r["id"], r["s"]["customer"], r["renamed"]) for r in values(see)] == [
         (1, "a", "x"), (2, "b", "y"), (3, "c", "z"),
@@ -252,11 +256,13 @@ def test_a_rename_keeps_the_field_and_takes_both_names(
     assert list(after.values()) == list(ids.values())
     assert [what for _, what, _ in notes(report)] == ["renamed", "renamed"]
     topic.send({"id": 4, "s": {"cust": "d"}, "renamed": "w"})
-    assert notes(ingest(spec, systems(), "run-3")) == []
+    assert notes(ingest(spec, connections(), "run-3")) == []
     assert values(see)[3] == {"id": 4, "s": {"customer": "d"}, "renamed": "w"}
 
 
-def test_times_are_inferred_where_that_is_asked_for(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_times_are_inferred_where_that_is_asked_for(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     topic.send(
         {
@@ -272,8 +278,8 @@ def test_times_are_inferred_where_that_is_asked_for(new_topic: NewTopic, systems
     topic.send({"id": 2, "at": "2026-01-02T03:04:05Z", "mixed": "soon"})
     plain, inferring = topic.spec(None), topic.spec(None, infer_timestamps=True)
     inferring = type(inferring)(**{**vars(inferring), "table": f"{inferring.table}_inferred"})
-    ingest(plain, systems(), "run-1")
-    ingest(inferring, systems(), "run-2")
+    ingest(plain, connections(), "run-1")
+    ingest(inferring, connections(), "run-2")
     assert values(view(plain))[0]["at"] == "2026-01-02T03:04:05.5+05:30"
     assert values(view(inferring)) == [
         {
@@ -297,19 +303,19 @@ def test_times_are_inferred_where_that_is_asked_for(new_topic: NewTopic, systems
     ]
     topic.send({"id": 3, "later": "2026-05-06"})
     topic.send({"id": 4, "at": "no time"})
-    ingest(inferring, systems(), "run-3")
+    ingest(inferring, connections(), "run-3")
     assert values(view(inferring))[2]["later"] == date(2026, 5, 6)
     assert letters(view(inferring)) == [(3, "wrong_type")]
 
 
-def test_the_layout_follows_the_settings(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_the_layout_follows_the_settings(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     topic.send({"id": 1, "day": "2026-01-02", "region": "eu"})
     declared = "id bigint, day date, region string"
-    ingest(topic.spec(declared, partition_by=("month(day)",), sort_by=("id",)), systems(), "run-1")
+    ingest(topic.spec(declared, partition_by=("month(day)",), sort_by=("id",)), connections(), "run-1")
     topic.send({"id": 2, "day": "2026-01-03", "region": "us"})
     spec = topic.spec(declared, partition_by=("day(day)", "region"), sort_by=("id desc",))
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert [str(f.transform) for f in see.table.spec().fields if str(f.transform) != "void"] == ["day", "identity"]
@@ -318,12 +324,12 @@ def test_the_layout_follows_the_settings(new_topic: NewTopic, systems: NewSystem
     topic.send({"id": 3, "day": "2026-01-04", "area": "apac"})
     renamed = topic.spec("id bigint, day date, area string", partition_by=("day(day)", "area"), sort_by=("id desc",),
                          renames={"region": "area"})  # fmt: skip
-    ingest(renamed, systems(), "run-3")
+    ingest(renamed, connections(), "run-3")
     assert [(r["id"], r["area"]) for r in values(see)] == [(1, "eu"), (2, "us"), (3, "apac")]
 
 
 def test_a_new_field_beside_nested_ones_that_are_called_otherwise_needs_one_more_pass(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, staged = new_topic(), list[str]()
 
@@ -334,10 +340,10 @@ def test_a_new_field_beside_nested_ones_that_are_called_otherwise_needs_one_more
     spec = topic.spec(None)
     nested = {"shop.id": 1, "id": 2, "ID": 3}
     topic.send({"s": nested, "l": [nested]})
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     # What is empty is seen in every pass, and must not bring about another one.
     topic.send({"s": nested, "l": [nested], "new": 1, "empty": []})
-    ingest(spec, systems(), "run-2", observer=Observer(on_step=step))
+    ingest(spec, connections(), "run-2", observer=Observer(on_step=step))
     columns = {"shop_id": 1, "id": 2, "ID__2": 3}
     first = {"s": columns, "l": [columns], "new": None}
     assert values(view(spec)) == [first, {**first, "new": 1}]
@@ -345,15 +351,15 @@ def test_a_new_field_beside_nested_ones_that_are_called_otherwise_needs_one_more
 
 @pytest.mark.parametrize("arrow", [True, False])
 def test_names_that_are_data_stop_at_the_bound_and_go_into_a_map(
-    arrow: bool, new_topic: NewTopic, systems: NewSystems, view: NewView
+    arrow: bool, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send({"id": 1, "scores": {"user_0": 0}})
     spec = topic.spec(None, max_columns=20, arrow=arrow)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     for user in range(1, 19):
         topic.send({"id": 1 + user, "scores": {f"user_{user}": user}})
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     see = view(spec)
     before = see.table.schema()
     assert len(before.find_field("scores").field_type.fields) == 19  # type: ignore[union-attr]
@@ -362,7 +368,7 @@ def test_names_that_are_data_stop_at_the_bound_and_go_into_a_map(
     with pytest.raises(
         GateFailedError, match=r"max_columns: 20; most of them are in scores, as scores\.user_100"
     ) as no:
-        ingest(spec, systems(), "run-3")
+        ingest(spec, connections(), "run-3")
     (finding,) = no.value.findings
     assert (finding.check, finding.refuses) == ("schema_evolution", True)
     # Nothing was changed, neither rows nor columns.
@@ -370,41 +376,41 @@ def test_names_that_are_data_stop_at_the_bound_and_go_into_a_map(
     assert list(see.table.metadata.refs) == ["main"]
     assert len(see.rows()) == 19
     ignoring = topic.spec(None, max_columns=20, arrow=arrow, evolution="ignore_new")
-    report = ingest(ignoring, systems(), "run-4")
+    report = ingest(ignoring, connections(), "run-4")
     told = {column: what for column, what, _ in notes(report)}
     assert told["scores.user_100"] == "not added"
     assert any("more" in why for column, _, why in notes(report) if column == "…")
     see.assert_exactly_once(topic.ledger)
     mapped = topic.spec("id bigint, scores map<string, bigint>", arrow=arrow)
     mapped = type(mapped)(**{**vars(mapped), "table": f"{mapped.table}_mapped"})
-    ingest(mapped, systems(), "run-5")
+    ingest(mapped, connections(), "run-5")
     assert dict(values(view(mapped))[-1]["scores"]) == {"user_299": 299}
 
 
-def test_a_table_is_not_made_with_more_columns_than_the_bound(new_topic: NewTopic, systems: NewSystems) -> None:
+def test_a_table_is_not_made_with_more_columns_than_the_bound(new_topic: NewTopic, connections: NewConnections) -> None:
     topic = new_topic()
     for user in range(30):
         topic.send({f"user_{user}": {"seen": True, "times": user}})
     spec = topic.spec(None, max_columns=20)
     with pytest.raises(AuditFailedError, match=r"columns.*max_columns: 20"):
-        ingest(spec, systems(), "run-1")
-    assert systems().catalog.table(spec.identifier) is None
-    ingest(topic.spec(None, max_columns=60), systems(), "run-2")
+        ingest(spec, connections(), "run-1")
+    assert connections().catalog.table(spec.identifier) is None
+    ingest(topic.spec(None, max_columns=60), connections(), "run-2")
 
 
 def test_what_a_refused_commit_did_to_the_columns_stays_and_changes_no_row(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send({"id": 1, "n": 1})
-    ingest(topic.spec("id bigint, n int not null"), systems(), "run-1")
+    ingest(topic.spec("id bigint, n int not null"), connections(), "run-1")
     spec = topic.spec(None, max_dead_letters=0)
     see = view(spec)
     head, rows = see.table.current_snapshot(), values(see)
     topic.send({"id": 2, "n": 2**40, "later": "x"})
     topic.send({"id": "two", "n": 3})
     with pytest.raises(GateFailedError, match="1 dead letters"):
-        ingest(spec, systems(), "run-2")
+        ingest(spec, connections(), "run-2")
     schema = see.table.schema()
     assert schema.find_field("later").field_type == StringType()
     assert schema.find_field("n").field_type == LongType()
@@ -414,7 +420,7 @@ def test_what_a_refused_commit_did_to_the_columns_stays_and_changes_no_row(
     # The columns can be taken back, and the next run gives the table what its records need, whatever is there.
     with see.table.update_schema() as update:
         update.delete_column("later")
-    report = ingest(topic.spec(None), systems(), "run-3")
+    report = ingest(topic.spec(None), connections(), "run-3")
     see.assert_exactly_once(topic.ledger)
     assert values(see)[1] == {"id": 2, "n": 2**40, "later": "x"}
     assert ("later", "added") in {(column, what) for column, what, _ in notes(report)}

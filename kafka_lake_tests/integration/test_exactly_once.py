@@ -18,7 +18,7 @@ from pyiceberg.types import StringType
 
 from kafka_lake.common.errors import DataLossError, TableError, TopicReplacedError
 from kafka_lake.common.offsets import Loss, losses_from_json
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.report import RunReport
@@ -32,7 +32,7 @@ from kafka_lake_tests.conftest import Topic, View
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[[], Systems]
+NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
 
@@ -41,7 +41,7 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def killed_at(monkeypatch: pytest.MonkeyPatch, systems: NewSystems) -> Callable[..., None]:
+def killed_at(monkeypatch: pytest.MonkeyPatch, connections: NewConnections) -> Callable[..., None]:
     def run(
         spec: TopicTable, step: str, partitions: set[int] | None = None, doing: Callable[..., Any] = ingest
     ) -> None:
@@ -55,7 +55,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, systems: NewSystems) -> Callable[
                 raise Killed(step)
 
         with pytest.raises(Killed, match=step):
-            doing(spec, systems(), f"killed-{step.replace(' ', '-')}", observer=Observer(on_step=die), **chosen)
+            doing(spec, connections(), f"killed-{step.replace(' ', '-')}", observer=Observer(on_step=die), **chosen)
         monkeypatch.undo()
 
     return run
@@ -80,21 +80,23 @@ def mixed(topic: Topic, count: int, partitions: int = 1) -> None:
 
 
 @pytest.mark.parametrize("step", ["audited", "primary staged", "dead letters published"])
-def test_of_two_racing_runs_one_wins(step: str, new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_of_two_racing_runs_one_wins(
+    step: str, new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic(2)
     spec = topic.spec()
     topic.send_ids([0])
-    ingest(spec, systems(), "first")
+    ingest(spec, connections(), "first")
     mixed(topic, 6)
     second: list[RunReport] = []
 
     def overtake() -> None:
-        other = threading.Thread(target=lambda: second.append(ingest(spec, systems(), "overtaker")))
+        other = threading.Thread(target=lambda: second.append(ingest(spec, connections(), "overtaker")))
         other.start()
         other.join(120)
         assert second, "the overtaking run didn't end"
 
-    loser = ingest(spec, systems(), "overtaken", observer=Observer(on_step=at(step, overtake)))
+    loser = ingest(spec, connections(), "overtaken", observer=Observer(on_step=at(step, overtake)))
     assert second[0].total("records") == 6
     assert loser.total("records") == 0
     view(spec).assert_exactly_once(topic.ledger)
@@ -102,34 +104,39 @@ def test_of_two_racing_runs_one_wins(step: str, new_topic: NewTopic, systems: Ne
 
 
 def test_the_loser_of_a_race_takes_what_the_winner_left(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
     spec = topic.spec()
     topic.send_ids(range(4), 2)
     loser = ingest(
         spec,
-        systems(),
+        connections(),
         "all-partitions",
-        observer=Observer(on_step=at("audited", lambda: ingest(spec, systems(), "one-partition", partitions={0}))),
+        observer=Observer(on_step=at("audited", lambda: ingest(spec, connections(), "one-partition", partitions={0}))),
     )
     assert [(r.partition, r.start, r.end) for r in loser.commits[0].ranges] == [(1, 0, 2)]
     view(spec).assert_exactly_once(topic.ledger)
 
 
 @pytest.mark.parametrize("step", ["planned", "table created", "audited"])
-def test_a_race_for_the_very_first_commit(step: str, new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_a_race_for_the_very_first_commit(
+    step: str, new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     mixed(topic, 4)
     spec = topic.spec()
     ingest(
-        spec, systems(), "overtaken", observer=Observer(on_step=at(step, lambda: ingest(spec, systems(), "overtaker")))
+        spec,
+        connections(),
+        "overtaken",
+        observer=Observer(on_step=at(step, lambda: ingest(spec, connections(), "overtaker"))),
     )
     view(spec).assert_exactly_once(topic.ledger)
     view(spec).assert_no_branches()
 
 
-def test_two_runs_at_once_without_choreography(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_two_runs_at_once_without_choreography(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic(2)
     mixed(topic, 10, 2)
     spec = topic.spec(max_records_per_commit=4)
@@ -137,7 +144,7 @@ def test_two_runs_at_once_without_choreography(new_topic: NewTopic, systems: New
 
     def run(name: str) -> None:
         try:
-            ingest(spec, systems(), name)
+            ingest(spec, connections(), name)
         except BaseException as error:
             failures.append(error)
 
@@ -161,23 +168,23 @@ def test_two_runs_at_once_without_choreography(new_topic: NewTopic, systems: New
     ],
 )
 def test_a_run_killed_at_any_step_is_made_good_by_the_next(
-    step: str, visible: bool, new_topic: NewTopic, systems: NewSystems, view: NewView, killed_at: Any
+    step: str, visible: bool, new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Any
 ) -> None:
     topic = new_topic()
     topic.send_ids([0])
     spec = topic.spec()
-    ingest(spec, systems(), "first")
+    ingest(spec, connections(), "first")
     mixed(topic, 5)
     killed_at(spec, step)
     assert (len(view(spec).rows()) > 1) == visible
     topic.send(b"later junk")
-    report = ingest(spec, systems(), "next")
+    report = ingest(spec, connections(), "next")
     assert report.total("records") == (1 if visible else 6)
     view(spec).assert_exactly_once(topic.ledger)
 
 
 def test_dead_letters_of_a_killed_run_stay_single_if_others_come_between(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, killed_at: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Any
 ) -> None:
     """The dead-letter table's own position must never go back, whatever part of the topic the next commit is of."""
     topic = new_topic(2)
@@ -186,13 +193,13 @@ def test_dead_letters_of_a_killed_run_stay_single_if_others_come_between(
         topic.send(b"junk %d" % number, partition=0)
     killed_at(spec, "dead letters published")
     topic.send(b"junk of partition 1", partition=1)
-    ingest(spec, systems(), "only-1", partitions={1})
-    ingest(spec, systems(), "rest")
+    ingest(spec, connections(), "only-1", partitions={1})
+    ingest(spec, connections(), "rest")
     view(spec).assert_exactly_once(topic.ledger)
 
 
 def test_dead_letters_of_a_killed_run_stay_single_if_the_next_cuts_smaller_commits(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, killed_at: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Any
 ) -> None:
     topic = new_topic(2)
     for number in range(4):
@@ -201,7 +208,7 @@ def test_dead_letters_of_a_killed_run_stay_single_if_the_next_cuts_smaller_commi
     killed_at(spec, "dead letters published")
     for number in range(4):
         topic.send(b"more junk %d" % number, partition=1)
-    report = ingest(spec, systems(), "next")
+    report = ingest(spec, connections(), "next")
     assert len(report.commits) == 2
     view(spec).assert_exactly_once(topic.ledger)
 
@@ -232,7 +239,7 @@ ingest(TopicTable(topic, "it", table, schema="id bigint"), systems, "sigkill", o
 
 
 def test_a_process_killed_by_sigkill_is_made_good_by_the_next(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, broker: Any, lake_home: Path
+    new_topic: NewTopic, connections: NewConnections, view: NewView, broker: Any, lake_home: Path
 ) -> None:
     topic = new_topic(2)
     mixed(topic, 9, 2)
@@ -254,12 +261,12 @@ def test_a_process_killed_by_sigkill_is_made_good_by_the_next(
     assert view(spec).rows() == []
     assert len(view(spec).dead_letters()) == 4
 
-    report = ingest(spec, systems(), "next")
+    report = ingest(spec, connections(), "next")
     assert (report.total("records"), report.total("rows"), report.total("dead_letters")) == (9, 5, 4)
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def test_partitions_added_while_a_run_is_on(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_partitions_added_while_a_run_is_on(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic(3)
     topic.send_ids(range(6), 3)
     spec = topic.spec()
@@ -269,9 +276,9 @@ def test_partitions_added_while_a_run_is_on(new_topic: NewTopic, systems: NewSys
         topic.wait_for(lambda: topic.partitions() == 8)
         topic.send_ids(range(8, 16), 8)
 
-    report = ingest(spec, systems(), "run-1", observer=Observer(on_step=at("planned", grow)))
+    report = ingest(spec, connections(), "run-1", observer=Observer(on_step=at("planned", grow)))
     assert set(report.position.offsets if report.position else {}) == {0, 1, 2}
-    report = ingest(spec, systems(), "run-2")
+    report = ingest(spec, connections(), "run-2")
     assert set(report.position.offsets if report.position else {}) == set(range(8))
     view(spec).assert_exactly_once(topic.ledger)
 
@@ -282,36 +289,36 @@ def compact_files(spark_resource: Any, see: View) -> None:
 
 
 def test_a_compaction_between_two_runs(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     for number in range(2):
         topic.send_ids([number])
-        ingest(spec, systems(), f"run-{number}")
+        ingest(spec, connections(), f"run-{number}")
     assert len(list(view(spec).table.scan().plan_files())) == 2
     compact_files(spark_resource, view(spec))
     assert len(list(view(spec).table.scan().plan_files())) == 1
     assert view(spec).position() == {0: 2}
     topic.send_ids([2])
-    assert ingest(spec, systems(), "after").total("records") == 1
+    assert ingest(spec, connections(), "after").total("records") == 1
     view(spec).assert_exactly_once(topic.ledger)
 
 
 def test_a_compaction_while_a_run_is_staging(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     for number in range(2):
         topic.send_ids([number])
-        ingest(spec, systems(), f"run-{number}")
+        ingest(spec, connections(), f"run-{number}")
     topic.send_ids([2])
 
     def compact() -> None:
         compact_files(spark_resource, view(spec))
 
-    report = ingest(spec, systems(), "overtaken", observer=Observer(on_step=at("audited", compact)))
+    report = ingest(spec, connections(), "overtaken", observer=Observer(on_step=at("audited", compact)))
     assert report.total("records") == 1
     view(spec).assert_exactly_once(topic.ledger)
     view(spec).assert_no_branches()
@@ -324,75 +331,77 @@ def group_offset(topic: Topic, group: str) -> int | None:
     return None if offset < 0 else offset
 
 
-def test_the_consumer_group_follows_and_is_never_asked(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_the_consumer_group_follows_and_is_never_asked(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0, 1])
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     assert group_offset(topic, spec.group) == 2
     topic.admin.delete_consumer_groups([spec.group])[spec.group].result(20)
     groups = topic.admin.list_consumer_groups(states={ConsumerGroupState.EMPTY}).result(20).valid
     assert spec.group not in {g.group_id for g in groups}
     topic.send_ids([2])
-    assert ingest(spec, systems(), "run-2").total("records") == 1
+    assert ingest(spec, connections(), "run-2").total("records") == 1
     view(spec).assert_exactly_once(topic.ledger)
     assert group_offset(topic, spec.group) == 3
 
 
 def test_a_topic_made_anew_is_refused_and_nothing_changes(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0, 1])
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     before = view(spec).fingerprint()
     topic.delete()
     topic.create()
     topic.send_ids(range(5))
     with pytest.raises(TopicReplacedError, match=rf"Topic {topic.name} is not the topic.*its topic id differs"):
-        ingest(spec, systems(), "run-2")
+        ingest(spec, connections(), "run-2")
     assert view(spec).fingerprint() == before
 
 
 def test_dead_letters_of_a_new_topic_are_not_taken_for_those_of_the_old(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     """The table was dropped to begin anew with the topic that was made anew; its dead letters were kept."""
     topic = new_topic()
     spec = topic.spec()
     topic.send(b"old junk")
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.delete()
     topic.create()
-    systems().catalog.pyiceberg.drop_table(spec.identifier)
+    connections().catalog.pyiceberg.drop_table(spec.identifier)
     topic.send(b"new junk")
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     assert sorted(letter["value"] for letter in view(spec).dead_letters()) == [b"new junk", b"old junk"]
 
 
 def test_records_lost_to_retention_stop_the_run_and_are_named(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
     spec = topic.spec()
     topic.send_ids(range(4), 2)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send_ids(range(4, 12), 2)
     before = view(spec).fingerprint()
     topic.admin.delete_records([TopicPartition(topic.name, 1, 5)])[TopicPartition(topic.name, 1)].result(20)
     with pytest.raises(DataLossError, match=r"partition 1 lost offsets 2 to 4 to retention"):
-        ingest(spec, systems(), "run-2")
+        ingest(spec, connections(), "run-2")
     assert view(spec).fingerprint() == before
 
 
 def test_retention_that_strikes_between_plan_and_read_stops_the_run(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids(range(6))
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send_ids(range(6, 12))
     before = view(spec).fingerprint()
 
@@ -401,20 +410,20 @@ def test_retention_that_strikes_between_plan_and_read_stops_the_run(
         topic.admin.delete_records([place])[TopicPartition(topic.name, 0)].result(20)
 
     with pytest.raises(DataLossError, match="partition 0 lost offsets 6 to 8 to retention"):
-        ingest(spec, systems(), "run-2", observer=Observer(on_step=at("planned", strike)))
+        ingest(spec, connections(), "run-2", observer=Observer(on_step=at("planned", strike)))
     assert view(spec).fingerprint() == before
 
 
 def test_a_run_told_to_go_on_takes_what_is_left_and_records_the_loss(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
     spec = topic.spec(on_data_loss="continue")
     topic.send_ids(range(4), 2)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send_ids(range(4, 12), 2)
     topic.admin.delete_records([TopicPartition(topic.name, 1, 5)])[TopicPartition(topic.name, 1)].result(20)
-    report = ingest(spec, systems(), "run-2")
+    report = ingest(spec, connections(), "run-2")
     finding = next(f for f in report.findings() if f.check == "data_loss")
     assert not finding.passed
     assert finding.problems == ("partition 1 lost offsets 2 to 4 to retention",)
@@ -422,23 +431,23 @@ def test_a_run_told_to_go_on_takes_what_is_left_and_records_the_loss(
     view(spec).assert_exactly_once([sent for sent in topic.ledger if sent.place not in lost])
     summary = summary_of(view(spec).table.current_snapshot())
     assert losses_from_json(summary[LOSSES]) == [Loss(1, 2, 5, "retention")]
-    assert [f for f in ingest(spec, systems(), "run-3").findings() if not f.passed] == []
+    assert [f for f in ingest(spec, connections(), "run-3").findings() if not f.passed] == []
 
 
 def test_a_run_told_to_go_on_does_so_when_retention_strikes_between_plan_and_read(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     spec = topic.spec(on_data_loss="continue")
     topic.send_ids(range(6))
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send_ids(range(6, 12))
 
     def strike() -> None:
         place = TopicPartition(topic.name, 0, 9)
         topic.admin.delete_records([place])[TopicPartition(topic.name, 0)].result(20)
 
-    report = ingest(spec, systems(), "run-2", observer=Observer(on_step=at("planned", strike)))
+    report = ingest(spec, connections(), "run-2", observer=Observer(on_step=at("planned", strike)))
     view(spec).assert_exactly_once([sent for sent in topic.ledger if sent.offset not in (6, 7, 8)])
     assert [str(loss) for loss in losses_from_json(summary_of(view(spec).table.current_snapshot())[LOSSES])] == [
         "partition 0 lost offsets 6 to 8 to retention"
@@ -447,41 +456,43 @@ def test_a_run_told_to_go_on_does_so_when_retention_strikes_between_plan_and_rea
 
 
 def test_a_topic_made_anew_can_be_followed_into_the_same_table(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
     spec = topic.spec(on_data_loss="continue")
     topic.send_ids([0, 1, 2])
     topic.send(b"old junk")
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.delete()
     topic.create()
     topic.send_ids([10])
     topic.send(b"new junk")
-    report = ingest(spec, systems(), "run-2")
+    report = ingest(spec, connections(), "run-2")
     assert view(spec).ids() == [0, 1, 2, 10]
     assert sorted(letter["value"] for letter in view(spec).dead_letters()) == [b"new junk", b"old junk"]
     assert view(spec).position() == {0: 2}
     finding = next(f for f in report.findings() if f.check == "data_loss")
     assert finding.problems[0] == "partition 0 lost all that came at offset 4 and later when the topic was deleted"
-    published = {f.check: f for f in examine(spec, systems().catalog, systems().cluster)}
+    published = {f.check: f for f in examine(spec, connections().catalog, connections().cluster)}
     assert published["offset_continuity"].passed, "the same offsets of another topic are no duplicates"
     assert not published["data_loss"].passed
 
 
-def test_rows_of_unknown_origin_are_not_added_to(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_rows_of_unknown_origin_are_not_added_to(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     """A table with rows, no position and no metadata column may hold the topic already: rows could double."""
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0])
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     other = replace(spec, table=f"{spec.table}_copy", metadata_column=None)
     rows = view(spec).table.scan(selected_fields=("id",)).to_arrow()
-    made = systems().catalog.pyiceberg.create_table(other.identifier, rows.schema)
+    made = connections().catalog.pyiceberg.create_table(other.identifier, rows.schema)
     made.append(rows)
     before = view(other).fingerprint()
     with pytest.raises(TableError, match="carries a position"):
-        ingest(other, systems(), "run-2")
+        ingest(other, connections(), "run-2")
     assert view(other).fingerprint() == before
 
 
@@ -490,14 +501,14 @@ OTHERS = pa.table({"id": pa.array([100, 101], pa.int64())})
 
 @pytest.mark.parametrize("whose", ["others made it", "we made it"])
 def test_a_table_that_has_rows_of_others_only_is_begun_as_a_new_one(
-    whose: str, new_topic: NewTopic, systems: NewSystems, view: NewView
+    whose: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     spec, said = topic.spec(), list[str]()
     topic.send_ids([0, 1])
 
     def append() -> None:
-        catalog = systems().catalog
+        catalog = connections().catalog
         catalog.ensure_namespace(spec.namespace)
         if whose == "others made it":
             catalog.pyiceberg.create_table(spec.identifier, OTHERS.schema)
@@ -505,43 +516,43 @@ def test_a_table_that_has_rows_of_others_only_is_begun_as_a_new_one(
 
     if whose == "others made it":
         append()
-        report = ingest(spec, systems(), "run-1", observer=Observer(warn=said.append))
+        report = ingest(spec, connections(), "run-1", observer=Observer(warn=said.append))
     else:
         report = ingest(
-            spec, systems(), "run-1", observer=Observer(on_step=at("table created", append), warn=said.append)
+            spec, connections(), "run-1", observer=Observer(on_step=at("table created", append), warn=said.append)
         )
     assert view(spec).ids() == [0, 1, 100, 101]
     assert view(spec).position() == {0: 2}
     assert f"Table {'.'.join(spec.identifier)}: its 2 rows are others'" in said[0]
     assert report.findings()[0].facts["rows_of_others_before"] == 2
     topic.send_ids([2])
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     assert view(spec).ids() == [0, 1, 2, 100, 101]
 
 
 def test_a_table_with_rows_of_another_topic_is_not_taken_for_others(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     topic, another = new_topic(), new_topic()
     topic.send_ids([0])
     another.send_ids([1])
-    ingest(topic.spec(), systems(), "run-1")
+    ingest(topic.spec(), connections(), "run-1")
     copy = replace(another.spec(), table=f"{another.table}_copy")
     made = f"CREATE TABLE {view(copy).sql_name()} USING iceberg AS SELECT * FROM {view(topic.spec()).sql_name()}"
     spark_resource.spark_session.sql(made)
     with pytest.raises(TableError, match=f"none of the rows is of topic {another.name}"):
-        ingest(copy, systems(), "run-2")
+        ingest(copy, connections(), "run-2")
     assert view(copy).ids() == [0]
 
 
 @pytest.mark.parametrize("partitioned", [(), ("bucket(4, id)",)], ids=("whole", "partitioned"))
 def test_a_writer_that_is_always_faster_keeps_no_run_from_its_commit(
-    partitioned: tuple[str, ...], new_topic: NewTopic, systems: NewSystems, view: NewView
+    partitioned: tuple[str, ...], new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
     spec = topic.spec(partition_by=partitioned)
     topic.send_ids([0, 1], 2)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send_ids([2, 3, 4], 2)
     steps: list[str] = []
 
@@ -551,7 +562,7 @@ def test_a_writer_that_is_always_faster_keeps_no_run_from_its_commit(
             table = view(spec).table
             table.append(pa.table({"id": pa.array([100 + steps.count(step)], pa.int64())}))
 
-    patient = replace(systems(), retry=RetryPolicy(initial_seconds=0.01))
+    patient = replace(connections(), retry=RetryPolicy(initial_seconds=0.01))
     report = ingest(spec, patient, "run-2", observer=Observer(on_step=overtake))
     assert report.total("rows") == 3
     assert steps.count("primary staged") == 1, "the files are written once"
@@ -559,16 +570,16 @@ def test_a_writer_that_is_always_faster_keeps_no_run_from_its_commit(
     assert view(spec).ids() == [*range(5), *range(101, 113)]
     assert view(spec).position() == {0: 3, 1: 2}
     view(spec).assert_no_branches()
-    assert all(finding.passed for finding in examine(spec, systems().catalog, systems().cluster))
+    assert all(finding.passed for finding in examine(spec, connections().catalog, connections().cluster))
 
 
 def test_what_was_written_for_another_schema_is_written_again(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0])
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send_ids([1])
     steps: list[str] = []
 
@@ -580,7 +591,7 @@ def test_what_was_written_for_another_schema_is_written_again(
                 update.add_column("noted", StringType())
             table.append(pa.table({"id": pa.array([100], pa.int64())}))
 
-    ingest(spec, systems(), "run-2", observer=Observer(on_step=change))
+    ingest(spec, connections(), "run-2", observer=Observer(on_step=change))
     assert steps.count("primary staged") == 2
     assert "followed" not in steps
     assert view(spec).ids() == [0, 1, 100]

@@ -12,7 +12,7 @@ import fastavro
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
@@ -25,7 +25,7 @@ from kafka_lake_tests.conftest import Topic, View
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[..., Systems]
+NewConnections = Callable[..., Connections]
 NewView = Callable[[TopicTable], View]
 
 V3 = {"format-version": "3"}
@@ -53,7 +53,7 @@ def test_every_format_fills_a_table(
     settings: dict[str, Any],
     broken: bytes | None,
     new_topic: NewTopic,
-    systems: NewSystems,
+    connections: NewConnections,
     view: NewView,
     registry: EmbeddedRegistry,
 ) -> None:
@@ -68,7 +68,7 @@ def test_every_format_fills_a_table(
             topic.send(sent, partition=number % 2)
         if broken is not None:
             topic.send(broken)
-        ingest(spec, systems(schemas), f"run-{run}")
+        ingest(spec, connections(schemas), f"run-{run}")
     see = view(spec)
     assert see.table.format_version == 3
     see.assert_exactly_once(topic.ledger)
@@ -82,21 +82,21 @@ def test_every_format_fills_a_table(
     assert len(see.dead_letters()) == (2 if broken else 0)
 
 
-def test_what_befalls_a_table(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_what_befalls_a_table(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     spec = topic.spec(None, properties=V3 | {"write.delete.mode": "merge-on-read"})
     topic.send({"id": 1})
-    ingest(spec, systems(), "run-1")
-    see, made = view(spec), systems()
+    ingest(spec, connections(), "run-1")
+    see, made = view(spec), connections()
     first = see.table.metadata
     topic.send({"id": 2, "new": {"field": "ü"}})
     topic.send({"id": "no number"})
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     assert {row["id"]: row["new"] for row in see.rows()} == {1: None, 2: {"field": "ü"}}
     # By Spark, with a deletion vector.
     made.spark().sql(f"DELETE FROM {see.sql_name()} WHERE id = 1")
     topic.send({"id": 3})
-    ingest(spec, systems(), "run-3")
+    ingest(spec, connections(), "run-3")
     assert see.ids() == [2, 3]
     # A rollback during a run stays.
     back, before = see.table.snapshot_by_id(head_of(see.table)).parent_snapshot_id, see.table.metadata
@@ -106,14 +106,14 @@ def test_what_befalls_a_table(new_topic: NewTopic, systems: NewSystems, view: Ne
         if step == "audited" and head_of(see.table) == before.current_snapshot_id:
             made.spark().sql(see.call("rollback_to_snapshot", snapshot_id=str(back)))
 
-    ingest(spec, systems(), "run-4", observer=Observer(on_step=roll_back))
+    ingest(spec, connections(), "run-4", observer=Observer(on_step=roll_back))
     assert before.current_snapshot_id not in {s.snapshot_id for s in ancestors(see.table, head_of(see.table))}
     assert see.ids() == [2, 3, 4]
-    replay(spec, systems(), "replay", Extent())
+    replay(spec, connections(), "replay", Extent())
     assert see.ids() == [1, 2, 3, 4]
     topic.send({"id": 5})
-    assert replay_dead_letters(spec, systems(), "redeliver").report is not None
-    ingest(spec, systems(), "run-5")
+    assert replay_dead_letters(spec, connections(), "redeliver").report is not None
+    ingest(spec, connections(), "run-5")
     assert see.ids() == [1, 2, 3, 4, 5]
     assert [letter["offset"] for letter in see.dead_letters()] == [2]
     _assert_row_ids_are_single(made, see)
@@ -122,9 +122,9 @@ def test_what_befalls_a_table(new_topic: NewTopic, systems: NewSystems, view: Ne
     assert str(first.table_uuid) == written["table-uuid"]
 
 
-def _assert_row_ids_are_single(systems: Systems, see: View) -> None:
+def _assert_row_ids_are_single(connections: Connections, see: View) -> None:
     """Check row lineage, https://iceberg.apache.org/spec/#row-lineage, which only Spark reads."""
-    rows = systems.spark().sql(f"SELECT _row_id FROM {see.sql_name()}").collect()
+    rows = connections.spark().sql(f"SELECT _row_id FROM {see.sql_name()}").collect()
     ids = [row[0] for row in rows]
     assert None not in ids
     assert len(set(ids)) == len(ids)

@@ -16,7 +16,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from kafka_lake.common.errors import ConfigurationError, RegistryError
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.pipeline import GateFailedError
@@ -30,7 +30,7 @@ from kafka_lake_tests.conftest import Topic, View, data_files
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[..., Systems]
+NewConnections = Callable[..., Connections]
 NewView = Callable[[TopicTable], View]
 
 
@@ -75,7 +75,7 @@ def letters(see: View) -> list[tuple[str, str]]:
 
 def test_five_schema_versions_interleaved_in_one_batch(
     new_topic: NewTopic,
-    systems: NewSystems,
+    connections: NewConnections,
     view: NewView,
     client: SchemaRegistryClient,
     schemas: SchemaRegistry,
@@ -100,7 +100,7 @@ def test_five_schema_versions_interleaved_in_one_batch(
         topic.send(framed(ids[number % 5], avro(versions[number % 5], value)), partition=(number // 5) % 3)
 
     spec = topic.spec(None, format="avro")
-    report = ingest(spec, systems(schemas), "run-1")
+    report = ingest(spec, connections(schemas), "run-1")
 
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
@@ -124,7 +124,7 @@ def test_five_schema_versions_interleaved_in_one_batch(
         framed(register(client, topic, newest), avro(newest, {"id": 99, "when": datetime(2026, 1, 2, tzinfo=UTC)}))
     )
     topic.send(framed(ids[0], avro(versions[0], {"id": 100, "n": 3})))
-    report = ingest(spec, systems(schemas), "run-2")
+    report = ingest(spec, connections(schemas), "run-2")
     see.assert_exactly_once(topic.ledger)
     found = rows_by_id(see)
     assert found[99] == {"id": 99, **empty, "when": datetime(2026, 1, 2, tzinfo=UTC)}
@@ -134,7 +134,11 @@ def test_five_schema_versions_interleaved_in_one_batch(
 
 
 def test_what_avro_cannot_be_is_a_dead_letter_with_its_reason(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, client: SchemaRegistryClient, schemas: SchemaRegistry
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    client: SchemaRegistryClient,
+    schemas: SchemaRegistry,
 ) -> None:
     topic = new_topic()
     schema = order(("id", "long"), ("name", "string"))
@@ -149,7 +153,7 @@ def test_what_avro_cannot_be_is_a_dead_letter_with_its_reason(
         topic.send(bad)
     topic.send(None)
     spec = topic.spec(None, format="avro")
-    ingest(spec, systems(schemas), "run-1")
+    ingest(spec, connections(schemas), "run-1")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert rows_by_id(see) == {1: {"id": 1, "name": "x"}}
@@ -165,37 +169,45 @@ def test_what_avro_cannot_be_is_a_dead_letter_with_its_reason(
 
 
 def test_a_registry_that_is_down_fails_the_run_before_anything_is_staged(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, client: SchemaRegistryClient, schemas: SchemaRegistry
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    client: SchemaRegistryClient,
+    schemas: SchemaRegistry,
 ) -> None:
     topic = new_topic()
     schema = order(("id", "long"))
     topic.send(framed(register(client, topic, schema), avro(schema, {"id": 1})))
     spec = topic.spec(None, format="avro")
-    ingest(spec, systems(schemas), "run-1")
+    ingest(spec, connections(schemas), "run-1")
     see = view(spec)
     before, files = see.table.metadata, data_files(see.table)
     topic.send(framed(register(client, topic, schema), avro(schema, {"id": 2})))
     steps: list[str] = []
     down = SchemaRegistry({"url": "http://127.0.0.1:9"}, 1.0)
-    patient = systems(down)
+    patient = connections(down)
     impatient = type(patient)(**{**vars(patient), "retry": type(patient.retry)(attempts=1)})
     with pytest.raises(RegistryError, match=r"127\.0\.0\.1:9"):
         ingest(spec, impatient, "run-2", observer=Observer(on_step=steps.append))
     assert (see.table.metadata, data_files(see.table)) == (before, files)
     assert "primary staged" not in steps
-    ingest(spec, systems(schemas), "run-3")
+    ingest(spec, connections(schemas), "run-3")
     see.assert_exactly_once(topic.ledger)
 
 
-def test_without_a_registry_the_error_names_the_setting(new_topic: NewTopic, systems: NewSystems) -> None:
+def test_without_a_registry_the_error_names_the_setting(new_topic: NewTopic, connections: NewConnections) -> None:
     topic = new_topic()
     topic.send(framed(1, b"\x02"))
     with pytest.raises(ConfigurationError, match="KAFKA_LAKE_SCHEMA_REGISTRY_URL"):
-        ingest(topic.spec(None, format="avro"), systems(), "run-1")
+        ingest(topic.spec(None, format="avro"), connections(), "run-1")
 
 
 def test_types_of_all_formats_may_be_mixed_in_one_topic(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, client: SchemaRegistryClient, schemas: SchemaRegistry
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    client: SchemaRegistryClient,
+    schemas: SchemaRegistry,
 ) -> None:
     topic = new_topic()
     schema = order(("id", "long"), ("a", "string"))
@@ -212,7 +224,7 @@ def test_types_of_all_formats_may_be_mixed_in_one_topic(
     topic.send(framed(third, b"\x00" + b"\x08\x05"))
     topic.send(framed(second, b'{"id": "six"}'))
     spec = topic.spec(None, format="confluent")
-    ingest(spec, systems(schemas), "run-1")
+    ingest(spec, connections(schemas), "run-1")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     none = {"a": None, "j": None, "p": None, "c": None}
@@ -227,7 +239,11 @@ def test_types_of_all_formats_may_be_mixed_in_one_topic(
 
 
 def test_letters_of_another_format_go_back_in_once_the_settings_know_it(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, client: SchemaRegistryClient, schemas: SchemaRegistry
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    client: SchemaRegistryClient,
+    schemas: SchemaRegistry,
 ) -> None:
     topic = new_topic()
     schema = order(("id", "long"), ("a", "string"))
@@ -237,21 +253,25 @@ def test_letters_of_another_format_go_back_in_once_the_settings_know_it(
     topic.send(framed(known, avro(schema, {"id": 1, "a": "x"})))
     topic.send(framed(other, b'{"id": 2, "j": "y"}'))
     topic.send(b"neither")
-    ingest(topic.spec(None, format="avro"), systems(schemas), "run-1")
+    ingest(topic.spec(None, format="avro"), connections(schemas), "run-1")
     spec = topic.spec(None, format="confluent")
-    done = replay_dead_letters(spec, systems(schemas), "run-2")
+    done = replay_dead_letters(spec, connections(schemas), "run-2")
     assert (done.moved, done.remaining) == (1, 1)
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert rows_by_id(see) == {1: {"id": 1, "a": "x", "j": None}, 2: {"id": 2, "a": None, "j": "y"}}
     # And a part of the topic read again is decoded by today's settings likewise.
-    report = replay(spec, systems(schemas), "run-3", Extent("0", "2"))
+    report = replay(spec, connections(schemas), "run-3", Extent("0", "2"))
     assert report.total("rows") == 2
     see.assert_exactly_once(topic.ledger)
 
 
 def test_keys_become_a_column(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, client: SchemaRegistryClient, schemas: SchemaRegistry
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    client: SchemaRegistryClient,
+    schemas: SchemaRegistry,
 ) -> None:
     topic = new_topic()
     schema, key = order(("id", "long"), ("_key", "string")), order(("tenant", "string"), ("n", "int"))
@@ -262,7 +282,7 @@ def test_keys_become_a_column(
     topic.send(value, key=b"no key")
     topic.send(None, key=b"no key, but a tombstone")
     spec = topic.spec(None, format="avro", key_format="avro")
-    ingest(spec, systems(schemas), "run-1")
+    ingest(spec, connections(schemas), "run-1")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert rows_by_id(see) == {
@@ -277,7 +297,7 @@ def test_keys_become_a_column(
         register(client, topic, wider, part="key"), avro(wider, {"tenant": "t", "n": 2**40, "region": "eu"})
     )
     topic.send(framed(value_id, avro(schema, {"id": 3, "_key": "y"})), key=wide_key)
-    ingest(spec, systems(schemas), "run-2")
+    ingest(spec, connections(schemas), "run-2")
     see.assert_exactly_once(topic.ledger)
     assert rows_by_id(see)[3]["_key"] == {"tenant": "t", "n": 2**40, "region": "eu"}
 
@@ -296,17 +316,17 @@ def test_keys_of_plain_formats(
     settings: dict[str, str],
     expected: Any,
     new_topic: NewTopic,
-    systems: NewSystems,
+    connections: NewConnections,
     view: NewView,
 ) -> None:
     topic = new_topic()
     topic.send({"id": 1}, key=key)
     spec = topic.spec("id bigint", key_format=key_format, key_column="k", **settings)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     assert rows_by_id(view(spec)) == {1: {"id": 1, "k": expected}}
 
 
-def test_text_and_bytes_are_one_column(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_text_and_bytes_are_one_column(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     text, raw = new_topic(), new_topic()
     for topic in (text, raw):
         topic.send("grüß dich".encode())
@@ -314,8 +334,8 @@ def test_text_and_bytes_are_one_column(new_topic: NewTopic, systems: NewSystems,
         topic.send(b"")
         topic.send(None)
     of_text, of_bytes = text.spec(None, format="string"), raw.spec(None, format="bytes")
-    ingest(of_text, systems(), "run-1")
-    ingest(of_bytes, systems(), "run-1")
+    ingest(of_text, connections(), "run-1")
+    ingest(of_bytes, connections(), "run-1")
     for topic, spec in ((text, of_text), (raw, of_bytes)):
         view(spec).assert_exactly_once(topic.ledger)
     assert sorted(r["value"] for r in view(of_text).rows()) == ["", "grüß dich"]
@@ -324,16 +344,16 @@ def test_text_and_bytes_are_one_column(new_topic: NewTopic, systems: NewSystems,
     assert letters(view(of_bytes)) == []
 
 
-def test_the_whole_value_as_a_variant(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_the_whole_value_as_a_variant(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     for value in ({"id": 1, "a": [1, {"b": None}]}, [1, 2], "text", 7):
         topic.send(value)
     topic.send(b"{")
     spec = topic.spec(None, format="variant", partition_by=("day(_kafka.timestamp)",))
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send({"id": 2**70})
-    ingest(spec, systems(), "run-2")
-    see, made = view(spec), systems()
+    ingest(spec, connections(), "run-2")
+    see, made = view(spec), connections()
     assert see.table.format_version == 3
     assert str(see.table.schema().find_field("value").field_type) == "variant"
     rows = made.spark().table(made.catalog.spark_name(spec.identifier))
@@ -345,7 +365,7 @@ def test_the_whole_value_as_a_variant(new_topic: NewTopic, systems: NewSystems, 
 
 
 def test_a_schema_file_serves_as_well_as_a_registry(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, tmp_path: Path
+    new_topic: NewTopic, connections: NewConnections, view: NewView, tmp_path: Path
 ) -> None:
     schema = order(
         ("id", "long"),
@@ -358,7 +378,7 @@ def test_a_schema_file_serves_as_well_as_a_registry(
     topic.send(avro(schema, {"id": 1, "price": Decimal("12.34"), "day": date(2026, 2, 3)}))
     topic.send(b"\xff")
     spec = topic.spec(None, format="avro", schema_file=str(file))
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert rows_by_id(see) == {1: {"id": 1, "price": Decimal("12.34"), "day": date(2026, 2, 3)}}
@@ -371,12 +391,12 @@ def test_a_schema_file_serves_as_well_as_a_registry(
     # The file may change: the table follows.
     file.write_text(json.dumps(order(("id", "long"), ("note", "string"))))
     topic.send(avro(order(("id", "long"), ("note", "string")), {"id": 2, "note": "n"}))
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     assert rows_by_id(see)[2] == {"id": 2, "price": None, "day": None, "note": "n"}
 
 
 def test_a_proto_file_and_what_it_imports(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, tmp_path: Path
+    new_topic: NewTopic, connections: NewConnections, view: NewView, tmp_path: Path
 ) -> None:
     (tmp_path / "money.proto").write_text('syntax = "proto3"; package p; message Money { int64 cents = 1; }')
     file = tmp_path / "order.proto"
@@ -394,7 +414,7 @@ def test_a_proto_file_and_what_it_imports(
     topic.send(b"\x08\x01\x12" + bytes([len(made)]) + made)
     topic.send(b"\x08\x80")
     spec = topic.spec(None, format="protobuf", schema_file=str(file), message="Order")
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert rows_by_id(see) == {1: {"id": 1, "price": {"cents": 250}}}
@@ -402,17 +422,21 @@ def test_a_proto_file_and_what_it_imports(
 
 
 def test_incompatible_versions_are_not_published(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, client: SchemaRegistryClient, schemas: SchemaRegistry
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    client: SchemaRegistryClient,
+    schemas: SchemaRegistry,
 ) -> None:
     topic = new_topic()
     first, second = order(("id", "long")), order(("id", "long"), ("must", "string"))
     topic.send(framed(register(client, topic, first), avro(first, {"id": 1})))
     spec = topic.spec(None, format="avro", compatibility="backward")
-    ingest(spec, systems(schemas), "run-1")
+    ingest(spec, connections(schemas), "run-1")
     topic.send(framed(register(client, topic, second), avro(second, {"id": 2, "must": "x"})))
     with pytest.raises(GateFailedError, match=r"not backward compatible with schema id .*must"):
-        ingest(spec, systems(schemas), "run-2")
+        ingest(spec, connections(schemas), "run-2")
     assert rows_by_id(view(spec)) == {1: {"id": 1}}
     forward = topic.spec(None, format="avro", compatibility="forward")
-    ingest(forward, systems(schemas), "run-3")
+    ingest(forward, connections(schemas), "run-3")
     assert rows_by_id(view(spec)) == {1: {"id": 1, "must": None}, 2: {"id": 2, "must": "x"}}

@@ -14,7 +14,7 @@ import fastavro
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
@@ -24,7 +24,7 @@ from kafka_lake_tests.conftest import Topic, View
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[..., Systems]
+NewConnections = Callable[..., Connections]
 NewView = Callable[[TopicTable], View]
 
 SEED = 20261121
@@ -74,16 +74,18 @@ def random_bytes(random_: random.Random, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("schema", [None, "id bigint, text string, f double, a struct<a: struct<a: int>>"])
-def test_json_of_every_kind(schema: str | None, new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_json_of_every_kind(
+    schema: str | None, new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic(2)
     topic.send({"id": 7, "text": "fine"})
     for number, value in enumerate(HOSTILE + random_bytes(random.Random(SEED), 30)):
         topic.send(value, partition=number % 2)
     spec = topic.spec(schema)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     see = view(spec)
     # Through Spark: what such names and depths are to another reader is not the question here.
-    made = systems()
+    made = connections()
     rows = made.spark().table(made.catalog.spark_name(spec.identifier)).select("_kafka.partition", "_kafka.offset")
     held = Counter((r["partition"], r["offset"]) for r in rows.collect())
     dead = Counter((r["partition"], r["offset"]) for r in see.dead_letters())
@@ -94,15 +96,15 @@ def test_json_of_every_kind(schema: str | None, new_topic: NewTopic, systems: Ne
     assert classes["too_deep"] == 5
 
 
-def test_thousands_of_columns(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_thousands_of_columns(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     wide = {f"c{n}": n for n in range(COLUMNS)}
     topic.send(wide)
     spec = topic.spec(None, max_columns=COLUMNS)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send({"c1": 1, f"c{COLUMNS - 1}": None})
     topic.send({"c1": "no number"})
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     rows = sorted(view(spec).rows(), key=lambda row: row["_kafka"]["offset"])
     assert {name: value for name, value in rows[0].items() if name != "_kafka"} == wide
     view(spec).assert_exactly_once(topic.ledger)
@@ -111,7 +113,7 @@ def test_thousands_of_columns(new_topic: NewTopic, systems: NewSystems, view: Ne
 
 @pytest.mark.parametrize("format_", ["avro", "confluent"])
 def test_random_bytes_behind_real_schema_ids(
-    format_: str, new_topic: NewTopic, systems: NewSystems, view: NewView, registry: EmbeddedRegistry
+    format_: str, new_topic: NewTopic, connections: NewConnections, view: NewView, registry: EmbeddedRegistry
 ) -> None:
     topic, client, random_ = new_topic(), SchemaRegistryClient({"url": registry.url}), random.Random(SEED)
     texts = {
@@ -127,13 +129,13 @@ def test_random_bytes_behind_real_schema_ids(
         topic.send(b"\x00" + struct.pack(">I", random_.choice([*ids.values(), 77_777])) + raw)
         topic.send(raw)
     spec = topic.spec(None, format=format_)
-    ingest(spec, systems(SchemaRegistry({"url": registry.url}, 5.0)), "run-1")
+    ingest(spec, connections(SchemaRegistry({"url": registry.url}, 5.0)), "run-1")
     view(spec).assert_exactly_once(topic.ledger)
     assert (0, 0) in {(r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in view(spec).rows()}
 
 
 def test_random_records_of_random_schemas_read_back_equal_by_two_engines(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, registry: EmbeddedRegistry
+    new_topic: NewTopic, connections: NewConnections, view: NewView, registry: EmbeddedRegistry
 ) -> None:
     topic, client, random_ = new_topic(2), SchemaRegistryClient({"url": registry.url}), random.Random(SEED)
     expected: dict[tuple[int, int], dict[str, Any]] = {}
@@ -148,7 +150,7 @@ def test_random_records_of_random_schemas_read_back_equal_by_two_engines(
             at = topic.send(b"\x00" + struct.pack(">I", id_) + out.getvalue(), partition=random_.randrange(2))
             expected[at.place] = value
     spec = topic.spec(None, format="confluent")
-    ingest(spec, systems(SchemaRegistry({"url": registry.url}, 5.0)), "run-1")
+    ingest(spec, connections(SchemaRegistry({"url": registry.url}, 5.0)), "run-1")
     see = view(spec)
     assert see.dead_letters() == []
     by_iceberg = {(r["_kafka"]["partition"], r["_kafka"]["offset"]): r for r in see.rows()}

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from kafka_lake.common.errors import AuditFailedError, ConfigurationError, UnknownTopicError
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.run import ingest
@@ -20,7 +20,7 @@ from kafka_lake_tests.conftest import Topic, View
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[[], Systems]
+NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
 
@@ -35,7 +35,9 @@ def moment(ms: int) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms)
 
 
-def test_every_record_once_with_its_values_and_origin(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_every_record_once_with_its_values_and_origin(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic(3)
     an_hour_ago = int(time.time() * 1000) - 3_600_123
     for number in range(7):
@@ -48,7 +50,7 @@ def test_every_record_once_with_its_values_and_origin(new_topic: NewTopic, syste
             timestamp_ms=an_hour_ago + number,
         )  # fmt: skip
     spec = topic.spec("id bigint not null, name string, at timestamp, tags array<string>, price decimal(10,2)")
-    report = ingest(spec, systems(), "run-1")
+    report = ingest(spec, connections(), "run-1")
 
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
@@ -80,34 +82,36 @@ def test_every_record_once_with_its_values_and_origin(new_topic: NewTopic, syste
 
 
 def test_a_run_without_news_changes_nothing_and_needs_no_spark(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send_ids(range(3))
     spec = topic.spec()
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     before = view(spec).fingerprint()
-    report = ingest(spec, replace(systems(), spark=no_spark), "run-2")
+    report = ingest(spec, replace(connections(), spark=no_spark), "run-2")
     assert report.commits == []
     assert {p.partition: (p.start, p.end, p.lag) for p in report.partitions()} == {0: (3, 3, 0)}
     assert view(spec).fingerprint() == before
 
     topic.send_ids(range(3, 5))
-    report = ingest(spec, systems(), "run-3")
+    report = ingest(spec, connections(), "run-3")
     assert report.total("records") == 2
     assert view(spec).ids() == [0, 1, 2, 3, 4]
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def test_an_empty_topic_needs_neither_table_nor_spark(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_an_empty_topic_needs_neither_table_nor_spark(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     spec = new_topic(2).spec()
-    report = ingest(spec, replace(systems(), spark=no_spark), "run-1")
+    report = ingest(spec, replace(connections(), spark=no_spark), "run-1")
     assert report.commits == []
-    assert systems().catalog.table(spec.identifier) is None
+    assert connections().catalog.table(spec.identifier) is None
 
 
 def test_what_does_not_fit_is_a_dead_letter_with_bytes_and_reason(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
     wrong: dict[str, list[bytes]] = {
@@ -125,7 +129,7 @@ def test_what_does_not_fit_is_a_dead_letter_with_bytes_and_reason(
     topic.send(None, partition=0, key=b"gone")
     topic.send(None, partition=1, key=b"gone")
     spec = topic.spec("id bigint not null, n int")
-    report = ingest(spec, systems(), "run-dead")
+    report = ingest(spec, connections(), "run-dead")
 
     see = view(spec)
     assert [(r["id"], r["n"]) for r in sorted(see.rows(), key=lambda r: r["id"])] == [(5, None), (6, None)]
@@ -147,31 +151,31 @@ def test_what_does_not_fit_is_a_dead_letter_with_bytes_and_reason(
 
 
 def test_a_batch_of_tombstones_and_dead_letters_alone_still_moves_the_position(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send(None, key=b"k")
     topic.send(b"junk")
     spec = topic.spec()
-    report = ingest(spec, systems(), "run-1")
+    report = ingest(spec, connections(), "run-1")
     assert (report.total("rows"), report.total("dead_letters"), report.total("tombstones")) == (0, 1, 1)
     view(spec).assert_exactly_once(topic.ledger)
-    assert ingest(spec, replace(systems(), spark=no_spark), "run-2").commits == []
+    assert ingest(spec, replace(connections(), spark=no_spark), "run-2").commits == []
 
 
 def test_inferred_columns_grow_with_the_records(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     topic = new_topic()
     topic.send({"id": 1, "shop": {"city": "Rom"}, "lines": [{"sku": "a"}], "always_null": None})
     topic.send({"id": 2})
     spec = topic.spec(None)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     see = view(spec)
     assert [f.name for f in see.table.schema().fields] == ["id", "shop", "lines", "_kafka"]
 
     topic.send({"id": 3, "shop": {"city": "Bari", "zip": 70121}, "lines": [{"sku": "b", "n": 2}], "total": 1.5})
-    report = ingest(spec, systems(), "run-2")
+    report = ingest(spec, connections(), "run-2")
     # By Spark: PyIceberg 0.12 reads a null list of an older file as an empty one once its element has a new field.
     table = spark_resource.spark_session.table(f"lake.{spec.namespace}.{spec.table}").drop("_kafka")
     rows = {r["id"]: r.asDict(recursive=True) for r in table.collect()}
@@ -194,25 +198,25 @@ def data_files_in_metadata(see: View) -> list[str]:
     return [task.file.file_path for task in see.table.scan().plan_files()]
 
 
-def test_columns_may_be_added_but_not_retyped(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_columns_may_be_added_but_not_retyped(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     topic.send({"id": 1, "n": 1})
-    ingest(topic.spec("id bigint not null, n int"), systems(), "run-1")
+    ingest(topic.spec("id bigint not null, n int"), connections(), "run-1")
     topic.send({"id": 2, "n": 3_000_000_000, "extra": "x"})
     spec = topic.spec("id bigint, n bigint, extra string")
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     rows = [(r["id"], r["n"], r["extra"]) for r in sorted(view(spec).rows(), key=lambda r: r["id"])]
     assert rows == [(1, 1, None), (2, 3_000_000_000, "x")]
 
     topic.send({"id": 3, "n": 4})
     before = view(spec).fingerprint()
     with pytest.raises(AuditFailedError, match=r"column n: type changed \(long → string\)"):
-        ingest(topic.spec("id bigint, n string, extra string"), systems(), "run-3")
+        ingest(topic.spec("id bigint, n string, extra string"), connections(), "run-3")
     assert view(spec).fingerprint() == before
 
 
 def test_nested_fields_are_matched_by_name_and_not_by_position(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     topic = new_topic()
     old = "id int, shop struct<city: string, zip: string>, lines array<struct<a: string, b: string>>"
@@ -220,11 +224,11 @@ def test_nested_fields_are_matched_by_name_and_not_by_position(
     new += "id int"
     record = {"shop": {"city": "Rom", "zip": "00100", "street": "s"}, "lines": [{"a": "1", "b": "2", "c": 3}]}
     topic.send({"id": 1, **record})
-    ingest(topic.spec(old), systems(), "run-1")
+    ingest(topic.spec(old), connections(), "run-1")
     topic.send({"id": 2, **record})
     topic.send({"id": 3})
     spec = topic.spec(new)
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     table = spark_resource.spark_session.table(f"lake.{spec.namespace}.{spec.table}").drop("_kafka")
     rows = {r["id"]: r.asDict(recursive=True) for r in table.collect()}
     assert rows[1]["shop"] == {"city": "Rom", "zip": "00100", "street": None}
@@ -232,7 +236,7 @@ def test_nested_fields_are_matched_by_name_and_not_by_position(
     assert rows[3] == {"id": 3, "shop": None, "lines": None}
 
 
-def test_the_table_is_laid_out_as_asked(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_the_table_is_laid_out_as_asked(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     for number in range(4):
         topic.send({"id": number, "at": f"2026-01-0{1 + number % 2}T12:00:00Z", "store": number})
@@ -242,7 +246,7 @@ def test_the_table_is_laid_out_as_asked(new_topic: NewTopic, systems: NewSystems
         sort_by=("id desc", "store"),
         properties={"write.parquet.compression-codec": "gzip", "custom": "yes"},
     )
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     table = view(spec).table
     names = {f.field_id: f.name for f in table.schema().fields}
     assert [(names[f.source_id], str(f.transform)) for f in table.spec().fields] == [
@@ -261,29 +265,31 @@ def test_the_table_is_laid_out_as_asked(new_topic: NewTopic, systems: NewSystems
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def test_files_are_sorted(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_files_are_sorted(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     topic.send_ids([3, 1, 4, 1, 5, 9, 2, 6])
     spec = topic.spec(sort_by=("id desc",))
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     assert [r["id"] for r in view(spec).rows()] == [9, 6, 5, 4, 3, 2, 1, 1]
 
 
-def test_a_partition_or_sort_column_that_is_not_there_is_refused(new_topic: NewTopic, systems: NewSystems) -> None:
+def test_a_partition_or_sort_column_that_is_not_there_is_refused(
+    new_topic: NewTopic, connections: NewConnections
+) -> None:
     topic = new_topic()
     topic.send_ids([1])
     with pytest.raises(ConfigurationError, match=r"there is no column 'nope'; the columns are id, _kafka"):
-        ingest(topic.spec(partition_by=("nope",)), systems(), "run-1")
-    assert systems().catalog.table(topic.spec().identifier) is None
+        ingest(topic.spec(partition_by=("nope",)), connections(), "run-1")
+    assert connections().catalog.table(topic.spec().identifier) is None
 
 
 def test_small_batches_make_one_file_and_long_ones_several_commits(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(6)
     topic.send_ids(range(18), 6)
     spec = topic.spec(max_records_per_commit=12)
-    report = ingest(spec, systems(), "run-1")
+    report = ingest(spec, connections(), "run-1")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert [(c.rows, c.files) for c in report.commits] == [(12, 1), (6, 1)]
@@ -294,100 +300,100 @@ def test_small_batches_make_one_file_and_long_ones_several_commits(
     assert {p.partition: (p.start, p.end, p.rows) for p in report.partitions()} == dict.fromkeys(range(6), (0, 3, 3))
 
 
-def test_start_latest_and_start_at_a_time(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_start_latest_and_start_at_a_time(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic(2)
     now = int(time.time() * 1000)
     for number, age in enumerate((3_600_000, 1_800_000, 60_000)):
         topic.send({"id": number}, timestamp_ms=now - age)
     topic.send({"id": 10}, partition=1, timestamp_ms=now - 3_600_000)
     at = topic.spec(start=moment(now - 1_800_000).isoformat())
-    ingest(at, systems(), "run-1")
+    ingest(at, connections(), "run-1")
     assert view(at).ids() == [1, 2]
     assert view(at).position() == {0: 3, 1: 1}
 
     latest = replace(at, table=f"{topic.table}_latest", start="latest")
-    assert ingest(latest, systems(), "run-2").total("records") == 0
+    assert ingest(latest, connections(), "run-2").total("records") == 0
     assert view(latest).position() == {0: 3, 1: 1}
     assert view(latest).rows() == []
-    assert ingest(latest, replace(systems(), spark=no_spark), "run-3").commits == []
+    assert ingest(latest, replace(connections(), spark=no_spark), "run-3").commits == []
 
 
 @pytest.mark.parametrize("schema", ["id bigint", None])
 def test_start_latest_means_the_first_run_and_not_every_run(
-    schema: str | None, new_topic: NewTopic, systems: NewSystems, view: NewView
+    schema: str | None, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
     topic.send_ids([0, 1], 2)
     spec = topic.spec(schema, start="latest")
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send_ids([2, 3], 2)
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     assert view(spec).ids() == [2, 3]
     assert view(spec).position() == {0: 2, 1: 2}
 
 
 def test_a_subset_of_partitions_leaves_the_others_where_they_are(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(3)
     topic.send_ids(range(6), 3)
     spec = topic.spec()
-    report = ingest(spec, systems(), "run-1", partitions={1})
+    report = ingest(spec, connections(), "run-1", partitions={1})
     assert view(spec).ids() == [1, 4]
     assert view(spec).position() == {0: 0, 1: 2, 2: 0}
     assert [p.lag for p in report.partitions()] == [2, 0, 2]
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     view(spec).assert_exactly_once(topic.ledger)
 
 
 def test_a_transform_of_one_row_for_one_row_is_part_of_the_table(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send_ids(range(3))
     spec = topic.spec(transform="kafka_lake_tests.integration.transforms:with_tenfold")
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     assert sorted((r["id"], r["tenfold"]) for r in view(spec).rows()) == [(0, 0), (1, 10), (2, 20)]
     view(spec).assert_exactly_once(topic.ledger)
 
 
 @pytest.mark.parametrize("name", ["drops", "doubles", "unites", "swaps"])
 def test_a_transform_that_breaks_the_count_is_stopped_before_readers_see_it(
-    name: str, new_topic: NewTopic, systems: NewSystems, view: NewView
+    name: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     topic.send_ids([0])
     good = topic.spec()
-    ingest(good, systems(), "run-1")
+    ingest(good, connections(), "run-1")
     topic.send_ids([1, 2, 3])
     before = view(good).fingerprint()
     bad = replace(good, transform=f"kafka_lake_tests.integration.transforms:{name}")
     with pytest.raises(GateFailedError) as caught:
-        ingest(bad, systems(), "run-2")
+        ingest(bad, connections(), "run-2")
     failed = {f.check for f in caught.value.findings if not f.passed}
     assert failed <= {"row_count", "offset_continuity"}
     assert failed
     assert topic.name in str(caught.value)
     assert view(good).fingerprint() == before
-    ingest(good, systems(), "run-3")
+    ingest(good, connections(), "run-3")
     view(good).assert_exactly_once(topic.ledger)
 
 
-def test_a_transform_that_loses_the_origin_is_refused(new_topic: NewTopic, systems: NewSystems) -> None:
+def test_a_transform_that_loses_the_origin_is_refused(new_topic: NewTopic, connections: NewConnections) -> None:
     topic = new_topic()
     topic.send_ids([1])
     spec = topic.spec(transform="kafka_lake_tests.integration.transforms:loses_origin")
     with pytest.raises(ConfigurationError, match="drops the column _kafka"):
-        ingest(spec, systems(), "run-1")
+        ingest(spec, connections(), "run-1")
 
 
-def test_an_unknown_topic_is_named(systems: NewSystems) -> None:
+def test_an_unknown_topic_is_named(connections: NewConnections) -> None:
     with pytest.raises(UnknownTopicError, match="no-such-topic"):
-        ingest(TopicTable("no-such-topic", "it", "nothing"), replace(systems(), spark=no_spark), "run-1")
+        ingest(TopicTable("no-such-topic", "it", "nothing"), replace(connections(), spark=no_spark), "run-1")
 
 
 def test_aborted_records_stay_out_and_markers_at_the_tail_make_no_run_wait(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, broker: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, broker: Any
 ) -> None:
     topic = new_topic()
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic.name, "log_level": 0})
@@ -399,7 +405,7 @@ def test_aborted_records_stay_out_and_markers_at_the_tail_make_no_run_wait(
         (producer.commit_transaction if commit else producer.abort_transaction)(30)
     spec = topic.spec()
     began = time.monotonic()
-    report = ingest(spec, systems(), "run-1")
+    report = ingest(spec, connections(), "run-1")
     assert time.monotonic() - began < 60
     see = view(spec)
     assert see.ids() == [0, 2]
@@ -407,19 +413,19 @@ def test_aborted_records_stay_out_and_markers_at_the_tail_make_no_run_wait(
     assert see.position() == {0: 8}
     assert report.total("records") == 2
     assert [p.lag for p in report.partitions()] == [0]
-    assert ingest(spec, replace(systems(), spark=no_spark), "run-2").commits == []
+    assert ingest(spec, replace(connections(), spark=no_spark), "run-2").commits == []
 
     producer.begin_transaction()
     producer.produce(topic.name, b'{"id": 9}')
     producer.flush(20)
     producer.abort_transaction(30)
-    ingest(spec, systems(), "run-3")
+    ingest(spec, connections(), "run-3")
     assert see.ids() == [0, 2]
     assert see.position() == {0: 10}
 
 
 def test_records_of_an_open_transaction_wait_for_its_end(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, broker: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, broker: Any
 ) -> None:
     topic = new_topic()
     topic.send_ids([1])
@@ -430,10 +436,10 @@ def test_records_of_an_open_transaction_wait_for_its_end(
     producer.flush(20)
     topic.send_ids([3])
     spec = topic.spec()
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     assert view(spec).ids() == [1]
     producer.commit_transaction(30)
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     assert view(spec).ids() == [1, 2, 3]
 
 
@@ -445,7 +451,7 @@ FAILING = {
 
 @pytest.mark.parametrize("why", FAILING)
 def test_a_first_run_that_fails_leaves_no_empty_tables(
-    why: str, new_topic: NewTopic, systems: NewSystems, view: NewView
+    why: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     spec = topic.spec(**FAILING[why])
@@ -453,25 +459,27 @@ def test_a_first_run_that_fails_leaves_no_empty_tables(
     topic.send(b"junk")
     said: list[str] = []
     with pytest.raises(AuditFailedError):
-        ingest(spec, systems(), "run-1", observer=Observer(warn=said.append))
-    catalog = systems().catalog
+        ingest(spec, connections(), "run-1", observer=Observer(warn=said.append))
+    catalog = connections().catalog
     assert catalog.table(spec.identifier) is None
     assert catalog.table(spec.dead_letter_table) is None
     assert any("is dropped again" in line for line in said)
     assert not [name for _, name in catalog.pyiceberg.list_tables(spec.namespace) if name.startswith("unused")]
     mended = replace(spec, max_dead_letters=None, transform=None)
-    ingest(mended, systems(), "run-2")
+    ingest(mended, connections(), "run-2")
     view(mended).assert_exactly_once(topic.ledger)
     # From now on they are somebody's.
     topic.send(b"more junk")
     if why == "a gate":
         with pytest.raises(GateFailedError):
-            ingest(replace(mended, max_dead_letters=0), systems(), "run-3")
+            ingest(replace(mended, max_dead_letters=0), connections(), "run-3")
         assert view(mended).ids() == [1]
         assert len(view(mended).dead_letters()) == 1
 
 
-def test_a_time_that_no_table_holds_is_null_and_named(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_a_time_that_no_table_holds_is_null_and_named(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     # Brokers refuse such times by default, but for those before 3.6.
     topic = new_topic(1, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
     # Microseconds where milliseconds belong: the year 57,973.
@@ -479,7 +487,7 @@ def test_a_time_that_no_table_holds_is_null_and_named(new_topic: NewTopic, syste
         topic.send({"id": stamp}, timestamp_ms=stamp)
     for arrow in (True, False):
         spec = TopicTable(topic.name, "it", f"{topic.table}_{arrow}".lower(), "id bigint", arrow=arrow)
-        (commit,) = ingest(spec, systems(), "run").commits
+        (commit,) = ingest(spec, connections(), "run").commits
         times = {row["id"]: row["_kafka"]["timestamp"] for row in view(spec).rows()}
         assert {stamp: time and time.year for stamp, time in times.items()} == {
             1_767_323_045_000: 2026,

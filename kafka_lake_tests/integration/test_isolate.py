@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.errors import AnalysisException
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.dead_letters.isolate import EveryRecordFailsError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
@@ -16,7 +16,7 @@ from kafka_lake_tests.conftest import Topic, View
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[..., Systems]
+NewConnections = Callable[..., Connections]
 NewView = Callable[[TopicTable], View]
 
 TRANSFORMS = "kafka_lake_tests.integration.transforms"
@@ -29,12 +29,12 @@ def fast(topic: Topic, ids: range, partitions: int) -> None:
 
 
 def test_one_poisonous_record_among_a_thousand_becomes_a_dead_letter(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, said = new_topic(2), list[str]()
     fast(topic, range(1000), 2)
     spec = topic.spec(transform=f"{TRANSFORMS}:raises_at_seven_hundred")
-    report = ingest(spec, systems(), "run-1", observer=Observer(warn=said.append))
+    report = ingest(spec, connections(), "run-1", observer=Observer(warn=said.append))
     see = view(spec)
     assert see.ids() == [each for each in range(1000) if each != 700]
     (letter,) = see.dead_letters()
@@ -46,66 +46,66 @@ def test_one_poisonous_record_among_a_thousand_becomes_a_dead_letter(
     assert see.position() == {0: 500, 1: 500}
     see.assert_no_branches()
     # A transform that has been mended takes the letter.
-    done = replay_dead_letters(topic.spec(), systems(), "run-2")
+    done = replay_dead_letters(topic.spec(), connections(), "run-2")
     assert (done.moved, done.remaining) == (1, 0)
     assert see.ids() == list(range(1000))
 
 
 def test_a_poisonous_first_record_of_a_topic_blocks_nothing(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     fast(topic, range(700, 701), 1)
     spec = topic.spec(transform=f"{TRANSFORMS}:raises_at_seven_hundred")
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     assert [r["error_class"] for r in view(spec).dead_letters()] == ["undecodable"]
     fast(topic, range(3), 1)
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     assert view(spec).ids() == [0, 1, 2]
 
 
-def test_a_replay_isolates_too(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_a_replay_isolates_too(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     fast(topic, range(690, 710), 1)
-    ingest(topic.spec(), systems(), "run-1")
+    ingest(topic.spec(), connections(), "run-1")
     spec = topic.spec(transform=f"{TRANSFORMS}:raises_at_seven_hundred")
-    replay(spec, systems(), "run-2", Extent())
+    replay(spec, connections(), "run-2", Extent())
     assert view(spec).ids() == [each for each in range(690, 710) if each != 700]
     assert [r["offset"] for r in view(spec).dead_letters()] == [10]
     assert view(spec).position() == {0: 20}
 
 
 def test_an_error_that_every_record_raises_is_not_the_records(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     fast(topic, range(40), 1)
     spec = topic.spec(transform=f"{TRANSFORMS}:raises_always")
     with pytest.raises(EveryRecordFailsError, match="10 records in a row failed one by one: ValueError: no 10 today"):
-        ingest(spec, systems(), "run-1", observer=Observer(warn=print))
+        ingest(spec, connections(), "run-1", observer=Observer(warn=print))
     assert len(view(spec).dead_letters()) == 10
     assert view(spec).rows() == []
 
 
 def test_what_is_known_to_be_a_system_is_never_a_records_fault(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     fast(topic, range(40), 1)
     spec = topic.spec(transform=f"{TRANSFORMS}:cannot_connect")
     with pytest.raises(Exception, match="nobody answers"):
-        ingest(spec, systems(), "run-1", observer=Observer(warn=print))
+        ingest(spec, connections(), "run-1", observer=Observer(warn=print))
     # A first run that fails takes its tables with it.
-    assert systems().catalog.table(spec.identifier) is None
-    assert systems().catalog.table(spec.dead_letter_table) is None
+    assert connections().catalog.table(spec.identifier) is None
+    assert connections().catalog.table(spec.dead_letter_table) is None
 
 
 def test_a_transform_that_asks_for_a_column_which_is_not_there_is_no_records_fault(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     fast(topic, range(3), 1)
     spec = topic.spec("other bigint", transform=f"{TRANSFORMS}:with_tenfold")
     with pytest.raises(AnalysisException, match="`id` cannot be resolved"):
-        ingest(spec, systems(), "run-1")
+        ingest(spec, connections(), "run-1")
     assert view(spec).dead_letters() == []

@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.expressions import EqualTo
 
 from kafka_lake.common.errors import AuditFailedError, TableError
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance.clean import clean, sweep
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest, reset
@@ -23,7 +23,7 @@ from kafka_lake_tests.integration.test_exactly_once import at, killed_at, mixed 
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[[], Systems]
+NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
 
@@ -40,33 +40,33 @@ def compact_and_expire(sql: Any, see: View, *tables: tuple[str, str]) -> None:
 
 
 def test_a_position_that_expired_is_rebuilt_from_the_rows(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic(3)
     spec = topic.spec()
     mixed(topic, 8, 2)
     topic.send(b"the last of partition 0 is junk", partition=0)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     compact_and_expire(sql, view(spec), spec.identifier, spec.dead_letter_table)
     assert view(spec).position() == {}
     topic.send_ids([20, 21, 22], 3)
     said: list[str] = []
-    ingest(spec, systems(), "run-2", observer=Observer(warn=said.append))
+    ingest(spec, connections(), "run-2", observer=Observer(warn=said.append))
     assert any("rebuilt from the rows" in line for line in said)
     view(spec).assert_exactly_once(topic.ledger)
 
     # Nothing new: the rebuilt position is written down all the same, so that it is looked for once only.
     compact_and_expire(sql, view(spec), spec.identifier)
     said.clear()
-    ingest(spec, systems(), "run-3", observer=Observer(warn=said.append))
-    ingest(spec, systems(), "run-4", observer=Observer(warn=said.append))
+    ingest(spec, connections(), "run-3", observer=Observer(warn=said.append))
+    ingest(spec, connections(), "run-4", observer=Observer(warn=said.append))
     assert len([line for line in said if "rebuilt" in line]) == 1
     view(spec).assert_exactly_once(topic.ledger)
 
 
 def test_a_position_is_not_rebuilt_from_letters_whose_rows_are_missing(
     new_topic: NewTopic,
-    systems: NewSystems,
+    connections: NewConnections,
     view: NewView,
     sql: Any,
     killed_at: Any,  # noqa: F811
@@ -75,12 +75,12 @@ def test_a_position_is_not_rebuilt_from_letters_whose_rows_are_missing(
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0])
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send_ids([1])
     topic.send(b"junk")
     killed_at(spec, "dead letters published")
     compact_and_expire(sql, view(spec), spec.identifier, spec.dead_letter_table)
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     view(spec).assert_exactly_once(topic.ledger)
 
 
@@ -92,32 +92,32 @@ def test_a_position_is_not_rebuilt_from_letters_whose_rows_are_missing(
     ],
 )
 def test_a_position_that_cannot_be_rebuilt_with_certainty_is_refused(
-    settings: dict[str, Any], problem: str, new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+    settings: dict[str, Any], problem: str, new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic(2)
     topic.send_ids([0])
     spec = topic.spec(**{**settings, "start": "earliest"})
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     compact_and_expire(sql, view(spec), spec.identifier)
     topic.send_ids([2])
     before = view(spec).fingerprint()
     with pytest.raises(TableError, match=problem) as caught:
-        ingest(replace(spec, **settings), systems(), "run-2")
+        ingest(replace(spec, **settings), connections(), "run-2")
     assert f"kafka-lake reset {topic.name}" in str(caught.value)
     assert view(spec).fingerprint() == before
-    assert len(reset(replace(spec, **settings), systems(), "as-told", "latest").commits) == 1
+    assert len(reset(replace(spec, **settings), connections(), "as-told", "latest").commits) == 1
     assert view(spec).position() == {0: 2, 1: 0}
 
 
 @pytest.mark.parametrize("how", ["expired", "rolled back"])
 def test_a_table_without_rows_that_began_at_the_latest_offset_does_not_begin_again_in_silence(
-    how: str, new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+    how: str, new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic()
     topic.send_ids([0])
     spec = topic.spec(start="latest")
     said: list[str] = []
-    ingest(spec, systems(), "run-1", observer=Observer(warn=said.append))
+    ingest(spec, connections(), "run-1", observer=Observer(warn=said.append))
     assert any("start is latest" in line and "begins at {0: 1}" in line for line in said)
     table = view(spec).table
     if how == "expired":
@@ -129,16 +129,16 @@ def test_a_table_without_rows_that_began_at_the_latest_offset_does_not_begin_aga
     assert view(spec).position() == {}
     topic.send_ids([1])
     with pytest.raises(TableError, match="carries a position in topic") as caught:
-        ingest(spec, systems(), "run-2")
+        ingest(spec, connections(), "run-2")
     assert f"kafka-lake reset {topic.name}" in str(caught.value)
-    reset(spec, systems(), "run-3", "0:1")
-    ingest(spec, systems(), "run-4")
+    reset(spec, connections(), "run-3", "0:1")
+    ingest(spec, connections(), "run-4")
     assert view(spec).ids() == [1]
 
 
 def test_a_first_run_that_died_with_its_opening_staged_is_made_good(
     new_topic: NewTopic,
-    systems: NewSystems,
+    connections: NewConnections,
     view: NewView,
     killed_at: Any,  # noqa: F811
 ) -> None:
@@ -146,41 +146,41 @@ def test_a_first_run_that_died_with_its_opening_staged_is_made_good(
     topic.send_ids([0])
     spec = topic.spec(start="latest")
     killed_at(spec, "audited")
-    ingest(spec, systems(), "next")
+    ingest(spec, connections(), "next")
     topic.send_ids([1])
-    ingest(spec, systems(), "last")
+    ingest(spec, connections(), "last")
     assert view(spec).ids() == [1]
 
 
 def test_rows_that_are_rolled_back_are_read_again_exactly_once(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0])
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     good = head_of(view(spec).table)
     mixed(topic, 5)
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     sql(view(spec).call("rollback_to_snapshot", snapshot_id=f"{good}"))
     assert view(spec).position() == {0: 1}
     topic.send(b"junk after the rollback")
-    report = ingest(spec, systems(), "run-3")
+    report = ingest(spec, connections(), "run-3")
     assert report.total("records") == 6
     view(spec).assert_exactly_once(topic.ledger)
 
 
 @pytest.mark.parametrize("at", ["planned", "primary staged", "audited"])
 def test_a_rollback_during_a_run_stays(
-    at: str, new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+    at: str, new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic()
     spec, see = topic.spec(), view(topic.spec())
     topic.send_ids([0])
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     good = head_of(see.table)
     topic.send_ids([1])
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     bad = head_of(see.table)
     topic.send_ids([2])
 
@@ -188,7 +188,7 @@ def test_a_rollback_during_a_run_stays(
         if step == at and head_of(see.table) == bad:
             sql(see.call("rollback_to_snapshot", snapshot_id=f"{good}"))
 
-    report = ingest(spec, systems(), "run-3", observer=Observer(on_step=roll_back))
+    report = ingest(spec, connections(), "run-3", observer=Observer(on_step=roll_back))
     assert report.total("records") == 2
     assert bad not in {snapshot.snapshot_id for snapshot in ancestors(see.table, head_of(see.table))}
     see.assert_exactly_once(topic.ledger)
@@ -196,7 +196,7 @@ def test_a_rollback_during_a_run_stays(
 
 
 def test_a_table_that_was_dropped_is_filled_anew(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     """What were dead letters with the old schema are rows with the new one, and in one table only."""
     topic = new_topic()
@@ -204,28 +204,28 @@ def test_a_table_that_was_dropped_is_filled_anew(
     topic.send_ids([0])
     topic.send({"id": "one"})
     topic.send(b"junk")
-    ingest(strict, systems(), "run-1")
+    ingest(strict, connections(), "run-1")
     assert len(view(strict).dead_letters()) == 2
     sql(f"DROP TABLE {view(strict).sql_name()} PURGE")
     lenient = replace(strict, schema="id string")
     topic.send_ids([3])
-    ingest(lenient, systems(), "run-2")
+    ingest(lenient, connections(), "run-2")
     assert view(lenient).ids() == ["0", "3", "one"]
     assert [letter["value"] for letter in view(lenient).dead_letters()] == [b"junk"]
     view(lenient).assert_exactly_once(topic.ledger)
 
 
 def test_a_table_that_is_dropped_while_a_run_is_staging_is_filled_anew(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0])
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.send_ids([1])
     ingest(
         spec,
-        systems(),
+        connections(),
         "run-2",
         observer=Observer(on_step=at("audited", lambda: sql(f"DROP TABLE {view(spec).sql_name()}"))),
     )
@@ -233,61 +233,61 @@ def test_a_table_that_is_dropped_while_a_run_is_staging_is_filled_anew(
 
 
 def test_a_table_that_was_replaced_by_others_goes_on_where_its_rows_end(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0, 1])
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     name = view(spec).sql_name()
     sql(f"CREATE OR REPLACE TABLE {name} USING iceberg AS SELECT * FROM {name}")
     topic.send_ids([2])
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     view(spec).assert_exactly_once(topic.ledger)
 
 
 def test_a_column_renamed_by_hand_keeps_its_values_and_the_topics_gets_a_new_one(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic()
     spec = topic.spec("id bigint, name string")
     topic.send({"id": 0, "name": "a"})
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     sql(f"ALTER TABLE {view(spec).sql_name()} RENAME COLUMN name TO title")
     topic.send({"id": 1, "name": "b"})
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     rows = sorted((r["id"], r["title"], r["name"]) for r in view(spec).rows())
     assert rows == [(0, "a", None), (1, None, "b")]
     view(spec).assert_exactly_once(topic.ledger)
 
 
 def test_a_required_column_renamed_by_hand_is_refused_before_anything_is_staged(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic()
     spec = topic.spec("id bigint not null, name string")
     topic.send({"id": 0, "name": "a"})
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     sql(f"ALTER TABLE {view(spec).sql_name()} RENAME COLUMN id TO number")
     topic.send({"id": 1, "name": "b"})
     before = view(spec).fingerprint()
     with pytest.raises(AuditFailedError, match="column id: required added"):
-        ingest(spec, systems(), "run-2")
+        ingest(spec, connections(), "run-2")
     assert view(spec).fingerprint() == before
 
 
 def test_a_table_whose_snapshots_tell_no_totals_is_not_taken_for_empty(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, sql: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     mixed(topic, 4)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     compact_and_expire(sql, view(spec), spec.identifier, spec.dead_letter_table)
     for name in (spec.identifier, spec.dead_letter_table):
-        without_totals(systems().catalog, name)
+        without_totals(connections().catalog, name)
     topic.send_ids([4, 5])
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     view(spec).assert_exactly_once(topic.ledger)
     sql(f"ALTER TABLE {view(spec).sql_name()} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
     sql(f"DELETE FROM {view(spec).sql_name()} WHERE id = 4")
@@ -295,30 +295,32 @@ def test_a_table_whose_snapshots_tell_no_totals_is_not_taken_for_empty(
     assert row_count(view(spec).table) == 3
 
 
-def test_rows_that_a_person_deletes_stay_deleted(new_topic: NewTopic, systems: NewSystems, view: NewView) -> None:
+def test_rows_that_a_person_deletes_stay_deleted(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0, 1, 2])
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     view(spec).table.delete(EqualTo("id", 2))
     topic.send_ids([3])
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     assert view(spec).ids() == [0, 1, 3]
 
 
 def test_the_table_alone_is_enough_to_resume(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    new_topic: NewTopic, connections: NewConnections, view: NewView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Consumer group, Dagster's home and the local folder are gone: catalog and warehouse are all there is."""
     topic = new_topic(2)
     spec = topic.spec()
     mixed(topic, 6, 2)
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     topic.admin.delete_consumer_groups([spec.group])[spec.group].result(20)
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path))
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     topic.send_ids([6, 7], 2)
-    assert ingest(spec, systems(), "run-2").total("records") == 2
+    assert ingest(spec, connections(), "run-2").total("records") == 2
     view(spec).assert_exactly_once(topic.ledger)
 
 
@@ -326,7 +328,7 @@ def test_the_table_alone_is_enough_to_resume(
 def test_the_next_run_sweeps_the_branches_of_a_dead_one(
     step: str,
     new_topic: NewTopic,
-    systems: NewSystems,
+    connections: NewConnections,
     view: NewView,
     killed_at: Any,  # noqa: F811
 ) -> None:
@@ -334,11 +336,11 @@ def test_the_next_run_sweeps_the_branches_of_a_dead_one(
     spec = topic.spec()
     topic.send_ids([0])
     topic.send(b"junk")
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     mixed(topic, 4)
     killed_at(spec, step)
     assert staging_branches(view(spec).table)
-    ingest(spec, systems(), "run-2")
+    ingest(spec, connections(), "run-2")
     view(spec).assert_no_branches()
     view(spec).assert_exactly_once(topic.ledger)
     assert data_files(view(spec).table) == {
@@ -347,74 +349,76 @@ def test_the_next_run_sweeps_the_branches_of_a_dead_one(
 
 
 def test_a_branch_that_could_still_be_published_is_spared_until_it_is_old(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids([0])
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     head = head_of(view(spec).table)
     assert head is not None
     name = branch_name("live", head)
-    StagingBranch(spark_resource.spark_session, systems().catalog, spec.identifier, name, head).create()
-    assert sweep(spec, systems()) == ()
-    assert clean(spec, systems(), older_than_seconds=3600).branches == ()
-    assert clean(spec, systems(), older_than_seconds=0).branches == (f"{'.'.join(spec.identifier)}.{name}",)
+    StagingBranch(spark_resource.spark_session, connections().catalog, spec.identifier, name, head).create()
+    assert sweep(spec, connections()) == ()
+    assert clean(spec, connections(), older_than_seconds=3600).branches == ()
+    assert clean(spec, connections(), older_than_seconds=0).branches == (f"{'.'.join(spec.identifier)}.{name}",)
     view(spec).assert_no_branches()
 
 
 def test_a_live_run_survives_a_clean_up_with_the_default_age(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     mixed(topic, 4)
     for step in ("primary staged", "dead letters staged", "audited", "dead letters published"):
         mixed(topic, 2)
-        report = ingest(spec, systems(), "live", observer=Observer(on_step=at(step, lambda: clean(spec, systems()))))
+        report = ingest(
+            spec, connections(), "live", observer=Observer(on_step=at(step, lambda: clean(spec, connections())))
+        )
         assert len(report.commits) == 1, step
     view(spec).assert_exactly_once(topic.ledger)
 
 
 def test_files_that_no_snapshot_knows_are_removed_and_all_others_stay(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     spec = topic.spec()
     for number in range(2):
         topic.send_ids([number])
-        ingest(spec, systems(), f"run-{number}")
+        ingest(spec, connections(), f"run-{number}")
     see = view(spec)
     folder = Path(see.table.location().removeprefix("file://"))
     stray = [folder / "data" / "00000-stray.parquet", folder / "metadata" / "stray-m0.avro"]
     for path in stray:
         path.write_bytes(b"left by a run that was killed in the middle of its write")
     before = {p for p in folder.rglob("*") if p.is_file()}
-    assert clean(spec, systems()).files == ()
+    assert clean(spec, connections()).files == ()
     time.sleep(0.01)
-    removed = clean(spec, systems(), older_than_seconds=0).files
+    removed = clean(spec, connections(), older_than_seconds=0).files
     assert {Path(path) for path in removed} >= set(stray)
     after = {p for p in folder.rglob("*") if p.is_file()}
     assert before - after == {Path(path) for path in removed} == set(stray)
     see.assert_exactly_once(topic.ledger)
     assert len(list(ancestors(see.table, head_of(see.table)))) == 3
     topic.send_ids([2])
-    ingest(spec, systems(), "after")
+    ingest(spec, connections(), "after")
     see.assert_exactly_once(topic.ledger)
 
 
 def test_what_was_staged_in_vain_goes_and_no_other_snapshot(
-    new_topic: NewTopic, systems: NewSystems, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     # By default it is five days.
     spec = topic.spec(properties={"history.expire.max-snapshot-age-ms": "1"}, dead_letters="fail")
     for each in range(3):
         topic.send_ids([each])
-        ingest(spec, systems(), f"run-{each}")
+        ingest(spec, connections(), f"run-{each}")
     before = {snapshot.snapshot_id for snapshot in view(spec).table.metadata.snapshots}
     topic.send(b"broken")
     with pytest.raises(AuditFailedError):
-        ingest(spec, systems(), "run-3")
+        ingest(spec, connections(), "run-3")
     view(spec).assert_no_branches()
     assert {snapshot.snapshot_id for snapshot in view(spec).table.metadata.snapshots} == before

@@ -9,7 +9,7 @@ import pytest
 
 from kafka_lake.cli.status import collect
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import clean
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
@@ -19,31 +19,31 @@ from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration
 
-NewSystems = Callable[[], Systems]
+NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
 ODD = [("lake", "lake"), ("größe_数 with-dash.and dot", "1"), ('it\'s "quoted", tick`ed', "100% select")]
 
 
-def all_that_can_be_done(topic: Topic, strict: TopicTable, new: NewSystems, view: NewView) -> None:
+def all_that_can_be_done(topic: Topic, strict: TopicTable, new: NewConnections, view: NewView) -> None:
     """Fill a table with rows and dead letters, and do to it all that the command line can."""
-    systems, see = new(), view(strict)
+    connections, see = new(), view(strict)
     lenient = replace(strict, schema=strict.schema and strict.schema.replace(" not null", ""))
     for number in range(3):
         topic.send({"id": number})
         topic.send(b"junk")
         topic.send({"other": number})
-        ingest(strict, systems, f"run-{number}")
+        ingest(strict, connections, f"run-{number}")
     see.assert_exactly_once(topic.ledger)
     assert len(see.dead_letters()) == (6 if strict.schema else 3)
-    assert compact(systems.spark(), systems.catalog, strict.identifier)[1] == 1
+    assert compact(connections.spark(), connections.catalog, strict.identifier)[1] == 1
     # What becomes a row is taken out of the dead letters.
-    assert replay_dead_letters(lenient, systems, "redeliver").moved == (3 if strict.schema else 0)
+    assert replay_dead_letters(lenient, connections, "redeliver").moved == (3 if strict.schema else 0)
     see.assert_exactly_once(topic.ledger)
-    assert replay(lenient, systems, "replay", Extent()).commits
+    assert replay(lenient, connections, "replay", Extent()).commits
     see.assert_exactly_once(topic.ledger)
-    assert clean(strict, systems).branches == ()
-    (status,) = collect([strict], systems.cluster, systems.catalog)
+    assert clean(strict, connections).branches == ()
+    (status,) = collect([strict], connections.cluster, connections.catalog)
     assert (status.error, status.lag, status.rows, status.dead_letters) == ("", 0, 6, 3)
     see.assert_exactly_once(topic.ledger)
     see.assert_no_branches()
@@ -51,16 +51,16 @@ def all_that_can_be_done(topic: Topic, strict: TopicTable, new: NewSystems, view
 
 @pytest.mark.parametrize(("namespace", "table"), ODD)
 def test_a_namespace_and_a_table_may_be_called_anything(
-    namespace: str, table: str, new_topic: Callable[..., Topic], systems: NewSystems, view: NewView
+    namespace: str, table: str, new_topic: Callable[..., Topic], connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
     spec = replace(topic.spec("id bigint not null"), namespace=namespace, table=table)
-    all_that_can_be_done(topic, spec, systems, view)
+    all_that_can_be_done(topic, spec, connections, view)
 
 
 @pytest.mark.parametrize("name", ["shop.orders-v1", "-._", "x" * 249], ids=("dots", "signs", "longest"))
 def test_the_shortest_document_makes_a_table_of_a_topic_of_any_name(
-    name: str, new_topic: Callable[..., Topic], systems: NewSystems, view: NewView
+    name: str, new_topic: Callable[..., Topic], connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(called=name)
-    all_that_can_be_done(topic, KafkaTopicTable(topic=name).topic_table(), systems, view)
+    all_that_can_be_done(topic, KafkaTopicTable(topic=name).topic_table(), connections, view)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.plan import plan
 from kafka_lake.ingest.read import RECORDS_A_SPLIT, read
 from kafka_lake.ingest.run import ingest
@@ -18,7 +18,7 @@ from kafka_lake_tests.conftest import Topic, View
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
-NewSystems = Callable[[], Systems]
+NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
 
@@ -28,7 +28,7 @@ def heap_bytes(spark_resource: Any) -> int:
 
 
 def test_a_thousand_partitions_are_one_commit(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     assert heap_bytes(spark_resource) < 2 << 30
     topic = new_topic(1000)
@@ -36,7 +36,7 @@ def test_a_thousand_partitions_are_one_commit(
         topic.producer.produce(topic.name, b'{"id": %d}' % partition, partition=partition)
     assert topic.producer.flush(60) == 0
     spec = topic.spec()
-    report = ingest(spec, systems(), "run-1")
+    report = ingest(spec, connections(), "run-1")
     assert [c.rows for c in report.commits] == [1000]
     assert report.total("files") <= 2
     assert view(spec).ids() == list(range(1000))
@@ -44,24 +44,24 @@ def test_a_thousand_partitions_are_one_commit(
 
 
 def test_a_record_of_ten_mebibytes_passes(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     assert heap_bytes(spark_resource) < 2 << 30
     topic = new_topic(1, **{"max.message.bytes": str(12 << 20)})
     size = 10 << 20
     producer = topic.producer.__class__(
-        {"bootstrap.servers": systems().cluster.bootstrap_servers, "message.max.bytes": 12 << 20, "log_level": 0}
+        {"bootstrap.servers": connections().cluster.bootstrap_servers, "message.max.bytes": 12 << 20, "log_level": 0}
     )
     for number in range(3):
         producer.produce(topic.name, b'{"id": %d, "blob": "%s"}' % (number, b"x" * size))
         assert producer.flush(60) == 0
     spec = topic.spec("id bigint, blob string")
-    ingest(spec, systems(), "run-1")
+    ingest(spec, connections(), "run-1")
     assert [(r["id"], len(r["blob"])) for r in view(spec).rows()] == [(0, size), (1, size), (2, size)]
 
 
 def test_a_topic_with_nearly_everything_in_one_partition_is_read_by_all_cores(
-    new_topic: NewTopic, systems: NewSystems, view: NewView, spark_resource: Any
+    new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     topic = new_topic(4)
     count = 4 * RECORDS_A_SPLIT
@@ -70,7 +70,7 @@ def test_a_topic_with_nearly_everything_in_one_partition_is_read_by_all_cores(
         if number % 50_000 == 0:
             assert topic.producer.flush(120) == 0
     assert topic.producer.flush(120) == 0
-    made = systems()
+    made = connections()
     todo = plan(None, made.cluster.watermarks_of(topic.name), dict.fromkeys(range(4), 0), 10 * count)
     assert todo is not None
     frame = read(made.spark(), made.kafka_options, todo, topic.name)

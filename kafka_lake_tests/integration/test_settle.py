@@ -19,7 +19,7 @@ def letters_name(view: View) -> str:
     return view.catalog.spark_name(view.spec.dead_letter_table)
 
 
-def filled(new_topic: Any, systems: Any, **settings: Any) -> tuple[Topic, Any, Any]:
+def filled(new_topic: Any, connections: Any, **settings: Any) -> tuple[Topic, Any, Any]:
     topic = new_topic()
     strict = topic.spec("id bigint not null", **settings)
     lenient = replace(strict, schema="id bigint")
@@ -28,7 +28,7 @@ def filled(new_topic: Any, systems: Any, **settings: Any) -> tuple[Topic, Any, A
     topic.send({"other": 2})
     topic.send(b"junk")
     topic.send({"other": 4})
-    ingest(strict, systems(), "run-1")
+    ingest(strict, connections(), "run-1")
     return topic, strict, lenient
 
 
@@ -41,34 +41,34 @@ def rows_and_letters(view: View) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", ["2", "3"])
 def test_merge_on_read_letters_come_back_after_a_rollback(
-    version: str, new_topic: Any, systems: Any, view: Any, spark_resource: Any
+    version: str, new_topic: Any, connections: Any, view: Any, spark_resource: Any
 ) -> None:
     """The dead-letter table deletes merge-on-read: a file with deletes keeps its path."""
-    topic, strict, lenient = filled(new_topic, systems)
+    topic, strict, lenient = filled(new_topic, connections)
     spark, see = spark_resource.spark_session, view(strict)
     spark.sql(
         f"ALTER TABLE {letters_name(see)} SET TBLPROPERTIES "
         f"('format-version' = '{version}', 'write.delete.mode' = 'merge-on-read')"
     )
     good = head_of(see.table)
-    assert replay_dead_letters(lenient, systems(), "again", "offset in (1, 2)").moved == 2
+    assert replay_dead_letters(lenient, connections(), "again", "offset in (1, 2)").moved == 2
     see.assert_exactly_once(topic.ledger)
     spark.sql(see.call("rollback_to_snapshot", snapshot_id=f"{good}")).collect()
     topic.send_ids([5])
-    ingest(strict, systems(), "run-2")
+    ingest(strict, connections(), "run-2")
     see.assert_exactly_once(topic.ledger)
 
 
 @pytest.mark.parametrize("version", ["2", "3"])
 def test_letters_deleted_by_others_beside_an_older_file(
-    version: str, new_topic: Any, systems: Any, view: Any, spark_resource: Any
+    version: str, new_topic: Any, connections: Any, view: Any, spark_resource: Any
 ) -> None:
     """Beside an older file of letters, Iceberg keeps a file of deletes whose data file is gone."""
-    topic, strict, lenient = filled(new_topic, systems)
+    topic, strict, lenient = filled(new_topic, connections)
     topic.send({"other": 5})
     topic.send(b"junk")
     topic.send({"other": 7})
-    ingest(strict, systems(), "run-1b")
+    ingest(strict, connections(), "run-1b")
     spark, see = spark_resource.spark_session, view(strict)
     name = letters_name(see)
     spark.sql(
@@ -76,15 +76,15 @@ def test_letters_deleted_by_others_beside_an_older_file(
     )
     spark.sql(f"DELETE FROM {name} WHERE offset = 6")
     spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('write.delete.mode')")
-    assert replay_dead_letters(lenient, systems(), "again", "offset = 5").moved == 1
+    assert replay_dead_letters(lenient, connections(), "again", "offset = 5").moved == 1
     topic.send_ids([8])
-    ingest(strict, systems(), "run-2")
+    ingest(strict, connections(), "run-2")
     assert rows_and_letters(see) == {"rows": [0, 5, 8], "letters": [1, 2, 3, 4, 7]}
 
 
 def test_letters_of_a_dead_run_looked_at_before_a_slower_run_publishes(
     new_topic: Any,
-    systems: Any,
+    connections: Any,
     view: Any,
     killed_at: Any,  # noqa: F811
 ) -> None:
@@ -97,7 +97,7 @@ def test_letters_of_a_dead_run_looked_at_before_a_slower_run_publishes(
     topic.send_ids([0])
     topic.send({"other": 1})
     topic.send(b"junk")
-    ingest(lenient, systems(), "first")
+    ingest(lenient, connections(), "first")
     topic.send_ids([3])
     topic.send({"other": 4})
 
@@ -106,15 +106,15 @@ def test_letters_of_a_dead_run_looked_at_before_a_slower_run_publishes(
         # Settles, and dies after that.
         killed_at(strict, "planned")
 
-    ingest(lenient, systems(), "slow", observer=Observer(on_step=at("audited", meanwhile)))
+    ingest(lenient, connections(), "slow", observer=Observer(on_step=at("audited", meanwhile)))
     topic.send_ids([5])
-    ingest(lenient, systems(), "next")
+    ingest(lenient, connections(), "next")
     view(strict).assert_exactly_once(topic.ledger)
 
 
 def test_a_redelivery_that_a_rollback_lets_through(
     new_topic: Any,
-    systems: Any,
+    connections: Any,
     view: Any,
     spark_resource: Any,
     killed_at: Any,  # noqa: F811
@@ -125,20 +125,22 @@ def test_a_redelivery_that_a_rollback_lets_through(
     lenient = replace(strict, schema="id bigint")
     topic.send_ids([0])
     topic.send({"other": 1})
-    ingest(strict, systems(), "first")
+    ingest(strict, connections(), "first")
     topic.send_ids([2])
     topic.send({"other": 3})
-    ingest(strict, systems(), "second")
-    replay_dead_letters(lenient, systems(), "learns that id may be null", "offset = 99")
+    ingest(strict, connections(), "second")
+    replay_dead_letters(lenient, connections(), "learns that id may be null", "offset = 99")
     view(strict).table.update_schema().make_column_optional("id").commit()
     head = head_of(view(strict).table)
 
     def meanwhile() -> None:
-        killed_at(lenient, "settled letters published", doing=partial(replay_dead_letters, where="offset = 3"))
+        killed_at(lenient, "reconciled dead letters published", doing=partial(replay_dead_letters, where="offset = 3"))
         back = view(strict).call("rollback_to_snapshot", snapshot_id=f"{head}")
         spark_resource.spark_session.sql(back).collect()
 
-    replay_dead_letters(lenient, systems(), "slow", "offset = 1", observer=Observer(on_step=at("audited", meanwhile)))
+    replay_dead_letters(
+        lenient, connections(), "slow", "offset = 1", observer=Observer(on_step=at("audited", meanwhile))
+    )
     topic.send_ids([4])
-    ingest(lenient, systems(), "next")
+    ingest(lenient, connections(), "next")
     view(strict).assert_exactly_once(topic.ledger)

@@ -1,7 +1,7 @@
 """A log, a catalog and an engine in memory, for histories by the thousand of the real planner and commit protocol.
 
-What is real: `pipeline`, `plan`, `stage`, `audit`, `publish`, `settle`, `rebuild`, `again`, `clean.sweep`, `branches`
-and `positions`. What is simulated lies below them: Kafka's log, Spark's frames and SQL, Iceberg's snapshots and refs.
+What is real: `pipeline`, `plan`, `stage`, `audit`, `publish`, `reconcile`, `rebuild`, the jobs, `clean.sweep`,
+`branches` and `positions`. What is simulated lies below them: Kafka's log, Spark's frames and SQL, Iceberg's snapshots and refs.
 
 Every statement, write, load and step of a run is a place where anything may happen (`Event`): the process dies, an
 answer is lost, another whole run comes between, Kafka deletes records, somebody compacts, expires or rolls back.
@@ -27,7 +27,7 @@ from kafka_lake.common.errors import DataLossError, KafkaLakeError, PublishRefus
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks, losses_from_json
 from kafka_lake.ingest import audit, pipeline, rebuild, record_keys, run
 from kafka_lake.ingest.audit import PartitionRows
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.dead_letters import nearby, reconcile
 from kafka_lake.ingest.dead_letters.due import Due, due
 from kafka_lake.ingest.decode.decoder import Nothing
@@ -49,7 +49,7 @@ POISON = "bad-poison"
 
 STEPS = (
     "planned", "table created", "primary staged", "dead letters staged", "audited", "dead letters published",
-    "primary published", "letters settled", "settled letters published",
+    "primary published", "dead letters reconciled", "reconciled dead letters published",
 )  # fmt: skip
 OPERATIONS = ("create branch", "commit", "publish", "drop branch", "expire", "create table")
 PLACES = (*STEPS, *(f"{when} {what}" for what in OPERATIONS for when in ("before", "after")), "watermarks", "load")
@@ -435,14 +435,14 @@ class World:
         self.told[attempt.what] += 1
         try:
             spec = spec_of(attempt)
-            systems = process.systems()
+            connections = process.connections()
             observer = Observer(on_step=process.pass_by, warn=ignore)
             if attempt.what == "redeliver":
-                return run.replay_dead_letters(spec, systems, name, observer=observer).report
+                return run.replay_dead_letters(spec, connections, name, observer=observer).report
             if attempt.what == "replay":
                 extent = Extent(partitions=attempt.partitions, keep_missing=attempt.go_on)
-                return run.replay(spec, systems, name, extent, observer)
-            return run.ingest(spec, systems, name, attempt.partitions, observer)
+                return run.replay(spec, connections, name, extent, observer)
+            return run.ingest(spec, connections, name, attempt.partitions, observer)
         except Killed:
             self.told["killed runs"] += 1
         except DataLossError:
@@ -481,8 +481,8 @@ class World:
             self.violations.append(f"the position is {position}, the topic ends at {ends}")
         if due := self.due():
             self.violations.append(f"the last run has left {due}")
-        systems = Process(self, Attempt()).systems()
-        if left := sweep(spec_of(Attempt()), systems):
+        connections = Process(self, Attempt()).connections()
+        if left := sweep(spec_of(Attempt()), connections):
             self.violations.append(f"the last run has left {left}")
 
     # What must hold
@@ -566,10 +566,10 @@ class Process:
         self.passed: Counter[str] = Counter()
         self.publishing: tuple[tuple[str, str], dict[str, int | None], dict[str, int | None]] | None = None
 
-    def systems(self) -> Systems:
+    def connections(self) -> Connections:
         cluster: Any = SimpleNamespace(watermarks_of=self._watermarks, commit_group=ignore, cut_off=self.world.cut_off)
         retry = RetryPolicy(ATTEMPTS, 0, 0)
-        return Systems(cluster, {}, SimulatedCatalog(self), lambda: SimulatedSpark(self), retry)
+        return Connections(cluster, {}, SimulatedCatalog(self), lambda: SimulatedSpark(self), retry)
 
     def pass_by(self, place: str) -> None:
         """Let happen what happens here."""
@@ -877,8 +877,8 @@ def letters_of(decoded: Frame, *_: Any, **__: Any) -> Frame:
     return decoded.filter(lambda record: is_letter(decoded.process, record))
 
 
-def staged_partitions(_: TopicTable, systems: Systems, staged: Any) -> list[PartitionRows]:
-    metadata = systems.catalog.table(TABLE).metadata
+def staged_partitions(_: TopicTable, connections: Connections, staged: Any) -> list[PartitionRows]:
+    metadata = connections.catalog.table(TABLE).metadata
     new = metadata.by_id.get(staged.primary.appended)
     if new is None or new.parent_snapshot_id not in metadata.by_id:
         raise PySparkException("Cannot find the snapshots to read between")
@@ -889,8 +889,10 @@ def staged_partitions(_: TopicTable, systems: Systems, staged: Any) -> list[Part
     return [PartitionRows(p, len(o), min(o), max(o), len(set(o))) for p, o in offsets.items()]
 
 
-def added_keys(_: TopicTable, systems: Systems, identifier: tuple[str, str], __: Any, snapshot: int) -> Frame | None:
-    process = systems.spark()._process
+def added_keys(
+    _: TopicTable, connections: Connections, identifier: tuple[str, str], __: Any, snapshot: int
+) -> Frame | None:
+    process = connections.spark()._process
     by_id = process.world.tables[identifier].by_id
     new = by_id.get(snapshot)
     if new is None or new.parent_snapshot_id not in by_id:
@@ -917,8 +919,8 @@ def ensure_table(catalog: SimulatedCatalog, identifier: tuple[str, str], *_: Any
     return catalog.ensure_table(identifier)
 
 
-def create_table(_: TopicTable, systems: Any, *__: Any) -> None:
-    systems.catalog.ensure_table(TABLE)
+def create_table(_: TopicTable, connections: Any, *__: Any) -> None:
+    connections.catalog.ensure_table(TABLE)
 
 
 def read(spark: Any, _: Any, todo: Any, __: str) -> Frame:

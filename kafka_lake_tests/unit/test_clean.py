@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.manifest import ManifestFile
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance.clean import clean
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.tables.create import drop_if_unused, ensure_table, schema_of
@@ -27,7 +27,7 @@ def no_spark():
 
 
 def cleaned(catalog, dry_run=False):
-    return clean(SPEC, Systems(None, {}, catalog, no_spark), older_than_seconds=-1, dry_run=dry_run).files
+    return clean(SPEC, Connections(None, {}, catalog, no_spark), older_than_seconds=-1, dry_run=dry_run).files
 
 
 def stray(table):

@@ -395,14 +395,14 @@ def test_an_error_that_is_no_definition_s_is_not_explained_away(monkeypatch: pyt
 
 def test_systems_are_as_the_definitions_say_and_spark_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped: list[bool] = []
-    spark = SimpleNamespace(stop=lambda: stopped.append(True), live_session=lambda _: None, turns=lambda: None)
+    spark = SimpleNamespace(stop=lambda: stopped.append(True), live_session=lambda _: None, commit_slots=lambda: None)
     resources = {"kafka": KafkaResource(read_committed=False, retry_attempts=2), "spark": spark}
     monkeypatch.setattr(kafka_lake.cli.project, "defs", lambda: SimpleNamespace(resources=resources))
 
     def use() -> NoReturn:
-        with kafka_lake.cli.project.systems_at_hand(print, with_broker=False) as systems:
-            assert systems.kafka_options["kafka.isolation.level"] == "read_uncommitted"
-            assert systems.retry.attempts == 2
+        with kafka_lake.cli.project.connections_at_hand(print, with_broker=False) as connections:
+            assert connections.kafka_options["kafka.isolation.level"] == "read_uncommitted"
+            assert connections.retry.attempts == 2
             assert not stopped
             assert not logging.getLogger("SQLQueryContextLogger").isEnabledFor(logging.ERROR)
             raise KeyboardInterrupt

@@ -115,7 +115,7 @@ class Script:
     said: list[str] = field(default_factory=list)
     anew: list[float] = field(default_factory=list)
     now: Any = None
-    systems: Any = field(
+    connections: Any = field(
         default_factory=lambda: SimpleNamespace(
             catalog=SimpleNamespace(table=lambda _: None), spark=lambda: None, retry=RetryPolicy()
         )
@@ -124,7 +124,7 @@ class Script:
     @property
     def context(self) -> Context:
         observer = Observer(on_step=self.said.append, warn=self.said.append)
-        return Context(TopicTable("pizzas", "lake", "pizzas"), self.systems, "run", observer)
+        return Context(TopicTable("pizzas", "lake", "pizzas"), self.connections, "run", observer)
 
     @property
     def topic(self) -> "Script":
@@ -305,7 +305,7 @@ def test_a_catalog_that_does_not_answer_when_compaction_asks_is_no_failure(stead
     def refuse(_: Any) -> Any:
         raise ServiceUnavailableError("503")
 
-    run.systems.catalog.table = refuse
+    run.connections.catalog.table = refuse
     list(made.reports())
     assert made.ended == "its time of 20 s is over"
     assert any("was not compacted: 503" in line for line in run.said)

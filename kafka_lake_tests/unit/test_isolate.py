@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, PythonException
 from kafka_lake.common import errors
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.ingest.dead_letters.isolate import EveryRecordFailsError, Search, can_be_parted
-from kafka_lake.ingest.plan import Plan, plan, standstill
+from kafka_lake.ingest.plan import Plan, plan, position_only
 from kafka_lake.ingest.retry import headline, may_be_a_record
 from kafka_lake_tests.unit.simulated import LETTERS, POISON, TABLE, Attempt, World, simulate
 from kafka_lake_tests.unit.test_retry import connect, grpc_error, py4j
@@ -76,7 +76,7 @@ def test_a_replacement_is_parted_with_what_it_takes_away() -> None:
 
 
 def test_plans_that_read_nothing_are_not_parted() -> None:
-    assert not can_be_parted(standstill(Position(ME, {0: 5})))
+    assert not can_be_parted(position_only(Position(ME, {0: 5})))
     assert not can_be_parted(Plan((), Position(ME, {0: 5}), 0, "redeliver"))
 
 

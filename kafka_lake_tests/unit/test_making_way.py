@@ -7,7 +7,7 @@ import pytest
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from sqlalchemy.exc import OperationalError
 
-from kafka_lake.components.yield_slot import makes_way
+from kafka_lake.components.yield_slot import yields_slot
 
 PIZZAS, PASTA, SALADS = (dg.AssetKey(["lake", name]) for name in ("pizzas", "pasta", "salads"))
 STARTED, QUEUED = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.QUEUED
@@ -44,31 +44,31 @@ def later(seconds):
 
 def test_nobody_goes_while_nobody_waits(instance):
     first, second = add(instance, STARTED, PIZZAS), add(instance, STARTED, PASTA)
-    assert not makes_way(instance, first, PIZZAS, later(3600))
-    assert not makes_way(instance, second, PASTA, later(3600))
+    assert not yields_slot(instance, first, PIZZAS, later(3600))
+    assert not yields_slot(instance, second, PASTA, later(3600))
 
 
 def test_what_waits_while_there_is_a_place_waits_for_something_else(instance):
     first = add(instance, STARTED, PIZZAS)
     add(instance, QUEUED, SALADS)
-    assert not makes_way(instance, first, PIZZAS, later(3600))
+    assert not yields_slot(instance, first, PIZZAS, later(3600))
 
 
 def test_who_was_launched_first_goes_first_and_the_next_if_that_is_not_enough(instance):
     first, second = add(instance, STARTED, PIZZAS), add(instance, STARTED, PASTA)
     add(instance, QUEUED, SALADS)
-    assert makes_way(instance, first, PIZZAS)
-    assert makes_way(instance, first, PIZZAS, later(-60)), "the database's clock is ahead"
-    assert not makes_way(instance, second, PASTA)
-    assert makes_way(instance, second, PASTA, later(6))
+    assert yields_slot(instance, first, PIZZAS)
+    assert yields_slot(instance, first, PIZZAS, later(-60)), "the database's clock is ahead"
+    assert not yields_slot(instance, second, PASTA)
+    assert yields_slot(instance, second, PASTA, later(6))
 
 
 def test_a_run_for_the_same_table_is_made_way_for_at_once(instance):
     first, second = add(instance, STARTED, PIZZAS), add(instance, STARTED, PASTA)
     add(instance, QUEUED, PASTA)
-    assert makes_way(instance, second, PASTA)
+    assert yields_slot(instance, second, PASTA)
     add(instance, QUEUED, PIZZAS)
-    assert makes_way(instance, first, PIZZAS)
+    assert yields_slot(instance, first, PIZZAS)
 
 
 def test_without_a_queue_there_is_no_limit():
@@ -76,19 +76,19 @@ def test_without_a_queue_there_is_no_limit():
         first = add(instance, STARTED, PIZZAS)
         add(instance, STARTED, PASTA)
         add(instance, QUEUED, SALADS)
-        assert not makes_way(instance, first, PIZZAS, later(3600))
+        assert not yields_slot(instance, first, PIZZAS, later(3600))
 
 
 def test_a_database_that_is_locked_tells_of_nobody_who_waits(instance, monkeypatch):
     going = add(instance, STARTED, PIZZAS)
     add(instance, QUEUED, PIZZAS)
-    assert makes_way(instance, going, PIZZAS)
+    assert yields_slot(instance, going, PIZZAS)
 
     def locked(*_, **__):
         raise OperationalError("SELECT", {}, Exception("database is locked"))
 
     monkeypatch.setattr(type(instance), "get_run_records", locked)
-    assert not makes_way(instance, going, PIZZAS)
+    assert not yields_slot(instance, going, PIZZAS)
     monkeypatch.setattr(type(instance), "get_run_records", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        makes_way(instance, going, PIZZAS)
+        yields_slot(instance, going, PIZZAS)

@@ -23,9 +23,9 @@ from kafka_lake.ingest.plan import (
     chunk,
     offsets_of,
     plan,
+    position_only,
     replacement,
     resetting,
-    standstill,
     start_offsets,
     start_timestamp_ms,
     unsure,
@@ -316,7 +316,7 @@ def test_a_reset_to_a_topic_made_anew_takes_its_identity():
 
 
 def test_a_standstill_has_every_partition_and_reads_nothing():
-    assert standstill(AT) == Plan((OffsetRange(0, 6, 6), OffsetRange(1, 4, 4)), AT, 0)
+    assert position_only(AT) == Plan((OffsetRange(0, 6, 6), OffsetRange(1, 4, 4)), AT, 0)
 
 
 @pytest.mark.parametrize(

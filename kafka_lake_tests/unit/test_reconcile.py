@@ -138,16 +138,16 @@ def test_letters_are_counted_by_the_summary_where_that_can_tell(tables):
 )
 def test_what_is_left_is_counted_before_it_is_visible(taken, given, right, tables):
     before, after = tables.append("letters"), tables.append("letters")
-    systems = SimpleNamespace(catalog=tables.catalog, spark=lambda: None)
+    connections = SimpleNamespace(catalog=tables.catalog, spark=lambda: None)
     if right:
-        reconcile._audit(SPEC, systems, (before, after), taken, given)
+        reconcile._audit(SPEC, connections, (before, after), taken, given)
         return
     told = (
         f"Dead-letter table pizza.orders__dead_letters: 1 letters without {taken} that are rows by now, and with "
         f"{given} others, are not the 2 that were staged"
     )
     with pytest.raises(AuditFailedError, match=told):
-        reconcile._audit(SPEC, systems, (before, after), taken, given)
+        reconcile._audit(SPEC, connections, (before, after), taken, given)
 
 
 def test_ranges_near_each_other_are_one():

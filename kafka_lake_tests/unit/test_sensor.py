@@ -20,7 +20,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.sensor import WORK_TAG, Pace, build_sensor, evaluate, look_out
+from kafka_lake.components.sensor import WORK_TAG, Pace, build_sensor, evaluate, poll_topics
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.positions import POSITION
@@ -210,7 +210,7 @@ class Waiting:
 
 def wait(instance, catalog, clock, interval, specs=(SPEC,)):
     context = dg.build_sensor_context(instance=instance)
-    return look_out(context, specs, KafkaResource().cluster(), catalog, Pace(interval), clock, clock.sleep)
+    return poll_topics(context, specs, KafkaResource().cluster(), catalog, Pace(interval), clock, clock.sleep)
 
 
 def test_records_that_come_during_a_tick_need_not_wait_for_the_next(instance, catalog, answers):

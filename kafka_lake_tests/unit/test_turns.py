@@ -12,19 +12,19 @@ import pytest
 
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.spark.commit_slots import Turns
+from kafka_lake.spark.commit_slots import CommitSlots
 
 
 class Waiting:
     """Somebody who waits for a turn in a thread of its own, until told to give it back."""
 
-    def __init__(self, pool: ThreadPoolExecutor, turns: Turns, order: list[str], name: str) -> None:
+    def __init__(self, pool: ThreadPoolExecutor, commit_slots: CommitSlots, order: list[str], name: str) -> None:
         self.waits, self.has_turn, self.done = threading.Event(), threading.Event(), threading.Event()
         self.deadline = time.monotonic() + 30
-        self.result: Future[bool] = pool.submit(self._run, turns, order, name)
+        self.result: Future[bool] = pool.submit(self._run, commit_slots, order, name)
 
-    def _run(self, turns: Turns, order: list[str], name: str) -> bool:
-        with turns.take(self._sleep) as waited:
+    def _run(self, commit_slots: CommitSlots, order: list[str], name: str) -> bool:
+        with commit_slots.take(self._sleep) as waited:
             order.append(name)
             self.has_turn.set()
             assert self.done.wait(30)
@@ -44,13 +44,13 @@ def pool():
 
 
 def test_as_many_at_once_as_there_are_places_and_the_others_in_the_order_of_their_coming(tmp_path, pool):
-    turns, order = Turns(tmp_path / "turns", 2), []
-    first, second = (Waiting(pool, turns, order, name) for name in ("first", "second"))
+    commit_slots, order = CommitSlots(tmp_path / "turns", 2), []
+    first, second = (Waiting(pool, commit_slots, order, name) for name in ("first", "second"))
     assert first.has_turn.wait(30)
     assert second.has_turn.wait(30)
     later = []
     for name in ("third", "fourth", "fifth"):
-        later.append(Waiting(pool, turns, order, name))
+        later.append(Waiting(pool, commit_slots, order, name))
         assert later[-1].waits.wait(30)
     assert len(order) == 2
     second.done.set()
@@ -65,7 +65,7 @@ def test_as_many_at_once_as_there_are_places_and_the_others_in_the_order_of_thei
 
 
 def test_a_turn_that_takes_long_keeps_nobody_waiting_any_more(tmp_path):
-    turns = Turns(tmp_path, 1, longest=5)
+    commit_slots = CommitSlots(tmp_path, 1, longest=5)
     naps = []
 
     def sleep(seconds: float) -> None:
@@ -74,9 +74,9 @@ def test_a_turn_that_takes_long_keeps_nobody_waiting_any_more(tmp_path):
             touched = held.stat().st_mtime - 6
             os.utime(held, (touched, touched))
 
-    with turns.take():
+    with commit_slots.take():
         (held,) = tmp_path.iterdir()
-        with turns.take(sleep) as waited:
+        with commit_slots.take(sleep) as waited:
             assert waited
     assert len(naps) == 3
     assert list(tmp_path.iterdir()) == []
@@ -98,7 +98,7 @@ def test_who_died_keeps_nobody_waiting_for_long_and_its_ticket_is_taken_away(tmp
         touched = left.stat().st_mtime - 3600
         os.utime(left, (touched, touched))
 
-    with Turns(tmp_path, 1).take(sleep) as waited:
+    with CommitSlots(tmp_path, 1).take(sleep) as waited:
         assert waited
         assert left not in tmp_path.iterdir()
     assert len(naps) == 1
@@ -108,18 +108,18 @@ def test_a_wait_that_is_broken_off_leaves_no_ticket(tmp_path):
     def give_up(_: float) -> None:
         raise InterruptedError
 
-    turns = Turns(tmp_path, 1)
-    with turns.take():
-        with pytest.raises(InterruptedError), turns.take(give_up):
+    commit_slots = CommitSlots(tmp_path, 1)
+    with commit_slots.take():
+        with pytest.raises(InterruptedError), commit_slots.take(give_up):
             pytest.fail("Somebody else's turn.")
         assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_where_nothing_can_be_written_all_have_their_turn(tmp_path):
     (tmp_path / "file").touch()
-    turns = Turns(tmp_path / "file" / "turns", 1)
+    commit_slots = CommitSlots(tmp_path / "file" / "turns", 1)
     with ExitStack() as open_turns:
-        assert not any(open_turns.enter_context(turns.take()) for _ in range(3))
+        assert not any(open_turns.enter_context(commit_slots.take()) for _ in range(3))
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_turns_are_for_spark_on_this_machine(remote, master, taken, monkeypatch,
     monkeypatch.setenv("SPARK_REMOTE", remote)
     monkeypatch.setenv("KAFKA_LAKE_SPARK_MASTER", master)
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path))
-    turns = SparkResource(spark_config={}, catalog=CatalogResource()).turns()
-    assert (turns is not None) is taken
-    if turns is not None:
-        assert turns.folder == tmp_path / "turns"
-        assert turns.places == (os.cpu_count() or 1) + 1
+    commit_slots = SparkResource(spark_config={}, catalog=CatalogResource()).commit_slots()
+    assert (commit_slots is not None) is taken
+    if commit_slots is not None:
+        assert commit_slots.folder == tmp_path / "turns"
+        assert commit_slots.places == (os.cpu_count() or 1) + 1

@@ -34,22 +34,22 @@ def dead_letters(
     understands all of Spark SQL.
     """
     from kafka_lake.cli import repair
-    from kafka_lake.cli.output import dead_letter_tables, followed, redelivered_tables
-    from kafka_lake.cli.project import systems_at_hand, topic_tables
+    from kafka_lake.cli.output import dead_letter_tables, followed, replayed_tables
+    from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.ingest.run import replay_dead_letters
 
     specs = topic_tables(topic)
     told: list[dict[str, Any]] = []
-    with systems_at_hand(console.err.print, with_broker=replay, with_spark=replay) as systems:
+    with connections_at_hand(console.err.print, with_broker=replay, with_spark=replay) as connections:
         for spec in specs:
             if replay:
                 with followed(topic, console.err) as observer:
-                    done = replay_dead_letters(spec, systems, str(uuid4()), where, observer)
-                told.append(repair.redelivered(spec, done))
+                    done = replay_dead_letters(spec, connections, str(uuid4()), where, observer)
+                told.append(repair.replayed_dead_letters(spec, done))
                 if not as_json:
-                    console.out.print(*redelivered_tables(spec, done), sep="\n")
+                    console.out.print(*replayed_tables(spec, done), sep="\n")
             else:
-                found = repair.dead_letters(spec, systems.catalog, where, samples)
+                found = repair.dead_letters(spec, connections.catalog, where, samples)
                 told.append(asdict(found))
                 if not as_json:
                     console.out.print(*dead_letter_tables(found), sep="\n")
@@ -71,7 +71,7 @@ def replay(
 ) -> None:
     """Read a part of the topic again, and swap the table's rows of it for what they are by today's schema."""
     from kafka_lake.cli.output import followed, run_line
-    from kafka_lake.cli.project import systems_at_hand, topic_tables
+    from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.cli.repair import partitions_of
     from kafka_lake.ingest import run
     from kafka_lake.ingest.jobs.replay import Extent
@@ -81,10 +81,10 @@ def replay(
     specs = topic_tables(topic)
     if not (start or end or chosen or yes):
         console.agree(f"Read all of topic {topic} again?")
-    with systems_at_hand(console.err.print, with_spark=True) as systems:
+    with connections_at_hand(console.err.print, with_spark=True) as connections:
         for spec in specs:
             with followed(topic, console.err) as observer:
-                report = run.replay(spec, systems, str(uuid4()), extent, observer)
+                report = run.replay(spec, connections, str(uuid4()), extent, observer)
             console.out.print(
                 run_line(report) if report.commits else f"{report.table}: nothing of that is in the table."
             )
@@ -102,25 +102,25 @@ def reset(
     recorded as skipped.
     """
     from kafka_lake.cli.output import followed, reset_table
-    from kafka_lake.cli.project import systems_at_hand, topic_tables
+    from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.cli.repair import partitions_of, pinned, position_of, resets_of
     from kafka_lake.ingest import run
 
     chosen = partitions_of(partitions)
     specs = topic_tables(topic)
-    with systems_at_hand(console.err.print, with_spark=True) as systems:
+    with connections_at_hand(console.err.print, with_spark=True) as connections:
         due = []
         for spec in specs:
-            plan = run.plan_reset(spec, systems, to, chosen)
+            plan = run.plan_reset(spec, connections, to, chosen)
             if plan is None:
                 console.out.print(f"{'.'.join(spec.identifier)}: the position is there already; nothing to do.")
                 continue
-            before = position_of(systems.catalog, spec)
+            before = position_of(connections.catalog, spec)
             console.out.print(reset_table(spec, resets_of(before, plan)))
             due.append((spec, pinned(before, plan)))
         if due and not yes:
             console.agree("Set the position?")
         for spec, targets in due:
             with followed(topic, console.err) as observer:
-                run.reset(spec, systems, str(uuid4()), targets, observer=observer)
+                run.reset(spec, connections, str(uuid4()), targets, observer=observer)
             console.out.print(f"{'.'.join(spec.identifier)}: goes on at {targets}.")

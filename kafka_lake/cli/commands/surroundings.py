@@ -17,10 +17,10 @@ def env(
     In a shell: eval "$(kafka-lake env --secrets)"
     """
     from kafka_lake.cli import env as cli_env
-    from kafka_lake.cli.project import systems_at_hand
+    from kafka_lake.cli.project import connections_at_hand
 
-    with systems_at_hand(console.err.print, with_broker=False) as systems:
-        found = cli_env.variables(systems.catalog, systems.cluster.bootstrap_servers)
+    with connections_at_hand(console.err.print, with_broker=False) as connections:
+        found = cli_env.variables(connections.catalog, connections.cluster.bootstrap_servers)
     for line in cli_env.lines(found, secrets):
         typer.echo(line)
 

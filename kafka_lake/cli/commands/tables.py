@@ -14,15 +14,15 @@ from kafka_lake.cli.console import AnyTopic, AsJson, Topic
 def ingest(topic: Topic) -> None:
     """Bring one topic's table up to date, in this process."""
     from kafka_lake.cli.output import followed, run_line
-    from kafka_lake.cli.project import systems_at_hand, topic_tables
+    from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.cli.status import collect
     from kafka_lake.ingest import run
 
     specs = topic_tables(topic)
-    with systems_at_hand(console.err.print, with_spark=True) as systems:
-        for spec, before in zip(specs, collect(specs, systems.cluster, systems.catalog), strict=True):
+    with connections_at_hand(console.err.print, with_spark=True) as connections:
+        for spec, before in zip(specs, collect(specs, connections.cluster, connections.catalog), strict=True):
             with followed(topic, console.err, before.lag) as observer:
-                report = run.ingest(spec, systems, str(uuid4()), observer=observer)
+                report = run.ingest(spec, connections, str(uuid4()), observer=observer)
             console.out.print(run_line(report))
 
 
@@ -35,18 +35,18 @@ def status(
 ) -> None:
     """Show per topic and partition how far its table is; exit code 1 if that can't be told, or --wait was in vain."""
     from kafka_lake.cli.output import status_table
-    from kafka_lake.cli.project import systems_at_hand, topic_tables
+    from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.cli.status import awaited, collect
     from kafka_lake.common.durations import seconds_of
 
     seconds = None if wait is None else seconds_of(wait)
     specs = topic_tables(topic)
-    with systems_at_hand(console.err.print) as systems:
+    with connections_at_hand(console.err.print) as connections:
         if seconds is None:
-            found = collect(specs, systems.cluster, systems.catalog)
+            found = collect(specs, connections.cluster, connections.catalog)
         else:
             with console.err.status("Waiting for the tables"):
-                found = awaited(specs, systems.cluster, systems.catalog, seconds)
+                found = awaited(specs, connections.cluster, connections.catalog, seconds)
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
     else:
@@ -67,16 +67,16 @@ def clean(
     spares nothing, and is safe only while nothing else writes to the tables.
     """
     from kafka_lake.cli.output import cleaned_lines
-    from kafka_lake.cli.project import systems_at_hand, topic_tables
+    from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.common.durations import seconds_of
     from kafka_lake.ingest.maintenance.clean import clean as clean_table
 
     seconds = seconds_of(older_than)
     specs, found = topic_tables(topic), False
-    with systems_at_hand(console.err.print, with_broker=False) as systems:
+    with connections_at_hand(console.err.print, with_broker=False) as connections:
         for spec in specs:
             with console.err.status(f"Cleaning {'.'.join(spec.identifier)}"):
-                cleaned = clean_table(spec, systems, seconds, dry_run=not yes)
+                cleaned = clean_table(spec, connections, seconds, dry_run=not yes)
             console.out.print(
                 *cleaned_lines(spec, cleaned, yes), sep="\n", soft_wrap=True, highlight=False, markup=False
             )
@@ -98,21 +98,21 @@ def schema(
     Exit code 1 if the next run would fail.
     """
     from kafka_lake.cli import schema as cli_schema
-    from kafka_lake.cli.project import systems_at_hand, topic_tables
+    from kafka_lake.cli.project import connections_at_hand, topic_tables
 
     specs = topic_tables(topic)
     refused = False
     told: list[Any] = []
     looks = not history and sample > 0
-    with systems_at_hand(console.err.print, with_broker=looks, with_spark=looks) as systems:
+    with connections_at_hand(console.err.print, with_broker=looks, with_spark=looks) as connections:
         for spec in specs:
             if history:
-                versions = cli_schema.history_of(spec, systems)
+                versions = cli_schema.history_of(spec, connections)
                 told.append(cli_schema.history_as_json(versions))
                 shown = [cli_schema.history_table(spec, versions)]
             else:
                 with console.err.status(f"Looking at the newest records of {topic}"):
-                    found = cli_schema.topic_schema(spec, systems, sample)
+                    found = cli_schema.topic_schema(spec, connections, sample)
                 refused |= bool(found.preview and found.preview.refused)
                 told.append(asdict(found))
                 shown = cli_schema.schema_tables(found)
@@ -134,11 +134,11 @@ def query(
 ) -> None:
     """Query a topic's table, which goes by its own name and as this; other tables by namespace.table. Reads only."""
     from kafka_lake.cli import query as cli_query
-    from kafka_lake.cli.project import systems_at_hand, topic_tables
+    from kafka_lake.cli.project import connections_at_hand, topic_tables
 
     spec = topic_tables(topic)[0]
-    with systems_at_hand(console.err.print, with_broker=False) as systems, console.err.status("Asking Spark"):
-        answer = cli_query.ask(spec, systems, sql, limit, as_json)
+    with connections_at_hand(console.err.print, with_broker=False) as connections, console.err.status("Asking Spark"):
+        answer = cli_query.ask(spec, connections, sql, limit, as_json)
     if as_json:
         typer.echo(cli_query.answer_json(answer.rows))
     else:

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 
 from kafka_lake.common.home import home
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.spark.commit_slots import Turns
+from kafka_lake.spark.commit_slots import CommitSlots
 from kafka_lake.spark.connect_session import await_port, connect_session, is_here, is_known
 from kafka_lake.spark.local_session import local_session
 from kafka_lake.spark.settings import configured_master, local_cores
@@ -73,12 +73,12 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         if remote := os.environ.get("SPARK_REMOTE"):
             await_port(remote)
 
-    def turns(self) -> Turns | None:
+    def commit_slots(self) -> CommitSlots | None:
         """Return the turns that commits take where Spark works on this machine; None where it doesn't."""
         remote = os.environ.get("SPARK_REMOTE")
         here = is_here(remote) if remote else local_cores(configured_master()) is not None
         # One more than cores, since a commit waits for files and for the catalog now and then.
-        return Turns(home() / "turns", (os.cpu_count() or 1) + 1) if here else None
+        return CommitSlots(home() / "turns", (os.cpu_count() or 1) + 1) if here else None
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session, if one was started."""

@@ -112,7 +112,7 @@ class ContinuousRun:
             self.ended = "another run waits for its place"
             return
         context = self.runner.context
-        policy = context.systems.retry
+        policy = context.connections.retry
         bound = min(policy.max_seconds, policy.initial_seconds * 2 ** min(self._failures, _DOUBLINGS), left)
         self._failures, self._failure = self._failures + 1, error
         pause = random.uniform(bound / 2, bound)
@@ -188,16 +188,16 @@ class ContinuousRun:
         if self.settings.compact_every is None:
             return
         context = self.runner.context
-        spec, systems = context.spec, context.systems
+        spec, connections = context.spec, context.connections
         try:
             if self._since_compaction is None:
-                self._since_compaction = commits_since_compaction(systems.catalog.table(spec.identifier))
+                self._since_compaction = commits_since_compaction(connections.catalog.table(spec.identifier))
             else:
                 self._since_compaction += 1
             if self._since_compaction < self.settings.compact_every:
                 return
             self._since_compaction = 0
-            before, after = compact(systems.spark(), systems.catalog, spec.identifier)
+            before, after = compact(connections.spark(), connections.catalog, spec.identifier)
             context.observer.on_step(f"{before} files compacted to {after}")
         except Exception as error:
             # The files are as they were, only more of them; others may have changed the table meanwhile.

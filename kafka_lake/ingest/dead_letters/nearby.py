@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.record_keys import RECORD
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -17,13 +17,13 @@ _APART, _PLACES = 100_000, 200
 
 
 def added_keys(
-    spec: TopicTable, systems: Systems, identifier: tuple[str, str], table: Table, snapshot: int
+    spec: TopicTable, connections: Connections, identifier: tuple[str, str], table: Table, snapshot: int
 ) -> DataFrame | None:
     """Return what names the records of the rows, or letters, that a snapshot added; None if only all can tell.
 
     Args:
         spec: The topic.
-        systems: Spark reads the files that the snapshot added, and nothing else.
+        connections: Spark reads the files that the snapshot added, and nothing else.
         identifier: The topic's table, or its dead-letter table.
         table: The same, loaded.
         snapshot: The snapshot.
@@ -33,8 +33,8 @@ def added_keys(
     appends = known is not None and known.summary is not None and known.summary.operation is Operation.APPEND
     if not appends or parent is None or table.metadata.snapshot_by_id(parent) is None:
         return None
-    reader = systems.spark().read.format("iceberg").option("start-snapshot-id", str(parent))
-    rows = reader.option("end-snapshot-id", str(snapshot)).load(systems.catalog.spark_name(identifier))
+    reader = connections.spark().read.format("iceberg").option("start-snapshot-id", str(parent))
+    rows = reader.option("end-snapshot-id", str(snapshot)).load(connections.catalog.spark_name(identifier))
     prefix = f"`{spec.metadata_column}`." if identifier == spec.identifier else ""
     keys: DataFrame = rows.select(*[F.col(f"{prefix}{key}").alias(key) for key in RECORD])
     return keys

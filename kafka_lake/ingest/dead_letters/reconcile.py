@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.dead_letters.due import SETTLED, SETTLED_FROM, Due, due
 from kafka_lake.ingest.dead_letters.nearby import added_keys, joined, near
 from kafka_lake.ingest.record_keys import RECORD, among, at_version, named, within, without
@@ -34,9 +34,9 @@ _LETTERS_WORTH_A_TASK = 250_000
 _LOOKS = 20
 
 
-def settle(
+def reconcile(
     spec: TopicTable,
-    systems: Systems,
+    connections: Connections,
     run_id: str,
     forced: bool = False,
     among: DataFrame | None = None,
@@ -47,7 +47,7 @@ def settle(
 
     Args:
         spec: The topic's settings; without a metadata column nothing is ever settled.
-        systems: Spark is touched only if something is due.
+        connections: Spark is touched only if something is due.
         run_id: Goes into the branch's name and the summary.
         forced: Look at the data even if metadata say that nothing is due.
         among: Where to look then: near these letters; None for all.
@@ -61,7 +61,7 @@ def settle(
         PublishRefusedError: If somebody else changed the dead-letter table meanwhile; asking again is safe.
         AuditFailedError: If other letters would be left than were counted. The table is as it was.
     """
-    loaded = [systems.catalog.table(name) for name in (spec.identifier, spec.dead_letter_table)]
+    loaded = [connections.catalog.table(name) for name in (spec.identifier, spec.dead_letter_table)]
     if loaded[0] is None or loaded[1] is None or spec.metadata_column is None:
         return 0
     table, letters = read_state(loaded[0]), read_state(loaded[1])
@@ -71,7 +71,7 @@ def settle(
     with ExitStack() as undo:
         if relabelled is not None:
             relabelled = _kept(relabelled, undo)
-        change = _change(_Case(spec, systems, table, letters, found, forced, among, relabelled))
+        change = _change(_Case(spec, connections, table, letters, found, forced, among, relabelled))
         leaving = _kept(change.leaving, undo)
         taken: int = leaving.count()
         given: int = change.coming.count() if change.coming is not None else 0
@@ -83,40 +83,40 @@ def settle(
         if found:
             summary[SETTLED] = found.mark
         name = branch_name(run_id, letters.head, "settle")
-        branch = StagingBranch(systems.spark(), systems.catalog, spec.dead_letter_table, name, letters.head)
+        branch = StagingBranch(connections.spark(), connections.catalog, spec.dead_letter_table, name, letters.head)
         branch.create()
         undo.callback(branch.discard)
         base = letters.head
         if taken:
-            _take_out(systems.spark(), branch, leaving, change.ranges)
+            _take_out(connections.spark(), branch, leaving, change.ranges)
             base = branch.written(base).snapshot_id
         coming = change.coming if change.coming is not None else leaving.limit(0)
         writer: Any = coming.coalesce(-(-given // _LETTERS_WORTH_A_TASK) or 1).writeTo(branch.write_name)
         for key, value in summary.items():
             writer = writer.option(f"snapshot-property.{key}", value)
         writer.append()
-        on_step("letters settled")
+        on_step("dead letters reconciled")
         staged = branch.written(base).snapshot_id
-        _audit(spec, systems, (letters.head, staged), taken, given)
+        _audit(spec, connections, (letters.head, staged), taken, given)
         branch.publish(staged)
-    on_step("settled letters published")
+    on_step("reconciled dead letters published")
     return taken - given
 
 
 @dataclass(frozen=True)
 class _Case:
-    """What is to be settled, and where. The last three are `settle`'s arguments.
+    """What is to be settled, and where. The last three are `reconcile`'s arguments.
 
     Args:
         spec: The topic's settings.
-        systems: Catalog and Spark.
+        connections: Catalog and Spark.
         table: The topic's table.
         letters: Its dead-letter table.
         found: What metadata say is due.
     """
 
     spec: TopicTable
-    systems: Systems
+    connections: Connections
     table: TableState
     letters: TableState
     found: Due | None
@@ -141,10 +141,10 @@ class _Change:
 
 
 def _change(case: _Case) -> _Change:
-    spec, systems, table, letters, found = case.spec, case.systems, case.table, case.letters, case.found
+    spec, connections, table, letters, found = case.spec, case.connections, case.table, case.letters, case.found
     assert table.head is not None, "the caller has looked"
     assert letters.head is not None, "the caller has looked"
-    spark, name = systems.spark(), systems.catalog.spark_name(spec.dead_letter_table)
+    spark, name = connections.spark(), connections.catalog.spark_name(spec.dead_letter_table)
     held, before = at_version(spark, name, letters.head), None
     if found and found.restore is not None and letters.table.metadata.snapshot_by_id(found.restore):
         before = at_version(spark, name, found.restore)
@@ -152,7 +152,7 @@ def _change(case: _Case) -> _Change:
     if ranges is None:
         everywhere = held if before is None else held.unionByName(before, allowMissingColumns=True)
         ranges = joined([near(everywhere)]) or []
-    nearby, obsolete = held.filter(within(ranges, F.col)), published_keys(spec, systems, table.head, ranges)
+    nearby, obsolete = held.filter(within(ranges, F.col)), published_keys(spec, connections, table.head, ranges)
     coming = None if before is None else without(before.filter(within(ranges, F.col)), nearby)
     others = obsolete
     if case.relabelled is not None:
@@ -172,7 +172,7 @@ def _places(case: _Case) -> Iterator[list[OffsetRange] | None]:
             yield None
             return
         for identifier, state, snapshot in snapshots:
-            yield near(added_keys(spec, case.systems, identifier, state.table, snapshot))
+            yield near(added_keys(spec, case.connections, identifier, state.table, snapshot))
     if case.relabelled is not None:
         yield near(case.relabelled)
     elif case.forced:
@@ -213,13 +213,13 @@ def _take_out(spark: Any, branch: StagingBranch, leaving: DataFrame, ranges: Seq
             spark.catalog.dropTempView(view)
 
 
-def _audit(spec: TopicTable, systems: Systems, snapshots: tuple[int, int], taken: int, given: int) -> None:
+def _audit(spec: TopicTable, connections: Connections, snapshots: tuple[int, int], taken: int, given: int) -> None:
     """Refuse a settlement that leaves other letters than were counted."""
-    table = systems.catalog.table(spec.dead_letter_table)
-    name = systems.catalog.spark_name(spec.dead_letter_table)
+    table = connections.catalog.table(spec.dead_letter_table)
+    name = connections.catalog.spark_name(spec.dead_letter_table)
     known = [letters_in(table, each) for each in snapshots]
     before, after = (
-        at_version(systems.spark(), name, snapshot).count() if told is None else told
+        at_version(connections.spark(), name, snapshot).count() if told is None else told
         for told, snapshot in zip(known, snapshots, strict=True)
     )
     if after != before - taken + given:
@@ -242,16 +242,18 @@ def letters_in(table: Table | None, snapshot: int) -> int | None:
     return int(summary["total-records"])
 
 
-def published_keys(spec: TopicTable, systems: Systems, snapshot: int, ranges: Sequence[OffsetRange]) -> DataFrame:
+def published_keys(
+    spec: TopicTable, connections: Connections, snapshot: int, ranges: Sequence[OffsetRange]
+) -> DataFrame:
     """Return what names the records of the table's rows at some offsets; files of others are skipped.
 
     Args:
         spec: Its metadata column is read, and nothing else of the table.
-        systems: Catalog and Spark.
+        connections: Catalog and Spark.
         snapshot: The table's snapshot to look at.
         ranges: Where the offsets are.
     """
     origin = f"`{spec.metadata_column}`"
-    rows = at_version(systems.spark(), systems.catalog.spark_name(spec.identifier), snapshot)
+    rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), snapshot)
     near = rows.filter(within(ranges, lambda name: F.col(f"{origin}.{name}")))
     return near.select(*[F.col(f"{origin}.{key}").alias(key) for key in RECORD])

@@ -7,7 +7,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.executors.json.columns import Rules
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.by_schema.from_file import FromFile
 from kafka_lake.ingest.decode.by_schema.registered import MARKS, SCHEMA_TYPES, Part, Registered
 from kafka_lake.ingest.decode.by_schema.writer import writer_of
@@ -21,12 +21,12 @@ from kafka_lake.kafka.schemas import WriterSchema
 from kafka_lake.lake.positions import TableState, ancestors, summary_of
 
 
-def decoder_of(spec: TopicTable, systems: Systems, state: TableState | None) -> Decoder:
+def decoder_of(spec: TopicTable, connections: Connections, state: TableState | None) -> Decoder:
     """Return the decoder of a topic's records.
 
     Args:
         spec: Formats, schemas and files.
-        systems: The registry, if a format needs it.
+        connections: The registry, if a format needs it.
         state: The table; its snapshots remember which schema ids have been seen. None if there is none yet.
 
     Raises:
@@ -34,14 +34,14 @@ def decoder_of(spec: TopicTable, systems: Systems, state: TableState | None) -> 
         RegistryError: If the registry doesn't answer.
         SchemaNotSupportedError: If a file's schema has types that no table can have.
     """
-    value = _one(spec, systems, state, "value", spec.format, spec.schema_file)
+    value = _one(spec, connections, state, "value", spec.format, spec.schema_file)
     if spec.key_format is None:
         return value
-    return Keyed(value, _one(spec, systems, state, "key", spec.key_format, spec.key_schema_file), spec.key_column)
+    return Keyed(value, _one(spec, connections, state, "key", spec.key_format, spec.key_schema_file), spec.key_column)
 
 
 def _one(
-    spec: TopicTable, systems: Systems, state: TableState | None, part: Part, format_: Format, file: str | None
+    spec: TopicTable, connections: Connections, state: TableState | None, part: Part, format_: Format, file: str | None
 ) -> Decoder:
     if format_ in ("string", "bytes", "variant"):
         return Plain(format_)
@@ -49,17 +49,17 @@ def _one(
         ddl = spec.schema if part == "value" else spec.key_schema
         if ddl is not None:
             # Spark parses what it alone understands.
-            systems.spark()
+            connections.spark()
         declared = None if ddl is None else Target(_parsed(ddl), {}, _renamed(spec))
         return Json(declared, spec.infer_timestamps, rules_of(spec), spec.arrow, part == "value")
     if file is not None:
         return FromFile(writer_of(_schema_in(spec, format_, Path(file)), message=spec.message))
-    if systems.registry is None:
+    if connections.registry is None:
         raise ConfigurationError(
             f"Topic {spec.topic}: format {format_} of its {part}s needs a schema registry, and none is configured.",
             "Set KAFKA_LAKE_SCHEMA_REGISTRY_URL, or give the schema in a file with schema_file:.",
         )
-    decoder = Registered(format_, systems.registry.by_id, part=part)
+    decoder = Registered(format_, connections.registry.by_id, part=part)
     return decoder.remembering(_remembered(state, MARKS[part]))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.job import Job
-from kafka_lake.ingest.plan import Plan, opening, plan, standstill, start_offsets, untold
+from kafka_lake.ingest.plan import Plan, opening, plan, position_only, start_offsets, untold
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState
 
@@ -34,7 +34,7 @@ class Append(Job):
         position = state.position if state else None
         if position is None:
             # "latest" stays where it was at first: what came since would be in no table.
-            found = start_offsets(spec, self.context.systems.cluster, topic.now)
+            found = start_offsets(spec, self.context.connections.cluster, topic.now)
             self._starts.update({p: max(self._starts.get(p, o), topic.now.low[p]) for p, o in found.items()})
         todo = plan(
             position,
@@ -52,7 +52,7 @@ class Append(Job):
                 )
             return begins
         if todo is None and state and state.rebuilt and position:
-            return standstill(position)
+            return position_only(position)
         return todo
 
     def _warn_of_old_brokers(self, topic: TopicEnds) -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from kafka_lake.common.errors import ConfigurationError, PublishRefusedError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.due import due
-from kafka_lake.ingest.dead_letters.reconcile import settle
+from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.decode.rows import records_from_dead_letters
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan import Plan
@@ -73,9 +73,9 @@ class DeadLetterReplay(Job):
             # Metadata may have been expired that would tell of an unfinished one: look at the data.
             among = _letters(context) if where else None
             near = _chosen(context, where, among) if among else None
-            return settle(context.spec, context.systems, context.run_id, forced=True, among=near)
+            return reconcile(context.spec, context.connections, context.run_id, forced=True, among=near)
 
-        call(context.systems.retry, context.observer.warn, f"Topic {context.spec.topic}", finish)
+        call(context.connections.retry, context.observer.warn, f"Topic {context.spec.topic}", finish)
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
         """Return the commit that brings the letters; None once it is done, or if there are none.
@@ -106,9 +106,9 @@ class DeadLetterReplay(Job):
         self._done = True
         context = self.context
         try:
-            settle(
+            reconcile(
                 context.spec,
-                context.systems,
+                context.connections,
                 context.run_id,
                 relabelled=staged.letters,
                 on_step=context.observer.on_step,
@@ -120,14 +120,14 @@ class DeadLetterReplay(Job):
 
 
 def _letters(context: Context) -> TableState | None:
-    table = context.systems.catalog.table(context.spec.dead_letter_table)
+    table = context.connections.catalog.table(context.spec.dead_letter_table)
     return None if table is None or head_of(table) is None else read_state(table)
 
 
 def _chosen(context: Context, where: str | None, letters: TableState) -> DataFrame:
-    spec, systems = context.spec, context.systems
+    spec, connections = context.spec, context.connections
     assert letters.head is not None, "the caller has seen that there are letters"
-    frame = at_version(systems.spark(), systems.catalog.spark_name(spec.dead_letter_table), letters.head)
+    frame = at_version(connections.spark(), connections.catalog.spark_name(spec.dead_letter_table), letters.head)
     try:
         chosen = frame.filter(where) if where else frame
         chosen.schema  # noqa: B018  Connect analyses the condition only when it is asked for the schema.

@@ -40,8 +40,8 @@ class Job(ABC):
 
     def read(self, todo: Plan) -> DataFrame:
         """Return a plan's records, lazily: those of its ranges, from Kafka."""
-        systems = self.context.systems
-        return read(systems.spark(), systems.kafka_options, todo, self.context.spec.topic)
+        connections = self.context.connections
+        return read(connections.spark(), connections.kafka_options, todo, self.context.spec.topic)
 
     def published(self, staged: Staged) -> None:  # noqa: B027
         """Be told of a commit's publication, as soon as it is visible."""

@@ -86,9 +86,9 @@ class Replay(Job):
 
 
 def _ranges(context: Context, extent: Extent, now: Watermarks) -> list[OffsetRange]:
-    spec, systems = context.spec, context.systems
-    first = offsets_of(extent.start, spec.topic, systems.cluster, now)
-    last = offsets_of(extent.end, spec.topic, systems.cluster, now)
+    spec, connections = context.spec, context.connections
+    first = offsets_of(extent.start, spec.topic, connections.cluster, now)
+    last = offsets_of(extent.end, spec.topic, connections.cluster, now)
     chosen = set(now.partitions) if extent.partitions is None else extent.partitions
     if unknown := sorted((chosen | set(first) | set(last)) - set(now.partitions)):
         raise ConfigurationError(
@@ -101,7 +101,7 @@ def _ranges(context: Context, extent: Extent, now: Watermarks) -> list[OffsetRan
 
 def _refuse_older_rows(context: Context, extent: Extent, now: Watermarks, state: TableState) -> None:
     """Refuse a start by time if the table has rows from then on that Kafka no longer has."""
-    spec, systems = context.spec, context.systems
+    spec, connections = context.spec, context.connections
     if not is_time(extent.start):
         return
     cut = {p: o for p, o in now.low.items() if o and (extent.partitions is None or p in extent.partitions)}
@@ -109,7 +109,7 @@ def _refuse_older_rows(context: Context, extent: Extent, now: Watermarks, state:
         return
     origin, moment = origin_of(spec), F.timestamp_millis(F.lit(start_timestamp_ms(extent.start, "--from")))
     older = any_of([(origin("partition") == p) & (origin("offset") < low) for p, low in cut.items()])
-    rows = at_version(systems.spark(), systems.catalog.spark_name(spec.identifier), state.head)
+    rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), state.head)
     gone = rows.filter(older & (origin("timestamp") >= moment)).groupBy(origin("partition").alias("partition"))
     found = gone.agg(F.min(origin("offset")).alias("first"), F.max(origin("offset")).alias("last")).collect()
     if found:

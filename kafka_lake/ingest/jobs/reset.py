@@ -42,7 +42,7 @@ class Reset(Job):
                 f"Table {self.context.table_name} of topic {spec.topic} doesn't exist yet.",
                 "Say where it begins with start: in the topic's YAML.",
             )
-        targets = offsets_of(self._to, spec.topic, self.context.systems.cluster, topic.now)
+        targets = offsets_of(self._to, spec.topic, self.context.connections.cluster, topic.now)
         chosen = {p: o for p, o in targets.items() if self._partitions is None or p in self._partitions}
         todo = resetting(state.position, topic.now, chosen)
         return None if state.position == todo.after else todo

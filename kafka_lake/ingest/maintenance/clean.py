@@ -15,7 +15,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 from kafka_lake.common.errors import TableError
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, staging_branches
 from kafka_lake.lake.catalog import LakeCatalog
@@ -40,13 +40,13 @@ class Cleaned:
 
 
 def sweep(
-    spec: TopicTable, systems: Systems, older_than_seconds: float | None = None, dry_run: bool = False
+    spec: TopicTable, connections: Connections, older_than_seconds: float | None = None, dry_run: bool = False
 ) -> tuple[str, ...]:
     """Drop the topic's staging branches that can't be published any more, with what was staged on them.
 
     Args:
         spec: The topic's settings.
-        systems: Spark is touched only if there is something to drop.
+        connections: Spark is touched only if there is something to drop.
         older_than_seconds: Drop others too if they are older than this; None spares them.
         dry_run: Drop nothing.
 
@@ -56,7 +56,7 @@ def sweep(
     dropped: list[str] = []
     spared: set[str] = set()
     for identifier in (spec.identifier, spec.dead_letter_table):
-        table = systems.catalog.table(identifier)
+        table = connections.catalog.table(identifier)
         if table is None:
             continue
         side = identifier == spec.dead_letter_table
@@ -67,7 +67,7 @@ def sweep(
                 spared.add(name)
                 continue
             if not dry_run:
-                StagingBranch(systems.spark(), systems.catalog, identifier, name, head).discard()
+                StagingBranch(connections.spark(), connections.catalog, identifier, name, head).discard()
             dropped.append(".".join((*identifier, name)))
     return tuple(dropped)
 
@@ -82,13 +82,13 @@ def _settles(table: Table, branch: str) -> bool:
 
 
 def clean(
-    spec: TopicTable, systems: Systems, older_than_seconds: float = DEFAULT_AGE_SECONDS, dry_run: bool = False
+    spec: TopicTable, connections: Connections, older_than_seconds: float = DEFAULT_AGE_SECONDS, dry_run: bool = False
 ) -> Cleaned:
     """Remove branches and files that dead runs left in the topic's tables, and nothing that another table refers to.
 
     Args:
         spec: The topic's settings.
-        systems: The storage is listed through the catalog's own file access.
+        connections: The storage is listed through the catalog's own file access.
         older_than_seconds: Spare younger branches that could still be published, and younger files. Writers of
             others, a compaction for instance, have files too that no snapshot knows yet: less than what their longest
             job takes is safe only while there is none.
@@ -97,11 +97,11 @@ def clean(
     Returns:
         What was removed, or would be.
     """
-    branches = sweep(spec, systems, older_than_seconds, dry_run)
+    branches = sweep(spec, connections, older_than_seconds, dry_run)
     files: list[str] = []
     for identifier in (spec.identifier, spec.dead_letter_table):
-        if (table := systems.catalog.table(identifier)) is not None:
-            orphans = _orphans(table, systems.catalog, older_than_seconds)
+        if (table := connections.catalog.table(identifier)) is not None:
+            orphans = _orphans(table, connections.catalog, older_than_seconds)
             if not dry_run:
                 for path in orphans:
                     _filesystem(table).delete_file(path)

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
 from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.rows import TRANSFORM_ERROR, marks_errors, transformed, without_errors
@@ -36,7 +36,7 @@ class Batch:
 
     Args:
         spec: The topic's settings.
-        systems: Catalog and Spark.
+        connections: Catalog and Spark.
         state: The table as the plan saw it, with the columns that the batch needs.
         plan: Its position goes into the snapshot's summary.
         records: The planned records, lazy.
@@ -48,7 +48,7 @@ class Batch:
     """
 
     spec: TopicTable
-    systems: Systems
+    connections: Connections
     state: TableState
     plan: Plan
     records: DataFrame
@@ -68,10 +68,10 @@ class Batch:
             What was staged; the batch's metrics; and the records with ``error_class`` and ``error_message``, or those
             alone that have them.
         """
-        spark = self.systems.spark()
+        spark = self.connections.spark()
         assert self.state.head is not None, "ensure_table gives every table a first snapshot"
         doubt = why_not(self.spec, self.decoder, self.target, self.state, self.plan)
-        branch = StagingBranch(spark, self.systems.catalog, self.spec.identifier, self.branch, self.state.head)
+        branch = StagingBranch(spark, self.connections.catalog, self.spec.identifier, self.branch, self.state.head)
         branch.create()
         undo.callback(branch.discard)
         tasks = tasks_of(self.plan, spark)
@@ -129,8 +129,8 @@ class Batch:
         return without_errors(rows, spec), counted, letters
 
     def _fitting(self, rows: DataFrame) -> DataFrame:
-        spark = self.systems.spark()
-        return shaped(rows, spark.table(self.systems.catalog.spark_name(self.spec.identifier)).schema)
+        spark = self.connections.spark()
+        return shaped(rows, spark.table(self.connections.catalog.spark_name(self.spec.identifier)).schema)
 
     def _summary(self, marks: Mapping[str, str]) -> dict[str, str]:
         return {POSITION: self.plan.after.to_json(), RUN_ID: self.run_id, **marks}
@@ -138,5 +138,5 @@ class Batch:
     def _append_rows(self, branch: StagingBranch, rows: DataFrame, tasks: int) -> StagedTable:
         fitting = self._fitting(rows).coalesce(tasks)
         if self.plan.deletes:
-            delete_replaced(self.spec, self.systems.spark(), branch, self.plan)
+            delete_replaced(self.spec, self.connections.spark(), branch, self.plan)
         return append(branch, self.state, fitting, self._summary(self.marks))

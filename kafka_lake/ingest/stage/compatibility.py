@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 from avro.schema import make_avsc_object
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.avro.decoder import inlined
 from kafka_lake.ingest.decode.by_schema.registered import Registered
 from kafka_lake.ingest.decode.decoder import Decoder
@@ -27,12 +27,12 @@ _DIRECTIONS: Mapping[str, frozenset[str]] = {
 }
 
 
-def refuse_incompatible(spec: TopicTable, systems: Systems, before: Decoder, after: Decoder) -> None:
+def refuse_incompatible(spec: TopicTable, connections: Connections, before: Decoder, after: Decoder) -> None:
     """Stop a run whose records show a schema version for the first time that isn't what the topic asks for.
 
     Args:
         spec: What it asks for.
-        systems: The registry, asked for the level that it enforces.
+        connections: The registry, asked for the level that it enforces.
         before: Knew the versions seen in earlier commits.
         after: Knows those of this one too.
 
@@ -40,20 +40,20 @@ def refuse_incompatible(spec: TopicTable, systems: Systems, before: Decoder, aft
         SchemaRefusedError: If a version isn't what the topic asks for; says which, and why.
         RegistryError: If the registry doesn't answer.
     """
-    if problems := _problems(spec, systems, before, after):
+    if problems := _problems(spec, connections, before, after):
         remedy = "Let the writer go back to the version before, or set another compatibility: in the topic's YAML."
         raise SchemaRefusedError(spec, problems, remedy)
 
 
-def _problems(spec: TopicTable, systems: Systems, before: Decoder, after: Decoder) -> list[str]:
+def _problems(spec: TopicTable, connections: Connections, before: Decoder, after: Decoder) -> list[str]:
     old, new = _values(before), _values(after)
-    if spec.compatibility == "none" or old is None or new is None or systems.registry is None:
+    if spec.compatibility == "none" or old is None or new is None or connections.registry is None:
         return []
     known = [writer.schema for _, writer in sorted(old.writers.items(), key=lambda each: each[0])]
     fresh = [w.schema for key, w in sorted(new.writers.items(), key=lambda each: each[0]) if key not in old.writers]
     if not known or not fresh:
         return []
-    enforced = systems.registry.compatibility(spec.value_subject)
+    enforced = connections.registry.compatibility(spec.value_subject)
     if promises(enforced, spec.compatibility):
         return []
     problems: list[str] = []

@@ -8,7 +8,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.common.offsets import Position
 from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.dead_letters.due import STAGED_WITH
 from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.plan import Plan
@@ -22,7 +22,7 @@ from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, 
 from kafka_lake.lake.tables.create import ensure_table, schema_of
 
 
-def known_letters(spec: TopicTable, systems: Systems, plan: Plan, letters: TableState) -> DataFrame | None:
+def known_letters(spec: TopicTable, connections: Connections, plan: Plan, letters: TableState) -> DataFrame | None:
     """Return the letters that the dead-letter table has of what the plan reads; None if it has none.
 
     It has some after a run that died between its two publications, a rollback of the table, or a lost position, and
@@ -38,14 +38,14 @@ def known_letters(spec: TopicTable, systems: Systems, plan: Plan, letters: Table
     ahead = [r for r in plan.ranges if len(r) and (reached is None or reached.get(r.partition, 0) > r.start)]
     if not ahead:
         return None
-    held = at_version(systems.spark(), systems.catalog.spark_name(spec.dead_letter_table), letters.head)
+    held = at_version(connections.spark(), connections.catalog.spark_name(spec.dead_letter_table), letters.head)
     known = held.filter(within_topic(ahead, plan.after.identity.topic_id, F.col))
     return known if known.limit(1).count() else None
 
 
 def stage_dead_letters(
     spec: TopicTable,
-    systems: Systems,
+    connections: Connections,
     plan: Plan,
     letters: DataFrame,
     primary: StagedTable,
@@ -55,7 +55,7 @@ def stage_dead_letters(
 
     Args:
         spec: The topic's settings.
-        systems: Catalog and Spark.
+        connections: Catalog and Spark.
         plan: Its position goes into the snapshot's summary, unless the table has been further.
         letters: The records that became no row, as rows of the table.
         primary: The rows that are staged with them.
@@ -65,7 +65,7 @@ def stage_dead_letters(
         What was staged, None if the table has all of them; and how many it has already.
     """
     table = ensure_table(
-        systems.catalog,
+        connections.catalog,
         spec.dead_letter_table,
         schema_of(to_arrow_schema(nullable_all(letters.schema))),
     )
@@ -74,17 +74,17 @@ def stage_dead_letters(
     if position is not None and not position.identity.same_as(plan.after.identity):
         position = None
     # Of the very snapshot that the branch starts from: what others publish meanwhile refuses this one.
-    if (known := known_letters(spec, systems, plan, state)) is not None:
+    if (known := known_letters(spec, connections, plan, state)) is not None:
         fresh = without(letters, known)
         known_failed = letters.count() - fresh.count()
         letters = fresh
     summary = {POSITION: _furthest(plan.after, position).to_json(), RUN_ID: run_id, STAGED_WITH: str(primary.appended)}
-    spark, identifier = systems.spark(), spec.dead_letter_table
+    spark, identifier = connections.spark(), spec.dead_letter_table
     assert state.head is not None, "ensure_table gives every table a first snapshot"
-    branch = StagingBranch(spark, systems.catalog, identifier, primary.branch.name, state.head)
+    branch = StagingBranch(spark, connections.catalog, identifier, primary.branch.name, state.head)
     branch.create()
     try:
-        columns = spark.table(systems.catalog.spark_name(identifier)).schema
+        columns = spark.table(connections.catalog.spark_name(identifier)).schema
         staged = append(branch, state, shaped(letters, columns).coalesce(tasks_of(plan, spark)), summary)
     except BaseException:
         branch.discard()
@@ -103,15 +103,15 @@ def _furthest(after: Position, before: Position | None) -> Position:
     return replace(after, offsets=furthest)
 
 
-def added_rows(systems: Systems, identifier: tuple[str, str], staged: StagedTable) -> DataFrame:
+def added_rows(connections: Connections, identifier: tuple[str, str], staged: StagedTable) -> DataFrame:
     """Return the rows that a staged commit adds."""
     base = staged.state.table.refresh().metadata.snapshot_by_id(staged.appended)
     added: DataFrame = (
-        systems.spark()
+        connections.spark()
         .read.format("iceberg")
         .option("start-snapshot-id", str(base.parent_snapshot_id if base else staged.branch.head))
         .option("end-snapshot-id", str(staged.appended))
-        .load(systems.catalog.spark_name(identifier))
+        .load(connections.catalog.spark_name(identifier))
     )
     return added
 

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.common.errors import PublishRefusedError
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.lake.branches import StagingBranch, branch_name
@@ -22,11 +22,11 @@ from kafka_lake.lake.positions import ancestors, head_of, read_state, summary_of
 _OURS = "kafka-lake."
 
 
-def follow(systems: Systems, plan: Plan, staged: Staged, run_id: str) -> Staged | None:
+def follow(connections: Connections, plan: Plan, staged: Staged, run_id: str) -> Staged | None:
     """Stage a commit's data files once more, at the head that ``main`` has by now.
 
     Args:
-        systems: Catalog and Spark.
+        connections: Catalog and Spark.
         plan: What was staged.
         staged: Its branch is gone afterwards, if it could be followed.
         run_id: Goes into the branch's name.
@@ -38,7 +38,7 @@ def follow(systems: Systems, plan: Plan, staged: Staged, run_id: str) -> Staged 
         PublishRefusedError: If others took the staged files away meanwhile.
     """
     primary = staged.primary
-    table = systems.catalog.table(primary.branch.identifier)
+    table = connections.catalog.table(primary.branch.identifier)
     before = table.metadata.snapshot_by_id(primary.appended) if table else None
     if table is None or before is None or not can_follow(plan, staged):
         return None
@@ -47,7 +47,7 @@ def follow(systems: Systems, plan: Plan, staged: Staged, run_id: str) -> Staged 
         return None
     state = read_state(table)
     name = branch_name(run_id, head)
-    branch = StagingBranch(systems.spark(), systems.catalog, primary.branch.identifier, name, head)
+    branch = StagingBranch(connections.spark(), connections.catalog, primary.branch.identifier, name, head)
     branch.create()
     try:
         marks = {key: value for key, value in summary_of(before).items() if key.startswith(_OURS)}

@@ -6,7 +6,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.plan import Plan
 from kafka_lake.ingest.record_keys import OFFSET, at_version, origin_of, within_topic, without
 from kafka_lake.ingest.stage.staged import StagedTable, Vanished
@@ -31,13 +31,13 @@ def delete_replaced(spec: TopicTable, spark: Any, branch: StagingBranch, plan: P
 
 
 def keep_what_vanished(
-    spec: TopicTable, systems: Systems, plan: Plan, primary: StagedTable, failed: DataFrame | None
+    spec: TopicTable, connections: Connections, plan: Plan, primary: StagedTable, failed: DataFrame | None
 ) -> tuple[StagedTable, tuple[Vanished, ...]]:
     """Find the rows that a replacement takes away without giving any; put them back if the plan says so."""
     origin, topic_id = origin_of(spec), plan.after.identity.topic_id
 
     def rows_at(snapshot: int) -> DataFrame:
-        frame = at_version(systems.spark(), systems.catalog.spark_name(spec.identifier), snapshot)
+        frame = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), snapshot)
         return frame.filter(within_topic(plan.deletes, topic_id, origin))
 
     def keys_of(rows: DataFrame) -> DataFrame:

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import losses_to_json
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.dead_letters.due import UNSETTLED
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.rows import (
@@ -37,23 +37,23 @@ _PASSES = 8
 
 def stage(
     spec: TopicTable,
-    systems: Systems,
+    connections: Connections,
     state: TableState,
     plan: Plan,
     records: DataFrame,
     run_id: str,
-    crash_point: Callable[[str], None],
+    on_step: Callable[[str], None],
 ) -> Staged:
     """Decode the records and write rows and dead letters to branches of their tables.
 
     Args:
         spec: The topic's settings.
-        systems: Catalog and Spark.
+        connections: Catalog and Spark.
         state: The table as the plan saw it; the branch starts at its head.
         plan: Its position goes into the snapshot's summary.
         records: The planned records, lazy.
         run_id: Names the branches and goes into the summaries.
-        crash_point: Called with the name of each step that has been done.
+        on_step: Called with the name of each step that has been done.
 
     Returns:
         What was staged. ``main`` of every table is as it was.
@@ -65,13 +65,13 @@ def stage(
         PublishRefusedError: If others changed the table so much that the branch is not what was begun.
     """
     topic_id = plan.after.identity.topic_id
-    known_before = decoder = decoder_of(spec, systems, state)
+    known_before = decoder = decoder_of(spec, connections, state)
     if plan.undecodable is not None:
         known_before = decoder = Unreadable(plan.undecodable)
         # There are no rows, and without a transform the columns are those of the table.
         spec = replace(spec, transform=None)
-    letters_table = None if plan.kind == "redeliver" else systems.catalog.table(spec.dead_letter_table)
-    known = known_letters(spec, systems, plan, read_state(letters_table)) if letters_table else None
+    letters_table = None if plan.kind == "redeliver" else connections.catalog.table(spec.dead_letter_table)
+    known = known_letters(spec, connections, plan, read_state(letters_table)) if letters_table else None
     marks = {}
     if plan.kind == "reset":
         marks[RESET] = run_id
@@ -93,7 +93,7 @@ def stage(
             told = {**marks, **decoder.marks()}
             batch = Batch(
                 spec=spec,
-                systems=systems,
+                connections=connections,
                 state=state,
                 plan=plan,
                 records=records,
@@ -105,11 +105,11 @@ def stage(
             )
             primary, counts, judged = batch.write(undo)
             failed = counts["failed"]
-            crash_point("primary staged")
+            on_step("primary staged")
             learned = decoder.learn(counts, records, want.target)
             if learned is None:
                 break
-            refuse_incompatible(spec, systems, known_before, learned.decoder)
+            refuse_incompatible(spec, connections, known_before, learned.decoder)
             wiser = wanted(spec, learned.decoder, state)
             refuse(spec, wiser.refused)
             decoder = learned.decoder
@@ -137,18 +137,20 @@ def stage(
                 decoded = with_transform_errors(decoded, transform_errors(transformed(decoded, spec, topic_id), spec))
             letters = dead_letters_of(decoded, run_id, topic_id=topic_id)
             if plan.kind != "redeliver" and spec.dead_letters == "table":
-                dead, known_failed = stage_dead_letters(spec, systems, plan, letters, primary=primary, run_id=run_id)
+                dead, known_failed = stage_dead_letters(
+                    spec, connections, plan, letters, primary=primary, run_id=run_id
+                )
                 if dead is not None:
                     undo.callback(dead.branch.discard)
-                crash_point("dead letters staged")
+                on_step("dead letters staged")
             # Who decoded them may have counted them by class.
             counted = () if known_failed else counts.get(CLASSES, ())
             classes = counted or classes_of(
-                letters if dead is None or known_failed else added_rows(systems, spec.dead_letter_table, dead)
+                letters if dead is None or known_failed else added_rows(connections, spec.dead_letter_table, dead)
             )
             classes = tuple(each.shown(spec) for each in classes)
         if plan.kind == "replace":
-            primary, vanished = keep_what_vanished(spec, systems, plan, primary, letters)
+            primary, vanished = keep_what_vanished(spec, connections, plan, primary, letters)
         undo.pop_all()
     return Staged(
         primary=primary,

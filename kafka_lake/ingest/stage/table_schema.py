@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.common.errors import TableError
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json.columns import nullable_all
@@ -25,19 +25,19 @@ from kafka_lake.lake.tables.layout_update import evolve_layout
 from kafka_lake.lake.tables.schema_update import apply_changes
 
 
-def create_table(spec: TopicTable, systems: Systems, records: DataFrame, undecodable: bool = False) -> None:
+def create_table(spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool = False) -> None:
     """Create the topic's table with the columns, partition spec, sort order and properties its settings ask for.
 
     Args:
         spec: The topic's settings.
-        systems: Catalog and Spark.
+        connections: Catalog and Spark.
         records: What shows the columns, where no schema does.
         undecodable: Whether the records must not be looked at; the columns that they would show come later.
 
     Raises:
         TableError: If no record shows any column.
     """
-    decoder = decoder_of(spec, systems, None)
+    decoder = decoder_of(spec, connections, None)
     if not undecodable:
         decoder = decoder.look(records)
     elif decoder.fixed is None:
@@ -54,13 +54,13 @@ def create_table(spec: TopicTable, systems: Systems, records: DataFrame, undecod
         )
     kind = row_columns(spec, decoder, records, want.target)
     if has_variant(kind):
-        create_variant_table(spec, systems, kind)
+        create_variant_table(spec, connections, kind)
         return
     schema = schema_of(arrow_columns(kind, want.target.columns))
     if decoder.fixed is None:
         refuse_too_many(spec, None, schema)
     ensure_table(
-        systems.catalog,
+        connections.catalog,
         spec.identifier,
         schema,
         spec.partition_by,
@@ -68,7 +68,7 @@ def create_table(spec: TopicTable, systems: Systems, records: DataFrame, undecod
         spec.properties,
         _sources(spec, want),
         spec.renames,
-        lambda: append_nothing(systems, spec.identifier),
+        lambda: append_nothing(connections, spec.identifier),
     )
 
 

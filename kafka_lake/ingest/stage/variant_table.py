@@ -3,7 +3,7 @@
 from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform
 from pyspark.sql import types as T
 
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import literal, quoted
 from kafka_lake.lake.tables.create import location_of, table_properties
@@ -15,37 +15,37 @@ def has_variant(columns: T.StructType) -> bool:
     return any(isinstance(f.dataType, T.VariantType) for f in columns)
 
 
-def create_variant_table(spec: TopicTable, systems: Systems, columns: T.StructType) -> None:
+def create_variant_table(spec: TopicTable, connections: Connections, columns: T.StructType) -> None:
     """Create a topic's table with a first snapshot for branches to start from, unless it is there.
 
     Args:
         spec: Partition spec, sort order and properties.
-        systems: Catalog and Spark.
+        connections: Catalog and Spark.
         columns: The table's columns.
     """
-    systems.catalog.ensure_namespace(spec.namespace)
-    spark, name = systems.spark(), systems.catalog.spark_name(spec.identifier)
+    connections.catalog.ensure_namespace(spec.namespace)
+    spark, name = connections.spark(), connections.catalog.spark_name(spec.identifier)
     ours = {"write.distribution-mode": "hash" if spec.partition_by else "none"}
     given = {**table_properties(ours, spec.properties), "format-version": "3"}
     listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in given.items())
     fields = ", ".join(f"{quoted(f.name)} {f.dataType.simpleString()}" for f in columns)
     by = ", ".join(_partition(text) for text in spec.partition_by)
     partitioned = f" PARTITIONED BY ({by})" if by else ""
-    location = location_of(systems.catalog, spec.identifier, spec.properties)
+    location = location_of(connections.catalog, spec.identifier, spec.properties)
     at = f" LOCATION {literal(location)}" if location else ""
     spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({fields}) USING iceberg{partitioned}{at} TBLPROPERTIES ({listed})")
     if spec.sort_by:
         order = ", ".join(f"{column} {direction.value}" for column, direction in map(parse_sort_field, spec.sort_by))
         spark.sql(f"ALTER TABLE {name} WRITE LOCALLY ORDERED BY {order}")
-    table = systems.catalog.table(spec.identifier)
+    table = connections.catalog.table(spec.identifier)
     if table is not None and table.current_snapshot() is None:
-        append_nothing(systems, spec.identifier)
+        append_nothing(connections, spec.identifier)
 
 
-def append_nothing(systems: Systems, identifier: tuple[str, str]) -> None:
+def append_nothing(connections: Connections, identifier: tuple[str, str]) -> None:
     """Give a table its first snapshot, by Spark, which writes what PyIceberg can't."""
-    name = systems.catalog.spark_name(identifier)
-    systems.spark().table(name).limit(0).writeTo(name).append()
+    name = connections.catalog.spark_name(identifier)
+    connections.spark().table(name).limit(0).writeTo(name).append()
 
 
 def _partition(text: str) -> str:
