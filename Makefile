@@ -65,6 +65,18 @@ fuzz: SEED ?= 1
 fuzz: $(STAMP) ## Inputs of every shape through the decoders, each judged by an oracle (N=100000 SEED=1)
 	@$(BIN)/python -m kafka_lake_tests.fuzz --inputs $(N) --seed $(SEED)
 
+.PHONY: mutants
+mutants: $(STAMP) ## Small changes to what decides, one at a time: do the unit tests notice? Takes an hour
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m kafka_lake_tests.mutants
+
+.PHONY: nightly
+nightly: $(STAMP) ## What takes longer than a test run: chaos, races, a million fuzzed inputs, mutants
+	@$(MAKE) chaos MINUTES=60
+	@$(MAKE) chaos MINUTES=30 BROKERS=3
+	@$(MAKE) races RACES=1000
+	@$(MAKE) fuzz N=1000000
+	@$(MAKE) mutants
+
 .PHONY: races
 races: RACES ?= 1000
 races: $(STAMP) ## Runs that race for one table: one winner each (RACES=1000)
@@ -114,6 +126,6 @@ lock: ## Write requirements.lock anew from pyproject.toml (needs uv)
 
 .PHONY: clean
 clean: ## Remove what the targets made in this clone (the user's download cache stays)
-	rm -rf $(VENV) .kafka_lake build dist *.egg-info spark-warehouse metastore_db derby.log artifacts \
+	rm -rf $(VENV) .kafka_lake build dist *.egg-info spark-warehouse metastore_db derby.log artifacts mutants \
 	  .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tmp_dagster_home*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -78,7 +78,7 @@ CASES = {
 
 _FORKING = """
 run_launcher:
-  module: kafka_lake.dagster_runtime.launcher
+  module: kafka_lake.launcher
   class: ForkingRunLauncher
 """
 

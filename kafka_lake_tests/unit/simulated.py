@@ -1,7 +1,8 @@
 """A log, a catalog and an engine in memory, for histories by the thousand of the real planner and commit protocol.
 
 What is real: `pipeline`, `plan`, `stage`, `audit`, `publish`, `reconcile`, `rebuild`, the jobs, `clean.sweep`,
-`branches` and `positions`. What is simulated lies below them: Kafka's log, Spark's frames and SQL, Iceberg's snapshots and refs.
+`branches` and `positions`. What is simulated lies below them: Kafka's log, Spark's frames and SQL, and Iceberg's
+snapshots and refs.
 
 Every statement, write, load and step of a run is a place where anything may happen (`Event`): the process dies, an
 answer is lost, another whole run comes between, Kafka deletes records, somebody compacts, expires or rolls back.
