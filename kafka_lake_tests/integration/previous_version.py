@@ -1,9 +1,8 @@
 """Writes ``previous_version.tar.xz``: tables, catalog and broker as a version of kafka_lake leaves them behind.
 
 ``test_previous_version`` unpacks the archive and goes on with the code as it is. So the test proves that later code
-reads what earlier code wrote. The archive in the repository was written by the version before the packages were
-rearranged (version 0.1.0 of November 2026). Keep it as long as tables of that version may exist. To write one with the code of the
-current checkout, run::
+reads what earlier code wrote. The archive in the repository was written by version 0.1.0 as of November 2026. Keep it
+as long as tables of that version may exist. To write one with the code of the current checkout, run::
 
     python -m kafka_lake_tests.integration.previous_version
 
