@@ -360,7 +360,7 @@ def publish_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def settled_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pipeline, "settle", lambda *_, **__: 0)
+    patch.setattr(pipeline, "reconcile", lambda *_, **__: 0)
 
 
 def looked_elsewhere(patch: pytest.MonkeyPatch) -> None:
