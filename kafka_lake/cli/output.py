@@ -16,7 +16,7 @@ from kafka_lake.common.printable import printable
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.maintenance.clean import Cleaned
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 

@@ -18,7 +18,7 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.decode import ERROR_CLASSES
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state

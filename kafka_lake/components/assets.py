@@ -30,7 +30,7 @@ from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.pipeline import GateFailedError
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.retry import RetryPolicy, call

@@ -21,7 +21,7 @@ from kafka_lake.components.metadata import topic_observation
 from kafka_lake.components.partitions import missing_keys, partitions_of
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.ingest.plan import backlog
+from kafka_lake.ingest.plan.append import backlog
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog

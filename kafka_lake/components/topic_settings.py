@@ -11,7 +11,7 @@ from kafka_lake.components.continuous_runs import ContinuousRuns
 from kafka_lake.components.text import Limit, OptionalText, Properties, Text, TextList, TextMap
 from kafka_lake.ingest.dead_letters.samples import check_mask, samples_from_env
 from kafka_lake.ingest.decode.ddl import check_ddl
-from kafka_lake.ingest.plan import start_timestamp_ms
+from kafka_lake.ingest.plan.start import start_timestamp_ms
 from kafka_lake.ingest.topic_table import (
     BY_SCHEMA,
     REGISTERED,

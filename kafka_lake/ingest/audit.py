@@ -11,7 +11,7 @@ from kafka_lake.common.offsets import Loss, OffsetRange, Position
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode import WRONG_TYPE
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.staged import LetterClass, Staged

@@ -18,7 +18,7 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.isolate import Search
 from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.jobs.job import Job
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.publish import publish
 from kafka_lake.ingest.report import Commit, waited
 from kafka_lake.ingest.retry import short_pauses

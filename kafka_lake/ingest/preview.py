@@ -14,7 +14,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
 from kafka_lake.ingest.decode.rows import dead_letters_of, rows_of
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.read import read
 from kafka_lake.ingest.stage.dead_letter_rows import classes_of
 from kafka_lake.ingest.stage.schema_plan import Wanted, refuse, refuse_too_many, wanted

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_lake.executors.json.columns import FIRST_MICROS, LAST_MICROS
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 
 RECORDS_A_SPLIT = 100_000
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.plan import start_offsets
+from kafka_lake.ingest.plan.start import start_offsets
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import POSITION, TableState, ancestors, head_of, summary_of

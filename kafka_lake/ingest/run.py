@@ -9,7 +9,7 @@ from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay, Replayed
 from kafka_lake.ingest.jobs.replay import Extent, Replay
 from kafka_lake.ingest.jobs.reset import Reset
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.table_state import table_state
@@ -78,7 +78,7 @@ def plan_reset(
     Args:
         spec: The topic and its table.
         connections: Brokers and catalog are asked; Spark only if the position must be rebuilt.
-        to: As `plan.offsets_of` understands it.
+        to: As `plan.start.offsets_of` understands it.
         partitions: Only these Kafka partitions; None for all.
 
     Raises:
@@ -107,7 +107,7 @@ def reset(
         spec: The topic and its table.
         connections: Cluster, catalog and Spark.
         run_id: Goes into branch name and summary.
-        to: As `plan.offsets_of` understands it.
+        to: As `plan.start.offsets_of` understands it.
         partitions: Only these Kafka partitions; None for all.
         observer: Is told what happens.
 

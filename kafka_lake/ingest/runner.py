@@ -16,7 +16,7 @@ from kafka_lake.ingest.dead_letters.samples import quoted
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.pipeline import Attempt
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.retry import (
     LONGEST_SHORT_PAUSE,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.plan import unsure
+from kafka_lake.ingest.plan.identity import unsure
 from kafka_lake.ingest.retry import call
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.plan import plan
+from kafka_lake.ingest.plan.append import plan
 from kafka_lake.ingest.read import RECORDS_A_SPLIT, read
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

@@ -21,7 +21,7 @@ from kafka_lake.ingest.audit import (
     schema_evolution,
     schema_refused,
 )
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.staged import LetterClass, Staged, StagedTable, Vanished
 from kafka_lake.ingest.topic_table import TopicTable

@@ -41,7 +41,7 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.ingest import run as runs
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import Cleaned
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster

@@ -17,20 +17,11 @@ from kafka_lake.common.offsets import (
     losses_from_json,
     losses_to_json,
 )
-from kafka_lake.ingest.plan import (
-    Plan,
-    backlog,
-    chunk,
-    offsets_of,
-    plan,
-    position_only,
-    replacement,
-    resetting,
-    start_offsets,
-    start_timestamp_ms,
-    unsure,
-    untold,
-)
+from kafka_lake.ingest.plan.append import backlog, plan
+from kafka_lake.ingest.plan.changes import replacement, resetting
+from kafka_lake.ingest.plan.identity import unsure, untold
+from kafka_lake.ingest.plan.model import Plan, chunk, position_only
+from kafka_lake.ingest.plan.start import offsets_of, start_offsets, start_timestamp_ms
 from kafka_lake.ingest.topic_table import TopicTable
 
 ME = TopicIdentity("cluster-1", "topic-1", "pizzas")

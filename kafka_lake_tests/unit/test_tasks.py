@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.spark_writer import tasks_of
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.ingest.plan import Plan, chunk
+from kafka_lake.ingest.plan.model import Plan, chunk
 
 _GROWTH = 8
 _FAILED_IN_A_ROW = 10

@@ -4,7 +4,10 @@ from collections.abc import Collection
 
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.job import Job
-from kafka_lake.ingest.plan import Plan, opening, plan, position_only, start_offsets, untold
+from kafka_lake.ingest.plan.append import opening, plan
+from kafka_lake.ingest.plan.identity import untold
+from kafka_lake.ingest.plan.model import Plan, position_only
+from kafka_lake.ingest.plan.start import start_offsets
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState
 

@@ -11,7 +11,7 @@ from kafka_lake.ingest.dead_letters.due import due
 from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.decode.rows import records_from_dead_letters
 from kafka_lake.ingest.jobs.job import Job
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version, origin_of
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import call

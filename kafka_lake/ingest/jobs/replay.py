@@ -9,7 +9,9 @@ from kafka_lake.common.offsets import OffsetRange, Watermarks
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.fit_columns import any_of
 from kafka_lake.ingest.jobs.job import Job
-from kafka_lake.ingest.plan import Plan, is_time, offsets_of, replacement, start_timestamp_ms
+from kafka_lake.ingest.plan.changes import replacement
+from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.plan.start import is_time, offsets_of, start_timestamp_ms
 from kafka_lake.ingest.record_keys import at_version, origin_of
 from kafka_lake.ingest.report import Commit
 from kafka_lake.ingest.table_state import existing

@@ -5,7 +5,9 @@ from collections.abc import Collection
 from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.job import Job
-from kafka_lake.ingest.plan import Plan, offsets_of, resetting
+from kafka_lake.ingest.plan.changes import resetting
+from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.plan.start import offsets_of
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState
 
@@ -18,7 +20,7 @@ class Reset(Job):
 
     Args:
         context: Of the run.
-        to: As `plan.offsets_of` understands it.
+        to: As `plan.start.offsets_of` understands it.
         partitions: Only these Kafka partitions; None for all.
     """
 

@@ -32,7 +32,7 @@ from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json.columns import columns_of
 from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.tasks import packed, told
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState, summary_of

@@ -14,7 +14,7 @@ from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
 from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.rows import TRANSFORM_ERROR, marks_errors, transformed, without_errors
 from kafka_lake.ingest.decode.target import Target
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow, why_not
 from kafka_lake.ingest.stage.replaced_rows import delete_replaced
 from kafka_lake.ingest.stage.shape import shaped

@@ -11,7 +11,7 @@ from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.dead_letters.due import STAGED_WITH
 from kafka_lake.ingest.decode.json.columns import nullable_all
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version, within_topic, without
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append, tasks_of

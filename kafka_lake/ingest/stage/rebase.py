@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.common.errors import PublishRefusedError
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.positions import ancestors, head_of, read_state, summary_of

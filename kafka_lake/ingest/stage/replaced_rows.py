@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import OFFSET, at_version, origin_of, within_topic, without
 from kafka_lake.ingest.stage.staged import StagedTable, Vanished
 from kafka_lake.ingest.topic_table import TopicTable

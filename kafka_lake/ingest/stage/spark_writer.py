@@ -5,7 +5,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import TableState

@@ -19,7 +19,7 @@ from kafka_lake.ingest.decode.rows import (
     with_transform_errors,
 )
 from kafka_lake.ingest.decode.undecodable import Unreadable
-from kafka_lake.ingest.plan import Plan
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.batch import CLASSES, Batch
 from kafka_lake.ingest.stage.compatibility import refuse_incompatible
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows, classes_of, known_letters, stage_dead_letters

@@ -1,0 +1,91 @@
+"""Plans that change what a table has already: parts read again, and a position set by hand."""
+
+from collections.abc import Mapping, Sequence
+
+from kafka_lake.common.errors import ConfigurationError, DataLossError
+from kafka_lake.common.offsets import Loss, OffsetRange, Position, Watermarks
+from kafka_lake.ingest.plan.identity import another_topic
+from kafka_lake.ingest.plan.model import Plan, chunk, position_only
+
+
+def replacement(
+    position: Position, now: Watermarks, wanted: Sequence[OffsetRange], max_records: int, keep_missing: bool
+) -> list[Plan]:
+    """Return the commits that read parts of the topic again and swap the table's rows for what they give.
+
+    Args:
+        position: The table's; what lies beyond it is none of a replacement's business.
+        now: The topic's watermarks.
+        wanted: What to read again, one range per partition.
+        max_records: Offsets of one commit at most.
+        keep_missing: Leave rows alone that Kafka no longer has, instead of refusing.
+
+    Returns:
+        Plans whose positions are all the table's own; none if nothing of what is wanted is in the table.
+
+    Raises:
+        TopicReplacedError: If the topic is not the one that the position speaks of.
+        DataLossError: If the log begins after the start of a range.
+    """
+    if not position.identity.same_as(now.identity):
+        raise another_topic(position, now)
+    offsets = position.offsets
+    due = [OffsetRange(r.partition, r.start, min(r.end, offsets.get(r.partition, 0))) for r in wanted
+           if r.start < min(r.end, offsets.get(r.partition, 0))]  # fmt: skip
+    gone = [OffsetRange(r.partition, r.start, min(r.end, now.low.get(r.partition, r.end))) for r in due
+            if r.start < now.low.get(r.partition, r.end)]  # fmt: skip
+    if gone and not keep_missing:
+        listed = "; ".join(f"partition {r.partition} offsets {r.start} to {r.end - 1}" for r in gone)
+        raise DataLossError(
+            f"Topic {now.identity.topic}: Kafka no longer has all that is to be read again: {listed}.",
+            "Nothing was changed. Begin later, or keep the rows that Kafka no longer has (--keep-missing).",
+        )
+    left = tuple(
+        OffsetRange(r.partition, low, r.end)
+        for r in due
+        if (low := max(r.start, now.low.get(r.partition, r.end))) < r.end
+    )
+    plans = []
+    while ranges := chunk(left, max_records):
+        taken = {r.partition: r.end for r in ranges}
+        left = tuple(OffsetRange(r.partition, taken.get(r.partition, r.start), r.end) for r in left)
+        plans.append(Plan(ranges, position, sum(len(r) for r in left), "replace", ranges, keep_missing))
+    return plans
+
+
+def resetting(position: Position | None, now: Watermarks, targets: Mapping[int, int]) -> Plan:
+    """Return the commit that moves the table's position.
+
+    Rows at and beyond a target that lies before the position leave the table, since they will be read again; offsets
+    between the position and a target beyond it are recorded as skipped.
+
+    Args:
+        position: The table's, None if it has none.
+        now: The topic's watermarks.
+        targets: Next offset to read per partition; partitions that are not named stay, or begin at the log's start.
+
+    Raises:
+        ConfigurationError: If a target lies outside of what the topic holds.
+    """
+    for partition, target in sorted(targets.items()):
+        if partition not in now.end or not now.low[partition] <= target <= now.end[partition]:
+            holds = ", ".join(f"{p}: {now.low[p]}..{now.end[p]}" for p in now.partitions)
+            raise ConfigurationError(
+                f"Topic {now.identity.topic}: there is no offset {target} in partition {partition} to go on from; "
+                f"the partitions hold {holds}.",
+                "Choose an offset within those ranges, the end included.",
+            )
+    same = position is not None and position.identity.same_as(now.identity)
+    at = dict(position.offsets) if position and same else {}
+    after = {**now.low, **{p: o for p, o in at.items() if p in now.end}, **targets}
+    deletes = tuple(OffsetRange(p, after[p], at[p]) for p in sorted(at) if p in after and after[p] < at[p])
+    losses = [Loss(p, at[p], after[p], "skipped") for p in sorted(at) if p in after and after[p] > at[p]]
+    if position and not same:
+        losses = [Loss(p, o, None, "topic made anew") for p, o in sorted(position.offsets.items())]
+    # Who names an offset takes the log as it is.
+    epochs = {
+        **now.epochs,
+        **({p: e for p, e in position.epochs.items() if p not in targets} if at and position else {}),
+    }
+    stay = position_only(Position(now.identity, after, {p: epochs[p] for p in after if p in epochs}))
+    return Plan(stay.ranges, stay.after, 0, "reset", deletes, losses=tuple(losses))

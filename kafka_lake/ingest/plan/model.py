@@ -1,0 +1,61 @@
+"""What one commit reads, and the position that it leaves behind."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kafka_lake.common.offsets import Loss, OffsetRange, Position
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One commit to be: what to read, and the position that its snapshot will carry.
+
+    Args:
+        ranges: Offsets to read, ascending by partition; empty ranges in plans that only move the position.
+        after: The position once they are in the table, with every partition of the topic.
+        remaining: Offsets that are left for later commits of this run.
+        kind: ``append`` goes on at the table's position; ``replace`` swaps rows that the table has for what Kafka has
+            now; ``reset`` moves the position; ``redeliver`` adds rows of dead letters.
+        deletes: Offsets whose rows leave the table in the same commit.
+        keep_missing: In a replacement, keep rows whose records Kafka no longer has, instead of refusing.
+        losses: What this commit gives up for lost.
+        undecodable: Why the records of this commit become dead letters without being decoded; None for all others.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    after: Position
+    remaining: int
+    kind: Literal["append", "replace", "reset", "redeliver"] = "append"
+    deletes: tuple[OffsetRange, ...] = ()
+    keep_missing: bool = False
+    losses: tuple[Loss, ...] = ()
+    undecodable: str | None = None
+
+    @property
+    def records_at_most(self) -> int:
+        """Return how many records the ranges can hold; gaps make it fewer."""
+        return sum(len(r) for r in self.ranges)
+
+
+def chunk(ranges: tuple[OffsetRange, ...], max_records: int) -> tuple[OffsetRange, ...]:
+    """Return the first part of a backlog, at most `max_records` offsets, fair to all partitions, none empty.
+
+    Small backlogs of partitions are taken whole; what that leaves is shared evenly among the long ones.
+
+    >>> chunk((OffsetRange(0, 0, 100), OffsetRange(1, 7, 10)), 50)
+    (OffsetRange(partition=0, start=0, end=47), OffsetRange(partition=1, start=7, end=10))
+    """
+    waiting = sorted((r for r in ranges if len(r)), key=len)
+    left = max(1, max_records)
+    taken = []
+    for index, each in enumerate(waiting):
+        share = min(len(each), -(-left // (len(waiting) - index)))
+        if share:
+            taken.append(OffsetRange(each.partition, each.start, each.start + share))
+        left -= share
+    return tuple(sorted(taken))
+
+
+def position_only(position: Position) -> Plan:
+    """Return the commit that holds a position and nothing else."""
+    return Plan(tuple(OffsetRange(p, o, o) for p, o in sorted(position.offsets.items())), position, 0)
