@@ -321,7 +321,7 @@ def command_line(monkeypatch: pytest.MonkeyPatch, connections: Callable[..., Con
     def at_hand(*_: object, **__: object) -> Iterator[Connections]:
         yield connections()
 
-    monkeypatch.setattr(kafka_lake.cli.project, "systems_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
     # A console looks at the terminal once, when the module is imported.
     monkeypatch.setattr(kafka_lake.cli.console, "out", Console(width=100))
 

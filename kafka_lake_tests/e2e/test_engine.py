@@ -321,7 +321,7 @@ def test_dead_letters_that_become_rows_are_taken_out(
 RUN = """
 import json, sys
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.catalog import CatalogResource
@@ -330,8 +330,8 @@ from kafka_lake.components.resources.spark import SparkResource
 kafka, catalog = KafkaResource(), CatalogResource()
 conf = {"spark.executor.memory": "512m", "spark.driver.memory": "512m", "spark.cores.max": "2"}
 spark = SparkResource(spark_config=conf, catalog=catalog)
-systems = Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), spark.live_session)
-report = ingest(TopicTable(**json.loads(sys.argv[1])), systems, "run-1")
+connections = Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), spark.live_session)
+report = ingest(TopicTable(**json.loads(sys.argv[1])), connections, "run-1")
 executors = spark.spark_session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
 print(json.dumps({"rows": report.total("rows"), "executors": executors}))
 spark.stop()

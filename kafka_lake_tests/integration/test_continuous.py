@@ -313,7 +313,7 @@ import dagster as dg
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.keys import table_key
 from kafka_lake.components.partitions import partitions_of
-from kafka_lake.ingest.continuous.continuous import Continuous
+from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.kafka import KafkaResource

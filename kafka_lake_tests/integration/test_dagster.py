@@ -34,7 +34,6 @@ from kafka_lake.ingest.continuous import run as continuous_runs
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.local_stack.dagster_runs import Run
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = pytest.mark.integration
@@ -464,22 +463,22 @@ def test_a_run_stays_while_records_come_until_another_one_waits(
     # One dead letter each time: a run bears no two.
     topic.send(b"junk")
     spec = topic.spec(max_dead_letters=1)
-    ids = count(4)
+    ids, commits = count(4), count(1)
 
     def more_after(commit: Any) -> Any:
         """Send after each commit, before the run looks again: it always finds something."""
 
-        def commit_and_send(run: Run, *arguments: Any) -> Any:
-            done = commit(run, *arguments)
+        def commit_and_send(run: Runs) -> Any:
+            done = commit(run)
             topic.send_ids([next(ids)], 2)
             topic.send(b"junk")
-            if run.committed == 3:
+            if next(commits) == 3:
                 runner.instance.add_run(queued_run(spec))
             return done
 
         return commit_and_send
 
-    monkeypatch.setattr(Run, "once", more_after(Run.once))
+    monkeypatch.setattr(Runs, "next_commit", more_after(Runs.next_commit))
     result = runner.run(spec, (0, 1), **STAY)
     assert result.success
     assert "another run waits for its place" in log_of(runner.instance, result.run_id)

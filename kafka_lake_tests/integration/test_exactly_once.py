@@ -216,7 +216,8 @@ def test_dead_letters_of_a_killed_run_stay_single_if_the_next_cuts_smaller_commi
 _VICTIM = """
 import json, os, signal, sys
 from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.connections import Systems
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.catalog import CatalogResource
@@ -228,13 +229,13 @@ spark = SparkResource(spark_config={
     "spark.master": "local[2]", "spark.driver.memory": "768m", "spark.sql.shuffle.partitions": "2",
     "spark.sql.warehouse.dir": spark_dir,
 }, catalog=catalog)
-systems = Systems(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
+connections = Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
 
 def die(step):
     if step == "dead letters published":
         os.kill(os.getpid(), signal.SIGKILL)
 
-ingest(TopicTable(topic, "it", table, schema="id bigint"), systems, "sigkill", on_step=die)
+ingest(TopicTable(topic, "it", table, schema="id bigint"), connections, "sigkill", observer=Observer(on_step=die))
 """
 
 

@@ -181,7 +181,7 @@ def _topic(monkeypatch: pytest.MonkeyPatch) -> None:
         yield SimpleNamespace(catalog=SimpleNamespace(table=lambda _: None))
 
     monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda topic=None: [SPEC])
-    monkeypatch.setattr(kafka_lake.cli.project, "systems_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
 
 
 def forbidden(*_: object, **__: object) -> NoReturn:

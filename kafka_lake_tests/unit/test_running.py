@@ -217,7 +217,7 @@ def test_status_waits_until_no_table_lags_or_the_time_is_over(
         return [TopicStatus("orders", "shop.orders", (), next(left), 1, None, 0, 0)]
 
     monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda topic=None: [])
-    monkeypatch.setattr(kafka_lake.cli.project, "systems_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
     monkeypatch.setattr(kafka_lake.cli.status, "collect", collect)
     monkeypatch.setattr(kafka_lake.cli.status, "_POLL_SECONDS", 0.01)
     result = CliRunner().invoke(kafka_lake.cli.main.app, ["status", "orders", "--wait", "300ms", "--json"])

@@ -85,8 +85,8 @@ def test_a_turn_that_takes_long_keeps_nobody_waiting_any_more(tmp_path):
 def test_who_died_keeps_nobody_waiting_for_long_and_its_ticket_is_taken_away(tmp_path):
     script = (
         "import os, pathlib, sys\n"
-        "from kafka_lake.spark.commit_slots import Turns\n"
-        "with Turns(pathlib.Path(sys.argv[1]), 1).take():\n"
+        "from kafka_lake.spark.commit_slots import CommitSlots\n"
+        "with CommitSlots(pathlib.Path(sys.argv[1]), 1).take():\n"
         "    os._exit(0)\n"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
