@@ -33,6 +33,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.continuous import run as continuous_runs
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.run import ingest
+from kafka_lake.ingest.runner import Runner as Runs
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 
