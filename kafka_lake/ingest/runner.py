@@ -71,6 +71,8 @@ class Runner:
             PublishRefusedError: If others kept moving ``main`` ahead of this run.
             KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
         """
+        # Asked within an attempt, the brokers would be tried as often as attempts times attempts.
+        self.topic.poll()
         self.job.prepare(self.topic)
         while True:
             with self.commit_slot(poll=not self._committed):
