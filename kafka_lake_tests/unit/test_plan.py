@@ -21,7 +21,7 @@ from kafka_lake.ingest.plan.append import backlog, plan
 from kafka_lake.ingest.plan.changes import replacement, resetting
 from kafka_lake.ingest.plan.identity import unsure, untold
 from kafka_lake.ingest.plan.model import Plan, chunk, position_only
-from kafka_lake.ingest.plan.start import offsets_of, start_offsets, start_timestamp_ms
+from kafka_lake.ingest.plan.start import is_time, offsets_of, start_offsets, start_timestamp_ms
 from kafka_lake.ingest.topic_table import TopicTable
 
 ME = TopicIdentity("cluster-1", "topic-1", "pizzas")
@@ -274,6 +274,28 @@ def test_a_replacement_of_what_kafka_no_longer_has_is_refused_or_clipped():
         replacement(AT, Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 0}, {0: 9}), wanted, 100, True)
 
 
+def test_of_a_replacement_only_what_the_table_has_is_read_again():
+    unknown = [OffsetRange(2, 0, 9), OffsetRange(0, 6, 9), OffsetRange(1, 4, 4)]
+    assert replacement(AT, NOW, unknown, 100, False) == [], "not in the position, beyond it, and nothing"
+    at = Position(ME, {**AT.offsets, 3: 5})
+    (gone,) = replacement(at, NOW, [OffsetRange(3, 0, 9), OffsetRange(1, 3, 9)], 100, True)
+    assert gone == Plan((OffsetRange(1, 3, 4),), at, 0, "replace", (OffsetRange(1, 3, 4),), True), "partition 3 is gone"
+    low = Watermarks(ME, {0: 2, 1: 1}, NOW.end)
+    with pytest.raises(DataLossError, match="partition 0 offsets 0 to 1; partition 1 offsets 0 to 0"):
+        replacement(AT, low, [OffsetRange(0, 0, 9), OffsetRange(1, 0, 9)], 100, False)
+    first, second = replacement(AT, NOW, [OffsetRange(0, 2, 6)], 3, False)
+    assert first == Plan((OffsetRange(0, 2, 5),), AT, 1, "replace", (OffsetRange(0, 2, 5),))
+    assert second == Plan((OffsetRange(0, 5, 6),), AT, 0, "replace", (OffsetRange(0, 5, 6),))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("earliest", False), ("latest", False), ("17", False), ("0:17", False), ("0:17,1:4", False), ("2026-01-31", True)],
+)
+def test_what_is_a_time(text, expected):
+    assert is_time(text) is expected
+
+
 def test_a_reset_back_takes_rows_away_and_one_forward_records_what_it_skips():
     todo = resetting(AT, NOW, {0: 3, 1: 7})
     skipped = Loss(1, 4, 7, "skipped")
@@ -318,11 +340,11 @@ def test_a_standstill_has_every_partition_and_reads_nothing():
         ("4", {0: 4, 1: 4}),
         ("1:3", {1: 3}),
         ("0:5,1:3", {0: 5, 1: 3}),
-        ("2026-01-01T00:00:00Z", {0: 3, 1: 7}),
+        ("2026-01-01T00:00:00Z", {0: 0, 1: 7}),
     ],
 )
 def test_offsets_that_a_person_means(text, expected):
-    assert offsets_of(text, "pizzas", Clock({0: 3, 1: None}), NOW) == expected
+    assert offsets_of(text, "pizzas", Clock({0: 0, 1: None}), NOW) == expected
 
 
 @pytest.mark.parametrize("text", ["yesterday", "-1", "0:", "0:1,"])

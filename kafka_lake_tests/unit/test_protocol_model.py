@@ -272,6 +272,32 @@ def test_letters_are_settled_time_and_again(format_version: int) -> None:
     assert not world.view(LETTERS).content()
 
 
+@pytest.mark.parametrize("more", [False, True])
+def test_letters_come_back_with_a_rollback_of_the_rows_that_they_became(more: bool) -> None:
+    """And go again once they are decoded again; other letters that came meanwhile are where they were."""
+    world = World()
+    for step in (GOOD, BAD, NEXT, ("mend", "bad-0"), Attempt("redeliver")):
+        world.run(step) if isinstance(step, Attempt) else world.do(*step)
+    assert not world.view(LETTERS).content()
+    if more:
+        world.do("produce", (0, ["bad-1"]))
+    world.do("roll back", 1)
+    assert not {r.kind for r in world.view(TABLE).content()} & {"bad-0"}
+    world.run(NEXT)
+    assert sorted(r.kind for r in world.view(LETTERS).content()) == ["bad-0", *["bad-1"] * more]
+    world.run(Attempt("redeliver"))
+    assert [r.kind for r in world.view(LETTERS).content()] == ["bad-1"] * more
+    assert Counter(r.kind for r in world.view(TABLE).content()) == {"good": 1, "bad-0": 1}
+    world.finish()
+    assert not world.violations
+
+
+def test_letters_that_still_do_not_fit_keep_their_place_when_they_are_delivered() -> None:
+    world = outcome(BAD, ("produce", (0, ["bad-1"])), NEXT, ("mend", "bad-0"), Attempt("redeliver"))
+    assert not world.violations
+    assert [r.kind for r in world.view(LETTERS).content()] == ["bad-1"]
+
+
 def test_an_older_schema_leaves_no_letters_of_records_that_are_rows() -> None:
     world = outcome(
         ("produce", (0, ["bad-0"])),
