@@ -204,3 +204,22 @@ def test_branches_of_others_in_the_same_moment_are_no_reason_to_refuse(catalog, 
     monkeypatch.setattr(SqlCatalog, "commit_table", commit_after_another)
     branch.publish(snapshot)
     assert refs_of(catalog) == {"main": snapshot, **dict.fromkeys(others, branch.head)}
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(ConnectionError("it is gone\nfor good"), "it is gone"), (KeyError(), "KeyError()")]
+)
+def test_a_branch_that_cannot_be_dropped_is_left_behind_with_a_word(error, told, catalog, monkeypatch, caplog):
+    branch = begun(catalog)
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", fail)
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    branch.discard()
+    assert caplog.messages == [f"Branch {branch.name} of table lake.pizzas is left behind: {told}"]
+    monkeypatch.undo()
+    branch.discard()
+    branch.discard()
+    assert set(refs_of(catalog)) == {"main"}

@@ -17,7 +17,7 @@ from kafka_lake.common.offsets import (
     losses_from_json,
     losses_to_json,
 )
-from kafka_lake.ingest.plan.append import backlog, plan
+from kafka_lake.ingest.plan.append import backlog, opening, plan
 from kafka_lake.ingest.plan.changes import replacement, resetting
 from kafka_lake.ingest.plan.identity import unsure, untold
 from kafka_lake.ingest.plan.model import Plan, chunk, position_only
@@ -286,6 +286,15 @@ def test_of_a_replacement_only_what_the_table_has_is_read_again():
     first, second = replacement(AT, NOW, [OffsetRange(0, 2, 6)], 3, False)
     assert first == Plan((OffsetRange(0, 2, 5),), AT, 1, "replace", (OffsetRange(0, 2, 5),))
     assert second == Plan((OffsetRange(0, 5, 6),), AT, 0, "replace", (OffsetRange(0, 5, 6),))
+
+
+def test_a_table_that_begins_at_the_latest_offset_is_opened_by_a_commit_without_rows():
+    now = Watermarks(ME, {0: 2, 1: 0}, {0: 9, 1: 7}, {0: 3, 1: 4})
+    latest = TopicTable("pizzas", "pizza", "orders", start="latest")
+    at = Position(ME, {0: 9, 1: 7}, {0: 3, 1: 4})
+    assert opening(latest, now, {0: 9, 1: 7}) == Plan((OffsetRange(0, 9, 9), OffsetRange(1, 7, 7)), at, 0)
+    assert opening(SPEC, now, {0: 9, 1: 7}) is None, "earliest can be told again at any time"
+    assert opening(latest, Watermarks(ME, {}, {}), {}) is None, "nobody knows the partitions"
 
 
 @pytest.mark.parametrize(

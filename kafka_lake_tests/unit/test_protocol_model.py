@@ -27,7 +27,7 @@ from kafka_lake.ingest.dead_letters import reconcile
 from kafka_lake.ingest.stage import dead_letter_rows, stage
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import ancestors, head_of
+from kafka_lake.lake.positions import ancestors, head_of, read_state
 from kafka_lake_tests.unit.simulated import (
     LETTERS,
     PLACES,
@@ -287,6 +287,8 @@ def test_letters_come_back_with_a_rollback_of_the_rows_that_they_became(more: bo
     assert sorted(r.kind for r in world.view(LETTERS).content()) == ["bad-0", *["bad-1"] * more]
     world.run(Attempt("redeliver"))
     assert [r.kind for r in world.view(LETTERS).content()] == ["bad-1"] * more
+    world.do("expire", (LETTERS, 1))
+    assert read_state(world.view(LETTERS)).position is not None, "it knows how far it is though all before is gone"
     assert Counter(r.kind for r in world.view(TABLE).content()) == {"good": 1, "bad-0": 1}
     world.finish()
     assert not world.violations
