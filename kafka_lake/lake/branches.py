@@ -12,7 +12,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from kafka_lake.common.errors import PublishRefusedError
+from kafka_lake.common.errors import PublishRefusedError, TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import ancestors, head_of
 
@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 
 PREFIX = "kafka_lake_"
 _TRIES = 5
-_MERGING = "commit.manifest-merge.enabled"
 _NEVER = "TIMESTAMP '1970-01-01 00:00:00'"
 _NAME = re.compile(rf"{PREFIX}(?P<created>\d+)_(?P<head>\d+)_\w+")
 
@@ -46,6 +45,12 @@ def _in_sequence(append: Callable[[], object]) -> None:
     caller's mistake.
     """
     _again(append, tenacity.retry_if_exception_message(match=r".*Cannot add snapshot with sequence number"))
+
+
+def _can_merge(table: Table) -> bool:
+    """Return whether PyIceberg can merge all manifests: it fails at partitions of columns that have been dropped."""
+    columns = table.schema().field_ids
+    return all(field.source_id in columns for spec in table.specs().values() for field in spec.fields)
 
 
 def branch_name(run_id: str, head: int, purpose: str = "stage") -> str:
@@ -120,8 +125,15 @@ class StagingBranch:
 
         Raises:
             PublishRefusedError: If the table or the branch is gone.
+            TableError: If PyIceberg can't write the manifests: that is no record's fault, and the next would fail too.
         """
-        _in_sequence(lambda: self._append(files, summary))
+        try:
+            _in_sequence(lambda: self._append(files, summary))
+        except (TypeError, ValueError) as error:
+            raise TableError(
+                f"Table {'.'.join(self.identifier)}: PyIceberg can't append the data files that were written: {error}",
+                "main is as it was. Set arrow: false in the topic's YAML, and Spark appends; please report it.",
+            ) from error
 
     def _append(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
         table = self._catalog.table(self.identifier)
@@ -130,11 +142,9 @@ class StagingBranch:
                 f"Table {'.'.join(self.identifier)}: branch {self.name} was taken away before a write."
             )
         with table.transaction() as transaction:
-            if _MERGING not in table.properties:
-                # PyIceberg's default is another than Iceberg's: a table would have a manifest more with each commit.
-                transaction.set_properties({_MERGING: "true"})
             update = transaction.update_snapshot(snapshot_properties=dict(summary), branch=self.name)
-            with update.merge_append() as append:
+            # PyIceberg merges manifests only where a property says so, which tables of ours have.
+            with update.merge_append() if _can_merge(table) else update.fast_append() as append:
                 for each in files:
                     append.append_data_file(each)
 

@@ -7,9 +7,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
-from kafka_lake.common.errors import PublishRefusedError
+from kafka_lake.common.errors import PublishRefusedError, TableError
+from kafka_lake.ingest.retry import may_be_a_record
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.positions import head_of
+from kafka_lake.lake.tables.create import DEFAULTS
 
 NAME = ("lake", "pizzas")
 ROWS = pa.table({"id": [1]})
@@ -65,8 +67,8 @@ def test_what_fails_otherwise_is_not_tried_again(catalog, monkeypatch):
     assert len(attempts) == 1, "it may have happened all the same"
 
 
-@pytest.mark.parametrize(("setting", "manifests"), [({}, 1), ({"enabled": "true"}, 1), ({"enabled": "false"}, 3)])
-def test_manifests_are_merged_unless_the_table_says_otherwise(setting, manifests, catalog):
+@pytest.mark.parametrize(("setting", "manifests"), [({}, 3), ({"enabled": "true"}, 1), ({"enabled": "false"}, 3)])
+def test_manifests_are_merged_where_the_table_says_so(setting, manifests, catalog):
     properties = {f"commit.manifest-merge.{name}": value for name, value in setting.items()}
     table = catalog.pyiceberg.load_table(NAME)
     table.transaction().set_properties({**properties, "commit.manifest.min-count-to-merge": "2"}).commit_transaction()
@@ -79,6 +81,41 @@ def test_manifests_are_merged_unless_the_table_says_otherwise(setting, manifests
     )
     assert len(snapshot.manifests(table.io)) == manifests
     assert table.refresh().scan(snapshot_id=snapshot.snapshot_id).to_arrow().to_pylist() == [{"id": 1}] * 3
+
+
+def test_manifests_of_partitions_whose_column_was_dropped_are_left_as_they_are(catalog):
+    """PyIceberg can't write them once more: every append to such a table would fail."""
+    rows = pa.table({"id": [1], "old": ["a"]})
+    table = catalog.pyiceberg.create_table(("lake", "parted"), rows.schema)
+    with table.update_spec() as update:
+        update.add_identity("old")
+    for _ in range(2):
+        table.append(rows)
+    with table.update_spec() as update:
+        update.remove_field("old")
+    with table.update_schema() as schema:
+        schema.delete_column("old")
+    table.append(ROWS)
+    table.transaction().set_properties(DEFAULTS).commit_transaction()
+    files = [task.file for task in table.scan().plan_files() if task.file.spec_id == table.spec().spec_id]
+    head = head_of(table.refresh())
+    branch = StagingBranch(None, catalog, ("lake", "parted"), branch_name("run", head), head)
+    branch.create()
+    branch.append(files, {})
+    staged = branch.written(head)
+    assert table.refresh().scan(snapshot_id=staged.snapshot_id).to_arrow().to_pylist() == [{"id": 1}] * 4
+
+
+def test_what_pyiceberg_cannot_append_is_no_records_fault(catalog, monkeypatch):
+    branch = begun(catalog)
+
+    def fail(*_: Any) -> Any:
+        raise TypeError("scale does not match unknown")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", fail)
+    with pytest.raises(TableError, match=r"lake\.pizzas.*scale does not match unknown") as refused:
+        branch.append([], {})
+    assert not may_be_a_record(refused.value)
 
 
 @pytest.mark.parametrize("what", ["table", "branch"])

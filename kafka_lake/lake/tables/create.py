@@ -25,6 +25,8 @@ DEFAULTS = {
     # Old metadata files would grow without bound with a commit every few seconds.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
+    # Iceberg's default, and not PyIceberg's: there would be a manifest more with each commit.
+    "commit.manifest-merge.enabled": "true",
 }
 
 
