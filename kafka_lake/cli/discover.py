@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kafka_lake.cli import project as cli_topics
+from kafka_lake.cli import project
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.printable import printable
 from kafka_lake.components.register_partitions import register
@@ -68,10 +68,10 @@ def run(request: Request, out: Console, err: Console) -> bool:
         raise ConfigurationError(
             "--write doesn't know which topics to write.", "Name them, as in `kafka-lake discover orders --write`."
         )
-    specs = cli_topics.topic_tables()
+    specs = project.topic_tables()
     left_out = 0
     with (
-        cli_topics.connections_at_hand(err.print, with_catalog=False) as connections,
+        project.connections_at_hand(err.print, with_catalog=False) as connections,
         err.status("Looking at topics") as working,
     ):
         topics: Sequence[str] = list(dict.fromkeys(request.topics))
@@ -89,7 +89,7 @@ def run(request: Request, out: Console, err: Console) -> bool:
                 f"{left_out} internal {'topic is' if left_out == 1 else 'topics are'} left out; --all shows them."
             )
     chosen = _chosen(found) if asks else found
-    planned = documents(chosen, specs, request.into or cli_topics.FOLDER) if request.write else []
+    planned = documents(chosen, specs, request.into or project.FOLDER) if request.write else []
     write(planned)
     _register({each.topic for each in planned}, found, err)
     if request.as_json:

@@ -1,4 +1,4 @@
-"""Whether a run that stays while records come makes way for another one in Dagster's queue."""
+"""Whether a run that stays while records come yields its slot to another one in Dagster's queue."""
 
 import time
 from collections.abc import Callable

@@ -6,13 +6,12 @@ Its own ``main`` listens on every interface. So the same servlet is put into Jet
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from unittest.mock import patch
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
-from kafka_lake.common.server_process import ServerProcess, free_port, port_open
+from kafka_lake.common.server_process import Server, ServerProcess, free_port, port_open
 from kafka_lake.spark import jars
 from kafka_lake.spark.java import find_java
 
@@ -43,8 +42,8 @@ def _with_classifier(ivy_command: Any) -> Any:
     return command
 
 
-class RestCatalogServer:
-    """A REST catalog whose tables survive ``kill``; a context manager.
+class RestCatalogServer(Server):
+    """A REST catalog whose tables survive ``kill``.
 
     Args:
         folder: Its database, its log and the warehouse.
@@ -53,7 +52,6 @@ class RestCatalogServer:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         self.port = free_port()
-        self._process: ServerProcess | None = None
         self._gateway: JavaGateway | None = None
 
     @property
@@ -69,8 +67,8 @@ class RestCatalogServer:
         gateway_port = free_port()
         command = [str(find_java() / "bin" / "java"), "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command += ["-cp", ":".join(map(str, server_jars())), "py4j.GatewayServer", "--enable-auth", str(gateway_port)]
-        self._process = ServerProcess(command, log=self.folder / "catalog.log", cwd=self.folder)
-        self._process.start(lambda: len(self._said()) >= 2 and port_open(gateway_port), 60)
+        self._server = ServerProcess(command, log=self.folder / "catalog.log", cwd=self.folder)
+        self._server.start(lambda: len(self._said()) >= 2 and port_open(gateway_port), 60)
         try:
             parameters = GatewayParameters(port=gateway_port, auth_token=self._said()[1], auto_convert=True)
             self._gateway = JavaGateway(gateway_parameters=parameters)
@@ -81,8 +79,8 @@ class RestCatalogServer:
         return self
 
     def _said(self) -> list[str]:
-        assert self._process is not None
-        return [line for line in self._process.log_tail(50) if line and not line.startswith("SLF4J")]
+        assert self._server is not None
+        return [line for line in self._server.log_tail(50) if line and not line.startswith("SLF4J")]
 
     def _serve(self, jvm: Any) -> None:
         properties = {
@@ -106,18 +104,4 @@ class RestCatalogServer:
         if self._gateway is not None:
             with suppress(Exception):
                 self._gateway.close()
-        if self._process is not None:
-            self._process.stop(5)
-
-    def kill(self) -> None:
-        """End it as a power cut would."""
-        assert self._process is not None
-        self._process.kill()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
+        super().stop()

@@ -12,6 +12,7 @@ from functools import partial
 
 import psutil
 
+from kafka_lake.common.server_process import Server
 from kafka_lake.lake.positions import ancestors, head_of
 from kafka_lake_tests.chaos.proxies import FAIL, LOSE, SLOW, Fault
 from kafka_lake_tests.chaos.runner import FAILED
@@ -259,29 +260,33 @@ class Chaos:
 
     def kill_engine(self) -> None:
         """SIGKILL the Spark Connect server while a run is on, and start it again."""
-        run = self._start(self._topic())
-        self._until_writing(run)
-        self.world.connect.kill()
-        self.world.connect.start()
-        self._finish(run)
+        self._while_writing(lambda: self._restart(self.world.connect))
+
+    def kill_catalog(self) -> None:
+        """SIGKILL the catalog's server while a run is on, and start it again."""
+        self._while_writing(lambda: self._restart(self.world.server))
 
     def kill_python(self) -> None:
         """SIGKILL all Python processes of the Spark Connect server while a run is on."""
+        self._while_writing(self._end_python)
+
+    def _while_writing(self, strike: Callable[[], None]) -> None:
+        """Strike what a run works with, at a random moment between its plan and its end."""
         run = self._start(self._topic())
         self._until_writing(run)
+        strike()
+        self._finish(run)
+
+    @staticmethod
+    def _restart(server: Server) -> None:
+        server.kill()
+        server.start()
+
+    def _end_python(self) -> None:
         assert self.world.connect.pid is not None
         for process in psutil.Process(self.world.connect.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        self._finish(run)
-
-    def kill_catalog(self) -> None:
-        """SIGKILL the catalog's server while a run is on, and start it again."""
-        run = self._start(self._topic())
-        self._until_writing(run)
-        self.world.server.kill()
-        self.world.server.start()
-        self._finish(run)
 
     def replace_host(self) -> None:
         """SIGKILL a run and take its host's folder away; the next run has nothing but the systems."""
@@ -342,15 +347,16 @@ class Chaos:
 
     def network(self, how: str) -> None:
         """Cut or stall all connections to the brokers for some seconds while a run is on."""
-        run = self._start(self._topic())
-        self._until_writing(run)
         network = self.world.brokers.network
-        (network.cut if how == "cut" else network.stall)()
-        try:
-            threading.Event().wait(self.chance.uniform(1, 5))
-        finally:
-            network.restore()
-        self._finish(run)
+
+        def strike() -> None:
+            (network.cut if how == "cut" else network.stall)()
+            try:
+                threading.Event().wait(self.chance.uniform(1, 5))
+            finally:
+                network.restore()
+
+        self._while_writing(strike)
 
     def grow(self) -> None:
         """Add partitions to one topic and fields to the records of another while a run is on."""

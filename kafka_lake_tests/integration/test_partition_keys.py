@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner, Result
 
-from kafka_lake.cli import project as cli_topics
+from kafka_lake.cli import project
 from kafka_lake.cli.main import app
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.ingest.topic_table import TopicTable
@@ -29,7 +29,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker)
 
     def invoke(specs: Sequence[TopicTable], *arguments: str) -> Result:
         chosen = lambda topic=None: [spec for spec in specs if topic in (None, spec.topic)]  # noqa: E731
-        monkeypatch.setattr(cli_topics, "topic_tables", chosen)
+        monkeypatch.setattr(project, "topic_tables", chosen)
         return CliRunner().invoke(app, list(arguments))
 
     return invoke

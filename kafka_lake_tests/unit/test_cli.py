@@ -22,7 +22,7 @@ import kafka_lake.cli.main
 import kafka_lake.cli.project
 import kafka_lake.cli.status
 import kafka_lake.ingest.maintenance.clean
-from kafka_lake.cli import repair as cli_again
+from kafka_lake.cli import repair
 from kafka_lake.cli.doctor import Diagnosis
 from kafka_lake.cli.main import app
 from kafka_lake.cli.output import cleaned_lines, dead_letter_tables, followed, reset_table
@@ -264,7 +264,7 @@ def test_reset_does_what_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     before = Position(HERE, {0: 9, 1: 4, 2: 5})
     todo = Plan((), Position(HERE, {0: 3, 1: 4, 2: 7}), 0, "reset", (OffsetRange(0, 3, 9),), losses=(SKIPPED,))
     monkeypatch.setattr(runs, "plan_reset", lambda *_: todo)
-    monkeypatch.setattr(cli_again, "position_of", lambda *_: before)
+    monkeypatch.setattr(repair, "position_of", lambda *_: before)
 
     def reset(_spec: object, _systems: object, _run_id: str, to: str, partitions: object = None, **_: object) -> None:
         done.append((to, partitions))

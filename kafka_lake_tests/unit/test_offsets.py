@@ -1,8 +1,6 @@
-"""Positions as text, lag, ranges; and the doctests of the pure modules."""
+"""Positions as text, lag, ranges."""
 
-import doctest
 import json
-from importlib import import_module
 
 import pytest
 from hypothesis import given
@@ -100,20 +98,3 @@ def test_range_length():
 def test_identity(other, same):
     assert ME.same_as(other) is same
     assert other.same_as(ME) is same
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "kafka_lake.common.offsets",
-        "kafka_lake.lake.schema",
-        "kafka_lake.lake.tables.layout",
-        "kafka_lake.ingest.plan",
-        "kafka_lake.ingest.decode.ddl",
-        "kafka_lake.ingest.topic_table",
-    ],
-)
-def test_doctests(module):
-    result = doctest.testmod(import_module(module))
-    assert result.attempted > 0
-    assert result.failed == 0

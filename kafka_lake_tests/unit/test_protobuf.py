@@ -1,7 +1,6 @@
 """Protobuf without an engine: schemas in every form, the documented types, values at their limits, hostile bytes."""
 
 import base64
-import doctest
 import io
 import json
 import pickle
@@ -25,7 +24,6 @@ from pyspark import cloudpickle
 
 from kafka_lake.common.errors import ConfigurationError, SchemaNotSupportedError
 from kafka_lake.executors.protobuf.decoder import arrow_type, decoder
-from kafka_lake.ingest.decode.protobuf import indexes as prefixes
 from kafka_lake.ingest.decode.protobuf.decoder import protobuf_type
 from kafka_lake.ingest.decode.protobuf.indexes import message_indexes
 from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage, message_of
@@ -739,11 +737,6 @@ def test_indexes_are_read_as_serializers_write_them(indexes: list[int], rest: by
 def test_bytes_without_indexes(raw: bytes) -> None:
     with pytest.raises(ValueError, match="No message indexes"):
         message_indexes(raw)
-
-
-def test_docstrings() -> None:
-    assert doctest.testmod(prefixes).attempted > 0
-    assert doctest.testmod(prefixes).failed == 0
 
 
 @settings(deadline=None, max_examples=50)

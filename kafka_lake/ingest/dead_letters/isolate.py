@@ -1,7 +1,7 @@
 """Isolate: halve a batch that fails for no known reason of the systems, until the record that breaks it is alone.
 
 Each half that works is a commit like any other. The record that fails alone becomes a dead letter, and the batches
-grow again. Pure: `pipeline.Run` asks what to do and does it.
+grow again. Pure: `runner.Runner` asks what to do and does it.
 """
 
 from dataclasses import dataclass, replace
