@@ -1,11 +1,11 @@
 """Is all that a run needs there? One examination per part, each with what it found or what to do."""
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from uuid import uuid4
 
+from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
@@ -128,7 +128,7 @@ def _spark() -> str:
         session = resource.spark_session
         catalog = _open_catalog()
         session.sql(f"SHOW NAMESPACES IN `{catalog.name}`").collect()
-        remote = os.environ.get("SPARK_REMOTE")
+        remote = environment.SPARK_REMOTE.value()
         return f"{session.version} at {address_of(remote) if remote else session.conf.get('spark.master')}"
     finally:
         resource.stop()

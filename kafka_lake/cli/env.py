@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kafka_lake.common.environment import SCHEMA_REGISTRY_URL, SPARK_REMOTE
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.how_to_read import is_secret
 
@@ -38,9 +39,9 @@ def variables(
     properties = {"type": catalog.type, **catalog.properties}
     found = [Variable(f"{prefix}{_shouted(name)}", value, is_secret(name, value)) for name, value in properties.items()]
     found.append(Variable("KAFKA_BOOTSTRAP_SERVERS", bootstrap_servers))
-    if registry := environment.get("KAFKA_LAKE_SCHEMA_REGISTRY_URL"):
+    if registry := SCHEMA_REGISTRY_URL.value(environment):
         found.append(Variable("SCHEMA_REGISTRY_URL", registry, is_secret("url", registry)))
-    if remote := environment.get("SPARK_REMOTE"):
+    if remote := SPARK_REMOTE.value(environment):
         found.append(Variable("SPARK_REMOTE", remote, "token=" in remote))
     return found
 

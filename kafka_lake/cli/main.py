@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from kafka_lake.cli import console, topic
 from kafka_lake.cli.commands import local, repair, surroundings, tables
 from kafka_lake.cli.logs import log_to_file, log_to_terminal
+from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.local_stack.running import running
 
@@ -54,7 +55,7 @@ app.add_typer(topic.app, name="topic")
 def _prepare(
     ctx: typer.Context,
     verbose: Annotated[
-        bool, typer.Option("--verbose", envvar="KAFKA_LAKE_VERBOSE", help="Show what libraries and servers log.")
+        bool, typer.Option("--verbose", envvar=environment.VERBOSE.name, help="Show what libraries and servers log.")
     ] = False,
 ) -> None:
     load_dotenv(".env")

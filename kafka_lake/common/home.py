@@ -3,14 +3,16 @@
 import os
 from pathlib import Path
 
+from kafka_lake.common import environment
+
 
 def home() -> Path:
     """Return the folder of this deployment's local state: ``$KAFKA_LAKE_HOME`` or ``./.kafka_lake``, absolute."""
-    return Path(os.environ.get("KAFKA_LAKE_HOME") or ".kafka_lake").resolve()
+    return Path(environment.HOME.value()).resolve()
 
 
 def cache() -> Path:
     """Return the user's download cache: ``$KAFKA_LAKE_CACHE``, or ``kafka_lake`` in the XDG cache folder."""
-    if explicit := os.environ.get("KAFKA_LAKE_CACHE"):
+    if explicit := environment.CACHE.value():
         return Path(explicit).resolve()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve() / "kafka_lake"

@@ -8,7 +8,7 @@ from typing import Any
 from zlib import crc32
 
 import dagster as dg
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from kafka_lake.components.alive import alive
 from kafka_lake.components.dead_letters import build_dead_letter_assets
@@ -38,6 +38,7 @@ from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.ingest.topic_table import TopicTable
 
 SETTINGS = "kafka_lake/topic_table"
+_AS_JSON = TypeAdapter(TopicTable)
 _REPORT_SECONDS = 20.0
 TABLE_TAG = "kafka_lake/table"
 # Of runs that go on: until when they do. A catch-up run first reads all that was there when it began.
@@ -157,7 +158,10 @@ def build_topic_assets(
         description=description or f"The records of Kafka topic {spec.topic}.",
         kinds={"iceberg", "spark"},
         tags={TABLE_TAG: ""},
-        metadata={SETTINGS: dg.MetadataValue.json(_settings(spec)), "dagster/table_name": ".".join(spec.identifier)},
+        metadata={
+            SETTINGS: dg.MetadataValue.json(_AS_JSON.dump_python(spec, mode="json")),
+            "dagster/table_name": ".".join(spec.identifier),
+        },
     )
     checks = [
         dg.AssetCheckSpec(name, asset=table.key, blocking=name in GATES, description=_CHECK_DESCRIPTIONS[name])
@@ -290,18 +294,10 @@ def _check_published(
             yield check_result(finding, table_key(spec))
 
 
-def _settings(spec: TopicTable) -> dict[str, Any]:
-    return {**vars(spec), "properties": dict(spec.properties), "renames": dict(spec.renames)}
-
-
 def settings_of(metadata: dict[str, Any]) -> TopicTable:
     """Return the settings that an asset's metadata carries, as `build_topic_assets` put them there."""
     value = metadata[SETTINGS]
-    carried: Any = value.data if isinstance(value, dg.JsonMetadataValue) else value
-    doc = dict(carried)
-    for name in ("partition_by", "sort_by", "mask"):
-        doc[name] = tuple(doc[name])
-    return TopicTable(**doc)
+    return _AS_JSON.validate_python(value.data if isinstance(value, dg.JsonMetadataValue) else value)
 
 
 def topics_of(repository: dg.RepositoryDefinition | None) -> list[TopicTable]:

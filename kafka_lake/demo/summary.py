@@ -1,12 +1,12 @@
 """What the demo did, as tables on the terminal."""
 
-import os
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from kafka_lake.cli.status import collect
+from kafka_lake.common.environment import SCHEMA_REGISTRY_URL
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.demo.columns import columns_of
@@ -102,11 +102,11 @@ def print_how_to_go_on(ports: Ports, avro: TopicTable | None, console: Console) 
     for command, what in lines:
         console.print(f"  {command:{width}}  {what}", soft_wrap=True)
     if avro:
-        url = os.environ["KAFKA_LAKE_SCHEMA_REGISTRY_URL"]
+        url = SCHEMA_REGISTRY_URL.value()
         page = f"http://{ports.ui.address}/assets/{'/'.join(avro.identifier)}"
         console.print(
             f"\nkafka-lake leaves {avro.topic} out unless it knows of a registry:\n"
-            f"  export KAFKA_LAKE_SCHEMA_REGISTRY_URL={url}\n"
+            f"  export {SCHEMA_REGISTRY_URL.name}={url}\n"
             f"\nWith make dev, its table is at {page}. The check schema_evolution there tells what a run changed.",
             soft_wrap=True,
         )

@@ -1,10 +1,18 @@
-"""What a topic's table shall be: the settings of one YAML document, as plain data."""
+"""What a topic's table shall be: each setting with its type, default and documentation, declared here and only here.
+
+The keys of a YAML document (`components.topic_settings`), the metadata of a Dagster asset and docs/reference.md derive
+from it.
+"""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
+from pydantic import Field, StringConstraints
+from pydantic.dataclasses import dataclass
+from pydantic.fields import FieldInfo
+
+from kafka_lake.common import environment
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible, Policy
 from kafka_lake.lake.names import shortened
@@ -20,89 +28,165 @@ TimestampPrecision = Literal["micros", "exact"]
 Compatibility = Literal["none", "backward", "forward", "full"]
 
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
+TopicName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+ColumnName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+# Iceberg takes any name; a slash or a sign that URIs have a use for would make another folder of a table's.
+TableName = Annotated[str, StringConstraints(pattern=r"^\w([\w .'-]*\w)?$")]
 
 
 @dataclass(frozen=True)
 class TopicTable:
-    """A topic and the table that it becomes.
+    """A topic and the table that it becomes. Only ``topic`` is needed.
 
-    Args:
-        topic: The Kafka topic's name.
-        namespace: Iceberg namespace of the table.
-        table: The table's name in it.
-        schema: Spark DDL of the value's columns; None to infer them from the records.
-        partition_by: Iceberg transforms, as in ``day(ordered_at)`` or ``bucket(16, store_id)``.
-        sort_by: Columns within each file, as in ``ordered_at desc``.
-        properties: Iceberg table properties.
-        metadata_column: Name of the struct that says where a row came from; None for none.
-        start: Where a table with no position begins: ``earliest``, ``latest`` or an ISO 8601 time.
-        max_records_per_commit: A longer backlog becomes several commits of at most so many offsets each.
-        transform: ``module:function``, from DataFrame to DataFrame, one row for one row; None for none.
-        consumer_group: Group whose offsets follow the table's, for lag tools only.
-        on_data_loss: ``fail`` if Kafka no longer has what the table lacks, or ``continue`` with what is left.
-        dead_letters: What becomes of records that don't decode: ``table``, ``fail`` the run, or ``skip`` them.
-        max_dead_letters: How many of them a run bears, as a count or as a share like ``5%``; None for any number.
-        max_record_bytes: Longer values are dead letters; None for no limit.
-        samples: Whether logs, errors and Dagster's pages quote a dead letter of each class.
-        mask: Regular expressions; ``***`` takes the place of what they find in such quotes.
-        format: What values are, one of `FORMATS`.
-        schema_file: File with the schema of the values, Avro, `.proto` or JSON Schema; None for the registry's.
-        message: Which message of a `.proto` file the values are; None for the first.
-        subject: The registry's subject of the values; None for the topic's name and ``-value``.
-        key_format: What keys are; None to leave them as bytes in the metadata column.
-        key_column: The column of decoded keys.
-        key_schema: Spark DDL of the columns of JSON keys.
-        key_schema_file: File with the schema of the keys.
-        infer_timestamps: Whether text that is an ISO 8601 date or time becomes a column of that type.
-        evolution: ``evolve`` with what is safe, ``freeze`` the table's schema, or ``ignore_new`` columns.
-        on_incompatible: What becomes of values that their column can't take: ``dead_letter``, ``fail`` the run, or a
-            ``new_column``.
-        renames: Path of a column as it was → its new name.
-        max_columns: How many columns, fields of structs counted one by one, new fields may bring a table to.
-        compatibility: What new versions in the registry must be to the ones before, as registries name it.
-        arrow: Whether Arrow decodes JSON that plainly fits the table and writes its files, in Spark's tasks. If it is
-            false, every record is decoded alone and Spark writes. The rows are the same.
-        timestamp_unit: Of JSON numbers in columns of times, since 1970: ``s``, ``ms``, ``us`` or ``ns``; None if such
-            numbers don't fit.
-        timestamp_precision: ``micros`` cuts and counts the digits of a time beyond microseconds, ``exact`` has them not
-            fit.
+    Raises:
+        ValidationError: If a value is not of its type. What can't go together is for `components` to refuse.
+        ConfigurationError: If ``$KAFKA_LAKE_SAMPLES`` is neither true nor false.
     """
 
-    topic: str
-    namespace: str
-    table: str
-    schema: str | None = None
-    partition_by: tuple[str, ...] = ()
-    sort_by: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
-    metadata_column: str | None = "_kafka"
-    start: str = "earliest"
-    max_records_per_commit: int = 5_000_000
-    transform: str | None = None
-    consumer_group: str | None = None
-    on_data_loss: Literal["fail", "continue"] = "fail"
-    dead_letters: Literal["table", "fail", "skip"] = "table"
-    max_dead_letters: int | str | None = None
-    max_record_bytes: int | None = None
-    samples: bool = True
-    mask: tuple[str, ...] = ()
-    format: Format = "json"
-    schema_file: str | None = None
-    message: str | None = None
-    subject: str | None = None
-    key_format: Format | None = None
-    key_column: str = "_key"
-    key_schema: str | None = None
-    key_schema_file: str | None = None
-    infer_timestamps: bool = False
-    evolution: EvolutionMode = "evolve"
-    on_incompatible: OnIncompatible = "dead_letter"
-    renames: Mapping[str, str] = field(default_factory=dict)
-    max_columns: int = 1000
-    compatibility: Compatibility = "none"
-    arrow: bool = True
-    timestamp_unit: TimestampUnit | None = None
-    timestamp_precision: TimestampPrecision = "micros"
+    topic: TopicName = Field(description="Name of the Kafka topic.")
+    namespace: TableName = Field(default="lake", description="Iceberg namespace of the table.")
+    table: TableName = Field(
+        default_factory=lambda given: derived_table_name(given["topic"]),
+        description="Name of the table; the topic's, in lower case, by default.",
+    )
+    schema: str | None = Field(
+        default=None,
+        description="Format json: Spark DDL of the value's columns. Without it the columns are inferred from the "
+        "records and evolve.",
+        examples=["order_id bigint not null, items array<string>, ordered_at timestamp"],
+    )
+    partition_by: tuple[str, ...] = Field(
+        default=(), description="Iceberg partition transforms.", examples=[["day(ordered_at)", "bucket(16, store_id)"]]
+    )
+    sort_by: tuple[str, ...] = Field(
+        default=(), description="Columns within each file.", examples=[["ordered_at desc"]]
+    )
+    table_properties: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="Iceberg table properties of a new table. `location` is where its files shall be; by default a "
+        "folder of its own, named after the table.",
+        examples=[{"write.parquet.compression-codec": "zstd"}],
+    )
+    metadata_column: ColumnName | None = Field(
+        default="_kafka", description="Struct that says where a row came from; null for none."
+    )
+    start: str = Field(
+        default="earliest",
+        description="Where a new table begins: earliest, latest, or an ISO 8601 time.",
+        examples=["2026-01-31T00:00:00Z"],
+    )
+    max_records_per_commit: int = Field(
+        default=5_000_000, ge=1, description="A longer backlog becomes several commits of at most so many offsets each."
+    )
+    transform: str | None = Field(
+        default=None,
+        description="`module:function`, from DataFrame to DataFrame, one row for one row.",
+        examples=["my_project.transforms:clean"],
+    )
+    consumer_group: str | None = Field(
+        default=None,
+        description="Consumer group that shows the table's position to lag tools; `kafka-lake.<namespace>.<table>` "
+        "by default. It is written and never read.",
+    )
+    on_data_loss: Literal["fail", "continue"] = Field(
+        default="fail",
+        description="If Kafka no longer has what the table lacks: fail, or continue with what is left; the loss is "
+        "recorded.",
+    )
+    dead_letters: Literal["table", "fail", "skip"] = Field(
+        default="table",
+        description="What becomes of records that fit no row: kept in a table, fail the run, or skipped (and counted).",
+    )
+    max_dead_letters: int | str | None = Field(
+        default=None,
+        description="How many of them a run may have before it fails: a count or a share. Without it any number.",
+        examples=["5%"],
+    )
+    max_record_bytes: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Longer values are dead letters."
+    )
+    samples: bool = Field(
+        default_factory=environment.samples,
+        description="Whether Dagster's log and pages quote a dead letter of each class: its reason, and the first 200 "
+        "characters of its value. Class and offset are always told. By default KAFKA_LAKE_SAMPLES, and that is true.",
+    )
+    mask: tuple[str, ...] = Field(
+        default=(),
+        description="Regular expressions (Python's); `***` takes the place of what they find in such quotes.",
+        examples=[[r"\d{4}-\d{4}"]],
+    )
+    format: Format = Field(
+        default="json",
+        description="What values are: json, avro, protobuf, json_schema (each with a registry's schema ids, or by "
+        "schema_file), confluent (whatever the ids say), or string, bytes, variant: the whole value as one column.",
+    )
+    schema_file: str | None = Field(
+        default=None,
+        description="Schema of the values, in a file beside the YAML document: Avro, .proto or JSON Schema. Without it "
+        "the registry's.",
+        examples=["order.avsc"],
+    )
+    message: str | None = Field(
+        default=None, description="With a .proto file: the values' message; its first one by default."
+    )
+    subject: str | None = Field(
+        default=None, description="The registry's subject of the values; `<topic>-value` by default."
+    )
+    key_format: Format | None = Field(
+        default=None,
+        description="What keys are, as format; they get a column of their own. Without it they are bytes in the "
+        "metadata column.",
+    )
+    key_column: ColumnName = Field(default="_key", description="The column of decoded keys.")
+    key_schema: str | None = Field(
+        default=None, description="Key format json: Spark DDL of the key's fields.", examples=["id bigint"]
+    )
+    key_schema_file: str | None = Field(default=None, description="Schema of the keys, as schema_file.")
+    infer_timestamps: bool = Field(
+        default=False,
+        description="Format json without schema: text that is an ISO 8601 date or time in all records that show a "
+        "field first becomes a column of that type.",
+    )
+    evolution: EvolutionMode = Field(
+        default="evolve",
+        description="What new fields and wider types do: evolve the table, freeze it (such a run fails before it "
+        "publishes), or ignore_new (fields without a column are left out, and reported).",
+    )
+    on_incompatible: OnIncompatible = Field(
+        default="dead_letter",
+        description="What becomes of values that their column can't take: dead letters, fail the run, or a new_column "
+        "`name__v2` beside it.",
+    )
+    renames: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="Columns that get a new name, as `old: new`. The field id stays.",
+        examples=[{"store": "store_id"}],
+    )
+    max_columns: int = Field(
+        default=1000,
+        ge=1,
+        description="How many columns new fields may bring the table to, fields of structs counted one by one. A run "
+        "that needs more fails before it changes the table: names that are data belong in a map.",
+    )
+    compatibility: Compatibility = Field(
+        default="none",
+        description="What a new schema version must be to the one before (backward, forward, full), or the run fails "
+        "before it publishes.",
+    )
+    arrow: bool = Field(
+        default=True,
+        description="JSON that plainly fits the table is decoded by Arrow in Spark's tasks, which write its files too. "
+        "If false, records are decoded one by one and Spark writes: the same rows, slower.",
+    )
+    timestamp_unit: TimestampUnit | None = Field(
+        default=None,
+        description="Format json: what numbers in columns of times count since 1970 (s, ms, us, ns). Without it such "
+        "numbers don't fit.",
+    )
+    timestamp_precision: TimestampPrecision = Field(
+        default="micros",
+        description="Format json: micros cuts, and counts, what a time has beyond microseconds; exact has it not fit.",
+    )
 
     @property
     def identifier(self) -> tuple[str, str]:
@@ -139,6 +223,11 @@ class TopicTable:
         if limit is None:
             return True
         return dead_letters <= (limit * records if isinstance(limit, float) else limit)
+
+
+def pydantic_fields(kind: Any) -> dict[str, FieldInfo]:
+    """Return the declarations of a dataclass's fields by name: type, default, documentation, examples."""
+    return dict(kind.__pydantic_fields__)
 
 
 def dead_letter_limit(text: int | str | None) -> int | float | None:

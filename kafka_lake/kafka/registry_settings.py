@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from kafka_lake.common import environment
 from kafka_lake.common.errors import ConfigurationError
-
-_PREFIX = "KAFKA_LAKE_REGISTRY_"
-_PORT_OF_THE_LOCAL_STACK = "KAFKA_LAKE_REGISTRY_PORT"
 
 # The client's own retries are for a hiccup between two of many questions; who waits longer calls again.
 _BRIEF_RETRIES = {"max.retries": 1, "retries.wait.ms": 200, "retries.max.wait.ms": 500}
@@ -35,11 +33,11 @@ def properties_from_env(environ: Mapping[str, str] | None = None) -> dict[str, s
     """
     variables = os.environ if environ is None else environ
     found = {
-        name.removeprefix(_PREFIX).lower().replace("_", "."): value
+        name.removeprefix(environment.REGISTRY.name).lower().replace("_", "."): value
         for name, value in variables.items()
-        if value and name.startswith(_PREFIX) and name != _PORT_OF_THE_LOCAL_STACK
+        if value and name.startswith(environment.REGISTRY.name) and name != environment.REGISTRY_PORT.name
     }
-    if url := variables.get("KAFKA_LAKE_SCHEMA_REGISTRY_URL"):
+    if url := environment.SCHEMA_REGISTRY_URL.value(variables):
         found["url"] = url
     return found
 

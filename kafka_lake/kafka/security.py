@@ -3,9 +3,9 @@
 import os
 from collections.abc import Mapping
 
+from kafka_lake.common import environment
 from kafka_lake.common.errors import ConfigurationError
 
-_PREFIX = "KAFKA_LAKE_KAFKA_"
 _PASSED_AS_THEY_ARE = ("security.protocol", "sasl.mechanism", "client.id", "client.dns.lookup")
 
 
@@ -23,11 +23,11 @@ def properties_from_env(environ: Mapping[str, str] | None = None) -> dict[str, s
     """
     variables = os.environ if environ is None else environ
     found = {
-        name.removeprefix(_PREFIX).lower().replace("_", "."): value
+        name.removeprefix(environment.KAFKA.name).lower().replace("_", "."): value
         for name, value in variables.items()
-        if name.startswith(_PREFIX)
+        if name.startswith(environment.KAFKA.name)
     }
-    found["bootstrap.servers"] = variables.get("KAFKA_LAKE_BOOTSTRAP_SERVERS") or found.get(
+    found["bootstrap.servers"] = environment.BOOTSTRAP_SERVERS.value(variables) or found.get(
         "bootstrap.servers", "127.0.0.1:19092"
     )
     return found

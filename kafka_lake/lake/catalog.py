@@ -1,6 +1,5 @@
 """One catalog configuration, in Iceberg's standard property names, for both engines: PyIceberg and Spark."""
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -13,6 +12,7 @@ from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceErr
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
+from kafka_lake.common import environment
 from kafka_lake.common.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
 from kafka_lake.common.home import home
 from kafka_lake.common.spark_catalog import SparkCatalog
@@ -28,7 +28,7 @@ _TYPES = ("sql", "rest", "glue", "hive")
 
 def catalog_name() -> str:
     """Return the catalog's name: ``$KAFKA_LAKE_CATALOG``, or ``lake``."""
-    return os.environ.get("KAFKA_LAKE_CATALOG") or "lake"
+    return environment.CATALOG.value()
 
 
 def properties_from_environment(name: str) -> dict[str, str]:

@@ -7,7 +7,6 @@ copies share the snapshots, which nobody can change.
 """
 
 import json
-import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry, Summary
 from pyiceberg.typedef import Identifier
 
-SWITCH = "KAFKA_LAKE_METADATA_CACHE"
-"""Environment variable: ``off`` leaves PyIceberg as it is."""
+from kafka_lake.common import environment
+
 _SNAPSHOTS = 50_000
 """How many snapshots all tables that are kept may have, at 3 kB each."""
 
@@ -189,7 +188,7 @@ def sparing(catalog: Catalog, kind: str, newest: NewestOfEach = _newest) -> Cata
             parsed each time, and what is made of the table shares its snapshots.
         newest: Where the metadata are kept.
     """
-    if os.environ.get(SWITCH) == "off":
+    if environment.METADATA_CACHE.value() == "off":
         return catalog
     own: Any = catalog
     if kind == "rest" and hasattr(own, _ANSWER):

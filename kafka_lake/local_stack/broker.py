@@ -15,6 +15,7 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.server_process import (
     Server,
@@ -26,8 +27,6 @@ from kafka_lake.common.server_process import (
 )
 from kafka_lake.spark.jars import jars_classpath
 from kafka_lake.spark.java import find_java
-
-DEFAULT_PORT = 19092
 
 _JVM_OPTIONS = [
     "-Xms128m",
@@ -176,7 +175,9 @@ def main() -> None:
     """Run a broker in the foreground until SIGTERM or SIGINT, or until it ends by itself."""
     parser = argparse.ArgumentParser(prog="python -m kafka_lake.local_stack.broker", description=main.__doc__)
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of the broker's data")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of 127.0.0.1 (%(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=int(environment.BROKER_PORT.default), help="port of 127.0.0.1 (%(default)s)"
+    )
     parser.add_argument("--heap", default="512m", help="maximum heap of its JVM (%(default)s)")
     options = parser.parse_args()
     if not re.fullmatch(r"\d+[kmgKMG]?", options.heap):

@@ -3,9 +3,7 @@
 import os
 from collections.abc import MutableMapping
 
-_CLUSTER = "KAFKA_LAKE_KAFKA_"
-_REGISTRY = "KAFKA_LAKE_REGISTRY_"
-_REGISTRY_PORT = "KAFKA_LAKE_REGISTRY_PORT"
+from kafka_lake.common.environment import BOOTSTRAP_SERVERS, KAFKA, REGISTRY, REGISTRY_PORT, SCHEMA_REGISTRY_URL
 
 
 def use_broker(address: str, environment: MutableMapping[str, str] = os.environ) -> None:
@@ -15,8 +13,8 @@ def use_broker(address: str, environment: MutableMapping[str, str] = os.environ)
         address: Its address, ``host:port``.
         environment: The variables to change.
     """
-    _remove(environment, _CLUSTER)
-    environment["KAFKA_LAKE_BOOTSTRAP_SERVERS"] = address
+    _remove(environment, KAFKA.name)
+    environment[BOOTSTRAP_SERVERS.name] = address
 
 
 def use_registry(url: str, environment: MutableMapping[str, str] = os.environ) -> None:
@@ -26,20 +24,20 @@ def use_registry(url: str, environment: MutableMapping[str, str] = os.environ) -
         url: Its address, without credentials; empty for none.
         environment: The variables to change.
     """
-    _remove(environment, _REGISTRY)
-    environment["KAFKA_LAKE_SCHEMA_REGISTRY_URL"] = url
+    _remove(environment, REGISTRY.name)
+    environment[SCHEMA_REGISTRY_URL.name] = url
 
 
 def names_broker(environment: MutableMapping[str, str] = os.environ) -> bool:
     """Return whether the variables say which cluster to use."""
-    return "KAFKA_LAKE_BOOTSTRAP_SERVERS" in environment or f"{_CLUSTER}BOOTSTRAP_SERVERS" in environment
+    return BOOTSTRAP_SERVERS.name in environment or f"{KAFKA.name}BOOTSTRAP_SERVERS" in environment
 
 
 def names_registry(environment: MutableMapping[str, str] = os.environ) -> bool:
     """Return whether the variables say which schema registry to use; an empty address says none."""
-    return "KAFKA_LAKE_SCHEMA_REGISTRY_URL" in environment or f"{_REGISTRY}URL" in environment
+    return SCHEMA_REGISTRY_URL.name in environment or f"{REGISTRY.name}URL" in environment
 
 
 def _remove(environment: MutableMapping[str, str], prefix: str) -> None:
-    for name in [name for name in environment if name.startswith(prefix) and name != _REGISTRY_PORT]:
+    for name in [name for name in environment if name.startswith(prefix) and name != REGISTRY_PORT.name]:
         del environment[name]

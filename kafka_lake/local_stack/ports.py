@@ -1,12 +1,11 @@
 """The ports of the local stack, and the check that they are free before anything starts."""
 
-import os
 import socket
 from dataclasses import dataclass
 from typing import Self
 
+from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.local_stack.registry import DEFAULT_PORT as REGISTRY_PORT
 
 HOST = "127.0.0.1"
 
@@ -20,16 +19,16 @@ class Port:
     variable: str
 
     @classmethod
-    def from_env(cls, purpose: str, variable: str, default: int) -> Self:
-        """Return the port that ``variable`` names, or ``default``.
+    def from_env(cls, purpose: str, variable: environment.Variable) -> Self:
+        """Return the port that ``variable`` names.
 
         Raises:
             KafkaLakeError: The variable isn't a port number from 1 to 65535.
         """
-        value = os.environ.get(variable) or str(default)
+        value = variable.value()
         if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 65535):
-            raise KafkaLakeError(f"{variable}={value} is no port: set it to a number from 1 to 65535")
-        return cls(int(value), purpose, variable)
+            raise KafkaLakeError(f"{variable.name}={value} is no port: set it to a number from 1 to 65535")
+        return cls(int(value), purpose, variable.name)
 
     @property
     def address(self) -> str:
@@ -65,10 +64,10 @@ class Ports:
             KafkaLakeError: A variable isn't a port number.
         """
         return cls(
-            broker=Port.from_env("the embedded Kafka broker", "KAFKA_LAKE_BROKER_PORT", 19092),
-            ui=Port.from_env("Dagster's UI", "KAFKA_LAKE_UI_PORT", 3000),
-            connect=Port.from_env("the Spark Connect server", "KAFKA_LAKE_CONNECT_PORT", 15002),
-            registry=Port.from_env("the schema registry", "KAFKA_LAKE_REGISTRY_PORT", REGISTRY_PORT),
+            broker=Port.from_env("the embedded Kafka broker", environment.BROKER_PORT),
+            ui=Port.from_env("Dagster's UI", environment.UI_PORT),
+            connect=Port.from_env("the Spark Connect server", environment.CONNECT_PORT),
+            registry=Port.from_env("the schema registry", environment.REGISTRY_PORT),
         )
 
 

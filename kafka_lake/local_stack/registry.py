@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Self
 
+from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.server_process import (
     Server,
@@ -21,8 +22,6 @@ from kafka_lake.common.server_process import (
 )
 from kafka_lake.spark.jars import ensure_jars
 from kafka_lake.spark.java import find_java
-
-DEFAULT_PORT = 19095
 
 _JVM_OPTIONS = ["-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
@@ -111,7 +110,9 @@ def main() -> None:
     """Run a schema registry in the foreground until SIGTERM or SIGINT, or until it ends by itself."""
     parser = argparse.ArgumentParser(prog="python -m kafka_lake.local_stack.registry", description=main.__doc__)
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of the registry's data")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of 127.0.0.1 (%(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=int(environment.REGISTRY_PORT.default), help="port of 127.0.0.1 (%(default)s)"
+    )
     options = parser.parse_args()
     registry = EmbeddedRegistry(options.data_dir, options.port)
     run_in_foreground(

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import psutil
 
+from kafka_lake.common.environment import HOME, SPARK_REMOTE
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import home
 from kafka_lake.common.server_process import ServerProcess, port_open
@@ -142,7 +143,7 @@ class Stack:
         conf = local_conf(configured_catalog().for_spark(), "local[*]", spark_jars(), {})
         server = settings.server(home() / "connect", self.ports.connect.number, conf)
         self._connect = WarmServer(server, settings.idle_seconds, self._say)
-        os.environ["SPARK_REMOTE"] = self._connect.start().remote
+        os.environ[SPARK_REMOTE.name] = self._connect.start().remote
         self._tell()
 
     def start_dagster(self) -> str:
@@ -153,7 +154,7 @@ class Stack:
         """
         url = f"http://{self.ports.ui.address}"
         self._say(f"Starting Dagster on {url}")
-        environment = {"DAGSTER_HOME": str(prepare_dagster_home()), "KAFKA_LAKE_HOME": str(home())}
+        environment = {"DAGSTER_HOME": str(prepare_dagster_home()), HOME.name: str(home())}
         self.dagster_began = time.time()
         workspace = ["-w", "workspace.yaml"] if Path("workspace.yaml").exists() else ["-m", "kafka_lake.definitions"]
         command = [sys.executable, "-m", "dagster", "dev", *workspace]
@@ -239,8 +240,8 @@ def needs_connect(ports: Ports) -> bool:
 
     `kafka-lake env` may have set the variable in this shell, for the server of a stack that has ended.
     """
-    remote = os.environ.get("SPARK_REMOTE")
-    return remote is None or (is_here(remote, ports.connect.number) and ports.connect.is_free())
+    remote = SPARK_REMOTE.value()
+    return not remote or (is_here(remote, ports.connect.number) and ports.connect.is_free())
 
 
 @contextmanager

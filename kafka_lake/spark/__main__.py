@@ -5,10 +5,10 @@ from pathlib import Path
 
 from dotenv import load_dotenv
 
+from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.server_process import run_in_foreground
 from kafka_lake.lake.catalog import configured_catalog
-from kafka_lake.spark.connect import DEFAULT_PORT
 from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.settings import local_conf
 from kafka_lake.spark.supervisor import ConnectSettings, WarmServer
@@ -21,7 +21,9 @@ def main() -> None:
     """
     parser = argparse.ArgumentParser(prog="python -m kafka_lake.spark", description=main.__doc__)
     parser.add_argument("--work-dir", type=Path, required=True, help="folder of its log and scratch files")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of 127.0.0.1 (%(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=int(environment.CONNECT_PORT.default), help="port of 127.0.0.1 (%(default)s)"
+    )
     parser.add_argument("--master", default="local[*]", help="where the work is done (%(default)s)")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark property")
     options = parser.parse_args()

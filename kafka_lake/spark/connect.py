@@ -23,8 +23,6 @@ from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.java import java_env
 from kafka_lake.spark.private_conf import REDACTION, properties_file
 
-DEFAULT_PORT = 15002
-
 AVRO_LIMITS = " ".join(
     f"-Dorg.apache.avro.limits.{what}.maxLength={limit}"
     for what, limit in (("bytes", 64 << 20), ("string", 64 << 20), ("collectionItems", 8 << 20))

@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import cache
 from kafka_lake.spark.java import find_java
@@ -78,7 +79,7 @@ def spark_jars() -> str:
         JarsError: If ours can't be retrieved, or one of the others isn't there.
         JavaNotFoundError: If there is no Java to retrieve them with.
     """
-    more = [Path(text.strip()).absolute() for text in os.environ.get("KAFKA_LAKE_SPARK_JARS", "").split(",") if text]
+    more = [Path(text.strip()).absolute() for text in environment.SPARK_JARS.value().split(",") if text]
     if missing := [jar for jar in more if not jar.is_file()]:
         raise JarsError(f"KAFKA_LAKE_SPARK_JARS names {missing[0]}, which is no file.", "Correct it or unset it.")
     return ",".join(str(jar) for jar in [*ensure_jars("spark"), *more])
@@ -169,7 +170,7 @@ def _run_ivy(command: list[str], log: Path, say: Callable[[str], None]) -> list[
 
 def _ivy_command(conf: JarConf, folder: Path) -> list[str]:
     command = [str(find_java() / "bin" / "java"), "-jar", str(_ivy_jar())]
-    if settings := os.environ.get("KAFKA_LAKE_IVY_SETTINGS"):
+    if settings := environment.IVY_SETTINGS.value():
         if not Path(settings).is_file():
             raise JarsError(f"KAFKA_LAKE_IVY_SETTINGS names {settings}, which is no file. Correct it or unset it.")
         command += ["-settings", settings]

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 
+from kafka_lake.common import environment
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.spark.connect import AVRO_LIMITS, CLASSPATH, JVM_OPTIONS, on_driver
@@ -37,7 +38,7 @@ _LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\*|\d+)(?:\s*,\s*\d+)?\])?")
 
 def configured_master() -> str:
     """Return the master of a Spark in this process: ``$KAFKA_LAKE_SPARK_MASTER``, or ``local[*]``."""
-    return os.environ.get("KAFKA_LAKE_SPARK_MASTER") or "local[*]"
+    return environment.SPARK_MASTER.value()
 
 
 def local_cores(master: str) -> int | None:

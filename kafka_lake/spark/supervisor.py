@@ -20,6 +20,13 @@ from typing import Self
 import psutil
 
 from kafka_lake.common.durations import seconds_of
+from kafka_lake.common.environment import (
+    CONNECT_DIRECT,
+    CONNECT_HEAP,
+    CONNECT_IDLE,
+    CONNECT_METASPACE,
+    Variable,
+)
 from kafka_lake.common.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.common.server_process import HOST, Server
 from kafka_lake.spark.connect import ConnectServer
@@ -45,9 +52,9 @@ class ConnectSettings:
         idle_seconds: It rests after that time without any client; None for never.
     """
 
-    heap: str = "1g"
-    direct: str = "512m"
-    metaspace: str = "512m"
+    heap: str = CONNECT_HEAP.default
+    direct: str = CONNECT_DIRECT.default
+    metaspace: str = CONNECT_METASPACE.default
     idle_seconds: float | None = 900.0
 
     @classmethod
@@ -57,17 +64,19 @@ class ConnectSettings:
         Raises:
             ConfigurationError: If one is no size as ``512m``, or no time as ``90s``, ``15m``, ``1h`` or ``never``.
         """
-        sizes = {
-            name: environment.get(f"KAFKA_LAKE_CONNECT_{name.upper()}") for name in ("heap", "direct", "metaspace")
-        }
-        for name, size in sizes.items():
-            if size and not re.fullmatch(r"[1-9]\d*[kmg]", size.lower()):
-                raise ConfigurationError(
-                    f"KAFKA_LAKE_CONNECT_{name.upper()}={size} is no size of memory.", "Write it as 512m or 2g."
-                )
-        settings = {name: size.lower() for name, size in sizes.items() if size}
-        idle = environment.get("KAFKA_LAKE_CONNECT_IDLE")
-        return cls(**settings, idle_seconds=idle_seconds(idle) if idle else cls.idle_seconds)
+
+        def size(variable: Variable) -> str:
+            value = variable.value(environment).lower()
+            if not re.fullmatch(r"[1-9]\d*[kmg]", value):
+                raise ConfigurationError(f"{variable.name}={value} is no size of memory.", "Write it as 512m or 2g.")
+            return value
+
+        return cls(
+            size(CONNECT_HEAP),
+            size(CONNECT_DIRECT),
+            size(CONNECT_METASPACE),
+            idle_seconds(CONNECT_IDLE.value(environment)),
+        )
 
     def server(self, work_dir: Path, port: int, conf: Mapping[str, str]) -> ConnectServer:
         """Return a server of that size, not started; `ConnectServer` says what the arguments are."""

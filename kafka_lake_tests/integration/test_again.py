@@ -292,7 +292,7 @@ def test_a_table_of_format_v1_is_settled_time_and_again(
     upgraded: bool, new_topic: NewTopic, connections: NewConnections, view: NewView, dying: Any, spark_resource: Any
 ) -> None:
     topic = new_topic()
-    strict = topic.spec("id bigint not null", properties={"format-version": "1"})
+    strict = topic.spec("id bigint not null", table_properties={"format-version": "1"})
     lenient = replace(strict, schema="id bigint")
     for number in range(3):
         topic.send({"other": number})

@@ -151,7 +151,7 @@ def test_files_are_as_iceberg_wants_them(new_topic: NewTopic, connections: NewCo
     spec = topic.spec(
         "id bigint not null, at timestamp, name string",
         partition_by=("day(at)", "name"),
-        properties={"write.parquet.compression-codec": "gzip"},
+        table_properties={"write.parquet.compression-codec": "gzip"},
     )
     for number in range(40):
         at = f"2026-11-{number % 3 + 1:02}T10:00:00Z"

@@ -60,7 +60,7 @@ def test_every_format_fills_a_table(
     topic, schemas = new_topic(2), SchemaRegistry({"url": registry.url}, 5.0)
     client = SchemaRegistryClient({"url": registry.url})
     schema_id = int(client.register_schema(f"{topic.name}-value", Schema(json.dumps(AVRO), "AVRO")))
-    spec = topic.spec(properties=V3, **settings)
+    spec = topic.spec(table_properties=V3, **settings)
     for run in range(2):
         for number in range(run * 10, run * 10 + 10):
             value = {"id": number, "t": f"text {number}"}
@@ -84,7 +84,7 @@ def test_every_format_fills_a_table(
 
 def test_what_befalls_a_table(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
-    spec = topic.spec(None, properties=V3 | {"write.delete.mode": "merge-on-read"})
+    spec = topic.spec(None, table_properties=V3 | {"write.delete.mode": "merge-on-read"})
     topic.send({"id": 1})
     ingest(spec, connections(), "run-1")
     see, made = view(spec), connections()

@@ -244,7 +244,7 @@ def test_the_table_is_laid_out_as_asked(new_topic: NewTopic, connections: NewCon
         "id bigint, at timestamp, store int",
         partition_by=("day(at)", "bucket(4, store)"),
         sort_by=("id desc", "store"),
-        properties={"write.parquet.compression-codec": "gzip", "custom": "yes"},
+        table_properties={"write.parquet.compression-codec": "gzip", "custom": "yes"},
     )
     ingest(spec, connections(), "run-1")
     table = view(spec).table

@@ -412,7 +412,7 @@ def test_what_was_staged_in_vain_goes_and_no_other_snapshot(
 ) -> None:
     topic = new_topic()
     # By default it is five days.
-    spec = topic.spec(properties={"history.expire.max-snapshot-age-ms": "1"}, dead_letters="fail")
+    spec = topic.spec(table_properties={"history.expire.max-snapshot-age-ms": "1"}, dead_letters="fail")
     for each in range(3):
         topic.send_ids([each])
         ingest(spec, connections(), f"run-{each}")

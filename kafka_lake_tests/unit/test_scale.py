@@ -14,9 +14,10 @@ from pyiceberg.table.metadata import TableMetadataV2, new_table_metadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import SortOrder
 
+from kafka_lake.common import environment
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.metadata import SWITCH, Kept, NewestOfEach, parse_by
+from kafka_lake.lake.metadata import Kept, NewestOfEach, parse_by
 from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, summary_of
 from kafka_lake.lake.tables.create import ensure_table, schema_of
 
@@ -146,7 +147,7 @@ def test_pyiceberg_itself_stays_as_it_is(catalog: LakeCatalog) -> None:
 
 
 def test_the_switch_leaves_all_to_pyiceberg(catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SWITCH, "off")
+    monkeypatch.setenv(environment.METADATA_CACHE.name, "off")
     table = loaded(LakeCatalog("lake", catalog.properties))
     assert type(table.metadata.snapshots[0]) is Snapshot
     assert table.metadata == loaded(catalog).metadata

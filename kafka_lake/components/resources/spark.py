@@ -13,6 +13,7 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import PrivateAttr
 from pyspark.errors import PySparkException
 
+from kafka_lake.common import environment
 from kafka_lake.common.home import home
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.spark.commit_slots import CommitSlots
@@ -47,7 +48,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         Raises:
             EngineUnavailableError: If there is a Connect server and it doesn't answer.
         """
-        remote = os.environ.get("SPARK_REMOTE")
+        remote = environment.SPARK_REMOTE.value()
         if not remote:
             return self.spark_session
         session = self._kept.get(kept) if kept else self._spark_session
@@ -70,12 +71,12 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         Raises:
             EngineUnavailableError: If nothing accepts connections at its address within seconds.
         """
-        if remote := os.environ.get("SPARK_REMOTE"):
+        if remote := environment.SPARK_REMOTE.value():
             await_port(remote)
 
     def commit_slots(self) -> CommitSlots | None:
         """Return the turns that commits take where Spark works on this machine; None where it doesn't."""
-        remote = os.environ.get("SPARK_REMOTE")
+        remote = environment.SPARK_REMOTE.value()
         here = is_here(remote) if remote else local_cores(configured_master()) is not None
         # One more than cores, since a commit waits for files and for the catalog now and then.
         return CommitSlots(home() / "turns", (os.cpu_count() or 1) + 1) if here else None
@@ -98,7 +99,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             self._spark_session = None
 
     def _session(self, kept: str) -> Any:
-        remote = os.environ.get("SPARK_REMOTE")
+        remote = environment.SPARK_REMOTE.value()
         if not remote:
             return local_session(self.catalog.open().for_spark(), self.spark_config)
         ids = (self._kept_id(kept, generation) if kept else None for generation in count())

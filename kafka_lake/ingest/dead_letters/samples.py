@@ -3,9 +3,8 @@
 The dead-letter table has all bytes whatever is said here.
 """
 
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
@@ -34,18 +33,6 @@ def quoted(text: str, samples: bool, mask: Sequence[str]) -> str:
     for pattern in mask:
         text = re.sub(pattern, "***", text)
     return text
-
-
-def samples_from_env(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return what topics do that don't say whether dead letters are quoted: ``$KAFKA_LAKE_SAMPLES``, or true.
-
-    Raises:
-        ConfigurationError: If it is neither true nor false.
-    """
-    text = environment.get("KAFKA_LAKE_SAMPLES") or "true"
-    if text.lower() not in ("true", "false"):
-        raise ConfigurationError(f"KAFKA_LAKE_SAMPLES={text} is neither true nor false.", "Write one of these.")
-    return text.lower() == "true"
 
 
 def check_mask(pattern: str) -> None:

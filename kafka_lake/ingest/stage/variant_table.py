@@ -26,12 +26,12 @@ def create_variant_table(spec: TopicTable, connections: Connections, columns: T.
     connections.catalog.ensure_namespace(spec.namespace)
     spark, name = connections.spark(), connections.catalog.spark_name(spec.identifier)
     ours = {"write.distribution-mode": "hash" if spec.partition_by else "none"}
-    given = {**table_properties(ours, spec.properties), "format-version": "3"}
+    given = {**table_properties(ours, spec.table_properties), "format-version": "3"}
     listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in given.items())
     fields = ", ".join(f"{quoted(f.name)} {f.dataType.simpleString()}" for f in columns)
     by = ", ".join(_partition(text) for text in spec.partition_by)
     partitioned = f" PARTITIONED BY ({by})" if by else ""
-    location = location_of(connections.catalog, spec.identifier, spec.properties)
+    location = location_of(connections.catalog, spec.identifier, spec.table_properties)
     at = f" LOCATION {literal(location)}" if location else ""
     spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({fields}) USING iceberg{partitioned}{at} TBLPROPERTIES ({listed})")
     if spec.sort_by:

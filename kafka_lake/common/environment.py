@@ -1,0 +1,123 @@
+"""The environment variables that kafka_lake reads: each with its default and its meaning, declared here and only here.
+
+docs/reference.md derives from it.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka_lake.common.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An environment variable. Where it is unset or empty, its default holds.
+
+    Args:
+        name: The variable, or how the names of several begin if it ends with an underscore.
+        description: What it is for.
+        default: What holds without it; empty for nothing.
+        example: A value, for the documentation.
+    """
+
+    name: str
+    description: str
+    default: str = ""
+    example: str = ""
+
+    def value(self, environment: Mapping[str, str] | None = None) -> str:
+        """Return what the variable says, or its default.
+
+        Args:
+            environment: The variables; the process's own by default.
+        """
+        return (os.environ if environment is None else environment).get(self.name) or self.default
+
+
+BOOTSTRAP_SERVERS = Variable(
+    "KAFKA_LAKE_BOOTSTRAP_SERVERS",
+    "Kafka's brokers. Without it the embedded broker of the local stack.",
+    example="broker-1:9092,broker-2:9092",
+)
+KAFKA = Variable(
+    "KAFKA_LAKE_KAFKA_",
+    "Any property of librdkafka's clients, in upper case, with _ for each dot. "
+    "`KAFKA_LAKE_KAFKA_JAVA_…` is for Spark's Java client alone.",
+    example="KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL=SASL_SSL",
+)
+SCHEMA_REGISTRY_URL = Variable(
+    "KAFKA_LAKE_SCHEMA_REGISTRY_URL", "The schema registry, if there is one.", example="https://registry.example.com"
+)
+REGISTRY = Variable(
+    "KAFKA_LAKE_REGISTRY_",
+    "Any property of confluent-kafka's SchemaRegistryClient, in upper case, with _ for each dot.",
+    example="KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO=user:password",
+)
+CATALOG = Variable("KAFKA_LAKE_CATALOG", "Name of the Iceberg catalog, in Spark and PyIceberg.", "lake")
+PYICEBERG_CATALOG = Variable(
+    "PYICEBERG_CATALOG__",
+    "Properties of the catalog by PyIceberg's own convention, `PYICEBERG_CATALOG__<NAME>__<PROPERTY>`. Spark's "
+    "settings derive from them. Without any: SQLite and files in KAFKA_LAKE_HOME.",
+    example="PYICEBERG_CATALOG__LAKE__URI=http://127.0.0.1:8181",
+)
+SPARK_REMOTE = Variable(
+    "SPARK_REMOTE",
+    "A Spark Connect server that knows the catalog. Without it Spark runs in the run's own process.",
+    example="sc://host:15002",
+)
+SPARK_MASTER = Variable("KAFKA_LAKE_SPARK_MASTER", "The master of Spark in the run's own process.", "local[*]")
+SPARK_JARS = Variable(
+    "KAFKA_LAKE_SPARK_JARS",
+    "More jars for Spark, by path, with commas: iceberg-aws-bundle for s3:// and Glue, a JDBC driver.",
+    example="/opt/jars/iceberg-aws-bundle-1.12.0.jar",
+)
+SAMPLES = Variable(
+    "KAFKA_LAKE_SAMPLES",
+    "Whether Dagster's log quotes a dead letter of each class, for topics that don't say so by `samples:`.",
+    "true",
+)
+HOME = Variable("KAFKA_LAKE_HOME", "Where a deployment keeps its local state.", ".kafka_lake")
+CACHE = Variable(
+    "KAFKA_LAKE_CACHE",
+    "Where downloads are kept; kafka_lake in the XDG cache folder by default.",
+    example="~/.cache/kafka_lake",
+)
+IVY_SETTINGS = Variable(
+    "KAFKA_LAKE_IVY_SETTINGS",
+    "An Ivy settings file that names the mirror or the offline folder to retrieve jars from.",
+    example="/etc/ivysettings.xml",
+)
+VERBOSE = Variable("KAFKA_LAKE_VERBOSE", "Set to 1, commands show what libraries and servers log.")
+METADATA_CACHE = Variable(
+    "KAFKA_LAKE_METADATA_CACHE", "Set to off, each table's metadata file is parsed each time it is read.", "on"
+)
+CONNECT_HEAP = Variable(
+    "KAFKA_LAKE_CONNECT_HEAP", "Heap of the Spark Connect server that `kafka-lake up` starts.", "1g"
+)
+CONNECT_DIRECT = Variable(
+    "KAFKA_LAKE_CONNECT_DIRECT", "Its memory outside the heap for buffers: network, Arrow, files.", "512m"
+)
+CONNECT_METASPACE = Variable("KAFKA_LAKE_CONNECT_METASPACE", "Its memory for classes.", "512m")
+CONNECT_IDLE = Variable(
+    "KAFKA_LAKE_CONNECT_IDLE", "After how long without any client it stops until the next one comes; or never.", "15m"
+)
+BROKER_PORT = Variable("KAFKA_LAKE_BROKER_PORT", "Port of the embedded broker, on 127.0.0.1.", "19092")
+REGISTRY_PORT = Variable("KAFKA_LAKE_REGISTRY_PORT", "Port of the embedded schema registry.", "19095")
+CONNECT_PORT = Variable("KAFKA_LAKE_CONNECT_PORT", "Port of the Spark Connect server of `kafka-lake up`.", "15002")
+UI_PORT = Variable("KAFKA_LAKE_UI_PORT", "Port of Dagster's UI under `kafka-lake up`.", "3000")
+
+VARIABLES = tuple(each for each in list(globals().values()) if isinstance(each, Variable))
+"""All of them, in the order of their declaration."""
+
+
+def samples(environment: Mapping[str, str] | None = None) -> bool:
+    """Return whether dead letters are quoted for topics that don't say: ``$KAFKA_LAKE_SAMPLES``, or true.
+
+    Raises:
+        ConfigurationError: If it is neither true nor false.
+    """
+    text = SAMPLES.value(environment)
+    if text.lower() not in ("true", "false"):
+        raise ConfigurationError(f"{SAMPLES.name}={text} is neither true nor false.", "Write one of these.")
+    return text.lower() == "true"

@@ -1,0 +1,106 @@
+"""docs/reference.md: every setting with its type, default, meaning and an example, as the code declares them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from kafka_lake.common.environment import VARIABLES, Variable
+from kafka_lake.components.assets import IngestConfig
+from kafka_lake.components.continuous_runs import ContinuousRuns
+from kafka_lake.components.kafka_cluster import KafkaCluster
+from kafka_lake.components.topic_settings import TopicSettings
+
+_WORDS: dict[object, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+}
+_QUOTED = set(",:{}[]#")
+# What a factory makes of other settings or of the environment; its setting's description says it.
+_TOLD = {"table", "samples"}
+
+
+def tables() -> Mapping[str, str]:
+    """Return the tables as Markdown, by the name that their place in the page has."""
+    return {
+        "topic": _settings(TopicSettings),
+        "continuous": _settings(ContinuousRuns),
+        "cluster": _settings(KafkaCluster),
+        "run": _settings(IngestConfig),
+        "environment": _table(
+            ("variable", "default", "meaning", "example"),
+            ((_code(_name(each)), _code(each.default), each.description, _code(each.example)) for each in VARIABLES),
+        ),
+    }
+
+
+def _name(variable: Variable) -> str:
+    return f"{variable.name}…" if variable.name.endswith("_") else variable.name
+
+
+def _settings(model: type[BaseModel]) -> str:
+    rows = (
+        (
+            _code(field.alias or name),
+            _kind(field.rebuild_annotation()),
+            _default(name, field),
+            field.description or "",
+            ", ".join(_code(_yaml(each)) for each in field.examples or ()),
+        )
+        for name, field in model.model_fields.items()
+    )
+    return _table(("setting", "type", "default", "meaning", "example"), rows)
+
+
+def _kind(annotation: Any) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind(inner[0])
+    if origin is Literal:
+        return ", ".join(_code(each) for each in inner)
+    if origin in (Union, UnionType):
+        return " or ".join(_kind(each) for each in inner if each is not NoneType)
+    if origin in (list, tuple):
+        return f"list of {_kind(inner[0])}"
+    if origin in (dict, Mapping):
+        return f"mapping of {_kind(inner[0])} to {_kind(inner[1])}"
+    if annotation in _WORDS:
+        return _WORDS[annotation]
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "mapping, see below"
+    return ", ".join(_code(each.value) for each in annotation)
+
+
+def _default(name: str, field: FieldInfo) -> str:
+    if field.is_required():
+        return "**needed**"
+    if name in _TOLD:
+        return ""
+    value = field.get_default(call_default_factory=True, validated_data={})
+    return "" if value in (None, (), [], {}) or value is PydanticUndefined else _code(_yaml(value))
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_yaml(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(f"'{each}'" if _QUOTED & set(each) else each for each in value) + "]"
+    return f"{value:_}" if isinstance(value, int) and value >= 10_000 else str(getattr(value, "value", value))
+
+
+def _code(text: object) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

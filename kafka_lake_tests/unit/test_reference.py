@@ -1,0 +1,54 @@
+"""docs/reference.md has every setting as it is declared: `UPDATE_DOCS=1 pytest` on this file writes its tables."""
+
+import ast
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from kafka_lake.common.environment import VARIABLES
+from kafka_lake.components.reference import tables
+from kafka_lake.ingest.topic_table import TopicTable, pydantic_fields
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference.md"
+
+
+@pytest.mark.parametrize("name", tables())
+def test_the_tables_are_what_the_code_declares(name: str) -> None:
+    between = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+    expected = f"{tables()[name]}\n"
+    if os.environ.get("UPDATE_DOCS"):
+        PAGE.write_text(between.sub(lambda _: expected, PAGE.read_text()))
+    (found,) = between.findall(PAGE.read_text())
+    assert found == expected
+
+
+def test_each_setting_of_a_topic_is_documented() -> None:
+    for name, field in pydantic_fields(TopicTable).items():
+        assert field.description, name
+        assert f"| `{name}` |" in tables()["topic"]
+
+
+def test_a_default_that_a_setting_needs_no_value_for_is_told() -> None:
+    assert "| `max_columns` | whole number | `1000` |" in tables()["topic"]
+    assert "| `sort_by` | list of text |  | Columns within each file. | `[ordered_at desc]` |" in tables()["topic"]
+    assert "| `topic` | text | **needed** |" in tables()["topic"]
+
+
+def test_the_example_file_has_every_variable() -> None:
+    example = (ROOT / ".env.example").read_text()
+    assert [each.name for each in VARIABLES if f"#{each.name}" not in example] == []
+
+
+def test_a_variable_is_named_in_one_place() -> None:
+    names = {each.name for each in VARIABLES if each.name.startswith("KAFKA_LAKE_")}
+    elsewhere = {
+        (str(path.relative_to(ROOT)), node.value)
+        for path in (ROOT / "kafka_lake").rglob("*.py")
+        if path.parts[-2:] != ("common", "environment.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in names
+    }
+    assert elsewhere == set()
