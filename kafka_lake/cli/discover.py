@@ -68,7 +68,7 @@ def run(request: Request, out: Console, err: Console) -> bool:
         raise ConfigurationError(
             "--write doesn't know which topics to write.", "Name them, as in `kafka-lake discover orders --write`."
         )
-    specs = project.topic_tables()
+    specs = project.topics_if_any()
     left_out = 0
     with (
         project.connections_at_hand(err.print, with_catalog=False) as connections,
@@ -88,8 +88,8 @@ def run(request: Request, out: Console, err: Console) -> bool:
             out.print(
                 f"{left_out} internal {'topic is' if left_out == 1 else 'topics are'} left out; --all shows them."
             )
-    chosen = _chosen(found) if asks else found
-    planned = documents(chosen, specs, request.into or project.FOLDER) if request.write else []
+    picked = chosen(found) if asks else found
+    planned = documents(picked, specs, request.into or project.defs_of_project()) if request.write else []
     write(planned)
     _register({each.topic for each in planned}, found, err)
     if request.as_json:
@@ -214,8 +214,8 @@ def _interactive() -> bool:
     return sys.stdin.isatty()
 
 
-def _chosen(found: Sequence[Discovered]) -> list[Discovered]:
-    """Ask which topics to write, until the answer is one."""
+def chosen(found: Sequence[Discovered]) -> list[Discovered]:
+    """Return the topics that the user wants written: asked on the terminal, until the answer names some."""
     candidates = {each.topic: each for each in found if not each.tables and not each.error}
     if not candidates:
         return []
@@ -228,5 +228,5 @@ def _chosen(found: Sequence[Discovered]) -> list[Discovered]:
             raise typer.BadParameter(f"{', '.join(unknown)}: no topic without a table has that name.")
         return [candidates[name] for name in names]
 
-    chosen: list[Discovered] = typer.prompt("Topics to write, or all", value_proc=parsed, err=True)
-    return chosen
+    answer: list[Discovered] = typer.prompt("Topics to write, or all", value_proc=parsed, err=True)
+    return answer

@@ -1,6 +1,8 @@
 """The command line, ``kafka-lake …``. Decides nothing: each command calls one function and shows what it returns."""
 
 import logging
+import os
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -8,7 +10,7 @@ from dotenv import load_dotenv
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from kafka_lake.cli import console, topic
+from kafka_lake.cli import console, find_project, topic
 from kafka_lake.cli.commands import local, repair, surroundings, tables
 from kafka_lake.cli.logs import log_to_file, log_to_terminal
 from kafka_lake.common import environment
@@ -54,11 +56,24 @@ app.add_typer(topic.app, name="topic")
 @app.callback()
 def _prepare(
     ctx: typer.Context,
+    module: Annotated[
+        str | None, typer.Option("--module-name", "-m", envvar=find_project.MODULE, help="Module of the definitions.")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option("--python-file", "-f", envvar=find_project.FILE, help="File of the definitions.")
+    ] = None,
+    workspace: Annotated[
+        str | None, typer.Option("--workspace", "-w", envvar=find_project.WORKSPACE, help="A workspace.yaml.")
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", envvar=environment.VERBOSE.name, help="Show what libraries and servers log.")
     ] = False,
 ) -> None:
-    load_dotenv(".env")
+    find_project.choose(module, file, workspace)
+    folder = find_project.project_folder()
+    load_dotenv(folder / ".env")
+    if folder != Path.cwd():
+        os.environ.setdefault(environment.HOME.name, str(folder / environment.HOME.default))
     if ctx.invoked_subcommand not in _STARTING and (stack := running()):
         stack.use()
     if verbose:
@@ -69,7 +84,8 @@ def _prepare(
 
 # Help lists them in this order.
 for _command in (
-    local.demo,
+    *local.DEMO,
+    surroundings.init,
     local.up,
     tables.ingest,
     tables.status,

@@ -1,21 +1,22 @@
-"""The topics of this deployment and the systems they are in, as its definitions have them."""
+"""The project at hand: its topics and the systems they are in, as its definitions have them."""
 
 import logging
-import re
-import traceback
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
 
-import yaml
-from dagster import BetaWarning
-from dagster.components.resolved.errors import ResolutionException
-from dagster_shared.error import DagsterUnresolvableSymbolError
-from pydantic import ValidationError
+import dagster as dg
+from dagster.components.definitions import LazyDefinitions
 from pyspark.logger import PySparkLogger
 
-import kafka_lake.definitions
+from kafka_lake.cli.explain import explanation
+from kafka_lake.cli.find_project import NoProjectError, Target, defs_folder, targets
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import SETTINGS, build_connections, settings_of
 from kafka_lake.components.register_partitions import register_topics
@@ -23,23 +24,38 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.definitions import defs
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.stack import broker_at_hand
 
-FOLDER = Path(kafka_lake.definitions.__file__).parent / "defs"
+_Resource = TypeVar("_Resource", CatalogResource, KafkaResource, RegistryResource)
 
-_AT = re.compile(r"^`?(?P<where>.*?) at (?P<file>.+):(?P<line>\d+)`?$")
-_COMPONENT = re.compile(r"component (?P<folder>\S+?)\[(?P<document>\d+)\]")
-_TEMPLATE = re.compile(
-    r"(?P<file>.+):(?P<line>\d+) - attributes\.(?P<where>\S+)\n.*?^\s*\|?\s*\^ (?P<problem>[^\n]+)",
-    re.DOTALL | re.MULTILINE,
-)
-_SETTING = re.compile(r"^(?P<name>\w+):")
-_SYMBOL = re.compile(r"`(?P<module>[\w.]+)`(?: has no attribute `(?P<name>\w+)`)?")
+
+def target() -> Target:
+    """Return the code location that has the topics: the only one of the project, or the only one with a cluster.
+
+    Raises:
+        ConfigurationError: If there is no project, it can't be loaded, or several of its code locations have topics.
+    """
+    found = targets()
+    if len(found) > 1:
+        found = [each for each in found if isinstance(_resources(each).get("kafka"), KafkaResource)] or found
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"There are several code locations here: {', '.join(map(str, found))}.", "Name one of them by -m or -f."
+        )
+    return found[0]
+
+
+def defs_of_project() -> Path:
+    """Return the folder of the project's YAML documents.
+
+    Raises:
+        ConfigurationError: If there is no project, or it has no such folder.
+    """
+    return defs_folder(_file_of(target()))
 
 
 def topic_tables(topic: str | None = None) -> list[TopicTable]:
@@ -49,10 +65,12 @@ def topic_tables(topic: str | None = None) -> list[TopicTable]:
         topic: Only this topic; None for all.
 
     Raises:
-        ConfigurationError: If no document in ``defs/`` is about that topic, or the definitions can't be loaded.
+        ConfigurationError: If there is no project, no document of it is about that topic, or the definitions can't be
+            loaded.
     """
-    with _loading():
-        specs = [dict(asset.metadata) for asset in defs().resolve_all_asset_specs()]
+    at = target()
+    with _loading(at):
+        specs = [dict(asset.metadata) for asset in _definitions(at).resolve_all_asset_specs()]
     found = sorted((settings_of(each) for each in specs if SETTINGS in each), key=lambda each: each.topic)
     if topic is None:
         return found
@@ -72,10 +90,7 @@ def configured_cluster() -> KafkaCluster:
     Raises:
         ConfigurationError: If the definitions can't be loaded.
     """
-    with _loading():
-        resources = defs().resources or {}
-    kafka: KafkaResource = resources.get("kafka") or KafkaResource()
-    return kafka.cluster()
+    return _of(_resources_at_hand(), "kafka", KafkaResource).cluster()
 
 
 @contextmanager
@@ -97,12 +112,12 @@ def connections_at_hand(
     Raises:
         KafkaLakeError: If the definitions can't be loaded, or what is needed doesn't answer.
     """
-    with _loading():
-        resources = defs().resources or {}
-    catalog: CatalogResource = resources.get("catalog") or CatalogResource()
-    kafka: KafkaResource = resources.get("kafka") or KafkaResource()
-    registry: RegistryResource = resources.get("registry") or RegistryResource()
-    spark: SparkResource = resources.get("spark") or SparkResource(spark_config={}, catalog=catalog)
+    resources = _resources_at_hand()
+    catalog = _of(resources, "catalog", CatalogResource)
+    kafka, registry = _of(resources, "kafka", KafkaResource), _of(resources, "registry", RegistryResource)
+    spark = resources.get("spark")
+    if not isinstance(spark, SparkResource):
+        spark = SparkResource(spark_config={}, catalog=catalog)
     # What Spark refuses becomes an error of ours; PySpark would log the JVM's stack trace before it.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
@@ -116,125 +131,100 @@ def connections_at_hand(
                 spark.check()
             yield connections
             if with_broker:
-                register_topics(topic_tables(), connections.cluster, say)
+                register_topics(topics_if_any(), connections.cluster, say)
     finally:
         spark.stop()
 
 
+def topics_if_any() -> list[TopicTable]:
+    """Return what `topic_tables` does; nothing outside of a project."""
+    try:
+        return topic_tables()
+    except NoProjectError:
+        return []
+
+
+def _resources_at_hand() -> Mapping[str, Any]:
+    """Return the project's resources by name; none outside of a project, where the environment says all."""
+    try:
+        return _resources(target())
+    except NoProjectError:
+        return {}
+
+
+def _resources(at: Target) -> Mapping[str, Any]:
+    with _loading(at):
+        return _definitions(at).resources or {}
+
+
+def _of(resources: Mapping[str, Any], name: str, kind: type[_Resource]) -> _Resource:
+    found = resources.get(name)
+    return found if isinstance(found, kind) else kind()
+
+
+def _definitions(at: Target) -> dg.Definitions:
+    if str(at.folder) not in sys.path:
+        sys.path.insert(0, str(at.folder))
+    if at.is_defs_folder:
+        return dg.load_from_defs_folder(path_within_project=at.folder)
+    module = _module(at)
+    names = [at.attribute] if at.attribute else sorted(vars(module))
+    found = [
+        each for name in names if isinstance(each := getattr(module, name, None), dg.Definitions | LazyDefinitions)
+    ]
+    # The same object may have several names.
+    if len({id(each) for each in found}) != 1:
+        raise ConfigurationError(
+            f"{at} has {len(found) or 'no'} Definitions{' in ' + at.attribute if at.attribute else ''}.",
+            "It needs one, as an object or as a function with @dg.definitions.",
+        )
+    (definitions, *_) = found
+    loaded = definitions() if isinstance(definitions, LazyDefinitions) else definitions
+    if not isinstance(loaded, dg.Definitions):
+        raise ConfigurationError(f"{at} has no Definitions but a repository.", "Return dg.Definitions instead.")
+    return loaded
+
+
+def _module(at: Target) -> ModuleType:
+    if at.file is None:
+        try:
+            return import_module(at.module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{at.module}.".startswith(f"{error.name}."):
+                raise
+            raise ConfigurationError(
+                f"Python finds no module {error.name}, where the definitions are.",
+                f"Install the project in {at.folder} into this environment, as with `pip install -e .`.",
+            ) from error
+    spec = spec_from_file_location(at.file.stem, at.file)
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(f"{at.file} is no Python file.")
+    module = sys.modules[spec.name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _file_of(at: Target) -> Path:
+    if at.file:
+        return at.file
+    if str(at.folder) not in sys.path:
+        sys.path.insert(0, str(at.folder))
+    try:
+        spec = find_spec(at.module)
+    except ModuleNotFoundError:
+        spec = None
+    return Path(spec.origin) if spec and spec.origin else at.folder / "definitions.py"
+
+
 @contextmanager
-def _loading() -> Iterator[None]:
+def _loading(at: Target) -> Iterator[None]:
     """Run the block, which loads definitions, without Dagster's remarks on itself, its errors explained."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", BetaWarning)
+            warnings.simplefilter("ignore", dg.BetaWarning)
             yield
     except Exception as error:
-        explained = explanation(error, FOLDER)
+        explained = explanation(error, defs_folder(_file_of(at)))
         if explained is None:
             raise
         raise explained from error
-
-
-def explanation(error: BaseException, folder: Path) -> ConfigurationError | None:
-    """Return what is wrong with the definitions, in one line with file and line.
-
-    Args:
-        error: What loading them raised; what is wrong is somewhere among its causes.
-        folder: Where the definitions are.
-
-    Returns:
-        The error for the user; None if the definitions are not what is wrong.
-    """
-    chain = list(_causes(error))
-    document = next(filter(None, (_document(each, folder) for each in chain)), None)
-    for each in chain:
-        if isinstance(each, yaml.MarkedYAMLError) and (mark := each.problem_mark):
-            problem = ": ".join(part for part in (each.context, each.problem) if part)
-            return _broken(Path(mark.name), mark.line + 1, f"no YAML: {problem}")
-        if isinstance(each, ValidationError) and (found := _refused_settings(each, document)):
-            return found
-        if isinstance(each, ResolutionException) and (template := _TEMPLATE.match(str(each))):
-            file, line = Path(template["file"]), int(template["line"])
-            return _broken(file, line, f"{template['where']}: {template['problem'].strip()}")
-        if isinstance(each, DagsterUnresolvableSymbolError) and (found := _unknown_type(each, folder)):
-            return found
-        if isinstance(each, ConfigurationError):
-            return each
-    return _in_python(chain, folder) or _empty_document(chain, folder)
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _document(error: BaseException, folder: Path) -> tuple[Path, int] | None:
-    """Return file and first line of the YAML document that Dagster was at."""
-    found = _COMPONENT.search(str(error))
-    if found is None or not (file := folder / found["folder"] / "defs.yaml").exists():
-        return None
-    documents = list(yaml.compose_all(file.read_text(), yaml.SafeLoader))
-    return file, documents[int(found["document"])].start_mark.line + 1
-
-
-def _refused_settings(error: ValidationError, document: tuple[Path, int] | None) -> ConfigurationError | None:
-    told: dict[tuple[Path, int], str] = {}
-    for each in error.errors(include_url=False):
-        text = each["msg"].removeprefix("Value error, ")
-        if each["type"] == "extra_forbidden":
-            text = "there is no such setting"
-        place = str(each["loc"][-1]) if each["loc"] else ""
-        if at := _AT.match(place):
-            name = at["where"].removeprefix("attributes.").split(".")[0]
-            # A value that fits no member of a union is refused once for each; the first tells enough.
-            told.setdefault((Path(at["file"]), int(at["line"])), f"{name}: {text}")
-        elif document:
-            file, first = document
-            setting = _SETTING.match(text)
-            line = _line_of(file, first, setting["name"]) if setting else first
-            told.setdefault((file, line), f"{place}: {text}" if place else text)
-    if not told:
-        return None
-    (file, line), text = min(told.items())
-    others = [f"line {n}: {other}" for (f, n), other in sorted(told.items()) if (f, n) != (file, line)]
-    return _broken(file, line, "; ".join([text.rstrip("."), *others]))
-
-
-def _line_of(file: Path, first: int, setting: str) -> int:
-    lines = file.read_text().splitlines()
-    return next(
-        (n for n, line in enumerate(lines[first - 1 :], first) if line.strip().startswith(f"{setting}:")), first
-    )
-
-
-def _unknown_type(error: DagsterUnresolvableSymbolError, folder: Path) -> ConfigurationError | None:
-    symbol = _SYMBOL.search(str(error))
-    if symbol is None:
-        return None
-    name = f"{symbol['module']}.{symbol['name'] or ''}"
-    for file in sorted(folder.rglob("*.yaml")):
-        for number, line in enumerate(file.read_text().splitlines(), 1):
-            if line.startswith("type:") and name in line:
-                return _broken(file, number, f"{line.strip()}: there is no such component")
-    return None
-
-
-def _in_python(chain: list[BaseException], folder: Path) -> ConfigurationError | None:
-    for error in chain:
-        for frame in reversed(traceback.extract_tb(error.__traceback__)):
-            if Path(frame.filename).is_relative_to(folder):
-                return _broken(Path(frame.filename), frame.lineno or 0, f"{type(error).__name__}: {error}")
-    return None
-
-
-def _empty_document(chain: list[BaseException], folder: Path) -> ConfigurationError | None:
-    if not any("No components found in YAML file" in str(each) for each in chain):
-        return None
-    empty = (file for file in sorted(folder.rglob("defs.yaml")) if not list(yaml.safe_load_all(file.read_text())))
-    return next((_broken(file, 1, "there is no document in it") for file in empty), None)
-
-
-def _broken(file: Path, line: int, problem: str) -> ConfigurationError:
-    shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-    return ConfigurationError(f"{shown}, line {line}: {problem.rstrip('.')}.")

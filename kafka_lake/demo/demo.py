@@ -59,7 +59,7 @@ def run_demo(records: int, avro: bool, ports: Ports, console: Console) -> None:
                 _deliver(producer, bootstrap, half, now - _DAY, now - _DAY / 2, console)
             if connect:
                 stack.start_connect()
-            runs = DagsterRuns(stack.start_dagster())
+            runs = DagsterRuns(stack.start_dagster(["-m", "kafka_lake.definitions"]))
             with console.status("Waiting for the sensor") as status:
                 watch = Watch(runs, stack.dagster_began, stack.check, status.update)
                 if producer and producer.version == 1:

@@ -28,6 +28,19 @@ def use_registry(url: str, environment: MutableMapping[str, str] = os.environ) -
     environment[SCHEMA_REGISTRY_URL.name] = url
 
 
+def name_servers(bootstrap_servers: str, registry_url: str, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Make brokers and registry the ones to use, where they are told; what is set for their security stays.
+
+    Args:
+        bootstrap_servers: The brokers; empty to leave what is configured.
+        registry_url: The registry; empty to leave what is configured.
+        environment: The variables to change.
+    """
+    for variable, value in ((BOOTSTRAP_SERVERS, bootstrap_servers), (SCHEMA_REGISTRY_URL, registry_url)):
+        if value:
+            environment[variable.name] = value
+
+
 def names_broker(environment: MutableMapping[str, str] = os.environ) -> bool:
     """Return whether the variables say which cluster to use."""
     return BOOTSTRAP_SERVERS.name in environment or f"{KAFKA.name}BOOTSTRAP_SERVERS" in environment

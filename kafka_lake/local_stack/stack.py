@@ -8,8 +8,9 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.resources import files
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
@@ -146,8 +147,11 @@ class Stack:
         os.environ[SPARK_REMOTE.name] = self._connect.start().remote
         self._tell()
 
-    def start_dagster(self) -> str:
+    def start_dagster(self, options: Sequence[str]) -> str:
         """Start Dagster's webserver and daemon and wait until the UI answers.
+
+        Args:
+            options: Of `dagster dev`: where it finds the definitions.
 
         Returns:
             The UI's address.
@@ -156,8 +160,7 @@ class Stack:
         self._say(f"Starting Dagster on {url}")
         environment = {"DAGSTER_HOME": str(prepare_dagster_home()), HOME.name: str(home())}
         self.dagster_began = time.time()
-        workspace = ["-w", "workspace.yaml"] if Path("workspace.yaml").exists() else ["-m", "kafka_lake.definitions"]
-        command = [sys.executable, "-m", "dagster", "dev", *workspace]
+        command = [sys.executable, "-m", "dagster", "dev", *options]
         command += ["-h", self.ports.ui.address.split(":")[0], "-p", str(self.ports.ui.number)]
         self._dagster = ServerProcess(command, log=self.log_dir / "dagster.log", env=environment)
         self._dagster.start(lambda: _answers(f"{url}/server_info"), timeout=120)
@@ -271,7 +274,7 @@ def dagster_home() -> Path:
     if Path("dagster.yaml").exists():
         shutil.copy("dagster.yaml", folder)
     else:
-        (folder / "dagster.yaml").touch()
+        (folder / "dagster.yaml").write_bytes(files("kafka_lake.local_stack").joinpath("dagster.yaml").read_bytes())
     return folder
 
 

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import dagster as dg
 import pytest
+from dagster.components.definitions import LazyDefinitions
 from rich.console import Console, RenderableType
 from typer.testing import CliRunner, Result
 
@@ -21,6 +22,7 @@ import kafka_lake.cli.doctor
 import kafka_lake.cli.main
 import kafka_lake.cli.project
 import kafka_lake.cli.status
+import kafka_lake.definitions
 import kafka_lake.ingest.maintenance.clean
 from kafka_lake.cli import repair
 from kafka_lake.cli.doctor import Diagnosis
@@ -37,7 +39,9 @@ from kafka_lake.cli.repair import (
 )
 from kafka_lake.cli.status import PartitionStatus, TopicStatus
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
+from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest import run as runs
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import Cleaned
@@ -62,6 +66,7 @@ UNREACHABLE = TopicStatus("gone", "pizza.gone", (), 0, None, None, 0, 0, "Topic 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGSTER_MODULE_NAME", "kafka_lake.definitions")
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
     for name in ("BROKER_PORT", "UI_PORT", "CONNECT_PORT"):
         monkeypatch.delenv(f"KAFKA_LAKE_{name}", raising=False)
@@ -389,15 +394,20 @@ def test_an_error_that_is_no_definition_s_is_not_explained_away(monkeypatch: pyt
     def broken() -> NoReturn:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(kafka_lake.cli.project, "defs", broken)
+    monkeypatch.setattr(kafka_lake.definitions, "defs", LazyDefinitions(load_fn=broken, has_context_arg=False))
     assert isinstance(run("status").exception, RuntimeError)
 
 
 def test_systems_are_as_the_definitions_say_and_spark_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped: list[bool] = []
-    spark = SimpleNamespace(stop=lambda: stopped.append(True), live_session=lambda _: None, commit_slots=lambda: None)
+
+    class Spark(SparkResource):
+        def stop(self) -> None:
+            stopped.append(True)
+
+    spark = Spark(spark_config={}, catalog=CatalogResource())
     resources = {"kafka": KafkaResource(read_committed=False, retry_attempts=2), "spark": spark}
-    monkeypatch.setattr(kafka_lake.cli.project, "defs", lambda: SimpleNamespace(resources=resources))
+    monkeypatch.setattr(kafka_lake.definitions, "defs", dg.Definitions(resources=resources))
 
     def use() -> NoReturn:
         with kafka_lake.cli.project.connections_at_hand(print, with_broker=False) as connections:
@@ -419,10 +429,9 @@ def broken_project(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[st
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(text)
     (folder / "pyproject.toml").write_text(
-        '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "broken"\n'
+        '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "broken"\nautoload_defs = true\n'
     )
     monkeypatch.syspath_prepend(str(folder))
     for name in [name for name in sys.modules if name.partition(".")[0] == "broken"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(kafka_lake.cli.project, "FOLDER", package / "defs")
-    monkeypatch.setattr(kafka_lake.cli.project, "defs", lambda: dg.load_from_defs_folder(path_within_project=package))
+    monkeypatch.delenv("DAGSTER_MODULE_NAME")

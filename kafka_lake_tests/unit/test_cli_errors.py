@@ -32,6 +32,7 @@ ON_CATALOG = [("dead-letters", TOPIC), ("clean",), ("schema", TOPIC, "--history"
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGSTER_MODULE_NAME", "kafka_lake.definitions")
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(client, "_ALL_DOWN_SECONDS", 0.3)
     monkeypatch.setattr(connect_session, "_CONNECT_SECONDS", 0.1)

@@ -41,6 +41,7 @@ sys.stdin.read()
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGSTER_MODULE_NAME", "kafka_lake.definitions")
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 

@@ -1,11 +1,12 @@
 """``kafka-lake demo``, ``up`` and ``reload``: the local stack."""
 
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from kafka_lake.cli import console
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.common.home import home
 from kafka_lake.local_stack.running import running
 
@@ -23,15 +24,26 @@ def demo(
     run_demo(records, avro, Ports.from_env(), console.out)
 
 
+DEMO = (demo,) if find_spec("kafka_lake.demo") else ()
+"""The command, where the pizza shop is installed: the wheel has the library alone."""
+
+
 def up(
     demo: Annotated[bool, typer.Option("--demo", help="With embedded broker and registry, and live records.")] = False,
     rate: Annotated[float, typer.Option(min=0.01, help="Orders per second among them.")] = 5.0,
 ) -> None:
     """Keep Dagster and a warm Spark Connect server up until Ctrl-C."""
-    from kafka_lake.demo.up import stay_up
+    from kafka_lake.cli.up import stay_up
     from kafka_lake.local_stack.ports import Ports
 
-    stay_up(Ports.from_env(), demo, rate, console.err.print)
+    say = console.err.print
+    if not demo:
+        return stay_up(Ports.from_env(), say)
+    try:
+        from kafka_lake.demo.up import demo_trickles
+    except ModuleNotFoundError as error:
+        raise ConfigurationError("The demo is not installed.", "It is part of the repository: `make dev`.") from error
+    return stay_up(Ports.from_env(), say, lambda stack: demo_trickles(stack, rate, say))
 
 
 def reload() -> None:

@@ -7,6 +7,7 @@ import typer
 
 from kafka_lake.cli import console
 from kafka_lake.cli.console import AsJson
+from kafka_lake.common import environment
 
 
 def env(
@@ -23,6 +24,29 @@ def env(
         found = cli_env.variables(connections.catalog, connections.cluster.bootstrap_servers)
     for line in cli_env.lines(found, secrets):
         typer.echo(line)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Folder of the new project; its name is the Python package's.")],
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", "-t", help="A topic whose table it has from the start; repeatable.")
+    ] = None,
+    bootstrap_servers: Annotated[
+        str, typer.Option(envvar=environment.BOOTSTRAP_SERVERS.name, help="Kafka's brokers; written to .env.")
+    ] = "",
+    registry: Annotated[
+        str, typer.Option(envvar=environment.SCHEMA_REGISTRY_URL.name, help="The schema registry; written to .env.")
+    ] = "",
+) -> None:
+    """Make a Dagster project of your own: the cluster, and tables of the topics named.
+
+    Nothing is written where something is already. Without --topic, on a terminal, it asks which of the brokers' topics.
+    """
+    from kafka_lake.cli.init import Request, run
+    from kafka_lake.local_stack.environment import name_servers
+
+    name_servers(bootstrap_servers, registry)
+    run(Request(folder, topic or (), bootstrap_servers, registry), console.out, console.err)
 
 
 def discover(

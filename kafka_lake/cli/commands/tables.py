@@ -52,6 +52,8 @@ def status(
     else:
         for each in found:
             console.out.print(status_table(each))
+        if not found:
+            console.out.print("No topic has a table here. `kafka-lake discover TOPIC --write` gives it one.")
     if any(each.error or (wait and each.lag) for each in found):
         raise typer.Exit(1)
 

@@ -1,0 +1,127 @@
+"""What is wrong with a project's definitions, in one line with file and line instead of a trace of Dagster's."""
+
+import re
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+from dagster.components.resolved.errors import ResolutionException
+from dagster_shared.error import DagsterUnresolvableSymbolError
+from pydantic import ValidationError
+
+from kafka_lake.common.errors import ConfigurationError
+
+_AT = re.compile(r"^`?(?P<where>.*?) at (?P<file>.+):(?P<line>\d+)`?$")
+_COMPONENT = re.compile(r"component (?P<folder>\S+?)\[(?P<document>\d+)\]")
+_TEMPLATE = re.compile(
+    r"(?P<file>.+):(?P<line>\d+) - attributes\.(?P<where>\S+)\n.*?^\s*\|?\s*\^ (?P<problem>[^\n]+)",
+    re.DOTALL | re.MULTILINE,
+)
+_SETTING = re.compile(r"^(?P<name>\w+):")
+_SYMBOL = re.compile(r"`(?P<module>[\w.]+)`(?: has no attribute `(?P<name>\w+)`)?")
+
+
+def explanation(error: BaseException, folder: Path) -> ConfigurationError | None:
+    """Return what is wrong with the definitions, in one line with file and line.
+
+    Args:
+        error: What loading them raised; what is wrong is somewhere among its causes.
+        folder: Where the definitions are.
+
+    Returns:
+        The error for the user; None if the definitions are not what is wrong.
+    """
+    chain = list(_causes(error))
+    document = next(filter(None, (_document(each, folder) for each in chain)), None)
+    for each in chain:
+        if isinstance(each, yaml.MarkedYAMLError) and (mark := each.problem_mark):
+            problem = ": ".join(part for part in (each.context, each.problem) if part)
+            return _broken(Path(mark.name), mark.line + 1, f"no YAML: {problem}")
+        if isinstance(each, ValidationError) and (found := _refused_settings(each, document)):
+            return found
+        if isinstance(each, ResolutionException) and (template := _TEMPLATE.match(str(each))):
+            file, line = Path(template["file"]), int(template["line"])
+            return _broken(file, line, f"{template['where']}: {template['problem'].strip()}")
+        if isinstance(each, DagsterUnresolvableSymbolError) and (found := _unknown_type(each, folder)):
+            return found
+        if isinstance(each, ConfigurationError):
+            return each
+    return _in_python(chain, folder) or _empty_document(chain, folder)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _document(error: BaseException, folder: Path) -> tuple[Path, int] | None:
+    """Return file and first line of the YAML document that Dagster was at."""
+    found = _COMPONENT.search(str(error))
+    if found is None or not (file := folder / found["folder"] / "defs.yaml").exists():
+        return None
+    documents = list(yaml.compose_all(file.read_text(), yaml.SafeLoader))
+    return file, documents[int(found["document"])].start_mark.line + 1
+
+
+def _refused_settings(error: ValidationError, document: tuple[Path, int] | None) -> ConfigurationError | None:
+    told: dict[tuple[Path, int], str] = {}
+    for each in error.errors(include_url=False):
+        text = each["msg"].removeprefix("Value error, ")
+        if each["type"] == "extra_forbidden":
+            text = "there is no such setting"
+        place = str(each["loc"][-1]) if each["loc"] else ""
+        if at := _AT.match(place):
+            name = at["where"].removeprefix("attributes.").split(".")[0]
+            # A value that fits no member of a union is refused once for each; the first tells enough.
+            told.setdefault((Path(at["file"]), int(at["line"])), f"{name}: {text}")
+        elif document:
+            file, first = document
+            setting = _SETTING.match(text)
+            line = _line_of(file, first, setting["name"]) if setting else first
+            told.setdefault((file, line), f"{place}: {text}" if place else text)
+    if not told:
+        return None
+    (file, line), text = min(told.items())
+    others = [f"line {n}: {other}" for (f, n), other in sorted(told.items()) if (f, n) != (file, line)]
+    return _broken(file, line, "; ".join([text.rstrip("."), *others]))
+
+
+def _line_of(file: Path, first: int, setting: str) -> int:
+    lines = file.read_text().splitlines()
+    return next(
+        (n for n, line in enumerate(lines[first - 1 :], first) if line.strip().startswith(f"{setting}:")), first
+    )
+
+
+def _unknown_type(error: DagsterUnresolvableSymbolError, folder: Path) -> ConfigurationError | None:
+    symbol = _SYMBOL.search(str(error))
+    if symbol is None:
+        return None
+    name = f"{symbol['module']}.{symbol['name'] or ''}"
+    for file in sorted(folder.rglob("*.yaml")):
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            if line.startswith("type:") and name in line:
+                return _broken(file, number, f"{line.strip()}: there is no such component")
+    return None
+
+
+def _in_python(chain: list[BaseException], folder: Path) -> ConfigurationError | None:
+    for error in chain:
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            if Path(frame.filename).is_relative_to(folder):
+                return _broken(Path(frame.filename), frame.lineno or 0, f"{type(error).__name__}: {error}")
+    return None
+
+
+def _empty_document(chain: list[BaseException], folder: Path) -> ConfigurationError | None:
+    if not any("No components found in YAML file" in str(each) for each in chain):
+        return None
+    empty = (file for file in sorted(folder.rglob("defs.yaml")) if not list(yaml.safe_load_all(file.read_text())))
+    return next((_broken(file, 1, "there is no document in it") for file in empty), None)
+
+
+def _broken(file: Path, line: int, problem: str) -> ConfigurationError:
+    shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    return ConfigurationError(f"{shown}, line {line}: {problem.rstrip('.')}.")

@@ -1,0 +1,73 @@
+"""``kafka-lake up``: the local stack that stays up, Dagster and a warm Spark Connect server among it."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
+
+from kafka_lake.cli.find_project import targets
+from kafka_lake.cli.project import configured_cluster, topic_tables
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.components.register_partitions import register_topics
+from kafka_lake.local_stack.ports import Ports, check_free
+from kafka_lake.local_stack.running import check_alone
+from kafka_lake.local_stack.stack import Stack, interruptible, needs_connect
+
+Task = Callable[[Event], None]
+"""What goes on beside the servers, until the event is set."""
+
+
+def stay_up(ports: Ports, say: Callable[[str], None], demo: Callable[[Stack], list[Task]] | None = None) -> None:
+    """Run the local stack until a signal or until one of its servers ends; nothing is left behind.
+
+    A Spark Connect server is started unless ``SPARK_REMOTE`` names one that isn't this stack's own. It may die, and is
+    started again then; only if it dies too often, that ends the stack.
+
+    Args:
+        ports: Where the servers listen.
+        say: Called with lines for the user.
+        demo: Starts the embedded broker and the schema registry too, and returns what lets records trickle in.
+
+    Raises:
+        KafkaLakeError: If a port is taken, or a server can't start or ends by itself.
+        SystemExit: At a signal, with the shell's code for it.
+    """
+    options = targets()[0].dagster_options
+    check_alone()
+    connect = needs_connect(ports)
+    check_free(*([ports.broker, ports.registry] if demo else []), ports.ui, *([ports.connect] if connect else []))
+    with interruptible(), Stack(ports, say, shared=True) as stack:
+        tasks = demo(stack) if demo else []
+        if connect:
+            stack.start_connect()
+        url = stack.start_dagster(options)
+        tasks.append(lambda _stop: _register_topics(say))
+        say(f"All is up: {url} (Ctrl-C ends it; logs are in {stack.log_dir})")
+        with _live(tasks) as running:
+            while True:
+                stack.check()
+                for each in running:
+                    if each.done():
+                        each.result()
+                time.sleep(1)
+
+
+def _register_topics(say: Callable[[str], None]) -> None:
+    try:
+        specs, cluster = topic_tables(), configured_cluster()
+    except KafkaLakeError as error:
+        # Dagster's pages say so too, and load the definitions again once they are mended.
+        say(str(error))
+        return
+    register_topics(specs, cluster, say)
+
+
+@contextmanager
+def _live(tasks: list[Task]) -> Iterator[list[Future[None]]]:
+    stop = Event()
+    with ThreadPoolExecutor(max(len(tasks), 1)) as pool:
+        try:
+            yield [pool.submit(task, stop) for task in tasks]
+        finally:
+            stop.set()
