@@ -113,11 +113,11 @@ lint: $(STAMP) ## Style, format, types, import rules, the links of the documenta
 	@$(BIN)/ruff format --check $(wildcard $(PACKAGES))
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 .PHONY: docs
 docs: $(STAMP) ## Build the documentation site into site/; a dead link is an error
-	@$(BIN)/mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open $(abspath site/index.html) in a browser."
 
 .PHONY: format
