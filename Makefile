@@ -113,7 +113,8 @@ lint: $(STAMP) ## Style, format, types, import rules, the links of the documenta
 	@$(BIN)/ruff format --check $(wildcard $(PACKAGES))
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@# With --quiet, strict would be without effect: warnings that aren't logged aren't counted.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: docs
 docs: $(STAMP) ## Build the documentation site into site/; a dead link is an error
