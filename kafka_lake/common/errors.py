@@ -164,10 +164,11 @@ class DataLossError(KafkaLakeError):
     what_to_do: ClassVar[str] = (
         "The message names partitions and offsets; those records can't be read from Kafka any more. If another copy "
         "of them exists, produce them again later. To continue with what is left, either run `kafka-lake reset "
-        "TOPIC --to earliest`, which shows its effect and asks, or set `on_data_loss: continue`: the loss is then "
-        "recorded in the snapshot and in the check `data_loss`. A replay that meets such offsets is refused too: "
-        "begin it later, or keep those rows with `--keep-missing`. To prevent it, make retention longer than the "
-        "longest outage that you expect. See [what happens when](guarantees.md#when-something-else-changes)."
+        "TOPIC --to earliest --partitions …`, which shows its effect and asks, or set `on_data_loss: continue`: the "
+        "loss is then recorded in the snapshot and in the check `data_loss`. A replay that meets such offsets is "
+        "refused too: begin it later, or keep those rows with `--keep-missing`. To prevent it, make retention "
+        "longer than the longest outage that you expect. See [what happens "
+        "when](guarantees.md#when-something-else-changes)."
     )
 
 
