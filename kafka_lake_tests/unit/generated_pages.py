@@ -67,7 +67,7 @@ def commands() -> str:
 def _command(name: str, command: Any) -> str:
     shown = [each for each in command.params if not each.hidden and each.name != "help"]
     usage = " ".join([name, *(_argument(each) for each in shown if each.param_type_name == "argument")])
-    lines = [f"### {name}", "", f"`kafka-lake {usage}`", "", inspect.cleandoc(command.help or ""), ""]
+    lines = [f"## {name}", "", f"`kafka-lake {usage}`", "", inspect.cleandoc(command.help or ""), ""]
     if shown:
         lines += ["| | what it is |", "| --- | --- |", *(_row(each) for each in shown), ""]
     return "\n".join(lines)
