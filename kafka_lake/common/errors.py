@@ -34,8 +34,8 @@ class ConfigurationError(KafkaLakeError):
 
     what_to_do: ClassVar[str] = (
         "Correct the setting that the message names: a line of YAML, an environment variable or an option of the "
-        "command. Then run `dg check defs`, or `kafka-lake reload` beside a running `kafka-lake up`. The pages "
-        "[formats](formats.md) and [schema evolution](schema-evolution.md) explain the settings of a topic."
+        "command. Then run `dg check defs`, or `kafka-lake reload` beside a running `kafka-lake up`. "
+        "[The reference](reference.md) has all settings."
     )
 
 
