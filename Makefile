@@ -7,7 +7,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup
-PACKAGES := kafka_lake kafka_lake_tests benchmarks
+PACKAGES := kafka_lake kafka_lake_tests benchmarks .ci/mkdocs_hooks.py
 
 .PHONY: help
 help: ## List the targets
@@ -108,11 +108,18 @@ bench-freshness: $(STAMP) ## Seconds from a record to its row: by the sensor, an
 	@$(BIN)/python -m benchmarks freshness --seconds $(SECONDS_EACH) $(if $(KEEP),--keep)
 
 .PHONY: lint
-lint: $(STAMP) ## Style, format, types, import rules
+lint: $(STAMP) ## Style, format, types, import rules, the links of the documentation
 	@$(BIN)/ruff check $(wildcard $(PACKAGES))
 	@$(BIN)/ruff format --check $(wildcard $(PACKAGES))
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@# With --quiet, strict would be without effect: warnings that aren't logged aren't counted.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+.PHONY: docs
+docs: $(STAMP) ## Build the documentation site into site/; a dead link is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Open $(abspath site/index.html) in a browser."
 
 .PHONY: format
 format: $(STAMP) ## Mend style and format
@@ -126,6 +133,6 @@ lock: ## Write requirements.lock anew from pyproject.toml (needs uv)
 
 .PHONY: clean
 clean: ## Remove what the targets made in this clone (the user's download cache stays)
-	rm -rf $(VENV) .kafka_lake build dist *.egg-info spark-warehouse metastore_db derby.log artifacts mutants \
+	rm -rf $(VENV) .kafka_lake build dist site *.egg-info spark-warehouse metastore_db derby.log artifacts mutants \
 	  .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tmp_dagster_home*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO, ClassVar, Self
 
 from kafka_lake.common.errors import KafkaLakeError
 
@@ -27,7 +27,12 @@ HOST = "127.0.0.1"
 
 
 class ServerStartError(KafkaLakeError):
-    """A server didn't come up; the message has its last log lines and the log's path. The process is gone."""
+    """A server didn't start. The message has its last log lines and the log's path; its process has ended."""
+
+    what_to_do: ClassVar[str] = (
+        "Read the log that the message names. Frequent causes: the port is in use, memory or disk is used up, or an "
+        "earlier process still holds the folder. Then start it again."
+    )
 
 
 class ServerProcess:

@@ -7,7 +7,7 @@ the position is part of the snapshot that holds the rows, and publication is ref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
@@ -35,7 +35,20 @@ _FOLLOWED = 30
 
 
 class GateFailedError(AuditFailedError):
-    """A gate refused a commit; `findings` says why."""
+    """A check of the audit refused a commit. `main` is as it was, and the staged snapshot has been removed.
+
+    Args:
+        message: Which checks failed, and why.
+        findings: The result of each check.
+        remedy: What to do next, if there is something better to say than usual.
+    """
+
+    what_to_do: ClassVar[str] = (
+        "The message names the check. `dead_letters`: look at them with `kafka-lake dead-letters TOPIC`, then fix "
+        "the producer or the schema, or raise `max_dead_letters`. `schema_evolution`: see `SchemaRefusedError`. "
+        "`row_count` and `offset_continuity`: a transform must give one row for one row and leave the metadata "
+        "column alone; without a transform this is a bug, please report it."
+    )
 
     def __init__(self, message: str, findings: list[Finding], remedy: str = "") -> None:
         said = remedy or "main is as it was and the staged snapshot is gone; mend the cause and run again."

@@ -10,7 +10,7 @@ import re
 import subprocess
 import uuid
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -70,7 +70,13 @@ broker.heartbeat.interval.ms=500
 
 
 class BrokerStartError(KafkaLakeError):
-    """The broker didn't come up; the message has the reason or its last log lines. No process remains."""
+    """The embedded Kafka broker didn't start. The message has the reason or its last log lines; no process remains."""
+
+    what_to_do: ClassVar[str] = (
+        "If its port is in use, end the other program or set `KAFKA_LAKE_BROKER_PORT`. If its data are damaged, "
+        "remove the folder `.kafka_lake/kafka`: this removes the demo's records. A cluster of your own doesn't need "
+        "it: set `KAFKA_LAKE_BOOTSTRAP_SERVERS`."
+    )
 
 
 class EmbeddedBroker(Server):

@@ -8,7 +8,7 @@ import argparse
 import http.client
 from contextlib import closing
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
@@ -30,7 +30,12 @@ _DATABASE = "jdbc:h2:file:./registry;WRITE_DELAY=0"
 
 
 class RegistryStartError(KafkaLakeError):
-    """The registry didn't come up; the message has the reason or its last log lines. No process remains."""
+    """The embedded schema registry didn't start. The message has the reason or the end of its log."""
+
+    what_to_do: ClassVar[str] = (
+        "If its port is in use, end the other program or set `KAFKA_LAKE_REGISTRY_PORT`. A registry of your own "
+        "doesn't need it: set `KAFKA_LAKE_SCHEMA_REGISTRY_URL`."
+    )
 
 
 class EmbeddedRegistry(Server):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 from urllib.parse import quote
 
 from kafka_lake.common.errors import KafkaLakeError
@@ -76,7 +76,13 @@ _SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 class ConnectStartError(KafkaLakeError):
-    """The server didn't come up; the message has the reason or its last log lines. No process remains."""
+    """The Spark Connect server didn't start. The message has the reason or its last log lines; no process remains."""
+
+    what_to_do: ClassVar[str] = (
+        "If its port is in use, end the other program or set `KAFKA_LAKE_CONNECT_PORT`. If memory is short, lower "
+        "`KAFKA_LAKE_CONNECT_HEAP` and `KAFKA_LAKE_CONNECT_DIRECT`. [The warm server](engine.md#the-warm-server) "
+        "lists the settings."
+    )
 
 
 class ConnectServer(Server):

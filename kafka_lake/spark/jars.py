@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import ClassVar, Literal
 
 from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
@@ -35,7 +35,13 @@ _FETCHED = re.compile(r"\[SUCCESSFUL \] \S+#(\S+);(\S+)!")
 
 
 class JarsError(KafkaLakeError):
-    """The jars could not be retrieved; the message says why, where the log is and what to do."""
+    """Jars for Spark or the embedded servers could not be retrieved. The message says why, and where the log is."""
+
+    what_to_do: ClassVar[str] = (
+        "If this machine has no access to the default repository, set `KAFKA_LAKE_IVY_SETTINGS` to an Ivy settings "
+        "file that names your mirror or a folder. If `KAFKA_LAKE_SPARK_JARS` names a file that doesn't exist, "
+        "correct it. Then run `python -m kafka_lake.spark.jars`, which retrieves them."
+    )
 
 
 def silent(_line: str) -> None:

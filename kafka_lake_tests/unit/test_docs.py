@@ -1,4 +1,4 @@
-"""The pages' tables and code are the code's: `UPDATE_DOCS=1 pytest` on this file writes the tables anew."""
+"""The pages' tables and code are the code's: `UPDATE_DOCS=1 pytest` on this file writes the generated parts again."""
 
 import os
 import re
@@ -6,23 +6,58 @@ from pathlib import Path
 
 import pytest
 
+from kafka_lake.common.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.decode.reference import tables
+from kafka_lake.ingest.retry import is_transient
 from kafka_lake.lake.how_to_read import how_to_read
+from kafka_lake_tests.unit.generated_pages import commands, error_classes, errors
 
-PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+GENERATED = {
+    **{(name, "formats.md"): table for name, table in tables().items()},
+    ("errors", "operations.md"): errors(),
+    ("commands", "commands.md"): commands(),
+}
 
 
-@pytest.mark.parametrize("name", tables())
-def test_the_tables_of_formats_are_what_the_decoders_say(name: str) -> None:
+@pytest.mark.parametrize(("name", "page"), GENERATED)
+def test_the_generated_parts_of_the_pages_are_what_the_code_says(name: str, page: str) -> None:
+    path = DOCS / page
     between = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
-    wanted = f"{tables()[name]}\n"
+    expected = f"{GENERATED[name, page]}\n"
     if os.environ.get("UPDATE_DOCS"):
-        PAGE.write_text(between.sub(lambda _: wanted, PAGE.read_text()))
-    (found,) = between.findall(PAGE.read_text())
-    assert found == wanted
+        path.write_text(between.sub(lambda _: expected, path.read_text()))
+    (found,) = between.findall(path.read_text())
+    assert found == expected
 
 
 def test_the_tutorial_reads_the_table_by_the_code_that_the_table_s_page_has() -> None:
-    page = (PAGE.parent / "tutorial.md").read_text()
-    found = re.findall(r"\*\*(\w+)\*\*\n\n```python\n(.*?)\n```", page, re.DOTALL)
-    assert dict(found) == how_to_read("lake", ("lake", "web_orders"))
+    assert _python_by_tool(DOCS / "tutorial.md") == how_to_read("lake", ("lake", "web_orders"))
+
+
+def test_the_readme_reads_a_table_by_the_code_that_the_table_s_page_has() -> None:
+    assert _python_by_tool(ROOT / "README.md") == how_to_read("lake", ("shop", "orders"))
+
+
+@pytest.mark.parametrize("error", error_classes())
+def test_every_error_says_what_it_means_and_what_to_do(error: type[KafkaLakeError]) -> None:
+    assert error.__dict__.get("__doc__")
+    assert error.__dict__.get("what_to_do"), "what_to_do of a base class is about other errors"
+
+
+@pytest.mark.parametrize("error", error_classes())
+def test_what_the_errors_say_of_retries_is_what_runs_do(error: type[KafkaLakeError]) -> None:
+    # A run plans again after a refused publication, which is more than to try the same again.
+    assert error.retry_helps == (error is PublishRefusedError or is_transient(error.__new__(error)))
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    of_the_root = {"index.md", "contributing.md", "changelog.md", "security.md"}
+    assert set(re.findall(r": (\S+\.md)$", navigation, re.MULTILINE)) == pages | of_the_root
+
+
+def _python_by_tool(page: Path) -> dict[str, str]:
+    return dict(re.findall(r"\*\*(\w+)\*\*\n\n```python\n(.*?)\n```", page.read_text(), re.DOTALL))

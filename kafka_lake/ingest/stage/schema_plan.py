@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from pyiceberg.schema import Schema
 from pyiceberg.types import StructType
@@ -79,7 +80,7 @@ def wanted(spec: TopicTable, decoder: Decoder, state: TableState | None) -> Want
 
 
 class SchemaRefusedError(AuditFailedError):
-    """Records want changes of their table that Iceberg or the topic's policy forbids. Nothing is staged any more.
+    """The records need changes of the table that Iceberg or the topic's settings don't allow. `main` is as it was.
 
     Args:
         spec: The topic.
@@ -87,6 +88,12 @@ class SchemaRefusedError(AuditFailedError):
         remedy: What to do next.
         changes: The changes that are refused.
     """
+
+    what_to_do: ClassVar[str] = (
+        "`kafka-lake schema TOPIC` lists each difference and its rule. Allow the change (`evolution: evolve`), keep "
+        "such values apart (`on_incompatible: dead_letter` or `new_column`), raise `max_columns`, or change the "
+        "producer. [Schema evolution](schema-evolution.md) has all rules."
+    )
 
     def __init__(self, spec: TopicTable, reasons: Sequence[str], remedy: str, changes: Sequence[Change] = ()) -> None:
         super().__init__(

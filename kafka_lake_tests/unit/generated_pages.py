@@ -1,0 +1,92 @@
+"""The parts of pages that are made from the code: the errors and the commands."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+import kafka_lake
+from kafka_lake.cli.main import app
+from kafka_lake.common.errors import KafkaLakeError
+
+_PACKAGE = Path(kafka_lake.__file__).parent
+
+
+def error_classes() -> list[type[KafkaLakeError]]:
+    """Return all public error classes of the package: those of `common.errors` first, each before its subclasses."""
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        if re.search(r"^class [A-Z]\w*Error\(\w+Error\)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            importlib.import_module(".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts))
+    found = {each: None for each in _with_subclasses(KafkaLakeError) if each.__module__.startswith("kafka_lake.")}
+    public = [each for each in found if not each.__name__.startswith("_")]
+    central = [each for each in public if each.__module__ == KafkaLakeError.__module__ and each is not KafkaLakeError]
+    rest = sorted((each for each in public if each.__module__ != KafkaLakeError.__module__), key=lambda c: c.__name__)
+    return [*central, *rest, KafkaLakeError]
+
+
+def _with_subclasses(cls: type[KafkaLakeError]) -> Iterator[type[KafkaLakeError]]:
+    yield cls
+    for each in cls.__subclasses__():
+        yield from _with_subclasses(each)
+
+
+def errors() -> str:
+    """Return the errors as sections in Markdown."""
+    return "\n".join(_error(each) for each in error_classes())
+
+
+def _error(cls: type[KafkaLakeError]) -> str:
+    meaning = inspect.cleandoc(cls.__doc__ or "").partition("\nArgs:")[0]
+    retry = "yes, and runs do it automatically." if cls.retry_helps else "no, not before the cause is fixed."
+    parts = [
+        f"### {cls.__name__}",
+        " ".join(meaning.split()),
+        f"*Does a retry help?* {retry[0].upper()}{retry[1:]}",
+        f"*What to do:* {cls.what_to_do}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def commands() -> str:
+    """Return the commands, their arguments and options as sections in Markdown."""
+    group = typer.main.get_command(app)
+    sections = []
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", None)
+        if inner:
+            sections += [_command(f"{name} {each}", inner[each]) for each in inner]
+        else:
+            sections.append(_command(name, command))
+    return "\n".join(sections)
+
+
+def _command(name: str, command: Any) -> str:
+    shown = [each for each in command.params if not each.hidden and each.name != "help"]
+    usage = " ".join([name, *(_argument(each) for each in shown if each.param_type_name == "argument")])
+    lines = [f"## {name}", "", f"`kafka-lake {usage}`", "", inspect.cleandoc(command.help or ""), ""]
+    if shown:
+        lines += ["| | what it is |", "| --- | --- |", *(_row(each) for each in shown), ""]
+    return "\n".join(lines)
+
+
+def _argument(parameter: Any) -> str:
+    name = (parameter.metavar or parameter.name).upper() + ("…" if parameter.nargs == -1 else "")
+    return name if parameter.required else f"[{name}]"
+
+
+def _row(parameter: Any) -> str:
+    flag = getattr(parameter, "is_flag", False)
+    what = _argument(parameter) if parameter.param_type_name == "argument" else ", ".join(parameter.opts)
+    if parameter.param_type_name == "option" and not flag:
+        what += " …"
+    told = parameter.help or ""
+    if parameter.required and parameter.param_type_name == "option":
+        told += " Required."
+    elif not flag and parameter.default is not None:
+        told += f" Default: `{parameter.default}`."
+    told = told.strip().replace("|", r"\|")
+    return f"| `{what}` | {told} |"
