@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -24,7 +24,12 @@ _NONE_HERE = "`kafka-lake init` makes a project. Another one is named by -m MODU
 
 
 class NoProjectError(ConfigurationError):
-    """No Dagster project is where the command was given, and none was named."""
+    """No Dagster project is where the command was given, and none was named. Nothing has been started."""
+
+    what_to_do: ClassVar[str] = (
+        "Run the command in a folder of the project, or name the project: `kafka-lake -m MODULE …`, `-f FILE`, "
+        "`-w WORKSPACE`. `kafka-lake init` makes a new project."
+    )
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Turns: as many commits at once as the machine has cores, the others one after the other.
+"""Commit slots: only so many commits of this machine work at once; the others wait.
 
-Ten commits that share two cores take as long as all of them together, and what each has read is as old by then. In turn
-each still comes as often, and is done in a fraction of that time. It is courtesy and no lock: nothing rests on it.
+Ten commits that share two cores take as long as all of them together, and what each has read is that old by then. One
+after the other, each is done in a fraction of that time. No promise depends on it: a slot is not a lock.
 """
 
 import os

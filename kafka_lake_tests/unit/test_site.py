@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("mkdocs")
-
 HOOKS = Path(__file__).parents[2] / ".ci" / "mkdocs_hooks.py"
 PAGES = {"guarantees.md", "images/freshness.png"}
 

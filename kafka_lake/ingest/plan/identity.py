@@ -6,8 +6,8 @@ from kafka_lake.common.errors import TopicReplacedError
 from kafka_lake.common.offsets import Position, Watermarks
 
 WAYS_ON = (
-    "Nothing was read. Set on_data_loss: continue in the topic's YAML to go on with what is left and have the loss "
-    "recorded, or choose where to go on with `kafka-lake reset {topic} --to …`."
+    "Nothing was read. To continue with what is left and have the loss recorded, set on_data_loss: continue in the "
+    "topic's YAML. Or choose where those partitions continue: `kafka-lake reset {topic} --to … --partitions …`."
 )
 
 
