@@ -86,7 +86,7 @@ def _row(parameter: Any) -> str:
     told = parameter.help or ""
     if parameter.required and parameter.param_type_name == "option":
         told += " Required."
-    elif not flag and parameter.default is not None:
+    elif not flag and parameter.default not in (None, ""):
         told += f" Default: `{parameter.default}`."
     told = told.strip().replace("|", r"\|")
     return f"| `{what}` | {told} |"
