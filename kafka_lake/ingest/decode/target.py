@@ -10,9 +10,9 @@ from pyiceberg.io.pyarrow import PYARROW_FIELD_DOC_KEY, schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from kafka_lake.lake.arrow_types import iceberg_field
+from kafka_lake.spark.compat.arrow_types import from_arrow_schema, to_arrow_schema
 
 _DOC: bytes = PYARROW_FIELD_DOC_KEY
 _NONE: Mapping[str, Any] = MappingProxyType({})
