@@ -3,6 +3,7 @@
 import logging
 import pickle
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module, reload
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ import pyspark.sql.pandas.types
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from dagster import DefaultRunLauncher
+from packaging.requirements import Requirement
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import ParquetFormatWriter
@@ -67,6 +69,17 @@ def made(catalog: LakeCatalog, **settings: Any) -> Table:
 
 def test_the_installed_versions_are_tested_ones() -> None:
     assert [package for package in TESTED if not is_tested(package)] == []
+
+
+def test_packages_are_required_in_the_versions_that_are_tested() -> None:
+    root = Path(__file__).parents[2]
+    required = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
+    bounds = {each.name: each.specifier for each in map(Requirement, required)}
+    for package, (first, beyond) in TESTED.items():
+        assert f"{first}.99" in bounds[package], package
+        assert beyond not in bounds[package], package
+        major, minor = map(int, first.split("."))
+        assert f"{major}.{minor - 1}.99" not in bounds[package], package
 
 
 def test_another_version_is_named_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
