@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup
 PACKAGES := kafka_lake kafka_lake_tests benchmarks .ci/mkdocs_hooks.py
+NEWEST := .venv-newest
+TOLD := confluent-kafka|dagster|dagster-pyspark|pyarrow|pydantic|pyiceberg|pyspark
 
 .PHONY: help
 help: ## List the targets
@@ -53,6 +55,15 @@ test: $(STAMP) ## All tests; two at a time where each has its own broker and Spa
 	@$(BIN)/pytest -n 2 --dist worksteal $(addprefix kafka_lake_tests/,integration unit fuzz)
 	@# Processes of their own: one that has spoken to a Connect server can't start a Spark of its own any more.
 	@$(BIN)/pytest -n 2 --dist loadfile $(addprefix kafka_lake_tests/,e2e chaos)
+
+.PHONY: newest
+newest: $(STAMP) ## Unit tests and a short integration test with the newest versions that pyproject.toml allows
+	@rm -rf $(NEWEST) && $(BIN)/python -m venv $(NEWEST)
+	@$(NEWEST)/bin/python -m pip install --quiet --upgrade pip
+	@$(NEWEST)/bin/python -m pip install --quiet --editable '.[java,protobuf,s3]' --group dev
+	@$(NEWEST)/bin/python -m pip list | grep -Ei '^($(TOLD)) '
+	@$(NEWEST)/bin/python -m kafka_lake.spark.jars
+	@$(NEWEST)/bin/pytest -n 2 --dist worksteal $(addprefix kafka_lake_tests/,unit integration/test_ingest.py)
 
 .PHONY: chaos
 chaos: MINUTES ?= 10
@@ -129,10 +140,10 @@ format: $(STAMP) ## Mend style and format
 .PHONY: lock
 lock: ## Write requirements.lock anew from pyproject.toml (needs uv)
 	uv pip compile --universal --generate-hashes --no-strip-extras --no-emit-index-url --no-emit-find-links \
-	  --no-header --no-annotate --python-version 3.11 --group dev --extra s3 pyproject.toml -o requirements.lock
+	  --no-header --no-annotate --python-version 3.11 --group dev --extra s3 --extra java --extra protobuf pyproject.toml -o requirements.lock
 
 .PHONY: clean
 clean: ## Remove what the targets made in this clone (the user's download cache stays)
-	rm -rf $(VENV) .kafka_lake build dist site *.egg-info spark-warehouse metastore_db derby.log artifacts mutants \
+	rm -rf $(VENV) $(NEWEST) .kafka_lake build dist site *.egg-info spark-warehouse metastore_db derby.log artifacts mutants \
 	  .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tmp_dagster_home*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

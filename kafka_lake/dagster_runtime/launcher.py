@@ -17,13 +17,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from dagster import DagsterRun, DefaultRunLauncher
+from dagster import DagsterRun, DefaultRunLauncher, serialize_value
 from dagster._cli.api import execute_run_command
 from dagster._core.launcher.base import CheckRunHealthResult, LaunchRunContext, WorkerStatus
 from dagster._core.origin import JobPythonOrigin
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, ManagedGrpcPythonEnvCodeLocationOrigin
 from dagster._grpc.types import ExecuteRunArgs
-from dagster._serdes import serialize_value
 
 from kafka_lake.common.process_names import is_gone, name_of, number_of
 
@@ -45,8 +44,13 @@ class ForkingRunLauncher(DefaultRunLauncher):
     In ``dagster.yaml``::
 
         run_launcher:
-          module: kafka_lake.dagster_runtime.launcher
+          module: kafka_lake.launcher
           class: ForkingRunLauncher
+
+    Private: the run's arguments and the command that takes them (``dagster._cli.api``, ``dagster._grpc.types``), where
+    its code comes from (``dagster._core.origin``, ``dagster._core.remote_origin``), the interface of launchers
+    (``dagster._core.launcher.base``), and `DefaultRunLauncher`'s ``_instance`` and ``_run_ids``. Dagster's public
+    executors and launchers start a Python for each run. Without them `kafka_lake.launcher` names Dagster's own.
     """
 
     def __init__(self, inst_data: Any = None) -> None:

@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
-from confluent_kafka.schema_registry.common._httpx_compat import httpx
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.demo.topics import TopicProducer, next_id
+from kafka_lake.kafka.http_errors import http_errors
 from kafka_lake.kafka.registry import SchemaRegistry
 
 TOPIC = "pizza-deliveries"
@@ -160,7 +160,7 @@ class DeliveryProducer(TopicProducer):
         """
         try:
             self._registry.register_schema(self.subject, Schema(schema(version), "AVRO"))
-        except (SchemaRegistryError, httpx.HTTPError) as error:
+        except (SchemaRegistryError, *http_errors("HTTPError")) as error:
             raise KafkaLakeError(
                 f"version {version} of {self.subject} could not be registered at {self._registry_url}: {error}"
             ) from error

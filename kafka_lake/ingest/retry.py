@@ -32,6 +32,7 @@ from kafka_lake.common.errors import (
     UnknownSchemaError,
     UnknownTopicError,
 )
+from kafka_lake.spark.compat.errors import java_trace
 
 T = TypeVar("T")
 
@@ -314,9 +315,8 @@ def _grpc_code(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     """Return all that an error tells, the messages of its Java causes included, without stack frames."""
     try:
-        # Whether its text has the trace depends on Spark's settings; Connect and the process each keep it elsewhere.
-        trace = getattr(error, "_stackTrace", None) or getattr(error, "_stacktrace", None) or ""
-        return _STACK_FRAME.sub("", f"{error}\n{trace}")
+        # Whether its text has the trace depends on Spark's settings.
+        return _STACK_FRAME.sub("", f"{error}\n{java_trace(error)}")
     except Exception as unreadable:
         # PySpark asks the JVM for the text, which may be gone by now.
         return f"stopped SparkContext: {type(unreadable).__name__}"

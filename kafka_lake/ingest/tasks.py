@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from pyspark import cloudpickle
-
 from kafka_lake import executors
 from kafka_lake.executors.packing import Batches, Task, unpacking
+from kafka_lake.spark.compat import by_value
 
-cloudpickle.register_pickle_by_value(executors)
+by_value.send_by_value(executors)
 
 
 def told(task: Task, data: Mapping[str, Any]) -> Batches:
@@ -21,5 +20,4 @@ def told(task: Task, data: Mapping[str, Any]) -> Batches:
 @cache
 def packed(task: Task) -> bytes:
     """Return a task as it travels; made once in a process."""
-    content: bytes = cloudpickle.dumps(task)
-    return content
+    return by_value.packed(task)

@@ -13,6 +13,7 @@ from kafka_lake.common.errors import (
     RegistryRefusedError,
     UnknownSchemaError,
 )
+from kafka_lake.kafka.http_errors import http_errors
 from kafka_lake.kafka.registry_settings import PROPERTIES, addresses_of, client_settings, secrets_of
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema
 
@@ -30,6 +31,9 @@ _APICURIO = "/apis/ccompat/"
 
 # The other side went away in the middle.
 _PASSING_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+
+# What the client stumbles over in an answer that isn't a registry's, a login page for instance.
+_STUMBLES = (AttributeError, LookupError, TypeError, ValueError)
 
 _UNREACHABLE = (
     "Check that the registry runs and KAFKA_LAKE_SCHEMA_REGISTRY_URL is right; `kafka-lake doctor` asks it as well."
@@ -190,7 +194,6 @@ class SchemaRegistry:
     def _ask(self, what: str, question: Callable[[Any], Any]) -> Any:
         """Return the client's answer; None if the registry says that there is no such thing."""
         client = self._client
-        from confluent_kafka.schema_registry.common._httpx_compat import httpx
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
         try:
@@ -201,13 +204,12 @@ class SchemaRegistry:
             raise self._answered(what, error) from None
         except OAuthTokenError as error:
             raise self._without_token(what, error) from None
-        except httpx.TimeoutException:
+        except http_errors("TimeoutException"):
             seconds = self._settings["timeout"]
             raise RegistryError(f"{self._where(what)} gave no answer within {seconds:g} s.", _UNREACHABLE) from None
-        except httpx.HTTPError as error:
+        except http_errors("HTTPError") as error:
             raise self._unanswered(what, error) from None
-        except (AttributeError, LookupError, TypeError, ValueError, httpx.InvalidURL):
-            # What the client stumbles over in an answer that isn't a registry's, a login page for instance.
+        except _STUMBLES + http_errors("InvalidURL"):
             raise self._no_registry(what) from None
 
     def _where(self, what: str) -> str:
@@ -245,9 +247,8 @@ class SchemaRegistry:
         return RegistryError(f"{self._where(what)} can't be reached: {self._told(error)}.", _UNREACHABLE)
 
     def _without_token(self, what: str, error: Any) -> RegistryError:
-        from confluent_kafka.schema_registry.common._httpx_compat import httpx
-
-        passing = any(isinstance(each, httpx.TransportError | httpx.HTTPStatusError) for each in _causes(error))
+        passing_errors = http_errors("TransportError") + http_errors("HTTPStatusError")
+        passing = any(isinstance(each, passing_errors) for each in _causes(error))
         return (RegistryError if passing else RegistryRefusedError)(
             f"{self._where(what)} wasn't asked, since there is no token for it: {self._told(error.message)}.",
             "Check KAFKA_LAKE_REGISTRY_BEARER_AUTH_ISSUER_ENDPOINT_URL and the client id, secret and scope beside it.",

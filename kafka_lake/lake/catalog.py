@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
+from pyiceberg.catalog import LOCATION, WAREHOUSE_LOCATION, Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
@@ -18,9 +18,9 @@ from kafka_lake.common.home import home
 from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.lake.catalog_errors import explained, without_secrets
 from kafka_lake.lake.java_properties import java_properties, needed_classes
-from kafka_lake.lake.metadata import sparing
-from kafka_lake.lake.metadata_writer import take_over_writing
-from kafka_lake.lake.variant import teach_pyiceberg
+from kafka_lake.lake.pyiceberg_compat.loading import sparing
+from kafka_lake.lake.pyiceberg_compat.variant import teach_pyiceberg
+from kafka_lake.lake.pyiceberg_compat.writing import take_over_writing
 
 _FOLDER_BYTES = 200
 _TYPES = ("sql", "rest", "glue", "hive")
@@ -199,10 +199,21 @@ class LakeCatalog:
         if not isinstance(self.pyiceberg, MetastoreCatalog):
             return None
         with self._asking(f"Table {'.'.join(identifier)}"):
-            usual = self.pyiceberg._resolve_table_location(None, *identifier)
+            place = self._place_of(identifier[0])
         # Names of folders have 255 bytes at most; there is one for each table, so what tells them apart is at the end.
-        place, slash, folder = usual.rpartition("/")
-        return f"{place}{slash}{folder.encode()[:_FOLDER_BYTES].decode(errors='ignore')}-{uuid4().hex[:12]}"
+        folder = identifier[1].encode()[:_FOLDER_BYTES].decode(errors="ignore")
+        return f"{place}/{folder}-{uuid4().hex[:12]}"
+
+    def _place_of(self, namespace: str) -> str:
+        """Return where the tables of a namespace are, by the conventions of Iceberg's own catalogs."""
+        if place := self.pyiceberg.load_namespace_properties(namespace).get(LOCATION):
+            return str(place).rstrip("/")
+        if warehouse := self.pyiceberg.properties.get(WAREHOUSE_LOCATION):
+            return f"{warehouse.rstrip('/')}/{namespace}{'.db' if self.type in ('glue', 'hive') else ''}"
+        raise ConfigurationError(
+            f"Catalog {self.name}: neither namespace {namespace} nor the catalog says where new tables shall be.",
+            f"Set PYICEBERG_CATALOG__{self.name.upper()}__WAREHOUSE, or the namespace's location.",
+        )
 
     def check(self) -> int:
         """Ask the catalog for its namespaces, and return how many there are.

@@ -1,33 +1,26 @@
-"""Keeps what a table's metadata cost from growing with the table's age, in this project's own catalogs and no others.
+"""A table's metadata that cost no more the older the table is: parsed once, with snapshots that copies share.
 
 A table that is committed to every few seconds has thousands of snapshots within hours. PyIceberg parses the whole
 metadata file at every load of a table, and copies all of it, snapshot by snapshot, more than a dozen times a commit:
-four seconds at five thousand snapshots. Here the newest metadata of each table are kept, loads get copies of them, and
-copies share the snapshots, which nobody can change.
+four seconds at five thousand snapshots. Here the newest metadata of each table are kept, and copies of them share the
+snapshots, which nobody can change. `kafka_lake.lake.pyiceberg_compat.loading` has PyIceberg load tables that way.
 """
 
 import json
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import wraps
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
-from pyiceberg.catalog import Catalog
-from pyiceberg.serializers import Compressor
-from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry, Summary
 from pyiceberg.typedef import Identifier
 
-from kafka_lake.common import environment
-
-_SNAPSHOTS = 50_000
-"""How many snapshots all tables that are kept may have, at 3 kB each."""
-
 
 class _SharedSummary(Summary):
+    @property
+    def additional_properties(self) -> Any:
+        return MappingProxyType(super().additional_properties)
+
     def __setitem__(self, key: str, value: Any) -> NoReturn:
         raise TypeError(f"{key} can't be set: a snapshot's summary never changes.")
 
@@ -64,10 +57,9 @@ def _snapshot(snapshot: Snapshot) -> Snapshot:
         return snapshot
     parts = dict(snapshot.__dict__)
     if snapshot.summary is not None:
-        summary = _SharedSummary.model_construct(operation=snapshot.summary.operation)
-        properties: Any = MappingProxyType(dict(snapshot.summary.additional_properties))
-        summary._additional_properties = properties
-        parts["summary"] = summary
+        parts["summary"] = _SharedSummary(
+            operation=snapshot.summary.operation, **snapshot.summary.additional_properties
+        )
     return _SharedSnapshot.model_construct(snapshot.model_fields_set, **parts)
 
 
@@ -139,103 +131,3 @@ class NewestOfEach:
             del held[gone]
             self._kept.pop(gone, None)
         self._kept[key] = kept
-
-
-@dataclass(frozen=True)
-class _Loading:
-    """How a catalog of PyIceberg makes a table of what it knows of one.
-
-    Args:
-        method: The method's name.
-        name: Namespace and name of the table.
-        location: Where its metadata are.
-    """
-
-    method: str
-    name: Callable[[Any], Identifier]
-    location: Callable[[Any], str | None]
-
-
-_LOADING: Mapping[str, _Loading] = {
-    "sql": _Loading(
-        "_convert_orm_to_iceberg",
-        lambda row: (*Catalog.identifier_to_tuple(row.table_namespace), row.table_name),
-        lambda row: row.metadata_location,
-    ),
-    "glue": _Loading(
-        "_convert_glue_to_iceberg",
-        lambda row: (row["DatabaseName"], row["Name"]),
-        lambda row: row.get("Parameters", {}).get("metadata_location"),
-    ),
-    "hive": _Loading(
-        "_convert_hive_into_iceberg",
-        lambda row: (row.dbName, row.tableName),
-        lambda row: (row.parameters or {}).get("metadata_location"),
-    ),
-}
-_ANSWER = "_response_to_table"
-_newest = NewestOfEach(_SNAPSHOTS)
-
-
-def sparing(catalog: Catalog, kind: str, newest: NewestOfEach = _newest) -> Catalog:
-    """Return the catalog, with loads that parse each metadata file once and tables that share their snapshots.
-
-    Only this object is changed. A version of PyIceberg that loads tables in another way is left as it is.
-
-    Args:
-        catalog: PyIceberg's.
-        kind: ``sql``, ``rest``, ``glue`` or ``hive``. A REST catalog sends the metadata with each answer: they are
-            parsed each time, and what is made of the table shares its snapshots.
-        newest: Where the metadata are kept.
-    """
-    if environment.METADATA_CACHE.value() == "off":
-        return catalog
-    own: Any = catalog
-    if kind == "rest" and hasattr(own, _ANSWER):
-        setattr(own, _ANSWER, _sharing(getattr(own, _ANSWER)))
-    elif (loading := _LOADING.get(kind)) and hasattr(own, loading.method):
-        setattr(own, loading.method, _kept(own, loading, getattr(own, loading.method), newest))
-    return catalog
-
-
-def _sharing(answer: Callable[..., Table]) -> Callable[..., Table]:
-    @wraps(answer)
-    def loaded(*args: Any, **options: Any) -> Table:
-        table = answer(*args, **options)
-        table.metadata = shared(table.metadata)
-        return table
-
-    return loaded
-
-
-def _kept(catalog: Any, loading: _Loading, load: Callable[..., Table], newest: NewestOfEach) -> Callable[[Any], Table]:
-    place = (str(catalog.properties.get("uri")), str(catalog.properties.get("warehouse")), catalog.name)
-
-    def files(location: str, metadata: TableMetadata) -> Any:
-        return catalog._load_file_io(metadata.properties, location)
-
-    @wraps(load)
-    def loaded(row: Any) -> Table:
-        location = loading.location(row)
-        if not location:
-            return load(row)
-        name = loading.name(row)
-        known = newest.get((*place, *name))
-        if known is None:
-            table = load(row)
-            known = Kept(location, shared(table.metadata))
-            newest.put((*place, *name), known)
-        elif known.location != location:
-            found = parse_by(known.metadata, _text(files(location, known.metadata), location))
-            known = Kept(location, shared(found))
-            newest.put((*place, *name), known)
-        # All but the snapshots could be changed by who gets it.
-        metadata = known.metadata.model_copy(deep=True)
-        return Table(name, metadata, location, files(location, metadata), catalog)
-
-    return loaded
-
-
-def _text(files: Any, location: str) -> str:
-    with files.new_input(location).open() as file, Compressor.get_compressor(location).stream_decompressor(file) as raw:
-        return str(raw.read(), "utf-8")

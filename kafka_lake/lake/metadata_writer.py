@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.serializers import Compressor, ToOutputFile
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, TableMetadataV3
@@ -22,16 +21,6 @@ from kafka_lake.common.errors import CatalogError, TableError
 
 # Iceberg's Java bears as much, "commits can happen concurrently from different machines" (TableMetadata).
 _SKEW_MS = 60_000
-
-
-def take_over_writing(catalog: Catalog) -> None:
-    """Let a catalog of PyIceberg's write by `write_metadata`; others of this process stay as they are.
-
-    A later PyIceberg that writes in another way is left alone.
-    """
-    if isinstance(catalog, MetastoreCatalog) and hasattr(catalog, "_write_metadata"):
-        # Looked up there by PyIceberg at the time of a commit. It is a static method, so no self comes along.
-        catalog._write_metadata = write_metadata  # type: ignore[method-assign]
 
 
 def write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:

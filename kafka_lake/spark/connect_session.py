@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
-from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from kafka_lake.common.errors import ConfigurationError, EngineUnavailableError
+from kafka_lake.spark.compat.connect import make_default, open_session
 from kafka_lake.spark.settings import SESSION_DEFAULTS
 
 _THIS_MACHINE = {"127.0.0.1", "localhost", "::1"}
@@ -25,22 +25,6 @@ _CONNECT_PAUSE_SECONDS = 0.5
 
 # gRPC's own pauses between two attempts to connect grow to minutes.
 _CHANNEL = [("grpc.max_reconnect_backoff_ms", 2000)]
-
-
-class _Session(ConnectSession):  # type: ignore[misc]
-    """A Connect session that ends when it is told to, and never by itself.
-
-    PySpark's own closes itself when it is collected as garbage. That shuts down a pool of threads that all sessions
-    share, behind a lock that the collecting thread may hold just then: it would wait for itself forever.
-    """
-
-    def __init__(self, channel: DefaultChannelBuilder) -> None:
-        super().__init__(channel)
-        self.tag = f"{uuid4()}"
-        """Of all operations that this client of the session asks for."""
-
-    def __del__(self) -> None:
-        """Do nothing: whoever opened the session stops it."""
 
 
 def patience() -> DefaultPolicy:
@@ -87,7 +71,9 @@ def connect_session(remote: str, settings: Mapping[str, Any], session_id: str | 
     keep = session_id is not None and channel.session_id is None
     if keep:
         channel.set(DefaultChannelBuilder.PARAM_SESSION_ID, session_id)
-    session = _Session(channel)
+    session = open_session(channel)
+    # Of all operations that this client of the session asks for.
+    session.tag = f"{uuid4()}"
     session.release_session_on_close = not keep
     session.client.set_retry_policies([patience()])
     try:
@@ -99,7 +85,7 @@ def connect_session(remote: str, settings: Mapping[str, Any], session_id: str | 
             return None
         raise _unavailable(remote, error) from error
     session.addTag(session.tag)
-    ConnectSession._set_default_and_active_session(session)
+    make_default(session)
     return session
 
 

@@ -27,6 +27,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from kafka_lake.spark.compat.workers import serve_workers
+
 NURSERY = "KAFKA_LAKE_PYTHON_NURSERY"
 """Environment variable, whatever its value: a nursery is wanted."""
 
@@ -158,8 +160,6 @@ def _become(first: str, folder: str, environment: dict[str, str]) -> None:
 
 
 def _be_daemon() -> None:
-    from pyspark.daemon import manager
-
     unused = False
 
     def end_if_unused(*_: object) -> None:
@@ -172,7 +172,7 @@ def _be_daemon() -> None:
     # Forked workers don't have the timer.
     signal.signal(signal.SIGALRM, end_if_unused)
     signal.setitimer(signal.ITIMER_REAL, _UNUSED_SECONDS, _UNUSED_SECONDS)
-    manager()
+    serve_workers()
 
 
 def _has_children() -> bool:

@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pyspark import SparkContext
-
 from kafka_lake.common.private_file import write_private
 from kafka_lake.common.secret_names import SECRET_ADDRESS, SECRET_NAME
+from kafka_lake.spark.compat.jvm import ensure_jvm
 
 _SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 
@@ -43,7 +42,7 @@ def start_jvm(conf: Mapping[str, str]) -> None:
         ours = shlex.join(["--load-spark-defaults", "--properties-file", str(file)])
         os.environ[_SUBMIT_ARGUMENTS] = f"{ours} {before or 'pyspark-shell'}"
         try:
-            SparkContext._ensure_initialized()
+            ensure_jvm()
         finally:
             if before is None:
                 del os.environ[_SUBMIT_ARGUMENTS]

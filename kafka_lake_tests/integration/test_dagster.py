@@ -53,12 +53,13 @@ _sessions: list[Any] = []
 class SharedSpark(SparkResource):
     """The test session's Spark, which outlives the run; an error where a run may not touch it."""
 
-    def _init_session(self) -> None:
+    @property
+    def spark_session(self) -> Any:
         assert _sessions, "Spark was touched"
-        self._spark_session = _sessions[0]
+        return _sessions[0]
 
     def stop(self) -> None:
-        self._spark_session = None
+        pass
 
 
 def events_of(instance: dg.DagsterInstance, kind: dg.DagsterEventType, key: dg.AssetKey) -> list[dg.EventLogEntry]:

@@ -30,7 +30,7 @@ run_coordinator:
   module: dagster.core.run_coordinator
   class: DefaultRunCoordinator
 run_launcher:
-  module: kafka_lake.dagster_runtime.launcher
+  module: kafka_lake.launcher
   class: ForkingRunLauncher
 """
 

@@ -19,11 +19,11 @@ UNUSED = 0.3
 DAEMON = f"from kafka_lake.spark import daemon; daemon._UNUSED_SECONDS = {UNUSED}; daemon.main()"
 
 
-@pytest.fixture
-def daemon() -> Iterator[subprocess.Popen[bytes]]:
+@pytest.fixture(params=["", "import pyspark.daemon; del pyspark.daemon.manager; "], ids=["", "without manager"])
+def daemon(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
     environment = {**os.environ, "SPARK_REUSE_WORKER": "1", "PYTHON_UNIX_DOMAIN_ENABLED": "false"}
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", DAEMON], stdin=pipe, stdout=pipe, env=environment) as process:
+    pipe, code = subprocess.PIPE, request.param + DAEMON
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, env=environment) as process:
         yield process
         process.kill()
 

@@ -33,8 +33,8 @@ from pyiceberg.types import (
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.lake.evolution.evolve import evolve
 from kafka_lake.lake.evolution.model import Conflict, Incoming, Policy
+from kafka_lake.lake.pyiceberg_compat.variant import VariantType
 from kafka_lake.lake.schema import Change, type_name
-from kafka_lake.lake.variant import VariantType
 
 INT, LONG, FLOAT, DOUBLE, TEXT, FLAG = (
     IntegerType(), LongType(), FloatType(), DoubleType(), StringType(), BooleanType()

@@ -12,8 +12,8 @@ from pyiceberg.table import StaticTable
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.pyiceberg_compat.variant import VariantType, teach_pyiceberg
 from kafka_lake.lake.schema import Change, changes
-from kafka_lake.lake.variant import VariantType, teach_pyiceberg
 
 NAME = ("a", "events")
 VARIANT = pa.struct([pa.field("metadata", pa.binary(), False), pa.field("value", pa.binary(), False)])

@@ -31,11 +31,20 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     """
 
     catalog: CatalogResource
+    _own: Any = PrivateAttr(default=None)
     _kept: dict[str, Any] = PrivateAttr(default_factory=dict)
 
-    def _init_session(self) -> None:
-        if self._spark_session is None:  # type: ignore[has-type]
-            self._spark_session = self._session("")
+    @property
+    def spark_session(self) -> Any:
+        """Return the session, started at the first use."""
+        if self._own is None:
+            self._own = self._session("")
+        return self._own
+
+    @property
+    def spark_context(self) -> Any:
+        """Return the session's context, which those of a Connect server don't have."""
+        return self.spark_session.sparkContext
 
     def live_session(self, kept: str = "") -> Any:
         """Return the session, a new one if a Connect server has been restarted and knows the old one no more.
@@ -51,7 +60,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         remote = environment.SPARK_REMOTE.value()
         if not remote:
             return self.spark_session
-        session = self._kept.get(kept) if kept else self._spark_session
+        session = self._kept.get(kept) if kept else self._own
         # A session that has once been told by the server that it is unknown has closed itself.
         await_port(remote)
         if session is None or session.is_stopped or not is_known(session, remote):
@@ -62,7 +71,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             if kept:
                 self._kept[kept] = session
             else:
-                self._spark_session = session
+                self._own = session
         return session
 
     def check(self) -> None:
@@ -94,9 +103,9 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
                 with suppress(PySparkException):
                     session.interruptTag(session.tag)
                 session.stop()
-        if self._spark_session is not None:
-            self._spark_session.stop()
-            self._spark_session = None
+        if self._own is not None:
+            self._own.stop()
+            self._own = None
 
     def _session(self, kept: str) -> Any:
         remote = environment.SPARK_REMOTE.value()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import OutputFile, load_file_io
-from pyiceberg.io.pyarrow import ParquetFormatWriter, _determine_partitions, schema_to_pyarrow
+from pyiceberg.io.pyarrow import ParquetFormatWriter, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.table import WriteTask
@@ -17,6 +17,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Record
 
+from kafka_lake.executors.pyiceberg_compat import partitions_of, use_dictionary
 from kafka_lake.executors.writing.shapes import shaped, small_offsets
 from kafka_lake.executors.writing.work import Work
 
@@ -74,9 +75,9 @@ class Files:
                 self._roll()
             return
         repetitive = _repetitive(rows)
-        for part in _determine_partitions(self._metadata.spec(), self._metadata.schema(), rows):
-            self._open = self._begun(part.partition_key, repetitive)
-            self._open.write(part.arrow_table_partition, 0)
+        for key, part in partitions_of(self._metadata, rows):
+            self._open = self._begun(key, repetitive)
+            self._open.write(part, 0)
             self._roll()
 
     def _roll(self) -> None:
@@ -103,8 +104,7 @@ class _File:
         self.size = 0
         self._metadata, self._output, self._key = metadata, output, key
         self._writer = ParquetFormatWriter(output, metadata.schema(), metadata.properties)
-        # Iceberg has no property for it.
-        self._writer._parquet_writer_kwargs["use_dictionary"] = repetitive
+        use_dictionary(self._writer, repetitive)
 
     def write(self, rows: pa.Table, size: int) -> None:
         self._writer.write(rows)

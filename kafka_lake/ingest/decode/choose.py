@@ -71,7 +71,7 @@ def rules_of(spec: TopicTable) -> Rules:
 
 @cache
 def _parsed(ddl: str) -> T.StructType:
-    kind: T.StructType = T._parse_datatype_string(ddl)
+    kind: T.StructType = T.DataType.fromDDL(ddl)
     return kind
 
 

@@ -6,16 +6,13 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import (
-    PYARROW_FIELD_DOC_KEY,
-    _ConvertToIcebergWithoutIDs,
-    schema_to_pyarrow,
-    visit_pyarrow,
-)
+from pyiceberg.io.pyarrow import PYARROW_FIELD_DOC_KEY, schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from kafka_lake.lake.arrow_types import iceberg_field
+from kafka_lake.spark.compat.arrow_types import from_arrow_schema, to_arrow_schema
 
 _DOC: bytes = PYARROW_FIELD_DOC_KEY
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -63,14 +60,8 @@ def _under(paths: Mapping[str, Any], column: str) -> Mapping[str, Any]:
 
 
 def iceberg_columns(columns: T.StructType) -> StructType:
-    """Return Spark columns as Iceberg's, whose field ids mean nothing; comments become docs.
-
-    Not by way of a schema, which has no room for a field ``a.b`` beside a field ``b`` of ``a``.
-    """
-    arrow = documented(to_arrow_schema(columns), columns)
-    found = visit_pyarrow(pa.struct(list(arrow)), _ConvertToIcebergWithoutIDs())
-    assert isinstance(found, StructType), "what comes of a struct"
-    return found
+    """Return Spark columns as Iceberg's, whose field ids mean nothing; comments become docs."""
+    return StructType(*map(iceberg_field, documented(to_arrow_schema(columns), columns)))
 
 
 def spark_columns(columns: StructType) -> T.StructType:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.common.offsets import Position
 from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
@@ -20,6 +19,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, row_count
 from kafka_lake.lake.tables.create import ensure_table, schema_of
+from kafka_lake.spark.compat.arrow_types import to_arrow_schema
 
 
 def known_letters(spec: TopicTable, connections: Connections, plan: Plan, letters: TableState) -> DataFrame | None:

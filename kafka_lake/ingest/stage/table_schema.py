@@ -6,7 +6,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.connections import Connections
@@ -23,6 +22,7 @@ from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables.create import ensure_table, schema_of
 from kafka_lake.lake.tables.layout_update import evolve_layout
 from kafka_lake.lake.tables.schema_update import apply_changes
+from kafka_lake.spark.compat.arrow_types import to_arrow_schema
 
 
 def create_table(spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool = False) -> None:

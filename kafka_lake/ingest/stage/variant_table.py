@@ -6,6 +6,7 @@ from pyspark.sql import types as T
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import literal, quoted
+from kafka_lake.lake.pyiceberg_compat.variant import require_variants
 from kafka_lake.lake.tables.create import location_of, table_properties
 from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
 
@@ -22,7 +23,11 @@ def create_variant_table(spec: TopicTable, connections: Connections, columns: T.
         spec: Partition spec, sort order and properties.
         connections: Catalog and Spark.
         columns: The table's columns.
+
+    Raises:
+        ConfigurationError: If this PyIceberg couldn't load it. Nothing is created then.
     """
+    require_variants()
     connections.catalog.ensure_namespace(spec.namespace)
     spark, name = connections.spark(), connections.catalog.spark_name(spec.identifier)
     ours = {"write.distribution-mode": "hash" if spec.partition_by else "none"}

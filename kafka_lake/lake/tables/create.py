@@ -5,11 +5,11 @@ from uuid import uuid4
 
 import pyarrow as pa
 from pyiceberg.exceptions import TableAlreadyExistsError
-from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import SortOrder
 
+from kafka_lake.lake.arrow_types import iceberg_field
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION, row_count, summary_of
 from kafka_lake.lake.tables.layout import Layout, distribution_of, layout_property, partition_spec_of
@@ -32,7 +32,7 @@ DEFAULTS = {
 
 def schema_of(columns: pa.Schema) -> Schema:
     """Return the Iceberg schema of Arrow columns, with fresh field ids."""
-    return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(columns))
+    return assign_fresh_schema_ids(Schema(*map(iceberg_field, columns)))
 
 
 def ensure_table(

@@ -5,12 +5,12 @@ from typing import Any
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, UNSORTED_SORT_ORDER_ID, SortDirection
-from pyiceberg.table.update import AddSortOrderUpdate, AssertDefaultSortOrderId, SetDefaultSortOrderUpdate
+from pyiceberg.table.sorting import SortDirection
 from pyiceberg.transforms import VoidTransform
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.lake.names import Names
+from kafka_lake.lake.pyiceberg_compat.unsorted import make_unsorted
 from kafka_lake.lake.tables.layout import Layout, distribution_of, layout_property, name_of_field, partition_name
 from kafka_lake.lake.tables.properties import LAYOUT, from_json
 
@@ -96,13 +96,7 @@ def _repartition(transaction: Transaction, table: Table, asked: Layout) -> None:
 
 def _resort(transaction: Transaction, table: Table, asked: Layout) -> None:
     if not asked.sort_by:
-        # PyIceberg's `update_sort_order` takes the highest id for the one added last; unsorted is 0.
-        known = UNSORTED_SORT_ORDER_ID in table.sort_orders()
-        add = () if known else (AddSortOrderUpdate.model_validate({"sort-order": UNSORTED_SORT_ORDER}),)
-        transaction._apply(
-            (*add, SetDefaultSortOrderUpdate.model_validate({"sort-order-id": UNSORTED_SORT_ORDER_ID})),
-            (AssertDefaultSortOrderId.model_validate({"default-sort-order-id": table.sort_order().order_id}),),
-        )
+        make_unsorted(transaction, table)
         return
     with transaction.update_sort_order() as update:
         for field in asked.sort_fields():

@@ -1,18 +1,18 @@
 """Protobuf records: which columns a message has, and how Python beside Spark fills them."""
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import from_arrow_type
 
 from kafka_lake import executors
 from kafka_lake.executors.protobuf.decoder import arrow_type, decoder
 from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage
+from kafka_lake.spark.compat.arrow_types import from_arrow_type
+from kafka_lake.spark.compat.by_value import send_by_value
 
 # Beside `kafka_lake.ingest.tasks`: what `decode_protobuf` sends is a function of columns, not a task.
-cloudpickle.register_pickle_by_value(executors)
+send_by_value(executors)
 
 
 def protobuf_type(message: ProtobufMessage) -> T.StructType:

@@ -1,4 +1,4 @@
-"""Teaches PyIceberg the type ``variant`` of Iceberg v3, so that it can load tables that have such columns.
+"""Has PyIceberg know the type ``variant`` of Iceberg v3, so that it can load tables that have such columns.
 
 What a variant holds stays Spark's to read and write: PyIceberg reads the table's other columns, evolves it, and
 refuses this one by name.
@@ -6,16 +6,19 @@ refuses this one by name.
 
 from collections.abc import Callable, Mapping
 from functools import wraps
+from importlib.metadata import version
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyiceberg.io.pyarrow
+import pyiceberg.types
 from pydantic import Field
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import TableVersion
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.common.errors import ConfigurationError, TableError
+from kafka_lake.common.tested_versions import TESTED, is_tested
 
 _FIELD_ID = b"PARQUET:field_id"
 _PARTS_OF_A_VARIANT = {"metadata", "value", "typed_value"}
@@ -37,12 +40,17 @@ def teach_pyiceberg() -> None:
 
     From then on metadata of tables with variants load, a schema's JSON says ``variant`` again, and the other columns
     can be selected. Selecting a variant raises TableError, where PyIceberg alone couldn't even load the table.
+
+    Private: ``_ConvertToArrowSchema.before_field``; and ``IcebergType.handle_primitive_type``, the constructors of
+    ``ListType`` and ``MapType``, and ``pyarrow_to_schema``, which are public but not meant to be replaced. PyIceberg
+    takes no types of others. Without them, with a version that wasn't tested, or with one that knows the type itself,
+    nothing is replaced: tables without variants work as ever, and for others PyIceberg says what it can't do.
     """
     global _taught
-    if _taught:
+    if _taught or not _can_be_taught():
         return
     _taught = True
-    # What PyIceberg looks up at the time of a call. None of it is meant to be replaced, so nothing has a type for that.
+    # What PyIceberg looks up at the time of a call.
     types: Any = IcebergType
     parse = types.handle_primitive_type
     types.handle_primitive_type = staticmethod(
@@ -55,6 +63,26 @@ def teach_pyiceberg() -> None:
     reading: Any = pyiceberg.io.pyarrow
     reading._ConvertToArrowSchema.before_field = _refuse
     reading.pyarrow_to_schema = _with_opaque_variants(reading.pyarrow_to_schema)
+
+
+def require_variants() -> None:
+    """Make sure that tables with variants can be loaded, before one is made.
+
+    Raises:
+        ConfigurationError: If they can't.
+    """
+    teach_pyiceberg()
+    if not _taught and not hasattr(pyiceberg.types, "VariantType"):
+        first, beyond = TESTED["pyiceberg"]
+        raise ConfigurationError(
+            f"PyIceberg {version('pyiceberg')} doesn't load tables with variants.",
+            f"Install pyiceberg>={first},<{beyond}, or use format: string.",
+        )
+
+
+def _can_be_taught() -> bool:
+    private = hasattr(pyiceberg.io.pyarrow, "_ConvertToArrowSchema") and hasattr(IcebergType, "handle_primitive_type")
+    return private and not hasattr(pyiceberg.types, "VariantType") and is_tested("pyiceberg")
 
 
 def _with_variant(make: Callable[..., None], key: str) -> Callable[..., None]:

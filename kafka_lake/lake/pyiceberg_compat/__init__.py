@@ -1,0 +1,4 @@
+"""What leans on private parts of PyIceberg, each with what happens without it. PyIceberg's public parts need no place.
+
+With a version that wasn't tested (`kafka_lake.common.tested_versions`), nothing of it is touched.
+"""
