@@ -7,7 +7,6 @@ from pyspark.sql import functions as F
 from kafka_lake.common.errors import ConfigurationError, DataLossError
 from kafka_lake.common.offsets import OffsetRange, Watermarks
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.decode.fit_columns import any_of
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.changes import replacement
 from kafka_lake.ingest.plan.model import Plan
@@ -17,6 +16,7 @@ from kafka_lake.ingest.report import Commit
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState
+from kafka_lake.spark.frames import any_of
 
 
 @dataclass(frozen=True)
