@@ -1,10 +1,8 @@
-"""Rows of a table that name their record: a table as it was, and where its rows say which record they were."""
+"""The rows of a table at some snapshot, and the column by which they name their records."""
 
-from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.topic_table import TopicTable
@@ -36,13 +34,3 @@ def metadata_column_of(spec: TopicTable) -> str:
             "Rows can be replaced and moved in tables with a metadata_column only.",
         )
     return spec.metadata_column
-
-
-def origin_of(spec: TopicTable) -> Callable[[str], Any]:
-    """Return a function from a field of the metadata column to its Spark column.
-
-    Raises:
-        ConfigurationError: If the topic's table has no metadata column.
-    """
-    column = metadata_column_of(spec)
-    return lambda field_: F.col(f"`{column}`.`{field_}`")

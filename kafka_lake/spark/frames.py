@@ -23,7 +23,7 @@ RECORD = (*OFFSET, "timestamp")
 
 
 class Frames(Protocol):
-    """What is computed of frames. All of it is lazy but `places`, `partitions`, `counted` and `furthest`.
+    """What is computed of frames. What gives frames is lazy; the others read.
 
     Rows have what names their record in fields of their metadata column, whose name is ``column``; letters and keys
     have it in columns of their own, and ``column`` is None.
@@ -70,6 +70,16 @@ class Frames(Protocol):
 
     def furthest(self, rows: DataFrame, column: str) -> list[Row]:
         """Return the ``last`` offset for each ``topic``, ``topic_id`` and ``partition``."""
+
+    def before(self, rows: DataFrame, offsets: Mapping[int, int], since_ms: int, column: str) -> list[Row]:
+        """Return which rows of a time and later lie before an offset: ``first`` and ``last`` for each ``partition``.
+
+        Args:
+            rows: Of a table.
+            offsets: By partition; rows of others don't count.
+            since_ms: Kafka timestamp of a record, milliseconds since the epoch.
+            column: The metadata column.
+        """
 
 
 @dataclass(frozen=True)
@@ -152,6 +162,14 @@ class SparkFrames:
         """Group by topic, topic id and partition."""
         keys = self.keys(rows, ("topic", *OFFSET), column)
         return _rows(keys.groupBy("topic", "topic_id", "partition").agg(F.max("offset").alias("last")))
+
+    def before(self, rows: DataFrame, offsets: Mapping[int, int], since_ms: int, column: str) -> list[Row]:
+        """Filter by partition, offset and time, and group by partition."""
+        partition, offset = _origin("partition", column), _origin("offset", column)
+        there = any_of([(partition == p) & (offset < end) for p, end in offsets.items()])
+        found = rows.filter(there & (_origin("timestamp", column) >= F.timestamp_millis(F.lit(since_ms))))
+        grouped = found.groupBy(partition.alias("partition"))
+        return _rows(grouped.agg(F.min(offset).alias("first"), F.max(offset).alias("last")))
 
 
 def any_of(conditions: Sequence[Column]) -> Column:
