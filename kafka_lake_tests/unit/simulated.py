@@ -903,7 +903,7 @@ class Writer:
     def __init__(self, frame: Frame, name: str) -> None:
         found = _WRITE_NAME.fullmatch(name)
         assert found, name
-        self._frame, self._table, self._branch = frame, (found[1], found[2]), found[3]
+        self.frame, self._table, self._branch = frame, (found[1], found[2]), found[3]
         self._properties: dict[str, str] = {}
 
     def option(self, key: str, value: str) -> "Writer":
@@ -911,9 +911,9 @@ class Writer:
         return self
 
     def append(self) -> None:
-        added = self._frame.source()
-        world = self._frame.process.world
-        with self._frame.process.operation("commit"):
+        added = self.frame.source()
+        world = self.frame.process.world
+        with self.frame.process.operation("commit"):
             metadata = world.tables[self._table]
             tip = metadata.refs.get(self._branch) or metadata.refs["main"]
             held = metadata.by_id[tip.snapshot_id].content

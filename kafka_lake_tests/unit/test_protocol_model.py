@@ -12,7 +12,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from kafka_lake.common.errors import PublishRefusedError
+from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest import pipeline
-from kafka_lake.ingest.stage import dead_letter_rows
+from kafka_lake.ingest.dead_letters.due import STAGED_WITH
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import ancestors, head_of, read_state
+from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, summary_of
 from kafka_lake_tests.unit.simulated import (
     LETTERS,
     PLACES,
@@ -34,9 +35,11 @@ from kafka_lake_tests.unit.simulated import (
     TABLE,
     Attempt,
     Event,
+    Record,
     SimulatedCatalog,
     SimulatedFrames,
     World,
+    Writer,
     without_pauses,
 )
 
@@ -316,6 +319,59 @@ def test_letters_are_delivered_from_a_table_whose_maker_died() -> None:
     assert world.run(Attempt("redeliver")) is not None
 
 
+def test_a_publication_without_an_answer_is_a_commit() -> None:
+    world = World()
+    world.do(*GOOD)
+    world.run(NEXT)
+    world.do(*GOOD)
+    report = world.run(Attempt(events=(Event("after publish", 1, "fail"),)))
+    assert [commit.rows for commit in report.commits] == [1]
+    world.finish()
+    assert not world.violations
+
+
+def reading_on(patch: pytest.MonkeyPatch) -> None:
+    """Read one record more than was asked for."""
+    read = World.read
+
+    def more(world: World, ranges: Sequence[OffsetRange]) -> list[Record]:
+        return read(world, [OffsetRange(r.partition, r.start, r.end + 1) for r in ranges])
+
+    patch.setattr(World, "read", more)
+
+
+def losing_a_row(patch: pytest.MonkeyPatch) -> None:
+    writing(patch, lambda rows: rows[1:])
+
+
+def writing_a_row_in_place_of_another(patch: pytest.MonkeyPatch) -> None:
+    writing(patch, lambda rows: [*rows[1:], rows[-1]])
+
+
+def writing(patch: pytest.MonkeyPatch, what: Callable[[list[Record]], list[Record]]) -> None:
+    append = Writer.append
+
+    def other(writer: Writer) -> None:
+        writer.frame = writer.frame.derived(what)
+        append(writer)
+
+    patch.setattr(Writer, "append", other)
+
+
+@pytest.mark.parametrize("fault", [reading_on, losing_a_row, writing_a_row_in_place_of_another])
+def test_what_the_engine_does_wrong_is_not_published(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.do(*GOOD)
+    world.run(NEXT)
+    world.do("produce", (0, ["good"] * 3))
+    before = world.view(TABLE)
+    fault(monkeypatch)
+    assert world.run(Attempt(limit=2)) is None
+    assert all("failed: GateFailedError" in each for each in world.violations)
+    assert world.violations
+    assert world.view(TABLE).metadata.refs == before.metadata.refs, "nothing is published, and nothing left behind"
+
+
 def no_check(patch: pytest.MonkeyPatch, world: World) -> None:
     """Move ``main``, whatever it is by then."""
     publish_by(patch, world, lambda head, staged: True)
@@ -366,8 +422,16 @@ def known_letters_ignored(patch: pytest.MonkeyPatch, world: World) -> None:
 
 
 def letters_go_back(patch: pytest.MonkeyPatch, world: World) -> None:
-    """Let the dead letters carry the position of the plan, however far they have been."""
-    patch.setattr(dead_letter_rows, "furthest", lambda after, _: after)
+    """Let the dead letters carry the position of the rows that are staged with them, however far they have been."""
+    option = Writer.option
+
+    def back(writer: Writer, key: str, value: str) -> Writer:
+        if key.endswith(STAGED_WITH):
+            rows = world.tables[TABLE].by_id[int(value)]
+            option(writer, key.replace(STAGED_WITH, POSITION), summary_of(rows)[POSITION])  # type: ignore[arg-type]
+        return option(writer, key, value)
+
+    patch.setattr(Writer, "option", back)
 
 
 def publish_again(patch: pytest.MonkeyPatch, world: World) -> None:

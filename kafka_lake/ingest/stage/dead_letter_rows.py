@@ -78,7 +78,7 @@ def stage_dead_letters(
         fresh = connections.frames.without(letters, known)
         known_failed = letters.count() - fresh.count()
         letters = fresh
-    summary = {POSITION: furthest(plan.after, position).to_json(), RUN_ID: run_id, STAGED_WITH: str(primary.appended)}
+    summary = {POSITION: _furthest(plan.after, position).to_json(), RUN_ID: run_id, STAGED_WITH: str(primary.appended)}
     spark, identifier = connections.spark(), spec.dead_letter_table
     assert state.head is not None, "ensure_table gives every table a first snapshot"
     branch = StagingBranch(spark, connections.catalog, identifier, primary.branch.name, state.head)
@@ -95,12 +95,12 @@ def stage_dead_letters(
     return staged, known_failed
 
 
-def furthest(after: Position, before: Position | None) -> Position:
-    """Return a plan's position, but no offset before that of another: a killed run may have been further than this."""
-    offsets = {**after.offsets}
+def _furthest(after: Position, before: Position | None) -> Position:
+    # Never back: a killed run may have been further in some partitions than this plan is.
+    furthest = {**after.offsets}
     for partition, offset in before.offsets.items() if before else ():
-        offsets[partition] = max(offset, offsets.get(partition, 0))
-    return replace(after, offsets=offsets)
+        furthest[partition] = max(offset, furthest.get(partition, 0))
+    return replace(after, offsets=furthest)
 
 
 def added_rows(connections: Connections, identifier: tuple[str, str], staged: StagedTable) -> DataFrame:
