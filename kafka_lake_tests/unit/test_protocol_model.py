@@ -330,6 +330,25 @@ def test_a_publication_without_an_answer_is_a_commit() -> None:
     assert not world.violations
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_rows_whose_records_kafka_compacted_away_stay_when_they_are_read_again(keep: bool) -> None:
+    world = World()
+    world.do("produce", (0, ["good"] * 3))
+    world.run(NEXT)
+    rows = sorted(world.view(TABLE).content())
+    world.log[0][1] = None
+    world.forgotten.add(rows[1])
+    report = world.run(Attempt("replay", go_on=keep))
+    assert sorted(world.view(TABLE).content()) == rows
+    if keep:
+        assert report is not None
+        world.finish()
+        assert not world.violations
+    else:
+        assert len(world.violations) == 1
+        assert "partition 0 has 1 rows that Kafka no longer has, the first at offset 1" in world.violations[0]
+
+
 def reading_on(patch: pytest.MonkeyPatch) -> None:
     """Read one record more than was asked for."""
     read = World.read
