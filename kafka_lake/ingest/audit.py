@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import functions as F
-
 from kafka_lake.common.offsets import Loss, OffsetRange, Position
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.connections import Connections
@@ -96,7 +94,7 @@ def audit(
     if spec.metadata_column:
         held = None if primary.spans is None else partitions_of(primary.spans)
         if held is None or any(each.distinct != each.rows for each in held):
-            held = _staged_partitions(spec, connections, staged)
+            held = _staged_partitions(spec, connections, staged, spec.metadata_column)
     table = primary.state.table.refresh()
     schemas = {s.schema_id: s for s in table.metadata.schemas}
     head = table.metadata.snapshot_by_id(primary.branch.head)
@@ -304,18 +302,6 @@ def partitions_of(spans: Sequence[Span]) -> list[PartitionRows]:
     return list(found.values())
 
 
-def _staged_partitions(spec: TopicTable, connections: Connections, staged: Staged) -> list[PartitionRows]:
-    offset = F.col(f"`{spec.metadata_column}`.offset")
-    partition = F.col(f"`{spec.metadata_column}`.partition").alias("partition")
-    topic_id = F.col(f"`{spec.metadata_column}`.topic_id").alias("topic_id")
-    found = (
-        added_rows(connections, spec.identifier, staged.primary)
-        .groupBy(partition, topic_id)
-        .agg(
-            F.count(F.lit(1)).alias("rows"),
-            F.min(offset).alias("first"),
-            F.max(offset).alias("last"),
-            F.count_distinct(offset).alias("distinct"),
-        )
-    )
-    return [PartitionRows(r["partition"], r["rows"], r["first"], r["last"], r["distinct"]) for r in found.collect()]
+def _staged_partitions(spec: TopicTable, connections: Connections, staged: Staged, column: str) -> list[PartitionRows]:
+    found = connections.frames.partitions(added_rows(connections, spec.identifier, staged.primary), column)
+    return [PartitionRows(r["partition"], r["rows"], r["first"], r["last"], r["distinct"]) for r in found]

@@ -9,6 +9,7 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark.commit_slots import CommitSlots
+from kafka_lake.spark.frames import Frames, SparkFrames
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Connections:
         retry: How often and how patiently transient errors of the three are met with another attempt.
         registry: Tells what a schema id means; None where no registry is configured.
         commit_slots: Whose commits wait for each other; None if they needn't, as Spark works on other machines.
+        frames: Computes what names the records of Spark's frames.
     """
 
     cluster: KafkaCluster
@@ -32,3 +34,4 @@ class Connections:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     registry: SchemaRegistry | None = None
     commit_slots: CommitSlots | None = None
+    frames: Frames = field(default_factory=SparkFrames)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.stage.decoding import Decoding, SparkDecoding
 from kafka_lake.ingest.topic_table import TopicTable
 
 
@@ -19,6 +20,7 @@ class Context:
         run_id: Goes into branch names, snapshot summaries and dead letters.
         observer: Is told what happens.
         sleep: Pauses between attempts, for that many seconds; what it raises ends the run.
+        decoding: Makes columns, rows and dead letters of the records.
     """
 
     spec: TopicTable
@@ -26,6 +28,7 @@ class Context:
     run_id: str
     observer: Observer = field(default_factory=Observer)
     sleep: Callable[[float], None] = time.sleep
+    decoding: Decoding = field(default_factory=SparkDecoding)
 
     @property
     def table_name(self) -> str:

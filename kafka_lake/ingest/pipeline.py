@@ -26,7 +26,6 @@ from kafka_lake.ingest.stage.rebase import can_follow, follow
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.stage import stage
 from kafka_lake.ingest.stage.staged import Staged
-from kafka_lake.ingest.stage.table_schema import create_table
 from kafka_lake.ingest.table_state import dead_letters_head, table_state
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState, head_of
@@ -166,7 +165,7 @@ def _create(attempt: Attempt, before: Before, todo: Plan, records: Any) -> None:
     if before.table is None:
         sought = (spec.identifier, spec.dead_letter_table)
         attempt.created |= {each for each in sought if connections.catalog.table(each) is None}
-    create_table(spec, connections, records, todo.undecodable is not None)
+    attempt.context.decoding.create_table(spec, connections, records, todo.undecodable is not None)
     attempt.context.observer.on_step("table created")
     attempt.decoding = None
 
@@ -175,7 +174,14 @@ def _stage(attempt: Attempt, state: TableState, todo: Plan, records: Any) -> Sta
     context = attempt.context
     try:
         staged = stage(
-            context.spec, context.connections, state, todo, records, context.run_id, context.observer.on_step
+            spec=context.spec,
+            connections=context.connections,
+            decoding=context.decoding,
+            state=state,
+            plan=todo,
+            records=records,
+            run_id=context.run_id,
+            on_step=context.observer.on_step,
         )
     except SchemaRefusedError as error:
         raise GateFailedError(error.message, [schema_refused(error)], error.remedy) from error

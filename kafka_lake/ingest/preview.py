@@ -82,10 +82,7 @@ def preview(spec: TopicTable, connections: Connections, records: int) -> Preview
     ranges = newest(now, records)
     if not ranges:
         return Preview(0, 0, (), {}, ())
-    sample = read(
-        connections.spark(), connections.kafka_options, Plan(ranges, Position(now.identity, now.end), 0), spec.topic
-    )
-    sample = sample.cache()
+    sample = read(connections, Plan(ranges, Position(now.identity, now.end), 0), spec.topic).cache()
     try:
         return _previewed(spec, connections, sample)
     finally:

@@ -1,13 +1,10 @@
 """Read: exactly the planned offsets, through Spark's own Kafka source."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
-from kafka_lake.executors.json.columns import FIRST_MICROS, LAST_MICROS
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.plan.model import Plan
 
 RECORDS_A_SPLIT = 100_000
@@ -23,12 +20,11 @@ _TUNED = {
 }
 
 
-def read(spark: SparkSession, options: Mapping[str, str], plan: Plan, topic: str) -> DataFrame:
+def read(connections: Connections, plan: Plan, topic: str) -> DataFrame:
     """Return the records of the planned ranges: key, value, topic, partition, offset, timestamp, headers.
 
     Args:
-        spark: Where it will run; nothing runs yet.
-        options: Connection and security, as options of Spark's Kafka source.
+        connections: Spark, where it will run, and how it reaches the brokers; nothing runs yet.
         plan: Its ranges are read, and nothing else.
         topic: The topic's name.
 
@@ -36,19 +32,15 @@ def read(spark: SparkSession, options: Mapping[str, str], plan: Plan, topic: str
         A lazy frame; times outside of the years 0001 to 9999, which no reader of a table holds, are null. Evaluating it
         fails if an offset in the ranges is gone (``failOnDataLoss``).
     """
-    reader: Any = spark.read.format("kafka").options(**{**_TUNED, **options})
+    options = {**_TUNED, **connections.kafka_options}
     if max((len(r) for r in plan.ranges), default=0) > RECORDS_A_SPLIT:
         # Spark cuts ranges in proportion to their length: no core waits for the one long partition.
-        splits = len(plan.ranges) + plan.records_at_most // RECORDS_A_SPLIT
-        reader = reader.option("minPartitions", str(splits))
-    partitions = [r.partition for r in plan.ranges]
-    frame: DataFrame = (
-        reader.option("assign", json.dumps({topic: partitions}))
-        .option("startingOffsets", json.dumps({topic: {str(r.partition): r.start for r in plan.ranges}}))
-        .option("endingOffsets", json.dumps({topic: {str(r.partition): r.end for r in plan.ranges}}))
-        .option("includeHeaders", "true")
-        .option("failOnDataLoss", "true")
-        .load()
-    )
-    micros = F.unix_micros("timestamp")
-    return frame.withColumn("timestamp", F.when(micros.between(FIRST_MICROS, LAST_MICROS), F.col("timestamp")))
+        options["minPartitions"] = str(len(plan.ranges) + plan.records_at_most // RECORDS_A_SPLIT)
+    options |= {
+        "assign": json.dumps({topic: [r.partition for r in plan.ranges]}),
+        "startingOffsets": json.dumps({topic: {str(r.partition): r.start for r in plan.ranges}}),
+        "endingOffsets": json.dumps({topic: {str(r.partition): r.end for r in plan.ranges}}),
+        "includeHeaders": "true",
+        "failOnDataLoss": "true",
+    }
+    return connections.frames.from_kafka(connections.spark(), options)

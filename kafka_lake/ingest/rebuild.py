@@ -8,7 +8,6 @@ from collections import deque
 
 from pyiceberg.table import Table
 from pyiceberg.types import StructType
-from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position, Watermarks
@@ -52,11 +51,8 @@ def rebuilt_position(spec: TopicTable, connections: Connections, state: TableSta
             f"{where} in topic {spec.topic}, and without a metadata column the rows don't tell how far they reach.",
             f"Nothing was read, since rows could double. {way_on}",
         )
-    origin = f"`{spec.metadata_column}`"
     rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), state.head)
-    keys = [F.col(f"{origin}.{key}").alias(key) for key in ("topic", "topic_id", "partition", "offset")]
-    grouped = rows.select(*keys).groupBy("topic", "topic_id", "partition").agg(F.max("offset").alias("last"))
-    found = grouped.collect()
+    found = connections.frames.furthest(rows, spec.metadata_column)
     reached = {r["partition"]: r["last"] + 1 for r in found if _same_topic(r["topic"], r["topic_id"], now)}
     if strangers and columns == {spec.metadata_column} and all(r["topic"] is None for r in found):
         return None

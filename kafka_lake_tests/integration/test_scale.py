@@ -73,7 +73,7 @@ def test_a_topic_with_nearly_everything_in_one_partition_is_read_by_all_cores(
     made = connections()
     todo = plan(None, made.cluster.watermarks_of(topic.name), dict.fromkeys(range(4), 0), 10 * count)
     assert todo is not None
-    frame = read(made.spark(), made.kafka_options, todo, topic.name)
+    frame = read(made, todo, topic.name)
     sizes = sorted(row["count"] for row in frame.selectExpr("spark_partition_id() p").groupBy("p").count().collect())
     assert sum(sizes) == count
     assert sizes[-1] < 0.4 * count, "the long partition is split"

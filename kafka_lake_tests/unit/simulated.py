@@ -1,46 +1,53 @@
 """A log, a catalog and an engine in memory, for histories by the thousand of the real planner and commit protocol.
 
-What is real: `pipeline`, `plan`, `stage`, `audit`, `publish`, `reconcile`, `rebuild`, the jobs, `clean.sweep`,
-`branches` and `positions`. What is simulated lies below them: Kafka's log, Spark's frames and SQL, and Iceberg's
-snapshots and refs.
+What is real: `runner`, `pipeline`, `plan`, `read`, `stage`, `audit`, `publish`, `reconcile`, `rebuild`, the jobs,
+`clean.sweep`, `branches`, `ensure_table` and `positions`. What is simulated lies below them, and is given to a run as
+any other would be: brokers, catalog, session and `Frames` by its connections, `Decoding` by its context.
 
 Every statement, write, load and step of a run is a place where anything may happen (`Event`): the process dies, an
 answer is lost, another whole run comes between, Kafka deletes records, somebody compacts, expires or rolls back.
 """
 
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 import tenacity
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError
 from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import NestedField, StringType, StructType
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
+from pyspark.sql import types as T
 
 from kafka_lake.common.errors import DataLossError, KafkaLakeError, PublishRefusedError
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks, losses_from_json
-from kafka_lake.ingest import audit, pipeline, rebuild, record_keys, run
-from kafka_lake.ingest.audit import PartitionRows
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.dead_letters import nearby, reconcile
+from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.due import Due, due
 from kafka_lake.ingest.decode.decoder import Nothing
-from kafka_lake.ingest.jobs import dead_letter_replay, job
-from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.jobs.append import Append
+from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay
+from kafka_lake.ingest.jobs.job import Job
+from kafka_lake.ingest.jobs.replay import Extent, Replay
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.observer import Observer, ignore
 from kafka_lake.ingest.retry import RetryPolicy
-from kafka_lake.ingest.stage import batch, dead_letter_rows, replaced_rows, stage
+from kafka_lake.ingest.runner import Runner
+from kafka_lake.ingest.stage.decoding import Decoded
+from kafka_lake.ingest.stage.schema_plan import Wanted
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import LOSSES, ancestors, head_of, read_state, summary_of
+from kafka_lake.lake.tables.create import ensure_table
 
 TOPIC, TABLE, LETTERS = "pizzas", ("pizza", "orders"), ("pizza", "orders__dead_letters")
 IDENTITY = TopicIdentity("cluster-1", "topic-1", TOPIC)
@@ -93,22 +100,6 @@ class Killed(BaseException):
     """The end of a process: nothing that it would still do happens."""
 
 
-class Anything:
-    """Stands for Spark's columns and functions, which only the simulated frames would interpret."""
-
-    def __getattr__(self, name: str) -> "Anything":
-        return self
-
-    def __call__(self, *_: Any, **__: Any) -> "Anything":
-        return self
-
-    def __and__(self, other: Any) -> "Anything":
-        return self
-
-
-ANYTHING = Anything()
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """As PyIceberg shows it, with its rows."""
@@ -120,6 +111,10 @@ class Snapshot:
     summary: Any
     content: tuple[Record, ...]
     schema_id: None = None
+
+    def manifests(self, _: Any) -> tuple[()]:
+        """Return none: there are no files."""
+        return ()
 
 
 @dataclass(frozen=True)
@@ -139,6 +134,7 @@ class Metadata:
     refs: dict[str, Any]
     by_id: dict[int, Snapshot]
     schemas: tuple[()] = ()
+    properties: tuple[()] = ()
 
     @property
     def snapshots(self) -> list[Snapshot]:
@@ -150,16 +146,28 @@ class Metadata:
 
 _ORIGIN = [NestedField(n, name, StringType()) for n, name in enumerate(("topic", "topic_id", "partition", "offset"), 2)]
 SCHEMA = Schema(NestedField(1, "_kafka", StructType(*_ORIGIN)))
+COLUMNS = T.StructType()
 
 
 class View:
     """A table as loaded at some moment."""
 
     process: "Process"
+    # What others overtake is planned anew: there are no files that could be followed.
+    format_version = 1
+    io = None
 
     def __init__(self, identifier: tuple[str, str], load: Callable[[], Metadata | None]) -> None:
         self._identifier, self.load = identifier, load
         self.metadata: Metadata = load() or Metadata({}, {})
+
+    def append(self, _: Any) -> None:
+        """Begin the table, with a snapshot that has no rows."""
+        world = self.process.world
+        with self.process.operation("commit"):
+            if head_of(world.view(self._identifier)) is not None:  # type: ignore[arg-type]
+                raise CommitFailedException("branch main has changed")
+            world.commit(self._identifier, "main", ())
 
     def manage_snapshots(self) -> "RefChanges":
         return RefChanges(self.process, self._identifier, self.metadata)
@@ -289,6 +297,7 @@ class World:
         content: Sequence[Record],
         added: int = 0,
         properties: dict[str, str] | None = None,
+        operation: Operation = Operation.APPEND,
     ) -> None:
         """Add a snapshot to a branch; one that doesn't exist begins where ``main`` is, as in Iceberg."""
         metadata = self.tables[identifier]
@@ -301,7 +310,7 @@ class World:
             # Format v1 has none.
             self._ids if self.format_version > 1 else 0,
             1_790_000_000_000 + self._ids,
-            SimpleNamespace(additional_properties=summary),
+            SimpleNamespace(additional_properties=summary, operation=operation),
             tuple(content),
         )
         self._replace(identifier, {**metadata.refs, branch: self._ids}, {**metadata.by_id, self._ids: snapshot})
@@ -360,7 +369,7 @@ class World:
 
     def compact(self, identifier: tuple[str, str]) -> None:
         if content := self.view(identifier).content():
-            self.commit(identifier, "main", content)
+            self.commit(identifier, "main", content, operation=Operation.REPLACE)
 
     def expire(self, identifier: tuple[str, str], keep: int) -> None:
         """Let all snapshots go but the newest of ``main`` and those that refs point to.
@@ -435,15 +444,8 @@ class World:
         name = f"run-{self._runs}"
         self.told[attempt.what] += 1
         try:
-            spec = spec_of(attempt)
-            connections = process.connections()
-            observer = Observer(on_step=process.pass_by, warn=ignore)
-            if attempt.what == "redeliver":
-                return run.replay_dead_letters(spec, connections, name, observer=observer).report
-            if attempt.what == "replay":
-                extent = Extent(partitions=attempt.partitions, keep_missing=attempt.go_on)
-                return run.replay(spec, connections, name, extent, observer)
-            return run.ingest(spec, connections, name, attempt.partitions, observer)
+            context = process.context(name)
+            return Runner(context, job_of(attempt, context)).run()
         except Killed:
             self.told["killed runs"] += 1
         except DataLossError:
@@ -553,7 +555,17 @@ def spec_of(attempt: Attempt) -> TopicTable:
         schema="id bigint",
         max_records_per_commit=attempt.limit,
         on_data_loss="continue" if attempt.go_on else "fail",
+        # What simulates Spark's writer has no files for Arrow to write.
+        arrow=False,
     )
+
+
+def job_of(attempt: Attempt, context: Context) -> Job:
+    if attempt.what == "redeliver":
+        return DeadLetterReplay(context, None)
+    if attempt.what == "replay":
+        return Replay(context, Extent(partitions=attempt.partitions, keep_missing=attempt.go_on))
+    return Append(context, attempt.partitions)
 
 
 class Process:
@@ -565,12 +577,18 @@ class Process:
         self.fits = {"good", *world.mended}
         self.dead = False
         self.passed: Counter[str] = Counter()
+        self.views: dict[str, Frame] = {}
         self.publishing: tuple[tuple[str, str], dict[str, int | None], dict[str, int | None]] | None = None
 
     def connections(self) -> Connections:
         cluster: Any = SimpleNamespace(watermarks_of=self._watermarks, commit_group=ignore, cut_off=self.world.cut_off)
-        retry = RetryPolicy(ATTEMPTS, 0, 0)
-        return Connections(cluster, {}, SimulatedCatalog(self), lambda: SimulatedSpark(self), retry)
+        retry, spark, frames = RetryPolicy(ATTEMPTS, 0, 0), SimulatedSpark(self), SimulatedFrames(self)
+        return Connections(cluster, {}, SimulatedCatalog(self), lambda: spark, retry, frames=frames)  # type: ignore[arg-type]
+
+    def context(self, run_id: str) -> Context:
+        observer = Observer(on_step=self.pass_by, warn=ignore)
+        spec, decoding = spec_of(self.attempt), SimulatedDecoding(self)
+        return Context(spec, self.connections(), run_id, observer, sleep=ignore, decoding=decoding)  # type: ignore[arg-type]
 
     def pass_by(self, place: str) -> None:
         """Let happen what happens here."""
@@ -633,6 +651,9 @@ class SimulatedCatalog(LakeCatalog):
     def __init__(self, process: Process) -> None:
         super().__init__("lake", {"type": "sql", "uri": "none", "warehouse": "none"})
         self._process = process
+        self.pyiceberg = SimpleNamespace(
+            create_namespace_if_not_exists=ignore, create_table=self._create, load_table=self.table
+        )  # type: ignore[assignment]
 
     def table(self, identifier: tuple[str, str]) -> Any:
         world = self._process.world
@@ -647,20 +668,12 @@ class SimulatedCatalog(LakeCatalog):
         view.load, view.process = load, self._process
         return view
 
-    def ensure_table(self, identifier: tuple[str, str]) -> Any:
-        world = self._process.world
-        table = self.table(identifier)
-        if table is None:
-            with self._process.operation("create table"):
-                world.tables.setdefault(identifier, Metadata({}, {}))
-            table = self.table(identifier)
-        if table.current_snapshot() is None:
-            with self._process.operation("commit"):
-                if head_of(world.view(identifier)) is not None:  # type: ignore[arg-type]
-                    raise CommitFailedException("branch main has changed")
-                world.commit(identifier, "main", ())
-            table.refresh()
-        return table
+    def _create(self, identifier: tuple[str, str], *_: Any, **__: Any) -> Any:
+        with self._process.operation("create table"):
+            if identifier in self._process.world.tables:
+                raise TableAlreadyExistsError(identifier)
+            self._process.world.tables[identifier] = Metadata({}, {})
+        return self.table(identifier)
 
 
 _NAME = r"`lake`\.`(\w+)`\.`(\w+)`"
@@ -671,20 +684,34 @@ _EXPIRE = re.compile(rf"{_CALL}\.expire_snapshots\(table => '{_NAME}', snapshot_
 _SELECT = re.compile(rf"SELECT \* FROM {_NAME} VERSION AS OF (\d+)")
 _DELETE = re.compile(rf"DELETE FROM {_NAME}\.`branch_(\w+)` WHERE .*")
 _DELETED = re.compile(r"partition = (\d+) AND \S+offset >= (\d+) AND \S+offset < (\d+)")
+_TAKE_OUT = re.compile(
+    rf"DELETE FROM {_NAME}\.`branch_(\w+)` AS l WHERE \((.*)\) AND EXISTS \(SELECT 1 FROM (\w+) AS g WHERE "
+    r"g\.their_topic_id <=> l\.topic_id AND g\.their_partition <=> l\.partition AND "
+    r"g\.their_offset <=> l\.offset AND g\.their_timestamp <=> l\.timestamp\)"
+)
+_TAKEN_OUT = re.compile(r"l\.partition = (\d+) AND l\.offset BETWEEN (\d+) AND (\d+)")
 
 
 class SimulatedSpark:
     """The statements that kafka_lake makes, interpreted; any other is an error of the test."""
 
+    # Nothing is set, and columns are of no interest.
+    conf: Mapping[str, str] = {}
+
     def __init__(self, process: Process) -> None:
         self._process, self._world = process, process.world
+        self.catalog = SimpleNamespace(dropTempView=process.views.pop)
 
     def table(self, _: str) -> Any:
-        return SimpleNamespace(schema=[])
+        return SimpleNamespace(schema=COLUMNS)
+
+    @property
+    def read(self) -> "Reader":
+        return Reader(self._process)
 
     def sql(self, text: str) -> Any:
         for pattern, action in (
-            (_EXPIRE, self._expire), (_SELECT, self._select), (_DELETE, self._delete),
+            (_EXPIRE, self._expire), (_SELECT, self._select), (_DELETE, self._delete), (_TAKE_OUT, self._take_out),
         ):  # fmt: skip
             if found := pattern.fullmatch(text):
                 namespace, name, *rest = found.groups()
@@ -713,10 +740,51 @@ class SimulatedSpark:
             if tip is None:
                 raise PySparkException(f"Cannot use branch (does not exist): {branch}")
             held = metadata.by_id[tip.snapshot_id].content
-            self._world.commit(table, branch, [record for record in held if not within(ranges)(record)])
+            kept = [record for record in held if not within(ranges)(record)]
+            self._world.commit(table, branch, kept, operation=Operation.OVERWRITE)
+
+    def _take_out(self, table: tuple[str, str], branch: str, places: str, view: str) -> None:
+        ranges = [OffsetRange(int(p), int(first), int(last) + 1) for p, first, last in _TAKEN_OUT.findall(places)]
+        gone = {record[:2] for record in self._process.views[view].source()}
+        with self._process.operation("commit"):
+            metadata = self._world.tables[table]
+            tip = metadata.refs.get(branch) or metadata.refs["main"]
+            held = metadata.by_id[tip.snapshot_id].content
+            kept = [r for r in held if r[:2] not in gone or not within(ranges)(r)]
+            self._world.commit(table, branch, kept, operation=Operation.OVERWRITE)
 
 
-def within(ranges: Sequence[OffsetRange], *_: Any) -> Callable[[Record], bool]:
+class Reader:
+    """Reads what was appended between two snapshots."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._options: dict[str, int] = {}
+
+    def format(self, name: str) -> "Reader":
+        assert name == "iceberg"
+        return self
+
+    def option(self, key: str, value: str) -> "Reader":
+        self._options[key] = int(value)
+        return self
+
+    def load(self, name: str) -> "Frame":
+        found = re.fullmatch(_NAME, name)
+        assert found, name
+        table, options = (found[1], found[2]), self._options
+
+        def rows() -> list[Record]:
+            by_id = self._process.world.tables[table].by_id
+            before, new = (by_id.get(options[f"{which}-snapshot-id"]) for which in ("start", "end"))
+            if before is None or new is None:
+                raise PySparkException("Cannot find the snapshots to read between")
+            return list((Counter(new.content) - Counter(before.content)).elements())
+
+        return Frame(self._process, rows)
+
+
+def within(ranges: Sequence[OffsetRange]) -> Callable[[Record], bool]:
     return lambda record: any(r.partition == record.partition and r.start <= record.offset < r.end for r in ranges)
 
 
@@ -724,15 +792,15 @@ class Frame:
     """Records that are looked at when they are needed, and each time anew."""
 
     columns = ()
-    schema = None
+    schema = COLUMNS
 
-    def __init__(self, process: Process, source: Callable[[], list[Record]], counted: Any = None) -> None:
-        self.process, self.source, self.counted = process, source, counted
+    def __init__(self, process: Process, source: Callable[[], list[Record]]) -> None:
+        self.process, self.source = process, source
 
     def derived(self, function: Callable[[list[Record]], list[Record]]) -> "Frame":
-        return Frame(self.process, lambda: function(self.source()), self.counted)
+        return Frame(self.process, lambda: function(self.source()))
 
-    def filter(self, condition: Any) -> "Frame":
+    def filter(self, condition: Callable[[Record], bool]) -> "Frame":
         return self.derived(lambda records: [r for r in records if condition(r)])
 
     def select(self, *_: Any) -> "Frame":
@@ -752,60 +820,81 @@ class Frame:
     def count(self) -> int:
         return len(self.source())
 
-    def observe(self, observation: "Counts", *_: Any) -> "Frame":
-        def observed() -> list[Record]:
-            records = self.source()
-            observation.get = {
-                "records": len(records),
-                "tombstones": sum(r.kind == "tombstone" for r in records),
-                "failed": sum(is_letter(self.process, r) for r in records),
-            }
-            return records
-
-        return Frame(self.process, observed)
-
     def unionByName(self, other: "Frame", **_: Any) -> "Frame":
         return self.derived(lambda records: records + other.source())
 
-    def join(self, other: "Frame", _: Any, how: str) -> "Frame":
-        """Join by partition and offset, whatever the condition's names are."""
-        keeps = {"left_semi": True, "left_anti": False}[how]
-
-        def joined(records: list[Record]) -> list[Record]:
-            theirs = {record[:2] for record in other.source()}
-            return [record for record in records if (record[:2] in theirs) == keeps]
-
-        return self.derived(joined)
-
-    def __getitem__(self, _: str) -> Anything:
-        return ANYTHING
-
-    def agg(self, *_: Any) -> Any:
-        """Return the bounds of the offsets, which is all that is ever asked of all records at once."""
-        offsets = [record.offset for record in self.source()]
-        bounds = {"first": min(offsets, default=None), "last": max(offsets, default=None)}
-        return SimpleNamespace(collect=lambda: [bounds])
-
-    def groupBy(self, *by: str) -> Any:
-        def collect() -> list[Row]:
-            groups: dict[int, list[int]] = {}
-            for record in self.source():
-                groups.setdefault(record.partition, []).append(record.offset)
-            if "topic" in by:
-                return [Row(topic=TOPIC, topic_id="topic-1", partition=p, last=max(o)) for p, o in groups.items()]
-            return [Row(partition=p, rows=len(o), first=min(o)) for p, o in groups.items()]
-
-        return SimpleNamespace(agg=lambda *_: SimpleNamespace(collect=collect))
+    def createOrReplaceTempView(self, name: str) -> None:
+        self.process.views[name] = self
 
     def writeTo(self, name: str) -> "Writer":
         return Writer(self, name)
 
 
-@dataclass
-class Counts:
-    """An observation."""
+class SimulatedFrames:
+    """What Spark computes of frames, by partition and offset alone: there is one topic, and no time."""
 
-    get: dict[str, int] = field(default_factory=dict)
+    # No gap: else all offsets there are would be near each other.
+    apart = 1
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def from_kafka(self, _: Any, options: Mapping[str, str]) -> Frame:
+        partitions, starts, ends = (
+            json.loads(options[name])[TOPIC] for name in ("assign", "startingOffsets", "endingOffsets")
+        )
+        ranges = [OffsetRange(p, starts[str(p)], ends[str(p)]) for p in partitions]
+        return Frame(self._process, lambda: self._process.world.read(ranges))
+
+    def keys(self, rows: Frame, *_: Any, **__: Any) -> Frame:
+        return rows
+
+    named = keys
+
+    def within(self, rows: Frame, ranges: Sequence[OffsetRange], *_: Any) -> Frame:
+        return rows.filter(within(ranges))
+
+    within_topic = within
+
+    def without(self, letters: Frame, others: Frame, *_: Any) -> Frame:
+        return self._joined(letters, others, False)
+
+    def among(self, letters: Frame, others: Frame, *_: Any) -> Frame:
+        return self._joined(letters, others, True)
+
+    rows_of = among
+
+    def _joined(self, letters: Frame, others: Frame, with_twins: bool) -> Frame:
+        def joined(records: list[Record]) -> list[Record]:
+            theirs = {record[:2] for record in others.source()}
+            return [record for record in records if (record[:2] in theirs) == with_twins]
+
+        return letters.derived(joined)
+
+    def places(self, keys: Frame) -> list[OffsetRange]:
+        return [OffsetRange(r.partition, r.offset, r.offset + 1) for r in keys.source()]
+
+    def counted(self, keys: Frame) -> list[Row]:
+        return [Row(partition=p, rows=len(o), first=min(o)) for p, o in _by_partition(keys).items()]
+
+    def partitions(self, rows: Frame, _: str) -> list[Row]:
+        return [
+            Row(partition=p, rows=len(o), first=min(o), last=max(o), distinct=len(set(o)))
+            for p, o in _by_partition(rows).items()
+        ]
+
+    def furthest(self, rows: Frame, _: str) -> list[Row]:
+        return [
+            Row(topic=TOPIC, topic_id=IDENTITY.topic_id, partition=p, last=max(o))
+            for p, o in _by_partition(rows).items()
+        ]
+
+
+def _by_partition(rows: Frame) -> dict[int, list[int]]:
+    groups: dict[int, list[int]] = {}
+    for record in rows.source():
+        groups.setdefault(record.partition, []).append(record.offset)
+    return groups
 
 
 class Writer:
@@ -814,7 +903,7 @@ class Writer:
     def __init__(self, frame: Frame, name: str) -> None:
         found = _WRITE_NAME.fullmatch(name)
         assert found, name
-        self._frame, self._table, self._branch = frame, (found[1], found[2]), found[3]
+        self.frame, self._table, self._branch = frame, (found[1], found[2]), found[3]
         self._properties: dict[str, str] = {}
 
     def option(self, key: str, value: str) -> "Writer":
@@ -822,18 +911,12 @@ class Writer:
         return self
 
     def append(self) -> None:
-        self._commit(keeping=True)
-
-    def overwrite(self, _: Any) -> None:
-        self._commit(keeping=False)
-
-    def _commit(self, keeping: bool) -> None:
-        added = self._frame.source()
-        world = self._frame.process.world
-        with self._frame.process.operation("commit"):
+        added = self.frame.source()
+        world = self.frame.process.world
+        with self.frame.process.operation("commit"):
             metadata = world.tables[self._table]
             tip = metadata.refs.get(self._branch) or metadata.refs["main"]
-            held = metadata.by_id[tip.snapshot_id].content if keeping else ()
+            held = metadata.by_id[tip.snapshot_id].content
             world.commit(self._table, self._branch, (*held, *added), len(added), self._properties)
 
 
@@ -842,7 +925,7 @@ class SimulatedDecoder(Nothing):
 
     fixed = None
 
-    def decode(self, records: "Frame", *_: Any, **__: Any) -> "Frame":
+    def decode(self, records: Any, *_: Any, **__: Any) -> Any:
         def decoded(held: list[Record]) -> list[Record]:
             if poisonous := [record for record in held if record.kind == POISON]:
                 raise Poison(f"{poisonous[0]} is poisonous")
@@ -856,138 +939,53 @@ class SimulatedUnreadable(Nothing):
 
     fixed = None
 
-    def __init__(self, _: str) -> None:
-        pass
-
-    def decode(self, records: "Frame", *_: Any, **__: Any) -> "Frame":
+    def decode(self, records: Any, *_: Any, **__: Any) -> Any:
         return records
 
 
-NOTHING_NEW = SimpleNamespace(target=None, refused=(), ignored=(), conflicts=(), renamed=())
+class SimulatedDecoding:
+    """Records become rows or letters by what the process knows; columns are those that there are."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def decoder(self, *_: Any) -> SimulatedDecoder:
+        return SimulatedDecoder()
+
+    def unreadable(self, _: str) -> SimulatedUnreadable:
+        return SimulatedUnreadable()
+
+    def create_table(self, spec: TopicTable, connections: Connections, *_: Any) -> None:
+        ensure_table(connections.catalog, spec.identifier, SCHEMA)
+
+    def evolve_table(self, *_: Any) -> tuple[Wanted, tuple[()]]:
+        return Wanted(Target(COLUMNS, {})), ()
+
+    def decode(self, _: TopicTable, decoder: Any, target: Target, records: Frame, __: str) -> Decoded:
+        judged, counts = decoder.decode(records, target), dict[str, int]()
+
+        def rows(held: list[Record]) -> list[Record]:
+            # Counted while the rows are written.
+            counts["records"] = len(held)
+            counts["tombstones"] = sum(r.kind == "tombstone" for r in held)
+            counts["failed"] = sum(self._is_letter(r) for r in held)
+            return [record for record in held if record.kind in self._process.fits]
+
+        return Decoded(judged.derived(rows), lambda: counts, judged)
+
+    def letters(self, _: TopicTable, judged: Any, *__: Any) -> Any:
+        return judged.filter(self._is_letter)
+
+    def classes(self, _: Any) -> tuple[()]:
+        return ()
+
+    def records(self, letters: Any) -> Any:
+        return letters
+
+    def _is_letter(self, record: Record) -> bool:
+        return record.kind != "tombstone" and record.kind not in self._process.fits
 
 
-def is_letter(process: Process, record: Record) -> bool:
-    return record.kind != "tombstone" and record.kind not in process.fits
-
-
-def rows_of(decoded: Frame, *_: Any, **__: Any) -> Frame:
-    return decoded.filter(lambda record: record.kind in decoded.process.fits)
-
-
-def letters_of(decoded: Frame, *_: Any, **__: Any) -> Frame:
-    return decoded.filter(lambda record: is_letter(decoded.process, record))
-
-
-def staged_partitions(_: TopicTable, connections: Connections, staged: Any) -> list[PartitionRows]:
-    metadata = connections.catalog.table(TABLE).metadata
-    new = metadata.by_id.get(staged.primary.appended)
-    if new is None or new.parent_snapshot_id not in metadata.by_id:
-        raise PySparkException("Cannot find the snapshots to read between")
-    added = Counter(new.content) - Counter(metadata.by_id[new.parent_snapshot_id].content)
-    offsets: dict[int, list[int]] = {}
-    for record in added.elements():
-        offsets.setdefault(record.partition, []).append(record.offset)
-    return [PartitionRows(p, len(o), min(o), max(o), len(set(o))) for p, o in offsets.items()]
-
-
-def added_keys(
-    _: TopicTable, connections: Connections, identifier: tuple[str, str], __: Any, snapshot: int
-) -> Frame | None:
-    process = connections.spark()._process
-    by_id = process.world.tables[identifier].by_id
-    new = by_id.get(snapshot)
-    if new is None or new.parent_snapshot_id not in by_id:
-        return None
-    added = Counter(new.content) - Counter(by_id[new.parent_snapshot_id].content)
-    return Frame(process, lambda: list(added.elements()))
-
-
-def near(keys: Frame | None) -> list[OffsetRange] | None:
-    return None if keys is None else [OffsetRange(r.partition, r.offset, r.offset + 1) for r in keys.source()]
-
-
-def take_out(spark: Any, branch: Any, leaving: Frame, ranges: Sequence[OffsetRange]) -> None:
-    gone, process = {record[:2] for record in leaving.source()}, spark._process
-    with process.operation("commit"):
-        metadata = process.world.tables[branch.identifier]
-        tip = metadata.refs.get(branch.name) or metadata.refs["main"]
-        held = metadata.by_id[tip.snapshot_id].content
-        kept = [r for r in held if r[:2] not in gone or not within(ranges)(r)]
-        process.world.commit(branch.identifier, branch.name, kept)
-
-
-def ensure_table(catalog: SimulatedCatalog, identifier: tuple[str, str], *_: Any) -> Any:
-    return catalog.ensure_table(identifier)
-
-
-def create_table(_: TopicTable, connections: Any, *__: Any) -> None:
-    connections.catalog.ensure_table(TABLE)
-
-
-def read(spark: Any, _: Any, todo: Any, __: str) -> Frame:
-    process = spark._process
-    return Frame(process, lambda: process.world.read(todo.ranges))
-
-
-def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the simulation below the real protocol: in place of Spark's functions, and of what decodes."""
-    nothing = ignore
-    patches: dict[Any, dict[str, Any]] = {
-        job: {"read": read},
-        pipeline: {"create_table": create_table, "follow": nothing},
-        stage: {
-            "decoder_of": lambda *_: SimulatedDecoder(),
-            "Unreadable": SimulatedUnreadable,
-            "wanted": lambda *_: NOTHING_NEW,
-            "refuse": nothing,
-            "evolve_table": lambda *_: (),
-            "row_columns": nothing,
-            "transformed": rows_of,
-            "marks_errors": nothing,
-            "dead_letters_of": letters_of,
-            "added_rows": nothing,
-            "classes_of": lambda _: (),
-        },
-        batch: {
-            "F": ANYTHING,
-            "Observation": Counts,
-            "batch_metrics": lambda *_: (),
-            "shaped": lambda rows, _: rows,
-            # What simulates Spark knows Spark's own functions only.
-            "why_not": lambda *_: "simulated",
-            "transformed": rows_of,
-            "marks_errors": nothing,
-            "without_errors": lambda rows, _: rows,
-            "tasks_of": lambda *_: 1,
-        },
-        dead_letter_rows: {
-            "F": ANYTHING,
-            "shaped": lambda rows, _: rows,
-            "schema_of": nothing,
-            "to_arrow_schema": nothing,
-            "nullable_all": nothing,
-            "ensure_table": ensure_table,
-            "within_topic": within,
-            "tasks_of": lambda *_: 1,
-        },
-        replaced_rows: {"F": ANYTHING, "within_topic": within},
-        record_keys: {"F": ANYTHING},
-        audit: {"_staged_partitions": staged_partitions},
-        reconcile: {
-            "F": ANYTHING,
-            # It has no files.
-            "added_keys": added_keys,
-            "near": near,
-            "within": within,
-            "_take_out": take_out,
-        },
-        # No gap: else all offsets there are would be near each other.
-        nearby: {"_APART": 1},
-        rebuild: {"F": ANYTHING},
-        dead_letter_replay: {"records_from_dead_letters": lambda letters: letters},
-        # Where nothing takes time, nothing is waited for.
-        tenacity.nap: {"time": SimpleNamespace(sleep=nothing)},
-    }
-    for module, names in patches.items():
-        for name, value in names.items():
-            monkeypatch.setattr(module, name, value)
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for nothing: the pauses of `StagingBranch` are tenacity's own, and nothing takes time here."""
+    monkeypatch.setattr(tenacity.nap, "time", SimpleNamespace(sleep=ignore))

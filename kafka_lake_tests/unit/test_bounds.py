@@ -250,9 +250,9 @@ def test_dead_letters_are_told_by_class_up_to_a_number_and_by_number_beyond(
 
 def test_few_far_places_are_looked_at_apart_and_many_as_one() -> None:
     far = [OffsetRange(p, n * 1_000_000, n * 1_000_000 + 5) for p in (0, 1) for n in (0, 3)]
-    assert joined([far, []]) == far
-    assert joined([far, None]) is None
+    assert joined([far, []], 100_000) == far
+    assert joined([far, None], 100_000) is None
     near = [OffsetRange(0, n, n + 1) for n in (1, 50_000, 99_000)]
-    assert joined([near]) == [OffsetRange(0, 1, 99_001)]
+    assert joined([near], 100_000) == [OffsetRange(0, 1, 99_001)]
     many = [OffsetRange(n % 3, n * 1_000_000, n * 1_000_000 + 1) for n in range(300)]
-    assert [(r.partition, r.start) for r in joined([many]) or []] == [(0, 0), (1, 1_000_000), (2, 2_000_000)]
+    assert [(r.partition, r.start) for r in joined([many], 100_000) or []] == [(0, 0), (1, 1_000_000), (2, 2_000_000)]

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.exceptions import ServiceUnavailableError
+from pyiceberg.table.snapshots import Operation
 from sqlalchemy.exc import OperationalError
 
 from kafka_lake.common.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.continuous import run as continuous
 from kafka_lake.ingest.continuous.run import ContinuousRun
 from kafka_lake.ingest.continuous.schedule import (
     Continuous,
@@ -33,6 +33,7 @@ from kafka_lake.ingest.continuous.stop import Stop, StoppedError
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import POSITION
 
 ME = TopicIdentity("c", "t", "pizzas")
 SETTINGS = Continuous(trigger=2, time_limit=3600, idle=300, compact_every=None, report_every=30)
@@ -164,7 +165,7 @@ class Script:
 
 
 @pytest.fixture
-def steady(monkeypatch):
+def steady():
     def make(arrivals: Callable[[float], int], settings: Continuous = SETTINGS, **script: Any) -> tuple[Script, Any]:
         clock = Clock()
         run: Any = Script(clock, arrivals, **script)
@@ -419,18 +420,31 @@ def test_a_wish_to_stop_is_followed_after_the_commit(steady):
     assert run.begun == [0.0]
 
 
-def test_compaction_comes_after_so_many_commits_and_its_failure_is_no_ones(steady, monkeypatch):
+def table_of(*history: tuple[Operation, dict[str, str]]) -> Any:
+    """Return a table with a snapshot for each commit, the oldest first: what it did, and its summary."""
+    summaries = [SimpleNamespace(operation=did, additional_properties=summary) for did, summary in history]
+    snapshots = [
+        SimpleNamespace(snapshot_id=n, parent_snapshot_id=n - 1 or None, summary=summary)
+        for n, summary in enumerate(summaries, 1)
+    ]
+    metadata = SimpleNamespace(refs={"main": SimpleNamespace(snapshot_id=len(history))}, snapshots=snapshots)
+    return SimpleNamespace(metadata=metadata, sort_order=lambda: SimpleNamespace(fields=()))
+
+
+def test_compaction_comes_after_so_many_commits_and_its_failure_is_no_ones(steady):
     run, made = steady(lambda now: int(now * 100) + 1, replace(SETTINGS, time_limit=60, compact_every=10))
-    monkeypatch.setattr(continuous, "commits_since_compaction", lambda table: 4)
+    ours = (Operation.APPEND, {POSITION: "{}"})
+    held = table_of(ours, (Operation.REPLACE, {}), *[ours] * 4)
     at: list[int] = []
 
-    def compact(*_: Any) -> tuple[int, int]:
+    def compact(_: str) -> Any:
         at.append(len(run.begun))
         if len(at) == 2:
             raise RuntimeError("main moved")
-        return 10, 1
+        return SimpleNamespace(collect=lambda: [{"rewritten_data_files_count": 10, "added_data_files_count": 1}])
 
-    monkeypatch.setattr(continuous, "compact", compact)
+    run.connections.catalog = SimpleNamespace(table=lambda _: held, call=lambda *_, **__: "CALL")
+    run.connections.spark = lambda: SimpleNamespace(sql=compact)
     list(made.reports())
     assert at == [7, 17, 27], "the table's history had three before this run's first"
     assert run.said == [

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +22,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from kafka_lake.common.errors import PublishRefusedError
+from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest import pipeline
-from kafka_lake.ingest.dead_letters import reconcile
-from kafka_lake.ingest.stage import dead_letter_rows, stage
+from kafka_lake.ingest.dead_letters.due import STAGED_WITH
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import ancestors, head_of, read_state
+from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, summary_of
 from kafka_lake_tests.unit.simulated import (
     LETTERS,
     PLACES,
@@ -36,9 +35,12 @@ from kafka_lake_tests.unit.simulated import (
     TABLE,
     Attempt,
     Event,
-    Frame,
+    Record,
+    SimulatedCatalog,
+    SimulatedFrames,
     World,
-    simulate,
+    Writer,
+    without_pauses,
 )
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "0"))
@@ -169,7 +171,7 @@ class HistoriesWithRepairs(Histories):
 
 @pytest.fixture(autouse=True)
 def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    simulate(monkeypatch)
+    without_pauses(monkeypatch)
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -180,9 +182,9 @@ def test_every_history_ends_with_every_record_once(machine: type[Histories]) -> 
     run_state_machine_as_test(machine, settings=HISTORIES)
 
 
-def outcome(*history: Attempt | tuple[str, Any], format_version: int = 2) -> World:
+def outcome(*history: Attempt | tuple[str, Any], world: World | None = None) -> World:
     """Return the world after a history, and after the undisturbed run that ends it."""
-    world = World(format_version)
+    world = world or World()
     for each in history:
         if isinstance(each, Attempt):
             world.run(each)
@@ -267,7 +269,7 @@ def test_letters_published_while_others_are_settled_stay() -> None:
 def test_letters_are_settled_time_and_again(format_version: int) -> None:
     dying = replace(dying_at("primary published"), what="redeliver")
     first, second = ((("produce", (0, [kind])), NEXT, ("mend", kind), dying, NEXT) for kind in ("bad-0", "bad-1"))
-    world = outcome(*first, *second, format_version=format_version)
+    world = outcome(*first, *second, world=World(format_version))
     assert not world.violations
     assert not world.view(LETTERS).content()
 
@@ -317,83 +319,164 @@ def test_letters_are_delivered_from_a_table_whose_maker_died() -> None:
     assert world.run(Attempt("redeliver")) is not None
 
 
-def no_check(patch: pytest.MonkeyPatch) -> None:
+def test_a_publication_without_an_answer_is_a_commit() -> None:
+    world = World()
+    world.do(*GOOD)
+    world.run(NEXT)
+    world.do(*GOOD)
+    report = world.run(Attempt(events=(Event("after publish", 1, "fail"),)))
+    assert [commit.rows for commit in report.commits] == [1]
+    world.finish()
+    assert not world.violations
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_rows_whose_records_kafka_compacted_away_stay_when_they_are_read_again(keep: bool) -> None:
+    world = World()
+    world.do("produce", (0, ["good"] * 3))
+    world.run(NEXT)
+    rows = sorted(world.view(TABLE).content())
+    world.log[0][1] = None
+    world.forgotten.add(rows[1])
+    report = world.run(Attempt("replay", go_on=keep))
+    assert sorted(world.view(TABLE).content()) == rows
+    if keep:
+        assert report is not None
+        world.finish()
+        assert not world.violations
+    else:
+        assert len(world.violations) == 1
+        assert "partition 0 has 1 rows that Kafka no longer has, the first at offset 1" in world.violations[0]
+
+
+def reading_on(patch: pytest.MonkeyPatch) -> None:
+    """Read one record more than was asked for."""
+    read = World.read
+
+    def more(world: World, ranges: Sequence[OffsetRange]) -> list[Record]:
+        return read(world, [OffsetRange(r.partition, r.start, r.end + 1) for r in ranges])
+
+    patch.setattr(World, "read", more)
+
+
+def losing_a_row(patch: pytest.MonkeyPatch) -> None:
+    writing(patch, lambda rows: rows[1:])
+
+
+def writing_a_row_in_place_of_another(patch: pytest.MonkeyPatch) -> None:
+    writing(patch, lambda rows: [*rows[1:], rows[-1]])
+
+
+def writing(patch: pytest.MonkeyPatch, what: Callable[[list[Record]], list[Record]]) -> None:
+    append = Writer.append
+
+    def other(writer: Writer) -> None:
+        writer.frame = writer.frame.derived(what)
+        append(writer)
+
+    patch.setattr(Writer, "append", other)
+
+
+@pytest.mark.parametrize("fault", [reading_on, losing_a_row, writing_a_row_in_place_of_another])
+def test_what_the_engine_does_wrong_is_not_published(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.do(*GOOD)
+    world.run(NEXT)
+    world.do("produce", (0, ["good"] * 3))
+    before = world.view(TABLE)
+    fault(monkeypatch)
+    assert world.run(Attempt(limit=2)) is None
+    assert all("failed: GateFailedError" in each for each in world.violations)
+    assert world.violations
+    assert world.view(TABLE).metadata.refs == before.metadata.refs, "nothing is published, and nothing left behind"
+
+
+def no_check(patch: pytest.MonkeyPatch, world: World) -> None:
     """Move ``main``, whatever it is by then."""
-    publish_by(patch, lambda branch, staged, view: True)
+    publish_by(patch, world, lambda head, staged: True)
 
 
-def ancestors_only(patch: pytest.MonkeyPatch) -> None:
+def ancestors_only(patch: pytest.MonkeyPatch, world: World) -> None:
     """Move ``main`` as Iceberg's ``fast_forward`` does: to any snapshot that it is an ancestor of."""
-    publish_by(patch, lambda branch, staged, view: head_of(view) in {s.snapshot_id for s in ancestors(view, staged)})
+
+    def may(head: int | None, staged: int) -> bool:
+        return head in {s.snapshot_id for s in ancestors(world.view(TABLE), staged)}  # type: ignore[arg-type]
+
+    publish_by(patch, world, may)
 
 
-def publish_by(patch: pytest.MonkeyPatch, may: Callable[[StagingBranch, int, Any], bool]) -> None:
-    def move(branch: StagingBranch, staged: int) -> None:
-        world = branch._spark._world
-        if not may(branch, staged, world.view(branch.identifier)):
+def publish_by(patch: pytest.MonkeyPatch, world: World, may: Callable[[int | None, int], bool]) -> None:
+    def publish(branch: StagingBranch, staged: int) -> None:
+        if not may(head_of(world.view(branch.identifier)), staged):  # type: ignore[arg-type]
             raise PublishRefusedError("main is not an ancestor of the branch")
-        branch._spark._process.change_refs("publish", branch.identifier, {}, {"main": staged, branch.name: None})
+        world.change_refs(branch.identifier, {}, {"main": staged, branch.name: None})
 
-    patch.setattr(StagingBranch, "_move_main", move)
+    patch.setattr(StagingBranch, "publish", publish)
 
 
-def expiry_without_an_age(patch: pytest.MonkeyPatch) -> None:
+def expiry_without_an_age(patch: pytest.MonkeyPatch, world: World) -> None:
     """Expire what was staged, and with it all that is older than a table keeps by default."""
-    call = LakeCatalog.call
+    call = SimulatedCatalog.call
 
-    def ageless(catalog: LakeCatalog, procedure: str, *table: Any, older_than: str = "", **arguments: str) -> str:
+    def ageless(catalog: SimulatedCatalog, procedure: str, *table: Any, older_than: str = "", **arguments: str) -> str:
         return call(catalog, procedure, *table, **arguments)
 
-    patch.setattr(LakeCatalog, "call", ageless)
+    patch.setattr(SimulatedCatalog, "call", ageless)
 
 
-def late_branch(patch: pytest.MonkeyPatch) -> None:
+def late_branch(patch: pytest.MonkeyPatch, world: World) -> None:
     """Begin the branch at whatever the head is by then, instead of the head that the position was read from."""
     create = StagingBranch.create
 
     def late(branch: StagingBranch) -> None:
-        branch.head = head_of(branch._catalog.table(branch.identifier)) or branch.head
+        branch.head = head_of(world.view(branch.identifier)) or branch.head  # type: ignore[arg-type]
         create(branch)
 
     patch.setattr(StagingBranch, "create", late)
 
 
-def known_letters_ignored(patch: pytest.MonkeyPatch) -> None:
-    for module in (stage, dead_letter_rows):
-        patch.setattr(module, "known_letters", lambda *_: None)
+def known_letters_ignored(patch: pytest.MonkeyPatch, world: World) -> None:
+    """Find no letter of what is read, whatever the dead-letter table has."""
+    patch.setattr(SimulatedFrames, "within_topic", lambda _, letters, *__: letters.limit(0))
 
 
-def letters_go_back(patch: pytest.MonkeyPatch) -> None:
-    """Let the dead letters carry the position of the plan, however far they have been."""
-    patch.setattr(dead_letter_rows, "_furthest", lambda after, _: after)
+def letters_go_back(patch: pytest.MonkeyPatch, world: World) -> None:
+    """Let the dead letters carry the position of the rows that are staged with them, however far they have been."""
+    option = Writer.option
+
+    def back(writer: Writer, key: str, value: str) -> Writer:
+        if key.endswith(STAGED_WITH):
+            rows = world.tables[TABLE].by_id[int(value)]
+            option(writer, key.replace(STAGED_WITH, POSITION), summary_of(rows)[POSITION])  # type: ignore[arg-type]
+        return option(writer, key, value)
+
+    patch.setattr(Writer, "option", back)
 
 
-def publish_again(patch: pytest.MonkeyPatch) -> None:
+def publish_again(patch: pytest.MonkeyPatch, world: World) -> None:
     """After a publication without an answer, put the same rows on top of what is there."""
+    publish_once = StagingBranch.publish
 
     def publish(branch: StagingBranch, staged: int) -> None:
-        world = branch._spark._world
-        try:
-            branch._move_main(staged)
-        except Exception:
-            known = world.tables[branch.identifier].by_id
-            if staged in known and branch.head in known:
-                added = Counter(known[staged].content) - Counter(known[branch.head].content)
-                held = world.view(branch.identifier).content()
-                properties = known[staged].summary.additional_properties
-                carried = {key: value for key, value in properties.items() if key.startswith("kafka-lake")}
-                world.commit(branch.identifier, "main", (*held, *added.elements()), added.total(), carried)
+        unanswered, known = world.told["fail"], world.tables[branch.identifier].by_id
+        publish_once(branch, staged)
+        if world.told["fail"] > unanswered:
+            added = Counter(known[staged].content) - Counter(known[branch.head].content)
+            held = world.view(branch.identifier).content()
+            properties = known[staged].summary.additional_properties
+            carried = {key: value for key, value in properties.items() if key.startswith("kafka-lake")}
+            world.commit(branch.identifier, "main", (*held, *added.elements()), added.total(), carried)
 
     patch.setattr(StagingBranch, "publish", publish)
 
 
-def settled_nothing(patch: pytest.MonkeyPatch) -> None:
+def settled_nothing(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(pipeline, "reconcile", lambda *_, **__: 0)
 
 
-def looked_elsewhere(patch: pytest.MonkeyPatch) -> None:
+def looked_elsewhere(patch: pytest.MonkeyPatch, world: World) -> None:
     """Settle, but look for letters where the marked commits wrote nothing."""
-    patch.setattr(reconcile, "added_keys", lambda *_: Frame(None, list))  # type: ignore[arg-type]
+    patch.setattr(SimulatedFrames, "places", lambda *_: [])
 
 
 GOOD, BAD = ("produce", (0, ["good"])), ("produce", (0, ["bad-0"]))
@@ -432,14 +515,16 @@ SABOTAGES = {
 @pytest.mark.parametrize("sabotage", SABOTAGES)
 def test_a_broken_protocol_shows(sabotage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not outcome(*SABOTAGES[sabotage]).violations
-    sabotage(monkeypatch)
-    found = outcome(*SABOTAGES[sabotage]).violations
+    world = World()
+    sabotage(monkeypatch, world)
+    found = outcome(*SABOTAGES[sabotage], world=world).violations
     assert any(re.search("times|is in both|is nowhere|has vanished|is back|has expired", each) for each in found)
 
 
 # Those that a few random histories are enough for; the others take some hundred.
 @pytest.mark.parametrize("sabotage", [known_letters_ignored, settled_nothing])
 def test_random_histories_find_a_broken_protocol(sabotage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    sabotage(monkeypatch)
+    # Neither of them looks at the world.
+    sabotage(monkeypatch, World())
     with pytest.raises(AssertionError, match=r"times|is in both|the last run has left"):
         run_state_machine_as_test(Histories, settings=settings(HISTORIES, max_examples=300, phases=[Phase.generate]))

@@ -5,15 +5,14 @@ from collections.abc import Iterable
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.record_keys import RECORD
+from kafka_lake.ingest.record_keys import added_between
 from kafka_lake.ingest.topic_table import TopicTable
 
-# Offsets as far apart as this are looked for apart from each other, in so many places at the most.
-_APART, _PLACES = 100_000, 200
+# Offsets that are far apart are looked for apart from each other, in so many places at the most.
+_PLACES = 200
 
 
 def added_keys(
@@ -33,36 +32,29 @@ def added_keys(
     appends = known is not None and known.summary is not None and known.summary.operation is Operation.APPEND
     if not appends or parent is None or table.metadata.snapshot_by_id(parent) is None:
         return None
-    reader = connections.spark().read.format("iceberg").option("start-snapshot-id", str(parent))
-    rows = reader.option("end-snapshot-id", str(snapshot)).load(connections.catalog.spark_name(identifier))
-    prefix = f"`{spec.metadata_column}`." if identifier == spec.identifier else ""
-    keys: DataFrame = rows.select(*[F.col(f"{prefix}{key}").alias(key) for key in RECORD])
-    return keys
+    rows = added_between(connections.spark(), connections.catalog.spark_name(identifier), parent, snapshot)
+    return connections.frames.keys(rows, column=spec.metadata_column if identifier == spec.identifier else None)
 
 
-def near(keys: DataFrame | None) -> list[OffsetRange] | None:
+def near(connections: Connections, keys: DataFrame | None) -> list[OffsetRange] | None:
     """Return where the offsets of records are; None if that can't be told."""
-    if keys is None:
-        return None
-    place = F.floor(F.col("offset") / _APART).alias("place")
-    found = keys.groupBy("partition", place).agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
-    # Rows of others name no record.
-    return [
-        OffsetRange(row["partition"], row["first"], row["last"] + 1)
-        for row in found.collect()
-        if row["first"] is not None
-    ]
+    return None if keys is None else connections.frames.places(keys)
 
 
-def joined(places: Iterable[list[OffsetRange] | None]) -> list[OffsetRange] | None:
-    """Return ranges as few enough for a condition, by partition and offset; None if one of them can't be told."""
+def joined(places: Iterable[list[OffsetRange] | None], apart: int) -> list[OffsetRange] | None:
+    """Return ranges as few enough for a condition, by partition and offset; None if one of them can't be told.
+
+    Args:
+        places: Ranges in any order.
+        apart: Ranges that are less than so many offsets apart become one.
+    """
     known: list[OffsetRange] = []
     for each in places:
         if each is None:
             return None
         known += each
-    apart = joined_ranges(known, _APART)
-    return apart if len(apart) <= _PLACES else joined_ranges(known, None)
+    found = joined_ranges(known, apart)
+    return found if len(found) <= _PLACES else joined_ranges(known, None)
 
 
 def joined_ranges(ranges: Iterable[OffsetRange], apart: int | None) -> list[OffsetRange]:

@@ -18,17 +18,17 @@ from uuid import uuid4
 
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.dead_letters.due import SETTLED, SETTLED_FROM, Due, due
 from kafka_lake.ingest.dead_letters.nearby import added_keys, joined, near
-from kafka_lake.ingest.record_keys import RECORD, among, at_version, named, within, without
+from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, summary_of
+from kafka_lake.spark.frames import RECORD, Frames
 
 _LETTERS_WORTH_A_TASK = 250_000
 _LOOKS = 20
@@ -88,7 +88,7 @@ def reconcile(
         undo.callback(branch.discard)
         base = letters.head
         if taken:
-            _take_out(connections.spark(), branch, leaving, change.ranges)
+            _take_out(connections, branch, leaving, change.ranges)
             base = branch.written(base).snapshot_id
         coming = change.coming if change.coming is not None else leaving.limit(0)
         writer: Any = coming.coalesce(-(-given // _LETTERS_WORTH_A_TASK) or 1).writeTo(branch.write_name)
@@ -145,20 +145,21 @@ def _change(case: _Case) -> _Change:
     assert table.head is not None, "the caller has looked"
     assert letters.head is not None, "the caller has looked"
     spark, name = connections.spark(), connections.catalog.spark_name(spec.dead_letter_table)
-    held, before = at_version(spark, name, letters.head), None
+    frames, before = connections.frames, None
+    held = at_version(spark, name, letters.head)
     if found and found.restore is not None and letters.table.metadata.snapshot_by_id(found.restore):
         before = at_version(spark, name, found.restore)
-    ranges = joined(_places(case))
+    ranges = joined(_places(case), frames.apart)
     if ranges is None:
         everywhere = held if before is None else held.unionByName(before, allowMissingColumns=True)
-        ranges = joined([near(everywhere)]) or []
-    nearby, obsolete = held.filter(within(ranges, F.col)), published_keys(spec, connections, table.head, ranges)
-    coming = None if before is None else without(before.filter(within(ranges, F.col)), nearby)
+        ranges = joined([near(connections, everywhere)], frames.apart) or []
+    nearby, obsolete = frames.within(held, ranges), published_keys(spec, connections, table.head, ranges)
+    coming = None if before is None else frames.without(frames.within(before, ranges), nearby)
     others = obsolete
     if case.relabelled is not None:
-        coming = case.relabelled if coming is None else _instead(coming, case.relabelled)
+        coming = case.relabelled if coming is None else _instead(frames, coming, case.relabelled)
         others = obsolete.unionByName(case.relabelled.select(*RECORD))
-    return _Change(ranges, among(nearby, others), None if coming is None else without(coming, obsolete))
+    return _Change(ranges, frames.among(nearby, others), None if coming is None else frames.without(coming, obsolete))
 
 
 def _places(case: _Case) -> Iterator[list[OffsetRange] | None]:
@@ -172,15 +173,15 @@ def _places(case: _Case) -> Iterator[list[OffsetRange] | None]:
             yield None
             return
         for identifier, state, snapshot in snapshots:
-            yield near(added_keys(spec, case.connections, identifier, state.table, snapshot))
+            yield near(case.connections, added_keys(spec, case.connections, identifier, state.table, snapshot))
     if case.relabelled is not None:
-        yield near(case.relabelled)
+        yield near(case.connections, case.relabelled)
     elif case.forced:
-        yield near(case.among)
+        yield near(case.connections, case.among)
 
 
-def _instead(letters: DataFrame, others: DataFrame) -> DataFrame:
-    return without(letters, others).unionByName(others, allowMissingColumns=True)
+def _instead(frames: Frames, letters: DataFrame, others: DataFrame) -> DataFrame:
+    return frames.without(letters, others).unionByName(others, allowMissingColumns=True)
 
 
 def _kept(frame: DataFrame, undo: ExitStack) -> DataFrame:
@@ -196,10 +197,12 @@ def _kept(frame: DataFrame, undo: ExitStack) -> DataFrame:
     return kept
 
 
-def _take_out(spark: Any, branch: StagingBranch, leaving: DataFrame, ranges: Sequence[OffsetRange]) -> None:
+def _take_out(
+    connections: Connections, branch: StagingBranch, leaving: DataFrame, ranges: Sequence[OffsetRange]
+) -> None:
     """Delete letters from a branch. Files that have none of them stay as they are."""
-    view = f"kafka_lake_leaving_{uuid4().hex}"
-    named(leaving).createOrReplaceTempView(view)
+    spark, view = connections.spark(), f"kafka_lake_leaving_{uuid4().hex}"
+    connections.frames.named(leaving).createOrReplaceTempView(view)
     places = " OR ".join(
         f"(l.partition = {r.partition} AND l.offset BETWEEN {r.start} AND {r.end - 1})" for r in ranges
     )
@@ -253,7 +256,6 @@ def published_keys(
         snapshot: The table's snapshot to look at.
         ranges: Where the offsets are.
     """
-    origin = f"`{spec.metadata_column}`"
+    frames, column = connections.frames, spec.metadata_column
     rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), snapshot)
-    near = rows.filter(within(ranges, lambda name: F.col(f"{origin}.{name}")))
-    return near.select(*[F.col(f"{origin}.{key}").alias(key) for key in RECORD])
+    return frames.keys(frames.within(rows, ranges, column), column=column)

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.ingest.decode.target import Target
+from kafka_lake.spark.frames import any_of
 
 SHOWN = 80
 _WHOLE = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
@@ -179,14 +180,6 @@ def _each(
     said = F.lit(f"Column {path} has an element that doesn't fit {short(want)}.")
     wrong = [Misfit(any_has(index), said) for index in range(len(one(F.lit(None).cast(have))[1]))]
     return made, wrong
-
-
-def any_of(conditions: Sequence[Column]) -> Column:
-    """Return the disjunction as a balanced tree: a chain of a thousand is deeper than the optimizer's stack."""
-    if len(conditions) <= 1:
-        return conditions[0] if conditions else F.lit(False)
-    half = len(conditions) // 2
-    return any_of(conditions[:half]) | any_of(conditions[half:])
 
 
 def cut(text: Column) -> Column:

@@ -9,10 +9,9 @@ from kafka_lake.common.errors import ConfigurationError, PublishRefusedError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.due import due
 from kafka_lake.ingest.dead_letters.reconcile import reconcile
-from kafka_lake.ingest.decode.rows import records_from_dead_letters
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.record_keys import at_version, origin_of
+from kafka_lake.ingest.record_keys import at_version, metadata_column_of
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import call
 from kafka_lake.ingest.stage.staged import Staged
@@ -52,7 +51,7 @@ class DeadLetterReplay(Job):
 
     def __init__(self, context: Context, where: str | None) -> None:
         super().__init__(context)
-        origin_of(context.spec)
+        metadata_column_of(context.spec)
         self._where = where
         self._done = False
         self._records: DataFrame | None = None
@@ -99,7 +98,7 @@ class DeadLetterReplay(Job):
     def read(self, todo: Plan) -> DataFrame:
         """Return the chosen letters as the records that they were."""
         assert self._records is not None, "there is a plan"
-        return records_from_dead_letters(self._records).coalesce(1).sortWithinPartitions("partition", "offset")
+        return self.context.decoding.records(self._records).coalesce(1).sortWithinPartitions("partition", "offset")
 
     def published(self, staged: Staged) -> None:
         """Take the letters out that are rows now; if that fails, the next run does it."""

@@ -40,8 +40,7 @@ class Job(ABC):
 
     def read(self, todo: Plan) -> DataFrame:
         """Return a plan's records, lazily: those of its ranges, from Kafka."""
-        connections = self.context.connections
-        return read(connections.spark(), connections.kafka_options, todo, self.context.spec.topic)
+        return read(self.context.connections, todo, self.context.spec.topic)
 
     def published(self, staged: Staged) -> None:  # noqa: B027
         """Be told of a commit's publication, as soon as it is visible."""

@@ -2,17 +2,14 @@
 
 from dataclasses import dataclass
 
-from pyspark.sql import functions as F
-
 from kafka_lake.common.errors import ConfigurationError, DataLossError
 from kafka_lake.common.offsets import OffsetRange, Watermarks
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.decode.fit_columns import any_of
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.changes import replacement
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.plan.start import is_time, offsets_of, start_timestamp_ms
-from kafka_lake.ingest.record_keys import at_version, origin_of
+from kafka_lake.ingest.record_keys import at_version, metadata_column_of
 from kafka_lake.ingest.report import Commit
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
@@ -49,7 +46,7 @@ class Replay(Job):
 
     def __init__(self, context: Context, extent: Extent) -> None:
         super().__init__(context)
-        origin_of(context.spec)
+        metadata_column_of(context.spec)
         self._extent = extent
         self._wanted: list[OffsetRange] = []
         self._reached: dict[int, int] = {}
@@ -109,11 +106,9 @@ def _refuse_older_rows(context: Context, extent: Extent, now: Watermarks, state:
     cut = {p: o for p, o in now.low.items() if o and (extent.partitions is None or p in extent.partitions)}
     if not cut or state.head is None:
         return
-    origin, moment = origin_of(spec), F.timestamp_millis(F.lit(start_timestamp_ms(extent.start, "--from")))
-    older = any_of([(origin("partition") == p) & (origin("offset") < low) for p, low in cut.items()])
+    since = start_timestamp_ms(extent.start, "--from")
     rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), state.head)
-    gone = rows.filter(older & (origin("timestamp") >= moment)).groupBy(origin("partition").alias("partition"))
-    found = gone.agg(F.min(origin("offset")).alias("first"), F.max(origin("offset")).alias("last")).collect()
+    found = connections.frames.before(rows, cut, since, metadata_column_of(spec))
     if found:
         listed = "; ".join(f"partition {r['partition']} offsets {r['first']} to {r['last']}" for r in sorted(found))
         raise DataLossError(

@@ -1,21 +1,20 @@
 """A batch of records on its way into the topic's table: decoded, then written by Arrow or by Spark."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
+from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json.decoder import Json
-from kafka_lake.ingest.decode.rows import TRANSFORM_ERROR, marks_errors, transformed, without_errors
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow, why_not
+from kafka_lake.ingest.stage.decoding import Decoding
 from kafka_lake.ingest.stage.replaced_rows import delete_replaced
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append, tasks_of
@@ -37,10 +36,11 @@ class Batch:
     Args:
         spec: The topic's settings.
         connections: Catalog and Spark.
+        decoding: Makes rows of records.
         state: The table as the plan saw it, with the columns that the batch needs.
         plan: Its position goes into the snapshot's summary.
         records: The planned records, lazy.
-        decoder: Makes rows of them.
+        decoder: Knows what they look like.
         target: The columns to decode into.
         branch: Name of the branch to write to.
         run_id: Goes into the summary.
@@ -49,6 +49,7 @@ class Batch:
 
     spec: TopicTable
     connections: Connections
+    decoding: Decoding
     state: TableState
     plan: Plan
     records: DataFrame
@@ -91,8 +92,10 @@ class Batch:
                 return self._append_files(branch, arrow, undo)
         else:
             log.info("Topic %s: Spark writes these rows: %s.", self.spec.topic, doubt)
-        rows, counted, decoded = self._decoded()
-        return self._append_rows(branch, rows, tasks), counted(), decoded
+        decoded = self.decoding.decode(
+            self.spec, self.decoder, self.target, self.records, self.plan.after.identity.topic_id
+        )
+        return self._append_rows(branch, decoded.rows, tasks), decoded.counts(), decoded.judged
 
     def _append_files(
         self, branch: StagingBranch, arrow: ByArrow, undo: ExitStack
@@ -104,29 +107,6 @@ class Batch:
         failed = self.records if arrow.failed is None else arrow.failed
         classes = most_frequent_first(LetterClass(**vars(each)) for each in arrow.failures)
         return staged_table(branch, base, self.state, arrow.spans), {**arrow.counts, CLASSES: classes}, failed
-
-    def _decoded(self) -> tuple[DataFrame, Callable[[], dict[str, Any]], DataFrame]:
-        """Return the rows, what tells the metrics after they have been written, and the decoded records."""
-        spec, topic_id = self.spec, self.plan.after.identity.topic_id
-        limit = spec.max_record_bytes
-        decoded = self.decoder.decode(self.records, self.target, max_record_bytes=limit, messages=False)
-        observation, metrics = Observation(), batch_metrics(self.decoder, limit)
-        rows = transformed(decoded.observe(observation, *metrics), spec, topic_id)
-        refused = F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused")
-        refusals = Observation() if marks_errors(rows, spec) else None
-        if refusals is not None:
-            rows = rows.observe(refusals, refused)
-
-        def counted() -> dict[str, Any]:
-            # Through Connect the metrics may be late, and are missing then: counted in a pass of its own.
-            counts = dict(observation.get or decoded.agg(*metrics).collect()[0].asDict())
-            if refusals is not None:
-                marked = refusals.get or transformed(decoded, spec, topic_id).agg(refused).collect()[0].asDict()
-                counts["failed"] += marked["refused"]
-            return counts
-
-        letters = self.decoder.decode(self.records, self.target, max_record_bytes=limit)
-        return without_errors(rows, spec), counted, letters
 
     def _fitting(self, rows: DataFrame) -> DataFrame:
         spark = self.connections.spark()

@@ -11,7 +11,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.dead_letters.due import STAGED_WITH
 from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.record_keys import at_version, within_topic, without
+from kafka_lake.ingest.record_keys import added_between, at_version
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append, tasks_of
 from kafka_lake.ingest.stage.staged import LetterClass, StagedTable, most_frequent_first
@@ -39,7 +39,7 @@ def known_letters(spec: TopicTable, connections: Connections, plan: Plan, letter
     if not ahead:
         return None
     held = at_version(connections.spark(), connections.catalog.spark_name(spec.dead_letter_table), letters.head)
-    known = held.filter(within_topic(ahead, plan.after.identity.topic_id, F.col))
+    known = connections.frames.within_topic(held, ahead, plan.after.identity.topic_id)
     return known if known.limit(1).count() else None
 
 
@@ -75,7 +75,7 @@ def stage_dead_letters(
         position = None
     # Of the very snapshot that the branch starts from: what others publish meanwhile refuses this one.
     if (known := known_letters(spec, connections, plan, state)) is not None:
-        fresh = without(letters, known)
+        fresh = connections.frames.without(letters, known)
         known_failed = letters.count() - fresh.count()
         letters = fresh
     summary = {POSITION: _furthest(plan.after, position).to_json(), RUN_ID: run_id, STAGED_WITH: str(primary.appended)}
@@ -106,14 +106,9 @@ def _furthest(after: Position, before: Position | None) -> Position:
 def added_rows(connections: Connections, identifier: tuple[str, str], staged: StagedTable) -> DataFrame:
     """Return the rows that a staged commit adds."""
     base = staged.state.table.refresh().metadata.snapshot_by_id(staged.appended)
-    added: DataFrame = (
-        connections.spark()
-        .read.format("iceberg")
-        .option("start-snapshot-id", str(base.parent_snapshot_id if base else staged.branch.head))
-        .option("end-snapshot-id", str(staged.appended))
-        .load(connections.catalog.spark_name(identifier))
-    )
-    return added
+    before = base.parent_snapshot_id if base else None
+    name = connections.catalog.spark_name(identifier)
+    return added_between(connections.spark(), name, staged.branch.head if before is None else before, staged.appended)
 
 
 def classes_of(letters: DataFrame) -> tuple[LetterClass, ...]:

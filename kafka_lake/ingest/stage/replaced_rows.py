@@ -4,14 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.record_keys import OFFSET, at_version, origin_of, within_topic, without
+from kafka_lake.ingest.record_keys import at_version, metadata_column_of
 from kafka_lake.ingest.stage.staged import StagedTable, Vanished
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.spark.frames import OFFSET
 
 
 def delete_replaced(spec: TopicTable, spark: Any, branch: StagingBranch, plan: Plan) -> None:
@@ -20,8 +20,7 @@ def delete_replaced(spec: TopicTable, spark: Any, branch: StagingBranch, plan: P
     Raises:
         ConfigurationError: If the topic's table has no metadata column.
     """
-    origin_of(spec)
-    column, topic_id = f"`{spec.metadata_column}`", plan.after.identity.topic_id.replace("'", "")
+    column, topic_id = f"`{metadata_column_of(spec)}`", plan.after.identity.topic_id.replace("'", "")
     offsets = " OR ".join(
         f"({column}.partition = {r.partition} AND {column}.offset >= {r.start} AND {column}.offset < {r.end})"
         for r in plan.deletes
@@ -34,25 +33,20 @@ def keep_what_vanished(
     spec: TopicTable, connections: Connections, plan: Plan, primary: StagedTable, failed: DataFrame | None
 ) -> tuple[StagedTable, tuple[Vanished, ...]]:
     """Find the rows that a replacement takes away without giving any; put them back if the plan says so."""
-    origin, topic_id = origin_of(spec), plan.after.identity.topic_id
+    frames, column, topic_id = connections.frames, metadata_column_of(spec), plan.after.identity.topic_id
 
     def rows_at(snapshot: int) -> DataFrame:
-        frame = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), snapshot)
-        return frame.filter(within_topic(plan.deletes, topic_id, origin))
+        rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), snapshot)
+        return frames.within_topic(rows, plan.deletes, topic_id, column)
 
-    def keys_of(rows: DataFrame) -> DataFrame:
-        return rows.select(*[origin(key).alias(key) for key in OFFSET])
-
-    before = rows_at(primary.branch.head)
-    gone = without(keys_of(before), keys_of(rows_at(primary.appended)), OFFSET)
+    before, after = rows_at(primary.branch.head), rows_at(primary.appended)
+    gone = frames.without(frames.keys(before, OFFSET, column), frames.keys(after, OFFSET, column), OFFSET)
     if failed is not None:
-        gone = without(gone, failed, OFFSET)
-    counted = gone.groupBy("partition").agg(F.count(F.lit(1)).alias("rows"), F.min("offset").alias("first")).collect()
+        gone = frames.without(gone, failed, OFFSET)
+    counted = frames.counted(gone)
     if not counted:
         return primary, ()
     if not plan.keep_missing:
         return primary, tuple(sorted((Vanished(*row) for row in counted), key=lambda each: each.partition))
-    missing = gone.select(*[F.col(key).alias(f"their_{key}") for key in gone.columns])
-    same = (origin("partition") == F.col("their_partition")) & (origin("offset") == F.col("their_offset"))
-    before.join(missing, same, "left_semi").coalesce(1).writeTo(primary.branch.write_name).append()
+    frames.rows_of(before, gone, column).coalesce(1).writeTo(primary.branch.write_name).append()
     return replace(primary, snapshot=primary.branch.written(primary.appended).snapshot_id), ()

@@ -10,23 +10,14 @@ from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import losses_to_json
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.dead_letters.due import UNSETTLED
-from kafka_lake.ingest.decode.choose import decoder_of
-from kafka_lake.ingest.decode.rows import (
-    dead_letters_of,
-    marks_errors,
-    transform_errors,
-    transformed,
-    with_transform_errors,
-)
-from kafka_lake.ingest.decode.undecodable import Unreadable
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.batch import CLASSES, Batch
 from kafka_lake.ingest.stage.compatibility import refuse_incompatible
-from kafka_lake.ingest.stage.dead_letter_rows import added_rows, classes_of, known_letters, stage_dead_letters
+from kafka_lake.ingest.stage.dead_letter_rows import added_rows, known_letters, stage_dead_letters
+from kafka_lake.ingest.stage.decoding import Decoding
 from kafka_lake.ingest.stage.replaced_rows import keep_what_vanished
 from kafka_lake.ingest.stage.schema_plan import refuse, wanted
 from kafka_lake.ingest.stage.staged import LetterClass, Staged, StagedTable, Vanished
-from kafka_lake.ingest.stage.table_schema import evolve_table, row_columns
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import branch_name
 from kafka_lake.lake.positions import ADOPTED, LOSSES, RESET, TableState, read_state
@@ -38,6 +29,7 @@ _PASSES = 8
 def stage(
     spec: TopicTable,
     connections: Connections,
+    decoding: Decoding,
     state: TableState,
     plan: Plan,
     records: DataFrame,
@@ -49,6 +41,7 @@ def stage(
     Args:
         spec: The topic's settings.
         connections: Catalog and Spark.
+        decoding: Makes columns, rows and dead letters of the records.
         state: The table as the plan saw it; the branch starts at its head.
         plan: Its position goes into the snapshot's summary.
         records: The planned records, lazy.
@@ -64,10 +57,9 @@ def stage(
         RegistryError: If a schema registry is needed and doesn't answer. Nothing is staged any more.
         PublishRefusedError: If others changed the table so much that the branch is not what was begun.
     """
-    topic_id = plan.after.identity.topic_id
-    known_before = decoder = decoder_of(spec, connections, state)
+    known_before = decoder = decoding.decoder(spec, connections, state)
     if plan.undecodable is not None:
-        known_before = decoder = Unreadable(plan.undecodable)
+        known_before = decoder = decoding.unreadable(plan.undecodable)
         # There are no rows, and without a transform the columns are those of the table.
         spec = replace(spec, transform=None)
     letters_table = None if plan.kind == "redeliver" else connections.catalog.table(spec.dead_letter_table)
@@ -85,15 +77,13 @@ def stage(
     with ExitStack() as undo:
         while True:
             name = branch_name(run_id, state.head or 0)
-            want = wanted(spec, decoder, state)
-            refuse(spec, want.refused)
-            rows = row_columns(spec, decoder, records, want.target)
-            left_out = evolve_table(spec, state, rows, want, decoder.fixed is not None)
+            want, left_out = decoding.evolve_table(spec, state, decoder, records)
             state = replace(state, table=state.table.refresh())
             told = {**marks, **decoder.marks()}
             batch = Batch(
                 spec=spec,
                 connections=connections,
+                decoding=decoding,
                 state=state,
                 plan=plan,
                 records=records,
@@ -132,10 +122,7 @@ def stage(
         vanished: tuple[Vanished, ...] = ()
         letters = None
         if failed:
-            decoded = judged
-            if spec.transform is not None and marks_errors(transformed(decoded, spec, topic_id), spec):
-                decoded = with_transform_errors(decoded, transform_errors(transformed(decoded, spec, topic_id), spec))
-            letters = dead_letters_of(decoded, run_id, topic_id=topic_id)
+            letters = decoding.letters(spec, judged, run_id, plan.after.identity.topic_id)
             if plan.kind != "redeliver" and spec.dead_letters == "table":
                 dead, known_failed = stage_dead_letters(
                     spec, connections, plan, letters, primary=primary, run_id=run_id
@@ -145,7 +132,7 @@ def stage(
                 on_step("dead letters staged")
             # Who decoded them may have counted them by class.
             counted = () if known_failed else counts.get(CLASSES, ())
-            classes = counted or classes_of(
+            classes = counted or decoding.classes(
                 letters if dead is None or known_failed else added_rows(connections, spec.dead_letter_table, dead)
             )
             classes = tuple(each.shown(spec) for each in classes)

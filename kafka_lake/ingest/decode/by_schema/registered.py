@@ -14,11 +14,11 @@ from kafka_lake.ingest.decode import NO_SCHEMA_ID, UNKNOWN_SCHEMA
 from kafka_lake.ingest.decode.by_schema.shares import Share, decoded_shares
 from kafka_lake.ingest.decode.by_schema.writer import ROOT_MESSAGE, Writer, writer_of
 from kafka_lake.ingest.decode.decoder import Learned, Verdict
-from kafka_lake.ingest.decode.fit_columns import any_of
 from kafka_lake.ingest.decode.json.decoder import decode_json
 from kafka_lake.ingest.decode.protobuf.indexes import index_prefix
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema
+from kafka_lake.spark.frames import any_of
 
 SCHEMA_IDS = "kafka-lake.schema-ids"
 KEY_SCHEMA_IDS = "kafka-lake.key-schema-ids"
