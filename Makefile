@@ -52,9 +52,9 @@ dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-
 
 .PHONY: test
 test: $(STAMP) ## All tests; two at a time where each has its own broker and Spark
-	@$(BIN)/pytest -n 2 --dist worksteal $(addprefix kafka_lake_tests/,integration unit fuzz)
+	@$(BIN)/pytest -n 2 --dist worksteal --durations=40 --durations-min=5 $(addprefix kafka_lake_tests/,integration unit fuzz)
 	@# Processes of their own: one that has spoken to a Connect server can't start a Spark of its own any more.
-	@$(BIN)/pytest -n 2 --dist loadfile $(addprefix kafka_lake_tests/,e2e chaos)
+	@$(BIN)/pytest -n 2 --dist loadfile --durations=20 --durations-min=5 $(addprefix kafka_lake_tests/,e2e chaos)
 
 .PHONY: newest
 newest: $(STAMP) ## Unit tests and a short integration test with the newest versions that pyproject.toml allows
