@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from hypothesis import HealthCheck, settings
 from pyiceberg.table import Table
 from rich.console import Console
 from typer.testing import CliRunner, Result
@@ -32,6 +33,10 @@ from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake.local_stack.registry import EmbeddedRegistry
 
 NAMESPACE = "it"
+
+# How fast an example is says how busy the machine is; benchmarks say how fast the code is.
+settings.register_profile("kafka_lake", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("kafka_lake")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # In a background job of a shell. Dagster gives SIGTERM what SIGINT has, and servers that tests start inherit that.

@@ -155,7 +155,7 @@ def _next_steps(folder: Path, written: Mapping[Path, str], found: Sequence[Disco
         steps.append((f"kafka-lake query {found[0].topic} 'SELECT * FROM this LIMIT 10'", "the rows"))
     width = max(len(command) for command, _ in steps)
     return [
-        f"{folder}: {len(written)} files. Go on:",
+        f"{folder}: {len(written)} files. Next:",
         f"  cd {shlex.quote(str(folder))}",
         *(f"  {command:{width}}  {what}" for command, what in steps),
     ]

@@ -49,8 +49,8 @@ _CHECK_DESCRIPTIONS = {
     "row_count": "Rows, dead letters and tombstones make up the records read.",
     "offset_continuity": "The commit starts where the table's position ends; every offset is there once.",
     "schema_evolution": "The schema changed in ways only that are safe by Iceberg's rules and the topic's policy.",
-    "dead_letters": "No more records fit no row than the topic's settings bear.",
-    "data_loss": "Kafka still had all that the table lacked. Never blocks: the loss is recorded, the rest goes on.",
+    "dead_letters": "The number of dead letters is within the topic's limit.",
+    "data_loss": "Kafka still had all that the table lacked. Never blocks: the loss is recorded, the rest continues.",
 }
 
 
@@ -66,7 +66,7 @@ class IngestConfig(dg.Config):
 
     mode: Mode = Field(
         default=Mode.incremental,
-        description="incremental: go on where the table ends. replace: read records again that the table has, and "
+        description="incremental: continue where the table ends. replace: read records again that the table has, and "
         "swap their rows for what today's schema and transform give.",
     )
     start: str = Field(
@@ -82,11 +82,13 @@ class IngestConfig(dg.Config):
     keep_up_for: float = Field(
         default=0.0,
         ge=0,
-        description="For incremental: go on for so many seconds at most while records come and no other run in "
-        "Dagster's queue needs its place. With 0 the run ends where the topic ended when it began.",
+        description="For incremental: continue for at most this many seconds, while records come and no other run "
+        "waits in Dagster's queue. With 0 the run ends where the topic ended when it began.",
     )
     look_every: float = Field(
-        default=10.0, gt=0, description="For keep_up_for: at most one commit is begun in so many seconds."
+        default=10.0,
+        gt=0,
+        description="For keep_up_for: the shortest time between the beginnings of two commits, in seconds.",
     )
 
     def keeps_on(self, run_id: str) -> Continuous | None:

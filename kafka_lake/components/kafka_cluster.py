@@ -33,19 +33,19 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
         default_factory=dict, description="Iceberg's standard catalog properties; no secrets."
     )
     spark_config: Properties = Field(default_factory=dict, description="Spark settings.")
-    read_committed: bool = Field(default=True, description="Leave out aborted and open transactions.")
-    retry_attempts: int = Field(default=6, ge=1, description="Attempts at whatever fails for a passing reason.")
+    read_committed: bool = Field(default=True, description="Leave out the records of aborted and open transactions.")
+    retry_attempts: int = Field(default=6, ge=1, description="Attempts at what fails for a temporary reason.")
     retry_max_seconds: float = Field(default=30.0, gt=0, description="Longest wait between two attempts.")
     sensor_interval_seconds: int = Field(
         default=10,
         ge=1,
-        description="Seconds between two looks at the offsets. Under 5, which is the daemon's own interval, the sensor "
-        "looks several times in a tick.",
+        description="Seconds between two polls of the offsets. Under 5, which is the daemon's own interval, the sensor "
+        "polls several times in a tick.",
     )
     keep_up_for: Text = Field(
         default="5m",
-        description="A run that the sensor asked for goes on for so long at most: while records come, and no other run "
-        "in Dagster's queue needs its place. 0s: it ends where the topic ended when the run began.",
+        description="A run that the sensor requested continues for at most this long, while records come and no other "
+        "run waits in Dagster's queue. 0s: it ends where the topic ended when the run began.",
     )
     sensor_running: bool = Field(default=True, description="Whether the sensor is on without being switched on.")
 

@@ -138,12 +138,12 @@ def build_sensor(interval_seconds: int, running: bool, keep_up_seconds: float = 
 
 def _description(pace: Pace) -> str:
     """Return what the sensor does, and what stopping it leaves running, as Dagster's page of it shows."""
-    catch_up = f"A catch-up run goes on for up to {pace.keep_up / 60:g} min, its tag {CATCH_UP_TAG} says until when. "
+    catch_up = f"A catch-up run continues for up to {pace.keep_up / 60:g} min, its tag {CATCH_UP_TAG} says until when. "
     return (
-        "Looks for records that the tables lack, and asks for the runs that fetch them. Stopping the sensor starts no "
-        "further runs, but ends none. "
+        "Compares the ends of the topics with the positions of the tables, and requests a run for each topic with new "
+        "records. If the sensor is stopped, no further runs start; running ones continue. "
         f"{catch_up if pace.keep_up else ''}"
-        f"A continuous run goes on for the time that its topic sets, its tag {CONTINUOUS_TAG} says until when. "
+        f"A continuous run continues for the time that its topic sets, its tag {CONTINUOUS_TAG} says until when. "
         "To end a run at once, terminate it on the Runs page: what it has committed stays, the rest is read later."
     )
 

@@ -98,7 +98,7 @@ def print_how_to_go_on(ports: Ports, avro: TopicTable | None, console: Console) 
     if avro:
         lines.insert(2, (f"kafka-lake schema {avro.topic} --history", "how a table came to its columns"))
     width = max(len(command) for command, _ in lines)
-    console.print("\nGo on:")
+    console.print("\nNext:")
     for command, what in lines:
         console.print(f"  {command:{width}}  {what}", soft_wrap=True)
     if avro:

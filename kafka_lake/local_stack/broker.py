@@ -192,7 +192,7 @@ def main() -> None:
     run_in_foreground(
         broker,
         f"Kafka listens on {broker.bootstrap_servers}; its log is {broker.log}",
-        f"Kafka has ended by itself; see {broker.log}",
+        f"Kafka ended unexpectedly; see {broker.log}",
     )
 
 

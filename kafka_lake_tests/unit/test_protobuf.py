@@ -24,6 +24,7 @@ from pyspark import cloudpickle
 
 from kafka_lake.common.errors import ConfigurationError, SchemaNotSupportedError
 from kafka_lake.executors.protobuf.decoder import arrow_type, decoder
+from kafka_lake.ingest.decode.protobuf import schema
 from kafka_lake.ingest.decode.protobuf.decoder import protobuf_type
 from kafka_lake.ingest.decode.protobuf.indexes import message_indexes
 from kafka_lake.ingest.decode.protobuf.schema import ProtobufMessage, message_of
@@ -776,3 +777,10 @@ def test_the_decoder_travels_to_machines_without_this_package() -> None:
         [sys.executable, "-c", program], input=cloudpickle.dumps((decode, payload)), capture_output=True, check=True
     )
     assert run.stdout.decode().strip() == "1970-01-01T00:00:05+00:00"
+
+
+def test_without_protoc_the_package_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "find_spec", lambda _: None)
+    written = WriterSchema("PROTOBUF", 'syntax = "proto3"; message OnlyHere { string a = 1; }', {}, id=7)
+    with pytest.raises(ConfigurationError, match=r"protoc, which is not installed.*kafka-lake\[protobuf\]"):
+        message_of(written)

@@ -92,11 +92,11 @@ def replay(
 
 def reset(
     topic: Topic,
-    to: Annotated[str, typer.Option("--to", help=f"Where to go on: {_TARGETS}.")],
+    to: Annotated[str, typer.Option("--to", help=f"Where to continue: {_TARGETS}.")],
     partitions: Partitions = None,
     yes: Yes = False,
 ) -> None:
-    """Set the offsets at which the table goes on; shows what that does, and asks.
+    """Set the offsets at which the table continues. Shows the effect and asks first.
 
     Rows at and beyond the new offsets leave the table, since they will be read again. Offsets that are jumped over are
     recorded as skipped.
@@ -123,4 +123,4 @@ def reset(
         for spec, targets in due:
             with followed(topic, console.err) as observer:
                 run.reset(spec, connections, str(uuid4()), targets, observer=observer)
-            console.out.print(f"{'.'.join(spec.identifier)}: goes on at {targets}.")
+            console.out.print(f"{'.'.join(spec.identifier)}: continues at {targets}.")

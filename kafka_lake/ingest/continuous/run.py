@@ -116,7 +116,7 @@ class ContinuousRun:
         bound = min(policy.max_seconds, policy.initial_seconds * 2 ** min(self._failures, _DOUBLINGS), left)
         self._failures, self._failure = self._failures + 1, error
         pause = random.uniform(bound / 2, bound)
-        context.observer.warn(f"Topic {context.spec.topic}: {headline(error)} The run goes on in {pause:.1f} s.")
+        context.observer.warn(f"Topic {context.spec.topic}: {headline(error)} The run continues in {pause:.1f} s.")
         self.stop.sleep(pause)
 
     def _turn(self) -> None:

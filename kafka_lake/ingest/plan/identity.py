@@ -38,7 +38,7 @@ def untold(now: Watermarks) -> str | None:
     if not now.epochs.keys() >= now.end.keys():
         what.append("no leader epochs (they are older than Kafka 2.1)")
     return (
-        f"Topic {now.identity.topic}: the brokers tell {' and '.join(what)}. If the topic was deleted and made anew, "
+        f"Topic {now.identity.topic}: the brokers tell {' and '.join(what)}. If the topic was deleted and recreated, "
         "or its log was cut off, and it is longer than the table's position by now, nobody can tell, and what lies "
         "before the position is not read."
     )
@@ -62,5 +62,5 @@ def another_topic(position: Position, now: Watermarks) -> TopicReplacedError:
         f"(table: topic {before.topic}, id {before.topic_id}, cluster {before.cluster_id}; "
         f"now: topic {current.topic}, id {current.topic_id}, cluster {current.cluster_id}). "
         f"The table's position is {dict(position.offsets)}.",
-        "It was deleted and made anew, or the brokers are others. " + WAYS_ON.format(topic=current.topic),
+        "It was deleted and recreated, or the brokers are others. " + WAYS_ON.format(topic=current.topic),
     )

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -185,6 +186,10 @@ def _well_known(name: str) -> FileDescriptorProto | None:
 
 def _protoc(main: str, sources: Mapping[str, str], files: Mapping[str, FileDescriptorProto]) -> bytes:
     """Compile a file with all that it imports."""
+    if find_spec("grpc_tools") is None:
+        raise ConfigurationError(
+            "Protobuf schemas are compiled by protoc, which is not installed.", "pip install 'kafka-lake[protobuf]'"
+        )
     with TemporaryDirectory(prefix="kafka-lake-protoc-") as folder:
         given, result, root = Path(folder, "given"), Path(folder, "result"), Path(folder, "source")
         root.mkdir()
