@@ -50,6 +50,10 @@ rehearsal: $(STAMP) ## Spark's starts take half the time from then on; takes a m
 dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-C
 	@$(BIN)/kafka-lake up --demo
 
+.PHONY: unit
+unit: $(STAMP) ## Tests of the code that decides: no JVM
+	@$(BIN)/pytest -n 2 --dist worksteal kafka_lake_tests/unit
+
 .PHONY: test
 test: $(STAMP) ## All tests; two at a time where each has its own broker and Spark
 	@$(BIN)/pytest -n 2 --dist worksteal --durations=40 --durations-min=5 $(addprefix kafka_lake_tests/,integration unit fuzz)
