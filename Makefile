@@ -42,9 +42,9 @@ $(STAMP): requirements.lock pyproject.toml kafka_lake/spark/ivy.xml
 demo: $(STAMP) ## Kafka to Iceberg on this machine: broker, orders, a run, the tables (AVRO=1: a topic in Avro too)
 	@$(BIN)/kafka-lake demo $(if $(AVRO),--avro)
 
-.PHONY: rehearsal
-rehearsal: $(STAMP) ## Spark's starts take half the time from then on; takes a minute, once
-	@$(BIN)/python -m kafka_lake.demo.rehearsal
+.PHONY: cds-archive
+cds-archive: $(STAMP) ## Spark's starts take half the time from then on; takes a minute, once
+	@$(BIN)/python -m kafka_lake.demo.cds_archive
 
 .PHONY: dev
 dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-C

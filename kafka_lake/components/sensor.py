@@ -100,7 +100,7 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
         known: Partition keys that Dagster has already.
     """
     state = f"{position.to_json() if position else ''}→{sorted(now.end.items())}"
-    due = backlog(position, now, now.low, go_on=True)
+    due = backlog(position, now, now.low, accept_losses=True)
     behind = {r.partition: len(r) for r in due.ranges}
     missing = tuple(missing_keys(known, now.partitions))
     opens = position is None and spec.start == "latest" and bool(now.partitions)

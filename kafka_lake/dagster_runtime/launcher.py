@@ -30,7 +30,7 @@ PROCESS_TAG = "kafka_lake/process"
 """Tag of a run: its process's name."""
 
 _PRELOADED = ["kafka_lake.dagster_runtime.preload"]
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class ForkingRunLauncher(DefaultRunLauncher):
         wait([process.sentinel])
         # That is closed too when the process that all are forked from is killed; they live on.
         while name is not None and not is_gone(name):
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         with self._starting:
             # Starting a process polls all others, and only one may read how this one ended.
             process.join()

@@ -37,7 +37,7 @@ def _without_schemas(tree: Any) -> dg.Definitions:
 def _nothing() -> None: ...
 
 
-def _rehearse() -> None:
+def _import_ahead() -> None:
     """Have a run of nothing, since much of what Dagster's storage and execution need is imported with the first."""
     silent = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
     with TemporaryDirectory() as folder, dg.DagsterInstance.local_temp(folder) as instance:
@@ -68,7 +68,7 @@ _swap(sql, "ScriptDirectory", _migrations_read_once)
 # A run loads its location's definitions for all jobs first, and once more for the assets that it makes.
 _swap(reconstruct, "reconstruct_repository_def_from_pointer", cache)
 arrow_stage.prepare()
-_rehearse()
+_import_ahead()
 # The collector needn't look at what is here already; its looks would be writes to memory that runs share.
 gc.collect()
 gc.freeze()

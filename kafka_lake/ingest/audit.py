@@ -140,7 +140,7 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
             f"{staged.tombstones} tombstones make {total}"
         )
     kept = staged.known_failed + (staged.dead_letters.rows if staged.dead_letters else 0)
-    if spec.dead_letters == "table" and plan.kind != "redeliver" and kept != staged.failed:
+    if spec.dead_letters == "table" and plan.kind != "dead_letter_replay" and kept != staged.failed:
         problems.append(f"{staged.failed} records didn't decode, but the dead-letter table has {kept} of them")
     facts = {
         "records_read": staged.records,
@@ -202,12 +202,12 @@ def offset_continuity(
         expected = before.offsets.get(each.partition) if before else None
         if expected is not None and expected != each.start and each.partition not in lost:
             problems.append(f"partition {each.partition} starts at {each.start}, the table's position is {expected}")
-    if plan.kind in ("replace", "redeliver") and before is not None and before != plan.after:
+    if plan.kind in ("replace", "dead_letter_replay") and before is not None and before != plan.after:
         problems.append(f"a {plan.kind} must not move the position, which was {before.to_json()}")
     if carried != plan.after.to_json():
         problems.append(f"the staged snapshot carries position {carried or '(none)'}, not {plan.after.to_json()}")
     for rows in held or ():
-        problems += _partition_problems(rows, ranges.get(rows.partition), plan.kind == "redeliver")
+        problems += _partition_problems(rows, ranges.get(rows.partition), plan.kind == "dead_letter_replay")
     facts = {f"partition_{r.partition}": f"{r.start}..{r.end}" for r in plan.ranges}
     return Finding("offset_continuity", tuple(problems), facts)
 

@@ -17,7 +17,7 @@ from kafka_lake.ingest.decode.rows import dead_letters_of, rows_of
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.read import read
 from kafka_lake.ingest.stage.dead_letter_rows import classes_of
-from kafka_lake.ingest.stage.schema_plan import Wanted, refuse, refuse_too_many, wanted
+from kafka_lake.ingest.stage.schema_plan import SchemaPlan, plan_schema, refuse_changes, refuse_too_many
 from kafka_lake.ingest.stage.staged import LetterClass
 from kafka_lake.ingest.stage.table_schema import arrow_columns
 from kafka_lake.ingest.stage.variant_table import has_variant
@@ -94,13 +94,13 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
     state = read_state(table) if table else None
     decoder = decoder_of(spec, connections, state)
     decoder = decoder if state else decoder.look(sample)
-    want, counts = wanted(spec, decoder, state), {}
+    want, counts = plan_schema(spec, decoder, state), {}
     for _ in range(_LOOKS):
         counts = _counted(decoder, sample, want)
         learned = decoder.learn(counts, sample, want.target)
         if learned is None:
             break
-        wiser = wanted(spec, learned.decoder, state)
+        wiser = plan_schema(spec, learned.decoder, state)
         settled = not learned.again and wiser.target == want.target
         decoder, want = learned.decoder, wiser
         if settled:
@@ -121,13 +121,13 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
     )
 
 
-def _counted(decoder: Decoder, sample: DataFrame, want: Wanted) -> dict[str, Any]:
+def _counted(decoder: Decoder, sample: DataFrame, want: SchemaPlan) -> dict[str, Any]:
     decoded = decoder.decode(sample, want.target, messages=False)
     counted: dict[str, Any] = decoded.agg(*batch_metrics(decoder)).collect()[0].asDict()
     return counted
 
 
-def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, want: Wanted) -> list[Change]:
+def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, want: SchemaPlan) -> list[Change]:
     if has_variant(rows):
         return []
     schema = schema_of(arrow_columns(rows, want.target.columns))
@@ -137,7 +137,7 @@ def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, wan
     return [c for c in needed_changes(state.table.schema(), schema) if c.column.rpartition(".")[2] not in renamed]
 
 
-def _excess(spec: TopicTable, state: TableState | None, rows: T.StructType, want: Wanted) -> str:
+def _excess(spec: TopicTable, state: TableState | None, rows: T.StructType, want: SchemaPlan) -> str:
     if has_variant(rows):
         return ""
     try:
@@ -151,7 +151,7 @@ def _excess(spec: TopicTable, state: TableState | None, rows: T.StructType, want
 
 def _refusal(spec: TopicTable, changes: list[Change]) -> str:
     try:
-        refuse(spec, changes)
+        refuse_changes(spec, changes)
     except KafkaLakeError as error:
         return str(error)
     return ""

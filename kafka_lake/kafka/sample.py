@@ -28,7 +28,7 @@ _SETTINGS: Mapping[str, Any] = {
 # Who names the offsets to read needs no right on the group.
 _NO_REFUSAL = {ClientError._PARTITION_EOF, ClientError.GROUP_AUTHORIZATION_FAILED}
 _STEP = 8
-_GLANCE_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Sampler:
         records: list[Record] = []
         unread = set(windows)
         while unread and (seconds := budget.seconds()):
-            message = self._consumer.poll(min(seconds, _GLANCE_SECONDS))
+            message = self._consumer.poll(min(seconds, _POLL_SECONDS))
             if message is None:
                 continue
             partition, error = message.partition(), message.error()

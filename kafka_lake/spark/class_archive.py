@@ -2,7 +2,7 @@
 
 Class data sharing of the JVM (JEP 350). An archive fits one Java and the files of one class path, whose sizes and times
 the JVM compares; with any other it reads the classes from their jars, as it does if there is no archive.
-`kafka_lake.demo.rehearsal` makes one.
+`kafka_lake.demo.cds_archive` makes one.
 """
 
 import hashlib

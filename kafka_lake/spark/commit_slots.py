@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _FORGOTTEN_SECONDS = 600.0
 
 
@@ -48,7 +48,7 @@ class CommitSlots:
         try:
             while self._ahead(ticket) >= self.places:
                 waited = True
-                sleep(_LOOK_SECONDS)
+                sleep(_POLL_SECONDS)
             yield waited
         finally:
             with suppress(OSError):

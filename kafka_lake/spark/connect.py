@@ -272,7 +272,7 @@ def connect_env() -> dict[str, str | None]:
         "SPARK_HOME": str(_spark_home()),
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-        daemon.NURSERY: "1",
+        daemon.FORK_SERVER: "1",
     }
 
 

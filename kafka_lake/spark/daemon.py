@@ -3,14 +3,13 @@
 Spark's own Python daemon forks a worker for each task, and each imports pyarrow, pandas and PyIceberg by itself, some
 two CPU-seconds. This one has imported them (``spark.python.daemon.module``).
 
-A Connect server has a daemon for each of its sessions. There the first leaves a nursery behind, which forks the daemons
-of later sessions. A daemon gets its session's environment, folder and standard streams, and so is in everything that
-session's own. The nursery itself is in no session's folder: Spark removes that with the session. It ends with Spark's
-JVM, and serves this user's processes only. It needs Linux. What fails in it is said on standard error, which is the
-server's log, and the daemon that was asked for then imports what it needs by itself.
-
-Spark never ends the daemon of a session that is over. So a daemon ends itself when it has had no worker for a while;
-Spark starts another one if it is needed after all.
+A Connect server has a daemon for each of its sessions. There the first leaves a fork server behind, which forks the
+daemons of later sessions. A daemon gets its session's environment, folder and standard streams, and so is in
+everything that session's own. The fork server itself is in no session's folder: Spark removes that with the session.
+It ends with Spark's JVM, and serves this user's processes only. It needs Linux. What fails in it is said on standard
+error, which is the server's log, and the daemon that was asked for then imports what it needs by itself. Spark never
+ends the daemon of a session that is over. So a daemon ends itself when it has had no worker for a while; Spark starts
+another one if it is needed after all.
 """
 
 import errno
@@ -29,8 +28,8 @@ from typing import NoReturn
 
 from kafka_lake.spark.compat.workers import serve_workers
 
-NURSERY = "KAFKA_LAKE_PYTHON_NURSERY"
-"""Environment variable, whatever its value: a nursery is wanted."""
+FORK_SERVER = "KAFKA_LAKE_PYTHON_FORK_SERVER"
+"""Environment variable, whatever its value: a fork server is asked for."""
 
 _IMPORTED = ("pandas", "pyarrow.json", "pyarrow.parquet", "pyiceberg.io.pyarrow", "pyiceberg_core", "pyspark.worker")
 _STREAMS = [0, 1, 2]
@@ -40,12 +39,12 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def main() -> None:
-    """Be the Python daemon that Spark asked for, here or in a process that the nursery forks."""
-    jvm, nursery = os.getppid(), sys.platform == "linux" and NURSERY in os.environ
-    if nursery and _forked_by_nursery(jvm):
+    """Be the Python daemon that Spark asked for, here or in a process that the fork server forks."""
+    jvm, forks = os.getppid(), sys.platform == "linux" and FORK_SERVER in os.environ
+    if forks and _forked_by_server(jvm):
         return
     _import_all()
-    if nursery and os.fork() == 0:
+    if forks and os.fork() == 0:
         # Twice, so that it isn't a worker of this daemon's.
         if os.fork() == 0:
             _nurse(jvm)
@@ -63,8 +62,8 @@ def _is_ours(connection: socket.socket) -> bool:
     return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
 
 
-def _forked_by_nursery(jvm: int) -> bool:
-    """Have the nursery fork the daemon, and stay as long as that lives; false if there is none, or it can't."""
+def _forked_by_server(jvm: int) -> bool:
+    """Have the fork server fork the daemon, and stay as long as that lives; false if there is none, or it can't."""
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(_address(jvm))
@@ -74,14 +73,14 @@ def _forked_by_nursery(jvm: int) -> bool:
             return False
         told = json.dumps({"folder": str(Path.cwd()), "environment": dict(os.environ)}).encode()
         forked = b""
-        # A nursery that fails closes the connection, whatever is on its way.
+        # A fork server that fails closes the connection, whatever is on its way.
         with suppress(ConnectionError):
             socket.send_fds(connection, [b"\0"], _STREAMS)
             connection.sendall(told)
             connection.shutdown(socket.SHUT_WR)
             forked = connection.recv(1)
         if not forked:
-            print("kafka_lake: the nursery forked no Python daemon; this one imports by itself.", file=sys.stderr)
+            print("kafka_lake: the fork server forked no Python daemon; this one imports by itself.", file=sys.stderr)
             return False
         # Spark takes the process that it has started for the daemon; the streams tell that one when this one is gone.
         with suppress(ConnectionError):
@@ -94,7 +93,7 @@ def _nurse(jvm: int) -> NoReturn:
     try:
         _serve(jvm)
     except BaseException:
-        _tell("The nursery ends")
+        _tell("The fork server ends")
     os._exit(0)
 
 
@@ -121,7 +120,7 @@ def _serve(jvm: int) -> None:
                 _fork_daemon(listener, first)
             except OSError:
                 # Short of memory, processes or files for the moment: who asked for this daemon goes on without.
-                _tell("The nursery could fork no Python daemon")
+                _tell("The fork server could fork no Python daemon")
 
 
 def _fork_daemon(listener: socket.socket, first: str) -> None:

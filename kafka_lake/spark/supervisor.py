@@ -31,13 +31,13 @@ from kafka_lake.common.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.common.server_process import HOST, Server
 from kafka_lake.spark.connect import ConnectServer
 
-_GLANCE_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _LOOKS_PER_IDLE_TIME = 30
 _LONGEST_PAUSE_SECONDS = 60.0
 _HEALTHY_SECONDS = 600.0
-_THREADS_BORNE = 2000
+_MAX_THREADS = 2000
 
-DEATHS_BORNE = 6
+MAX_UNEXPECTED_ENDS = 6
 """How many times in a row the server may end by itself, each less than ten minutes after its start."""
 
 
@@ -199,7 +199,7 @@ class WarmServer(Server):
                     self._rest()
                 elif not self._ending.is_set():
                     deaths = deaths + 1 if time.monotonic() - began < _HEALTHY_SECONDS else 1
-                    if not self._bears(deaths):
+                    if not self._is_restarted(deaths):
                         return
                 if self._ending.is_set():
                     return
@@ -220,7 +220,7 @@ class WarmServer(Server):
         """Return once the server has died or shall end (true), or is unused: for the idle time, or worn (false)."""
         used = looked = time.monotonic()
         pause = (self._idle_seconds or _LONGEST_PAUSE_SECONDS) / _LOOKS_PER_IDLE_TIME
-        while self._connect.alive() and not self._ending.wait(_GLANCE_SECONDS):
+        while self._connect.alive() and not self._ending.wait(_POLL_SECONDS):
             now = time.monotonic()
             if now - looked < pause:
                 continue
@@ -234,7 +234,7 @@ class WarmServer(Server):
     def _is_worn(self) -> bool:
         # Spark never ends the thread that looks after the Python workers of a session, though the session be over.
         try:
-            return bool(psutil.Process(self._connect.pid).num_threads() > _THREADS_BORNE)
+            return bool(psutil.Process(self._connect.pid).num_threads() > _MAX_THREADS)
         except psutil.Error:
             return False
 
@@ -246,8 +246,8 @@ class WarmServer(Server):
         port = self._connect.port
         return any(c.laddr.port == port and c.status == psutil.CONN_ESTABLISHED for c in connections if c.laddr)
 
-    def _bears(self, deaths: int) -> bool:
-        if deaths > DEATHS_BORNE:
+    def _is_restarted(self, deaths: int) -> bool:
+        if deaths > MAX_UNEXPECTED_ENDS:
             self._say(f"Spark Connect ended unexpectedly {deaths} times in a row: it isn't started any more.")
             return False
         pause = pause_seconds(deaths)
@@ -263,7 +263,7 @@ class WarmServer(Server):
         self._say("Spark Connect rests, since nobody uses it; the next use starts it again.")
         with suppress(OSError), socket.create_server((HOST, self._connect.port)) as listener:
             # Where another program has taken the port meanwhile, the server's own start says so.
-            while not self._ending.is_set() and not select.select([listener], [], [], _GLANCE_SECONDS)[0]:
+            while not self._ending.is_set() and not select.select([listener], [], [], _POLL_SECONDS)[0]:
                 pass
         if not self._ending.is_set():
             self._say("Spark Connect is needed again, and starts.")

@@ -30,7 +30,7 @@ from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.demo.rehearsal import rehearse
+from kafka_lake.demo.cds_archive import make_archive
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy, call
@@ -71,7 +71,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def server(project: Path, catalog_resource: CatalogResource) -> Iterator[WarmServer]:
     extra = {"spark.sql.shuffle.partitions": "2"}
-    rehearse(print)
+    make_archive(print)
     conf = local_conf(catalog_resource.open().for_spark(), "local[2]", spark_jars(), extra)
     connect = ConnectSettings(heap="768m").server(project / "connect", 0, conf)
     with WarmServer(connect, None, print) as running, pytest.MonkeyPatch.context() as patch:
@@ -138,7 +138,7 @@ def test_who_does_not_know_the_token_is_refused(
 
 
 def test_classes_and_imports_are_not_loaded_anew(server: WarmServer, new_session: NewSession) -> None:
-    assert str(rehearse(print)) in Path(f"/proc/{server.pid}/maps").read_text()
+    assert str(make_archive(print)) in Path(f"/proc/{server.pid}/maps").read_text()
 
     def parent_of_the_daemon(_: int) -> int:
         import psutil
@@ -146,15 +146,15 @@ def test_classes_and_imports_are_not_loaded_anew(server: WarmServer, new_session
         return psutil.Process().parent().ppid()
 
     whose = F.udf(parent_of_the_daemon, IntegerType())
-    # At the latest the first session starts the nursery, which forks the daemons of the others.
+    # At the latest the first session starts the fork server, which forks the daemons of the others.
     _, *parents = [new_session().live_session().range(1).select(whose("id")).collect()[0][0] for _ in range(3)]
-    nursery = psutil.Process(parents[0])
-    assert parents == [nursery.pid] * 2
-    assert "kafka_lake.spark.daemon" in " ".join(nursery.cmdline())
+    fork_server = psutil.Process(parents[0])
+    assert parents == [fork_server.pid] * 2
+    assert "kafka_lake.spark.daemon" in " ".join(fork_server.cmdline())
     jvm = server.pid
     assert jvm is not None
     os.kill(jvm, signal.SIGKILL)
-    gone, _ = psutil.wait_procs([nursery], 10)
+    gone, _ = psutil.wait_procs([fork_server], 10)
     assert gone
     # As a run does it: a start takes longer than one attempt waits.
     again = call(RetryPolicy(), print, "Spark", lambda: new_session().live_session())
@@ -165,7 +165,7 @@ def test_a_server_serves_new_sessions_though_the_folders_of_others_are_gone(new_
     def of_the_daemon(_: int) -> str:
         return str(Path.cwd())
 
-    def of_the_nursery(_: int) -> str:
+    def of_the_fork_server(_: int) -> str:
         import psutil
 
         return str(psutil.Process().parent().parent().cwd())
@@ -177,7 +177,7 @@ def test_a_server_serves_new_sessions_though_the_folders_of_others_are_gone(new_
     assert len(set(folders)) == 2
     for each in folders:
         shutil.rmtree(each)
-    assert ask(of_the_nursery) == "/"
+    assert ask(of_the_fork_server) == "/"
     assert Path(ask(of_the_daemon)) not in folders
 
 

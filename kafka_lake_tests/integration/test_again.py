@@ -266,7 +266,7 @@ def test_letters_move_into_the_table_exactly_once(
 
 @pytest.mark.parametrize(
     ("step", "nextrun"),
-    [("audited", "redeliver"), ("primary published", "ingest"), ("primary published", "redeliver"),
+    [("audited", "dead_letter_replay"), ("primary published", "ingest"), ("primary published", "dead_letter_replay"),
      ("dead letters reconciled", "ingest")],
 )  # fmt: skip
 def test_a_redelivery_killed_at_any_step_leaves_every_record_once(

@@ -112,7 +112,7 @@ def test_what_befalls_a_table(new_topic: NewTopic, connections: NewConnections, 
     replay(spec, connections(), "replay", Extent())
     assert see.ids() == [1, 2, 3, 4]
     topic.send({"id": 5})
-    assert replay_dead_letters(spec, connections(), "redeliver").report is not None
+    assert replay_dead_letters(spec, connections(), "dead_letter_replay").report is not None
     ingest(spec, connections(), "run-5")
     assert see.ids() == [1, 2, 3, 4, 5]
     assert [letter["offset"] for letter in see.dead_letters()] == [2]

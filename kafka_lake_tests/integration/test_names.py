@@ -38,7 +38,7 @@ def all_that_can_be_done(topic: Topic, strict: TopicTable, new: NewConnections, 
     assert len(see.dead_letters()) == (6 if strict.schema else 3)
     assert compact(connections.spark(), connections.catalog, strict.identifier)[1] == 1
     # What becomes a row is taken out of the dead letters.
-    assert replay_dead_letters(lenient, connections, "redeliver").moved == (3 if strict.schema else 0)
+    assert replay_dead_letters(lenient, connections, "dead_letter_replay").moved == (3 if strict.schema else 0)
     see.assert_exactly_once(topic.ledger)
     assert replay(lenient, connections, "replay", Extent()).commits
     see.assert_exactly_once(topic.ledger)

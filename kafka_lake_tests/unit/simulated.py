@@ -43,7 +43,7 @@ from kafka_lake.ingest.observer import Observer, ignore
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.stage.decoding import Decoded
-from kafka_lake.ingest.stage.schema_plan import Wanted
+from kafka_lake.ingest.stage.schema_plan import SchemaPlan
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import LOSSES, ancestors, head_of, read_state, summary_of
@@ -88,7 +88,7 @@ class Attempt:
     what: str = "ingest"
     partitions: frozenset[int] | None = None
     limit: int = 100
-    go_on: bool = True
+    accept_losses: bool = True
     events: tuple[Event, ...] = ()
 
 
@@ -450,7 +450,7 @@ class World:
             self.told["killed runs"] += 1
         except DataLossError:
             self.told["stopped by losses"] += 1
-            if attempt.go_on and attempt.what == "ingest":
+            if attempt.accept_losses and attempt.what == "ingest":
                 self.violations.append(f"{attempt} was stopped by a loss although it was told to go on")
         except KafkaLakeError as error:
             self.told[type(error).__name__] += 1
@@ -465,7 +465,7 @@ class World:
         except Poison:
             # A letter of that kind fails all that are delivered with it.
             self.told["poisoned redeliveries"] += 1
-            if attempt.what != "redeliver":
+            if attempt.what != "dead_letter_replay":
                 self.violations.append(f"{attempt} was stopped by one record")
         except Exception as error:
             self.violations.append(f"{attempt} failed: {type(error).__name__}: {error}")
@@ -554,17 +554,17 @@ def spec_of(attempt: Attempt) -> TopicTable:
         *TABLE,
         schema="id bigint",
         max_records_per_commit=attempt.limit,
-        on_data_loss="continue" if attempt.go_on else "fail",
+        on_data_loss="continue" if attempt.accept_losses else "fail",
         # What simulates Spark's writer has no files for Arrow to write.
         arrow=False,
     )
 
 
 def job_of(attempt: Attempt, context: Context) -> Job:
-    if attempt.what == "redeliver":
+    if attempt.what == "dead_letter_replay":
         return DeadLetterReplay(context, None)
     if attempt.what == "replay":
-        return Replay(context, Extent(partitions=attempt.partitions, keep_missing=attempt.go_on))
+        return Replay(context, Extent(partitions=attempt.partitions, keep_missing=attempt.accept_losses))
     return Append(context, attempt.partitions)
 
 
@@ -958,8 +958,8 @@ class SimulatedDecoding:
     def create_table(self, spec: TopicTable, connections: Connections, *_: Any) -> None:
         ensure_table(connections.catalog, spec.identifier, SCHEMA)
 
-    def evolve_table(self, *_: Any) -> tuple[Wanted, tuple[()]]:
-        return Wanted(Target(COLUMNS, {})), ()
+    def evolve_table(self, *_: Any) -> tuple[SchemaPlan, tuple[()]]:
+        return SchemaPlan(Target(COLUMNS, {})), ()
 
     def decode(self, _: TopicTable, decoder: Any, target: Target, records: Frame, __: str) -> Decoded:
         judged, counts = decoder.decode(records, target), dict[str, int]()

@@ -287,13 +287,13 @@ def test_records_of_wrong_types_can_be_refused():
 
 
 def test_the_position_stays_where_rows_are_replaced_or_delivered():
-    for kind in ("replace", "redeliver"):
+    for kind in ("replace", "dead_letter_replay"):
         moved = Plan(PLAN.ranges, PLAN.after, 0, kind)
         (problem,) = continuity(plan=moved).problems
         assert problem == f"a {kind} must not move the position, which was {BEFORE.to_json()}"
         assert continuity(plan=moved, before=PLAN.after).passed
     anywhere = [PartitionRows(7, 1, 99, 99, 1)]
-    assert continuity(plan=Plan((), PLAN.after, 0, "redeliver"), before=PLAN.after, held=anywhere).passed
+    assert continuity(plan=Plan((), PLAN.after, 0, "dead_letter_replay"), before=PLAN.after, held=anywhere).passed
     lossy = Plan(PLAN.ranges, PLAN.after, 0, losses=(Loss(0, 4, 5, "retention"),))
     assert continuity(plan=lossy, before=Position(ME, {0: 4, 1: 2})).passed
 
@@ -309,7 +309,7 @@ def test_what_was_read_and_not_seen_is_told():
 def test_letters_that_come_back_or_are_asked_to_fail_need_not_be_in_the_dead_letter_table():
     failed = Counted(2, Rows(1), failed=1)
     assert not row_count(SPEC, PLAN, failed).passed
-    assert row_count(SPEC, Plan((), PLAN.after, 0, "redeliver"), failed).passed
+    assert row_count(SPEC, Plan((), PLAN.after, 0, "dead_letter_replay"), failed).passed
     assert row_count(TopicTable("pizzas", "pizza", "orders", dead_letters="fail"), PLAN, failed).passed
 
 

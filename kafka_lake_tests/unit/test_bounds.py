@@ -25,7 +25,7 @@ from kafka_lake.executors.json.types import leaves
 from kafka_lake.ingest import published
 from kafka_lake.ingest.audit import noted
 from kafka_lake.ingest.dead_letters.nearby import joined
-from kafka_lake.ingest.stage.schema_plan import refuse, refuse_too_many
+from kafka_lake.ingest.stage.schema_plan import refuse_changes, refuse_too_many
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.schema import Change
@@ -156,7 +156,7 @@ def test_messages_and_notes_of_many_columns_stay_short() -> None:
     spec = TopicTable("orders", "shop", "orders", evolution="ignore_new")
     changes = [Change(f"user_{n}", "added", "", "long") for n in range(1_001)]
     with pytest.raises(AuditFailedError, match="and 951 more changes"):
-        refuse(spec, changes)
+        refuse_changes(spec, changes)
     notes = noted(spec, (), changes, (), {})
     assert len(notes) == 101
     assert (notes[0].column, notes[-1].what) == ("user_0", "901 more not added")

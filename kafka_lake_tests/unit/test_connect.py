@@ -26,7 +26,7 @@ from kafka_lake.spark.class_archive import class_archive
 from kafka_lake.spark.connect import TOKEN, ConnectServer
 from kafka_lake.spark.private_conf import properties_file
 from kafka_lake.spark.settings import local_conf, local_cores
-from kafka_lake.spark.supervisor import DEATHS_BORNE, ConnectSettings, WarmServer, idle_seconds, pause_seconds
+from kafka_lake.spark.supervisor import MAX_UNEXPECTED_ENDS, ConnectSettings, WarmServer, idle_seconds, pause_seconds
 
 LISTENS = """
 import socket, sys, time
@@ -60,7 +60,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 def kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch, idle: float | None = None
 ) -> Iterator[tuple[WarmServer, Listener, list[str]]]:
-    monkeypatch.setattr(warm, "_GLANCE_SECONDS", 0.02)
+    monkeypatch.setattr(warm, "_POLL_SECONDS", 0.02)
     monkeypatch.setattr(warm, "pause_seconds", lambda deaths: 0.0)
     said: list[str] = []
     listener = Listener(folder)
@@ -88,8 +88,8 @@ def test_one_that_can_not_stay_up_is_given_up(tmp_path: Path, monkeypatch: pytes
         listener.program = "raise SystemExit('no more room')"
         os.kill(server.pid, signal.SIGKILL)
         until(lambda: not server.alive(), "an end")
-        assert f"{DEATHS_BORNE + 1} times in a row" in said[-1]
-        assert sum("no more room" in line for line in said) == DEATHS_BORNE
+        assert f"{MAX_UNEXPECTED_ENDS + 1} times in a row" in said[-1]
+        assert sum("no more room" in line for line in said) == MAX_UNEXPECTED_ENDS
 
 
 def test_unused_it_rests_and_a_client_wakes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_a_worn_one_rests_as_soon_as_it_has_no_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: float | None
 ) -> None:
     monkeypatch.setattr(warm, "_LOOKS_PER_IDLE_TIME", 50_000)
-    monkeypatch.setattr(warm, "_THREADS_BORNE", 2)
+    monkeypatch.setattr(warm, "_MAX_THREADS", 2)
     with kept(tmp_path, monkeypatch, idle) as (server, listener, said):
         with socket.create_connection(("127.0.0.1", listener.port)):
             began = time.monotonic()
@@ -126,7 +126,7 @@ def test_a_worn_one_rests_as_soon_as_it_has_no_client(
         began = time.monotonic()
         until(lambda: time.monotonic() - began > 0.5, "several looks")
         assert said == [], "it has only one thread"
-        monkeypatch.setattr(warm, "_THREADS_BORNE", 0)
+        monkeypatch.setattr(warm, "_MAX_THREADS", 0)
         until(lambda: server.pid is None, "rest")
         assert "rests" in said[0]
 

@@ -51,7 +51,7 @@ from pathlib import Path
 from kafka_lake.spark import daemon
 
 CODE = "from kafka_lake.spark import daemon; daemon._IMPORTED = (); {trouble}; daemon.main()"
-environment = {**os.environ, daemon.NURSERY: "1", "PYTHON_UNIX_DOMAIN_ENABLED": "false"}
+environment = {**os.environ, daemon.FORK_SERVER: "1", "PYTHON_UNIX_DOMAIN_ENABLED": "false"}
 
 
 def session(folder, trouble):
@@ -81,7 +81,7 @@ def sessions(folder: Path, trouble: str) -> tuple[Any, str]:
 
     Args:
         folder: Where their folders are.
-        trouble: Python that makes trouble in the nursery, which the first leaves behind.
+        trouble: Python that makes trouble in the fork server, which the first leaves behind.
 
     Returns:
         Whether the daemons came up, and what they said.
@@ -92,14 +92,14 @@ def sessions(folder: Path, trouble: str) -> tuple[Any, str]:
     return json.loads(done.stdout), done.stderr
 
 
-def test_the_nursery_needs_no_folder_of_a_session_that_is_over(tmp_path: Path) -> None:
+def test_the_fork_server_needs_no_folder_of_a_session_that_is_over(tmp_path: Path) -> None:
     came_up, said = sessions(tmp_path, "pass")
     assert came_up == [True] * 3
     assert said == ""
 
 
 @pytest.mark.parametrize("what", ["_become", "_is_ours"])
-def test_what_fails_in_the_nursery_is_said_and_the_daemon_comes_up_all_the_same(tmp_path: Path, what: str) -> None:
+def test_what_fails_in_the_fork_server_is_said_and_the_daemon_comes_up_all_the_same(tmp_path: Path, what: str) -> None:
     trouble = f"daemon.{what} = lambda *_, **__: open('/no/such/file')"
     came_up, said = sessions(tmp_path, trouble)
     assert came_up == [True] * 3
@@ -107,7 +107,9 @@ def test_what_fails_in_the_nursery_is_said_and_the_daemon_comes_up_all_the_same(
     assert "this one imports by itself" in said
 
 
-def test_the_nursery_serves_its_own_user_only_and_no_daemon_trusts_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fork_server_serves_its_own_user_only_and_no_daemon_trusts_anothers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fork() -> int:
         raise AssertionError("a daemon was forked for a stranger")
 
@@ -125,7 +127,7 @@ def test_the_nursery_serves_its_own_user_only_and_no_daemon_trusts_anothers(monk
             stranger.connect(address)
             kafka_lake_daemon._fork_daemon(listener, "")
             assert stranger.recv(1) == b"", "the connection is closed without an answer"
-        assert not kafka_lake_daemon._forked_by_nursery(1)
+        assert not kafka_lake_daemon._forked_by_server(1)
         theirs, _ = listener.accept()
         with theirs:
             assert theirs.recv(1) == b"", "nothing of the environment is told to a stranger"

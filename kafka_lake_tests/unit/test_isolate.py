@@ -78,7 +78,7 @@ def test_a_replacement_is_parted_with_what_it_takes_away() -> None:
 
 def test_plans_that_read_nothing_are_not_parted() -> None:
     assert not can_be_parted(position_only(Position(ME, {0: 5})))
-    assert not can_be_parted(Plan((), Position(ME, {0: 5}), 0, "redeliver"))
+    assert not can_be_parted(Plan((), Position(ME, {0: 5}), 0, "dead_letter_replay"))
 
 
 def test_records_that_fail_one_after_the_other_are_not_the_reason() -> None:

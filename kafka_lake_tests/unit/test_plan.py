@@ -126,7 +126,7 @@ def test_what_a_new_partition_lost_before_anybody_looked_is_lost_all_the_same():
     position, now = Position(ME, {0: 5}), Watermarks(ME, {0: 0, 1: 3}, {0: 9, 1: 7})
     with pytest.raises(DataLossError, match="partition 1 lost offsets 0 to 2 to retention"):
         backlog(position, now, {})
-    assert backlog(position, now, {}, go_on=True).ranges == (OffsetRange(0, 5, 9), OffsetRange(1, 3, 7))
+    assert backlog(position, now, {}, accept_losses=True).ranges == (OffsetRange(0, 5, 9), OffsetRange(1, 3, 7))
     assert backlog(position, now, {}, partitions={0}).before.offsets == {0: 5, 1: 3}
 
 
@@ -150,7 +150,7 @@ def test_a_log_that_was_cut_off_and_has_grown_again_is_named_and_gone_on_with_at
     now = Watermarks(ME, {0: 0, 1: 0}, {0: 9, 1: 9}, {0: 4, 1: 4}, {0: 2})
     with pytest.raises(DataLossError, match="partition 0 was cut off at 2, before the table's position 5"):
         plan(position, now, {}, 100)
-    todo = plan(position, now, {}, 100, go_on=True)
+    todo = plan(position, now, {}, 100, accept_losses=True)
     assert todo.ranges == (OffsetRange(0, 2, 9), OffsetRange(1, 5, 9))
     assert todo.losses == (Loss(0, 2, 5, "truncated"),)
     assert todo.after == Position(ME, {0: 9, 1: 9}, {0: 4, 1: 4})
@@ -159,7 +159,7 @@ def test_a_log_that_was_cut_off_and_has_grown_again_is_named_and_gone_on_with_at
 def test_a_log_of_which_nothing_is_what_the_table_has_read_is_read_from_its_beginning():
     position = Position(ME, {0: 5}, {0: 3})
     now = Watermarks(ME, {0: 1}, {0: 9}, {0: 0}, {0: None})
-    todo = plan(position, now, {}, 100, go_on=True)
+    todo = plan(position, now, {}, 100, accept_losses=True)
     assert todo.ranges == (OffsetRange(0, 1, 9),)
     assert todo.losses == (Loss(0, 5, None, "topic made anew"),)
 
@@ -217,7 +217,7 @@ def test_a_loss_stops_its_own_partition_only():
 def test_going_on_after_a_loss_skips_what_is_gone_and_nothing_else():
     position = Position(ME, {0: 1, 1: 5, 2: 9, 3: 4})
     now = Watermarks(ME, {0: 4, 1: 0, 2: 0}, {0: 9, 1: 7, 2: 6})
-    todo = plan(position, now, {}, 100, go_on=True)
+    todo = plan(position, now, {}, 100, accept_losses=True)
     assert todo.ranges == (OffsetRange(0, 4, 9), OffsetRange(1, 5, 7))
     assert todo.after.offsets == {0: 9, 1: 7, 2: 6}
     assert [str(loss) for loss in todo.losses] == [
@@ -229,14 +229,14 @@ def test_going_on_after_a_loss_skips_what_is_gone_and_nothing_else():
 
 
 def test_a_loss_with_nothing_left_to_read_still_moves_the_position():
-    todo = plan(Position(ME, {0: 1, 1: 5}), Watermarks(ME, {0: 4, 1: 0}, {0: 4, 1: 5}), {}, 100, go_on=True)
+    todo = plan(Position(ME, {0: 1, 1: 5}), Watermarks(ME, {0: 4, 1: 0}, {0: 4, 1: 5}), {}, 100, accept_losses=True)
     assert (todo.ranges, todo.after.offsets) == ((OffsetRange(0, 4, 4),), {0: 4, 1: 5})
-    assert plan(todo.after, Watermarks(ME, {0: 4, 1: 0}, {0: 4, 1: 5}), {}, 100, go_on=True) is None
+    assert plan(todo.after, Watermarks(ME, {0: 4, 1: 0}, {0: 4, 1: 5}), {}, 100, accept_losses=True) is None
 
 
 def test_going_on_with_a_topic_made_anew_begins_at_its_start():
     anew = TopicIdentity("cluster-1", "topic-2", "pizzas")
-    todo = plan(Position(ME, {0: 5, 1: 2}), Watermarks(anew, {0: 0}, {0: 3}), {}, 100, go_on=True)
+    todo = plan(Position(ME, {0: 5, 1: 2}), Watermarks(anew, {0: 0}, {0: 3}), {}, 100, accept_losses=True)
     assert todo.ranges == (OffsetRange(0, 0, 3),)
     assert todo.after == Position(anew, {0: 3})
     assert [(loss.partition, loss.start, loss.reason) for loss in todo.losses] == [
@@ -378,11 +378,11 @@ def test_another_topic_is_refused(now, what):
     assert "kafka-lake reset pizzas --to" in refused.value.remedy
 
 
-@pytest.mark.parametrize("go_on", [False, True])
-def test_another_topics_table_is_refused_by_both_names_whatever_the_policy(go_on):
+@pytest.mark.parametrize("accept_losses", [False, True])
+def test_another_topics_table_is_refused_by_both_names_whatever_the_policy(accept_losses):
     pasta = Watermarks(TopicIdentity("cluster-1", "topic-2", "pasta"), {0: 0}, {0: 9})
     with pytest.raises(TopicReplacedError, match=r"table of topic pasta is topic pizzas's.*0: 5") as refused:
-        plan(Position(ME, {0: 5}), pasta, {}, 10, go_on=go_on)
+        plan(Position(ME, {0: 5}), pasta, {}, 10, accept_losses=accept_losses)
     assert "kafka-lake reset pasta" in refused.value.remedy
 
 

@@ -114,7 +114,7 @@ def overtaken(what: list[str]) -> st.SearchStrategy[Attempt]:
 
 
 NEXT = Attempt()
-INGEST, ANY = ["ingest"], ["ingest", "replay", "redeliver"]
+INGEST, ANY = ["ingest"], ["ingest", "replay", "dead_letter_replay"]
 
 
 class Histories(RuleBasedStateMachine):
@@ -160,7 +160,7 @@ class Histories(RuleBasedStateMachine):
 class HistoriesWithRepairs(Histories):
     """The same with topics read again and letters delivered again."""
 
-    @rule(attempt=attempts(["replay", "redeliver"], None))
+    @rule(attempt=attempts(["replay", "dead_letter_replay"], None))
     def repair(self, attempt: Attempt) -> None:
         self.world.run(attempt)
 
@@ -210,11 +210,10 @@ def dying_at(place: str) -> Attempt:
 
 
 @pytest.mark.parametrize("growth", [("produce", (0, ["good"])), ("add partition", None)])
-@pytest.mark.parametrize("go_on", [False, True])
-def test_a_run_overtaken_by_one_that_saw_more_finds_no_loss(growth: tuple[str, Any], go_on: bool) -> None:
-    world = outcome(
-        ("produce", (0, ["good"])), NEXT, ("produce", (0, ["good"])), overtaken_at("planned", growth, go_on=go_on)
-    )  # fmt: skip
+@pytest.mark.parametrize("accept_losses", [False, True])
+def test_a_run_overtaken_by_one_that_saw_more_finds_no_loss(growth: tuple[str, Any], accept_losses: bool) -> None:
+    overtaken = overtaken_at("planned", growth, accept_losses=accept_losses)
+    world = outcome(("produce", (0, ["good"])), NEXT, ("produce", (0, ["good"])), overtaken)
     assert not world.violations
     assert not world.told["stopped by losses"]
 
@@ -230,7 +229,7 @@ def test_a_log_that_was_cut_off_before_the_position_is_gone_on_with_at_the_cut(r
     world.do("cut", (0, 3, ["regrown"] * regrown))
     if second:
         world.do("cut", (0, 4, ["again"] * regrown))
-    assert world.run(replace(NEXT, go_on=False)) is None
+    assert world.run(replace(NEXT, accept_losses=False)) is None
     assert world.told["stopped by losses"] == 1
     world.run(NEXT)
     assert world.told["recorded cuts"] == 1
@@ -247,7 +246,7 @@ def test_a_log_that_was_cut_off_at_the_position_has_lost_nothing() -> None:
     world.do("produce", (0, ["good"] * 3))
     world.run(NEXT)
     world.do("cut", (0, 3, ["good"]))
-    assert world.run(replace(NEXT, go_on=False)) is not None
+    assert world.run(replace(NEXT, accept_losses=False)) is not None
     world.do("cut", (0, 4, []))
     world.finish()
     assert not world.violations
@@ -267,7 +266,7 @@ def test_letters_published_while_others_are_settled_stay() -> None:
 
 @pytest.mark.parametrize("format_version", [1, 2])
 def test_letters_are_settled_time_and_again(format_version: int) -> None:
-    dying = replace(dying_at("primary published"), what="redeliver")
+    dying = replace(dying_at("primary published"), what="dead_letter_replay")
     first, second = ((("produce", (0, [kind])), NEXT, ("mend", kind), dying, NEXT) for kind in ("bad-0", "bad-1"))
     world = outcome(*first, *second, world=World(format_version))
     assert not world.violations
@@ -278,7 +277,7 @@ def test_letters_are_settled_time_and_again(format_version: int) -> None:
 def test_letters_come_back_with_a_rollback_of_the_rows_that_they_became(more: bool) -> None:
     """And go again once they are decoded again; other letters that came meanwhile are where they were."""
     world = World()
-    for step in (GOOD, BAD, NEXT, ("mend", "bad-0"), Attempt("redeliver")):
+    for step in (GOOD, BAD, NEXT, ("mend", "bad-0"), Attempt("dead_letter_replay")):
         world.run(step) if isinstance(step, Attempt) else world.do(*step)
     assert not world.view(LETTERS).content()
     if more:
@@ -287,7 +286,7 @@ def test_letters_come_back_with_a_rollback_of_the_rows_that_they_became(more: bo
     assert not {r.kind for r in world.view(TABLE).content()} & {"bad-0"}
     world.run(NEXT)
     assert sorted(r.kind for r in world.view(LETTERS).content()) == ["bad-0", *["bad-1"] * more]
-    world.run(Attempt("redeliver"))
+    world.run(Attempt("dead_letter_replay"))
     assert [r.kind for r in world.view(LETTERS).content()] == ["bad-1"] * more
     world.do("expire", (LETTERS, 1))
     assert read_state(world.view(LETTERS)).position is not None, "it knows how far it is though all before is gone"
@@ -297,7 +296,7 @@ def test_letters_come_back_with_a_rollback_of_the_rows_that_they_became(more: bo
 
 
 def test_letters_that_still_do_not_fit_keep_their_place_when_they_are_delivered() -> None:
-    world = outcome(BAD, ("produce", (0, ["bad-1"])), NEXT, ("mend", "bad-0"), Attempt("redeliver"))
+    world = outcome(BAD, ("produce", (0, ["bad-1"])), NEXT, ("mend", "bad-0"), Attempt("dead_letter_replay"))
     assert not world.violations
     assert [r.kind for r in world.view(LETTERS).content()] == ["bad-1"]
 
@@ -316,7 +315,7 @@ def test_letters_are_delivered_from_a_table_whose_maker_died() -> None:
     world.run(NEXT)
     world.do("produce", (0, ["bad-0"]))
     world.run(dying_at("after create table"))
-    assert world.run(Attempt("redeliver")) is not None
+    assert world.run(Attempt("dead_letter_replay")) is not None
 
 
 def test_a_publication_without_an_answer_is_a_commit() -> None:
@@ -338,7 +337,7 @@ def test_rows_whose_records_kafka_compacted_away_stay_when_they_are_read_again(k
     rows = sorted(world.view(TABLE).content())
     world.log[0][1] = None
     world.forgotten.add(rows[1])
-    report = world.run(Attempt("replay", go_on=keep))
+    report = world.run(Attempt("replay", accept_losses=keep))
     assert sorted(world.view(TABLE).content()) == rows
     if keep:
         assert report is not None

@@ -93,7 +93,7 @@ class DeadLetterReplay(Job):
                 f"Another run moves dead letters of topic {self.context.spec.topic} into the table."
             )
         self._records = _chosen(self.context, self._where, letters)
-        return Plan((), found.position, 0, "redeliver")
+        return Plan((), found.position, 0, "dead_letter_replay")
 
     def read(self, todo: Plan) -> DataFrame:
         """Return the chosen letters as the records that they were."""

@@ -30,7 +30,7 @@ def backlog(
     now: Watermarks,
     starts: Mapping[int, int],
     partitions: Collection[int] | None = None,
-    go_on: bool = False,
+    accept_losses: bool = False,
 ) -> Backlog:
     """Return everything that the topic has and the table lacks.
 
@@ -39,7 +39,7 @@ def backlog(
         now: The topic's watermarks.
         starts: First offset per partition for a table without a position.
         partitions: Only these are looked at for losses; None for all.
-        go_on: Take losses for granted instead of raising.
+        accept_losses: Take losses for granted instead of raising.
 
     Raises:
         TopicReplacedError: If the topic is not the one that the position speaks of. One of another name is refused
@@ -50,7 +50,7 @@ def backlog(
         first = {p: starts[p] for p in now.partitions}
         return Backlog(Position(now.identity, first, now.epochs), _to_the_end(first, now))
     if not position.identity.same_as(now.identity):
-        if position.identity.topic != now.identity.topic or not go_on:
+        if position.identity.topic != now.identity.topic or not accept_losses:
             raise another_topic(position, now)
         gone = tuple(Loss(p, o, None, "topic made anew") for p, o in sorted(position.offsets.items()))
         return Backlog(Position(now.identity, dict(now.low), now.epochs), _to_the_end(now.low, now), gone)
@@ -82,7 +82,7 @@ def backlog(
         elif offset > now.end[partition]:
             losses.append(Loss(partition, now.end[partition], offset, "truncated"))
             at[partition] = now.end[partition]
-    if losses and not go_on:
+    if losses and not accept_losses:
         raise DataLossError(
             f"Topic {position.identity.topic}: Kafka no longer has what the table lacks: "
             f"{'; '.join(str(loss) for loss in losses)}.",
@@ -97,7 +97,7 @@ def plan(
     starts: Mapping[int, int],
     max_records: int,
     partitions: Collection[int] | None = None,
-    go_on: bool = False,
+    accept_losses: bool = False,
 ) -> Plan | None:
     """Return the next commit, or None if there is nothing to do.
 
@@ -107,12 +107,12 @@ def plan(
         starts: First offset per partition for a table without a position.
         max_records: Offsets of one commit at most.
         partitions: Only these; None for all.
-        go_on: Take what Kafka lost for granted; the commit records it.
+        accept_losses: Take what Kafka lost for granted; the commit records it.
 
     Raises:
         DataLossError: If Kafka no longer has what comes next.
     """
-    due = backlog(position, now, starts, partitions, go_on)
+    due = backlog(position, now, starts, partitions, accept_losses)
     wanted = tuple(r for r in due.ranges if partitions is None or r.partition in partitions)
     ranges = chunk(wanted, max_records)
     if not ranges and due.losses:

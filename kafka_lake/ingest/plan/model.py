@@ -15,7 +15,7 @@ class Plan:
         after: The position once they are in the table, with every partition of the topic.
         remaining: Offsets that are left for later commits of this run.
         kind: ``append`` goes on at the table's position; ``replace`` swaps rows that the table has for what Kafka has
-            now; ``reset`` moves the position; ``redeliver`` adds rows of dead letters.
+            now; ``reset`` moves the position; ``dead_letter_replay`` adds rows of dead letters.
         deletes: Offsets whose rows leave the table in the same commit.
         keep_missing: In a replacement, keep rows whose records Kafka no longer has, instead of refusing.
         losses: What this commit gives up for lost.
@@ -25,7 +25,7 @@ class Plan:
     ranges: tuple[OffsetRange, ...]
     after: Position
     remaining: int
-    kind: Literal["append", "replace", "reset", "redeliver"] = "append"
+    kind: Literal["append", "replace", "reset", "dead_letter_replay"] = "append"
     deletes: tuple[OffsetRange, ...] = ()
     keep_missing: bool = False
     losses: tuple[Loss, ...] = ()

@@ -26,7 +26,7 @@ from kafka_lake.ingest.decode.rows import (
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decode.undecodable import Unreadable
 from kafka_lake.ingest.stage.dead_letter_rows import classes_of
-from kafka_lake.ingest.stage.schema_plan import Wanted, refuse, wanted
+from kafka_lake.ingest.stage.schema_plan import SchemaPlan, plan_schema, refuse_changes
 from kafka_lake.ingest.stage.staged import LetterClass
 from kafka_lake.ingest.stage.table_schema import create_table, evolve_table, row_columns
 from kafka_lake.ingest.topic_table import TopicTable
@@ -67,7 +67,7 @@ class Decoding(Protocol):
 
     def evolve_table(
         self, spec: TopicTable, state: TableState, decoder: Decoder, records: DataFrame
-    ) -> tuple[Wanted, tuple[Change, ...]]:
+    ) -> tuple[SchemaPlan, tuple[Change, ...]]:
         """Give the table the columns that its rows need.
 
         Args:
@@ -128,10 +128,10 @@ class SparkDecoding:
 
     def evolve_table(
         self, spec: TopicTable, state: TableState, decoder: Decoder, records: DataFrame
-    ) -> tuple[Wanted, tuple[Change, ...]]:
+    ) -> tuple[SchemaPlan, tuple[Change, ...]]:
         """Change the table's schema and layout, if need be; raises as `Decoding.evolve_table`."""
-        want = wanted(spec, decoder, state)
-        refuse(spec, want.refused)
+        want = plan_schema(spec, decoder, state)
+        refuse_changes(spec, want.refused)
         rows = row_columns(spec, decoder, records, want.target)
         return want, evolve_table(spec, state, rows, want, decoder.fixed is not None)
 

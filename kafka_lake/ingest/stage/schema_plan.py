@@ -25,7 +25,7 @@ _REASONS, _NAMED = 50, 3
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SchemaPlan:
     """The columns to decode into, and how they differ from the table's.
 
     Args:
@@ -43,7 +43,7 @@ class Wanted:
     conflicts: tuple[Conflict, ...] = ()
 
 
-def wanted(spec: TopicTable, decoder: Decoder, state: TableState | None) -> Wanted:
+def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) -> SchemaPlan:
     """Return the columns that a topic's records are to be decoded into.
 
     Args:
@@ -57,7 +57,7 @@ def wanted(spec: TopicTable, decoder: Decoder, state: TableState | None) -> Want
     sources = sources_of(state.table) if state is not None and known else {}
     if decoder.fixed is not None:
         changes = evolve(current, sources, (), spec.policy).changes
-        return Wanted(decoder.fixed, tuple(c for c in changes if c.kind == "renamed"))
+        return SchemaPlan(decoder.fixed, tuple(c for c in changes if c.kind == "renamed"))
     adopted = state is not None and known and LAYOUT not in state.table.properties
     columns = _without(current, {spec.metadata_column} | ({spec.key_column} if isinstance(decoder, Keyed) else set()))
     taken = partition_names(state.table) if state is not None and known else frozenset()
@@ -66,12 +66,12 @@ def wanted(spec: TopicTable, decoder: Decoder, state: TableState | None) -> Want
         *(name for name in (spec.metadata_column, spec.key_column if spec.key_format else None) if name),
     ]
     if not isinstance(decoder, Keyed):
-        return _wanted([evolve(columns, sources, _incoming(decoder.incoming()), spec.policy, reserved, adopted)])
+        return _joined([evolve(columns, sources, _incoming(decoder.incoming()), spec.policy, reserved, adopted)])
     # Apart: a field of the value that has the name of the key's column gets another one.
     values, keys = _incoming(decoder.incoming_values()), _incoming(decoder.incoming_keys())
     about_key = {path: name for path, name in sources.items() if path.split(".")[0] == spec.key_column}
     about_value = {path: name for path, name in sources.items() if path not in about_key}
-    return _wanted(
+    return _joined(
         [
             evolve(columns, about_value, values, spec.policy, reserved, adopted),
             evolve(_only(current, spec.key_column), about_key, keys, replace(spec.policy, renames={}), (), adopted),
@@ -104,7 +104,7 @@ class SchemaRefusedError(AuditFailedError):
         self.changes = tuple(changes)
 
 
-def refuse(spec: TopicTable, changes: Sequence[Change]) -> None:
+def refuse_changes(spec: TopicTable, changes: Sequence[Change]) -> None:
     """Stop a run whose records want what the policy or Iceberg forbids.
 
     Raises:
@@ -165,7 +165,7 @@ def _incoming(schemas: Iterable[tuple[str, T.StructType]]) -> list[Incoming]:
     return [Incoming(label, iceberg_columns(fields)) for label, fields in schemas]
 
 
-def _wanted(parts: list[Evolution]) -> Wanted:
+def _joined(parts: list[Evolution]) -> SchemaPlan:
     columns = T.StructType([field for part in parts for field in spark_columns(part.columns)])
     sources: dict[str, str] = {}
     also: dict[str, tuple[str, ...]] = {}
@@ -173,7 +173,7 @@ def _wanted(parts: list[Evolution]) -> Wanted:
         sources |= part.sources
         also |= part.also
     changes = [change for part in parts for change in part.changes]
-    return Wanted(
+    return SchemaPlan(
         Target(columns, sources, also),
         tuple(c for c in changes if c.kind == "renamed"),
         tuple(c for part in parts for c in part.ignored),

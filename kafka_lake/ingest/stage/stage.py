@@ -16,7 +16,7 @@ from kafka_lake.ingest.stage.compatibility import refuse_incompatible
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows, known_letters, stage_dead_letters
 from kafka_lake.ingest.stage.decoding import Decoding
 from kafka_lake.ingest.stage.replaced_rows import keep_what_vanished
-from kafka_lake.ingest.stage.schema_plan import refuse, wanted
+from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
 from kafka_lake.ingest.stage.staged import LetterClass, Staged, StagedTable, Vanished
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import branch_name
@@ -62,7 +62,7 @@ def stage(
         known_before = decoder = decoding.unreadable(plan.undecodable)
         # There are no rows, and without a transform the columns are those of the table.
         spec = replace(spec, transform=None)
-    letters_table = None if plan.kind == "redeliver" else connections.catalog.table(spec.dead_letter_table)
+    letters_table = None if plan.kind == "dead_letter_replay" else connections.catalog.table(spec.dead_letter_table)
     known = known_letters(spec, connections, plan, read_state(letters_table)) if letters_table else None
     marks = {}
     if plan.kind == "reset":
@@ -71,7 +71,7 @@ def stage(
         marks[ADOPTED] = str(state.adopted)
     if plan.losses:
         marks[LOSSES] = losses_to_json(plan.losses)
-    if spec.metadata_column and (known is not None or plan.kind == "redeliver"):
+    if spec.metadata_column and (known is not None or plan.kind == "dead_letter_replay"):
         marks[UNSETTLED] = run_id
     passes = 0
     with ExitStack() as undo:
@@ -100,8 +100,8 @@ def stage(
             if learned is None:
                 break
             refuse_incompatible(spec, connections, known_before, learned.decoder)
-            wiser = wanted(spec, learned.decoder, state)
-            refuse(spec, wiser.refused)
+            wiser = plan_schema(spec, learned.decoder, state)
+            refuse_changes(spec, wiser.refused)
             decoder = learned.decoder
             if not learned.again and wiser.target == want.target:
                 want = wiser
@@ -123,7 +123,7 @@ def stage(
         letters = None
         if failed:
             letters = decoding.letters(spec, judged, run_id, plan.after.identity.topic_id)
-            if plan.kind != "redeliver" and spec.dead_letters == "table":
+            if plan.kind != "dead_letter_replay" and spec.dead_letters == "table":
                 dead, known_failed = stage_dead_letters(
                     spec, connections, plan, letters, primary=primary, run_id=run_id
                 )

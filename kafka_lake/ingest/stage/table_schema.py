@@ -14,7 +14,7 @@ from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.decode.rows import row_type, rows_of
 from kafka_lake.ingest.decode.target import Target, documented
-from kafka_lake.ingest.stage.schema_plan import Wanted, refuse, refuse_too_many, wanted
+from kafka_lake.ingest.stage.schema_plan import SchemaPlan, plan_schema, refuse_changes, refuse_too_many
 from kafka_lake.ingest.stage.variant_table import append_nothing, create_variant_table, has_variant
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState
@@ -43,8 +43,8 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
     elif decoder.fixed is None:
         # What it would be given has no columns yet.
         spec = replace(spec, transform=None)
-    want = wanted(spec, decoder, None)
-    refuse(spec, want.refused)
+    want = plan_schema(spec, decoder, None)
+    refuse_changes(spec, want.refused)
     if not want.target.columns.fields and not ((spec.start == "latest" or undecodable) and spec.metadata_column):
         # A table that begins at the latest offset must hold its position before there are records; columns follow.
         raise TableError(
@@ -90,7 +90,7 @@ def arrow_columns(rows: T.StructType, declared: T.StructType) -> Any:
 
 
 def evolve_table(
-    spec: TopicTable, state: TableState, rows: T.StructType, want: Wanted, declared: bool
+    spec: TopicTable, state: TableState, rows: T.StructType, want: SchemaPlan, declared: bool
 ) -> tuple[Change, ...]:
     """Give the table what the rows need, and return what the topic's policy leaves out of it."""
     if has_variant(rows):
@@ -100,7 +100,7 @@ def evolve_table(
         apply_changes(table, table.schema(), want.renamed)
     schema = schema_of(arrow_columns(rows, want.target.columns))
     changes = needed_changes(table.schema(), schema)
-    refuse(spec, [c for c in changes if not c.safe or spec.evolution == "freeze"])
+    refuse_changes(spec, [c for c in changes if not c.safe or spec.evolution == "freeze"])
     ignored = tuple(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new")
     if not declared:
         refuse_too_many(spec, table.schema(), schema)
@@ -109,6 +109,6 @@ def evolve_table(
     return ignored
 
 
-def _sources(spec: TopicTable, want: Wanted) -> Mapping[str, str] | None:
+def _sources(spec: TopicTable, want: SchemaPlan) -> Mapping[str, str] | None:
     # A transform's result has columns of its own: where its input came from says nothing about them.
     return None if spec.transform else want.target.sources

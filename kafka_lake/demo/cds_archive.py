@@ -1,7 +1,7 @@
 """Has Spark do once, on a broker and a table that are gone afterwards, what runs do: its start is cheaper from then on.
 
 Java writes down the classes that were loaded meanwhile; `kafka_lake.spark.class_archive` says what for. Takes a minute,
-once per version of Java, of PySpark and of the jars: ``python -m kafka_lake.demo.rehearsal``.
+once per version of Java, of PySpark and of the jars: ``python -m kafka_lake.demo.cds_archive``.
 """
 
 import os
@@ -28,14 +28,14 @@ from kafka_lake.spark.connect import JVM_OPTIONS, ConnectServer
 from kafka_lake.spark.jars import jars_classpath, spark_jars
 from kafka_lake.spark.settings import local_conf
 
-_TOPIC = "rehearsal"
+_TOPIC = "cds-archive"
 _ORDERS = 1_000
 _SCHEMA = "order_id bigint, store_id int, date_ordered timestamp, sauce string, meats array<string>"
 _DUMP_SECONDS = 300
 _KEPT = 3
 
 
-def rehearse(say: Callable[[str], None]) -> Path:
+def make_archive(say: Callable[[str], None]) -> Path:
     """Return the archive of Spark's classes, after making it if there is none.
 
     Args:
@@ -47,7 +47,7 @@ def rehearse(say: Callable[[str], None]) -> Path:
     archive = class_archive(jars_classpath("spark"))
     if archive.is_file():
         return archive
-    say("Rehearsing Spark's start, so that later ones take a third less (once; takes a minute)")
+    say("Storing Spark's classes, so that it starts in a third less time (once; takes a minute)")
     archive.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=archive.parent) as scratch:
         written = Path(scratch, archive.name)
@@ -111,9 +111,9 @@ def _ingest(bootstrap: str, catalog: LakeCatalog) -> None:
 def main() -> None:
     """Make the archive, with progress on standard output; without it all goes on, so that a failure is only said."""
     try:
-        print(f"Spark's classes: {rehearse(lambda line: print(line, flush=True))}")
+        print(f"Spark's classes: {make_archive(lambda line: print(line, flush=True))}")
     except KafkaLakeError as error:
-        print(f"Spark's start wasn't rehearsed: {error}")
+        print(f"Spark's classes were not stored: {error}")
 
 
 if __name__ == "__main__":
