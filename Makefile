@@ -85,7 +85,9 @@ mutants: $(STAMP) ## Small changes to what decides, one at a time: do the unit t
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m kafka_lake_tests.mutants
 
 .PHONY: nightly
-nightly: $(STAMP) ## What takes longer than a test run: chaos, races, a million fuzzed inputs, mutants
+nightly: $(STAMP) ## What takes longer than a test run: wheel, scale, newest versions, chaos, races, fuzz, mutants
+	@$(BIN)/pytest -n 2 --dist loadfile kafka_lake_tests/nightly
+	@$(MAKE) newest
 	@$(MAKE) chaos MINUTES=60
 	@$(MAKE) chaos MINUTES=30 BROKERS=3
 	@$(MAKE) races RACES=1000
