@@ -1,13 +1,13 @@
 """Which Dagster project the command line works with: found as `dg` and `dagster` find it.
 
-Options and Dagster's environment variables first, then the nearest folder, upwards, with a ``workspace.yaml`` or a
-``pyproject.toml`` that has ``[tool.dagster]`` or ``[tool.dg.project]``.
+Options and Dagster's environment variables first. Then the nearest folder, upwards, with a ``pyproject.toml`` that has
+``[tool.dagster]`` or ``[tool.dg.project]``, with a ``dg.toml``, or with a ``workspace.yaml``.
 https://docs.dagster.io/api/clis/cli
 """
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +15,13 @@ from typing import Any, ClassVar
 
 import yaml
 
+from kafka_lake.common import environment as variables
 from kafka_lake.common.errors import ConfigurationError
 
-MODULE, FILE, WORKSPACE = "DAGSTER_MODULE_NAME", "DAGSTER_PYTHON_FILE", "DAGSTER_WORKSPACE"
-"""Dagster's environment variables."""
-
+MODULE, FILE, WORKSPACE = "DAGSTER_MODULE_NAME", "DAGSTER_PYTHON_FILE", variables.WORKSPACE.name
+"""Environment variables: Dagster's, and one of ours for what Dagster has only an option for."""
+_ATTRIBUTE, _WORKING_DIRECTORY = "DAGSTER_ATTRIBUTE", "DAGSTER_WORKING_DIRECTORY"
+_WORKSPACES = ("workspace.yaml", "workspace.yml")
 _NONE_HERE = "`kafka-lake init` makes a project. Another one is named by -m MODULE, -f FILE or -w WORKSPACE."
 
 
@@ -53,18 +55,19 @@ class Target:
     workspace: Path | None = None
 
     def __str__(self) -> str:
-        return str(self.file) if self.file else self.module
+        return str(self.file) if self.file else f"{self.module} in {self.folder}"
 
-    @property
-    def dagster_options(self) -> list[str]:
-        """The options by which `dagster dev` loads it, and what its workspace has beside it."""
-        if self.workspace:
-            return ["-w", str(self.workspace)]
-        where = ["-d", str(self.folder)]
-        if self.is_defs_folder:
-            return ["--autoload-defs-module-name", self.module, *where]
-        what = ["-f", str(self.file)] if self.file else ["-m", self.module]
-        return [*what, *where, *(["-a", self.attribute] if self.attribute else [])]
+
+def dagster_options(found: Sequence[Target]) -> list[str]:
+    """Return the options by which `dagster dev` loads code locations, as `targets` gives them."""
+    first = found[0]
+    if first.workspace:
+        return ["-w", str(first.workspace)]
+    where = ["-d", str(first.folder)]
+    if first.is_defs_folder:
+        return ["--autoload-defs-module-name", first.module, *where]
+    what = [option for each in found for option in (["-f", str(each.file)] if each.file else ["-m", each.module])]
+    return [*what, *where, *(["-a", first.attribute] if first.attribute else [])]
 
 
 def choose(
@@ -88,15 +91,10 @@ def project_folder() -> Path:
     """Return the folder that has the project's ``.env`` and local state: the nearest with a project, or this one."""
     here = Path.cwd()
     for each in (here, *here.parents):
-        if (each / "workspace.yaml").is_file() or _is_project(each / "pyproject.toml"):
-            return each
+        with suppress(ConfigurationError):
+            if _in_folder(each):
+                return each
     return here
-
-
-def _is_project(file: Path) -> bool:
-    with suppress(ConfigurationError):
-        return file.is_file() and bool(list(_in_pyproject(file)))
-    return False
 
 
 def targets(folder: Path | None = None, environment: Mapping[str, str] = os.environ) -> list[Target]:
@@ -110,18 +108,31 @@ def targets(folder: Path | None = None, environment: Mapping[str, str] = os.envi
         ConfigurationError: If there is no project, or what names it can't be read.
     """
     folder = (folder or Path.cwd()).resolve()
-    if module := environment.get(MODULE):
-        return [Target(module, folder)]
+    where = folder / environment.get(_WORKING_DIRECTORY, "")
+    attribute = environment.get(_ATTRIBUTE) or None
+    if modules := environment.get(MODULE, "").split():
+        return [Target(each, where, attribute=attribute) for each in modules]
     if file := environment.get(FILE):
-        return [_in_file(folder / file, folder)]
+        return [_in_file(folder / file, where, attribute)]
     if workspace := environment.get(WORKSPACE):
         return _in_workspace(folder / workspace)
     for each in (folder, *folder.parents):
-        if (workspace_file := each / "workspace.yaml").is_file():
-            return _in_workspace(workspace_file)
-        if (project := each / "pyproject.toml").is_file() and (found := list(_in_pyproject(project))):
+        if found := _in_folder(each):
             return found
     raise NoProjectError(f"No Dagster project is in {folder} or above it.", _NONE_HERE)
+
+
+def _in_folder(folder: Path) -> list[Target]:
+    """Return the code locations that a folder's own files name; nothing if it has no project."""
+    for name in ("pyproject.toml", "dg.toml"):
+        if (file := folder / name).is_file():
+            try:
+                found = list(_in_toml(file))
+            except (TypeError, KeyError, AttributeError) as error:
+                raise ConfigurationError(f"{file} can't be read as a Dagster project: {error!r}.") from error
+            if found:
+                return found
+    return next((_in_workspace(folder / name) for name in _WORKSPACES if (folder / name).is_file()), [])
 
 
 def _in_file(file: Path, folder: Path, attribute: str | None = None) -> Target:
@@ -132,11 +143,11 @@ def _in_file(file: Path, folder: Path, attribute: str | None = None) -> Target:
 
 def _in_workspace(file: Path) -> list[Target]:
     try:
-        document = yaml.safe_load(file.read_text())
-    except (OSError, yaml.YAMLError) as error:
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+        entries = document.get("load_from") if isinstance(document, Mapping) else None
+        found = [target for entry in entries or () for target in _of_workspace(entry, file.parent.resolve())]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
         raise ConfigurationError(f"{file} can't be read as a workspace: {error}.") from error
-    entries = document.get("load_from") if isinstance(document, Mapping) else None
-    found = [target for entry in entries or () for target in _of_workspace(entry, file.parent.resolve())]
     if not found:
         raise ConfigurationError(f"{file} names no Python module and no Python file under load_from.", _NONE_HERE)
     return [replace(each, workspace=file.resolve()) for each in found]
@@ -145,23 +156,24 @@ def _in_workspace(file: Path) -> list[Target]:
 def _of_workspace(entry: Any, folder: Path) -> Iterator[Target]:
     """Give what an entry names: a server of definitions has none that could be loaded here."""
     for kind, key in (("python_module", "module_name"), ("python_package", "package_name")):
-        if isinstance(entry, Mapping) and kind in entry:
-            told = entry[kind] if isinstance(entry[kind], Mapping) else {key: entry[kind]}
+        if kind in entry:
+            told = _told(entry[kind], key)
             yield Target(told[key], folder / told.get("working_directory", ""), attribute=told.get("attribute"))
-    if isinstance(entry, Mapping) and "python_file" in entry:
-        told = entry["python_file"]
-        told = told if isinstance(told, Mapping) else {"relative_path": told}
-        yield _in_file(
-            folder / told["relative_path"], folder / told.get("working_directory", ""), told.get("attribute")
-        )
+    if "python_file" in entry:
+        told = _told(entry["python_file"], "relative_path")
+        where = folder / told.get("working_directory", "")
+        yield _in_file(folder / told["relative_path"], where, told.get("attribute"))
 
 
-def _in_pyproject(file: Path) -> Iterator[Target]:
-    try:
-        tools = tomllib.loads(file.read_text()).get("tool", {})
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"{file} can't be read: {error}.") from error
-    folder, dagster, dg = file.parent, tools.get("dagster", {}), tools.get("dg", {})
+def _told(value: Any, key: str) -> dict[str, str]:
+    """Return an entry's texts; any may be ``{env: NAME}``, as Dagster has it. Null counts as left out."""
+    pairs = value.items() if isinstance(value, Mapping) and "env" not in value else [(key, value)]
+    texts = {name: os.environ[each["env"]] if isinstance(each, Mapping) else each for name, each in pairs}
+    return {name: each for name, each in texts.items() if each is not None}
+
+
+def _in_toml(file: Path) -> Iterator[Target]:
+    folder, (dagster, dg) = file.parent, _sections(file)
     if "module_name" in dagster:
         yield Target(dagster["module_name"], folder)
     for each in dagster.get("modules", ()):
@@ -182,6 +194,18 @@ def _in_pyproject(file: Path) -> Iterator[Target]:
             yield Target(project.get("code_location_target_module", f"{root}.definitions"), folder)
 
 
+def _sections(file: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return what a file says to `dagster` and to `dg`, which may have a file of its own."""
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{file} can't be read: {error}.") from error
+    if file.name == "dg.toml":
+        return {}, document
+    tools = document.get("tool", {})
+    return tools.get("dagster", {}), tools.get("dg", {})
+
+
 def defs_folder(file: Path) -> Path:
     """Return the folder of YAML documents that a project has.
 
@@ -189,12 +213,14 @@ def defs_folder(file: Path) -> Path:
         file: Where its definitions are.
 
     Returns:
-        What the nearest ``pyproject.toml`` with ``[tool.dg.project]`` names, below itself or its ``src``; without one,
-        ``defs`` beside the file. It need not exist.
+        What the nearest ``[tool.dg.project]`` names, below its file's folder or ``src`` there; without one, ``defs``
+        beside the file. It need not exist.
     """
     for folder in file.resolve().parents:
-        if (project := folder / "pyproject.toml").is_file():
-            told = tomllib.loads(project.read_text()).get("tool", {}).get("dg", {}).get("project", {})
+        for name in ("pyproject.toml", "dg.toml"):
+            if not (folder / name).is_file():
+                continue
+            told = _sections(folder / name)[1].get("project", {})
             if root := told.get("root_module"):
                 parts = told.get("defs_module", f"{root}.defs").split(".")
                 places = [folder.joinpath(*parts), folder.joinpath("src", *parts)]

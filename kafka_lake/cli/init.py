@@ -1,6 +1,7 @@
 """``kafka-lake init``: a Dagster project with the cluster, some topics of it, and nothing else."""
 
 import keyword
+import os
 import re
 import shlex
 import sys
@@ -9,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +23,7 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.discovery.discover import Discovered, discover, documents, topics_of
 
 _SAMPLE = 20
+_PACKAGE = re.compile("[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -49,42 +52,57 @@ def run(request: Request, out: Console, err: Console) -> None:
         err: Gets progress and questions.
 
     Raises:
-        KafkaLakeError: If a topic can't be looked at, or something is in the folder already. Nothing is written.
+        KafkaLakeError: If a topic can't be looked at, something is in the folder already, an address has a password,
+            or a file can't be written. Nothing is left behind.
     """
     folder = request.folder.resolve()
-    name = package_name(folder.name)
-    _refuse_what_is_there(folder, name)
+    name = package_name(folder.name, folder)
+    for option, address in (("bootstrap-servers", request.bootstrap_servers), ("registry", request.registry_url)):
+        if "@" in address:
+            raise ConfigurationError(
+                f"--{option} has a user or a password in it, which init writes nowhere.",
+                "Leave it out of the address, and set KAFKA_LAKE_KAFKA_SASL_… or "
+                "KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO.",
+            )
+    own = {folder / path: text for path, text in project_files(name, request).items()}
+    _refuse_what_is_there([*own, folder / name])
     found = _topics(request, err)
-    written = {**project_files(name, request), **_documents(found, Path(name, "defs"))}
-    for path, text in written.items():
-        place = folder / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("x", encoding="utf-8") as file:
-            # Passwords will be in it.
-            if place.name == ".env":
-                place.chmod(0o600)
-            file.write(text)
+    topics = {each.path: each.text for each in documents(found, [], folder / name / "defs")}
+    if both := sorted(own.keys() & topics.keys()):
+        raise ConfigurationError(
+            f"Nothing was written: {both[0]} would be a topic's document and the cluster's.",
+            "Leave the topic out, and write its document by hand in another folder below defs/.",
+        )
+    _write({**own, **topics})
     if found:
         out.print(*discovered_blocks(found))
-    out.print(*_next_steps(request.folder, written, found), sep="\n", soft_wrap=True, highlight=False, markup=False)
+    steps = _next_steps(request.folder, len(own) + len(topics), found)
+    out.print(*steps, sep="\n", soft_wrap=True, highlight=False, markup=False)
 
 
-def package_name(folder: str) -> str:
+def package_name(name: str, folder: Path) -> str:
     """Return the name of the Python package in a project's folder.
 
-    Raises:
-        ConfigurationError: If none can be made of it.
+    Args:
+        name: The folder's name.
+        folder: The folder; what is in it may have that name.
 
-    >>> package_name("my-lake")
+    Raises:
+        ConfigurationError: If none can be made of it, or Python knows another module of that name.
+
+    >>> package_name("my-lake", Path("my-lake"))
     'my_lake'
     """
-    name = re.sub(r"\W+", "_", folder.lower()).strip("_")
-    if not name.isidentifier() or keyword.iskeyword(name) or name in sys.stdlib_module_names or name == "kafka_lake":
+    package = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
+    known = find_spec(package) if _PACKAGE.fullmatch(package) and not keyword.iskeyword(package) else None
+    others = known is not None and known.origin is not None and not Path(known.origin).is_relative_to(folder)
+    if not _PACKAGE.fullmatch(package) or keyword.iskeyword(package) or others:
         raise ConfigurationError(
-            f"A project in a folder of the name {folder!r} would be a Python package of the name {name!r}.",
+            f"A project in a folder of the name {name!r} would be a Python package of the name {package!r}, which "
+            f"{'is another one' if others else 'none can have'}.",
             "Choose another folder, as in `kafka-lake init my_lake`.",
         )
-    return name
+    return package
 
 
 def project_files(name: str, request: Request) -> dict[Path, str]:
@@ -107,13 +125,32 @@ def project_files(name: str, request: Request) -> dict[Path, str]:
     }
 
 
-def _refuse_what_is_there(folder: Path, name: str) -> None:
-    for each in (*project_files(name, Request(folder)), Path(name)):
-        if (folder / each).exists():
+def _refuse_what_is_there(paths: Sequence[Path]) -> None:
+    for each in paths:
+        if os.path.lexists(each):
             raise ConfigurationError(
-                f"Nothing was written: {folder / each} is there already.",
+                f"Nothing was written: {each} is there already.",
                 "Choose another folder. In a project that is there, `kafka-lake discover TOPIC --write` adds topics.",
             )
+
+
+def _write(texts: Mapping[Path, str]) -> None:
+    """Write all files; none is left behind if one of them can't be written."""
+    with ExitStack() as undo:
+        for path, text in texts.items():
+            try:
+                for folder in reversed([each for each in path.parents if not each.exists()]):
+                    folder.mkdir()
+                    undo.callback(folder.rmdir)
+                with path.open("x", encoding="utf-8") as file:
+                    undo.callback(path.unlink)
+                    # Passwords will be in it.
+                    if path.name == ".env":
+                        path.chmod(0o600)
+                    file.write(text)
+            except OSError as error:
+                raise ConfigurationError(f"Nothing was written: {path}: {error.strerror}.") from error
+        undo.pop_all()
 
 
 def _topics(request: Request, err: Console) -> list[Discovered]:
@@ -121,7 +158,7 @@ def _topics(request: Request, err: Console) -> list[Discovered]:
     if not request.topics and not asks:
         return []
     with ExitStack() as stack:
-        connections = stack.enter_context(connections_at_hand(err.print, with_catalog=False))
+        connections = stack.enter_context(connections_at_hand(err.print, with_catalog=False, of_project=False))
         working = stack.enter_context(err.status("Looking at topics"))
         topics = list(dict.fromkeys(request.topics)) or topics_of(connections.cluster, False)[0]
         found = discover(
@@ -133,17 +170,13 @@ def _topics(request: Request, err: Console) -> list[Discovered]:
     return found
 
 
-def _documents(found: Sequence[Discovered], folder: Path) -> Mapping[Path, str]:
-    return {each.path: each.text for each in documents(found, [], folder)}
-
-
 def _environment(request: Request) -> str:
     told = [(BOOTSTRAP_SERVERS.name, request.bootstrap_servers), (SCHEMA_REGISTRY_URL.name, request.registry_url)]
     lines = [f"{name}={value}" if value else f"#{name}=" for name, value in told]
     return _ENV.format(lines="\n".join(lines))
 
 
-def _next_steps(folder: Path, written: Mapping[Path, str], found: Sequence[Discovered]) -> list[str]:
+def _next_steps(folder: Path, files: int, found: Sequence[Discovered]) -> list[str]:
     steps = [("kafka-lake doctor", "is everything there that a run needs?")]
     if not found:
         steps.append(("kafka-lake discover TOPIC --write", "writes a topic's YAML; without TOPIC it lists all topics"))
@@ -155,7 +188,7 @@ def _next_steps(folder: Path, written: Mapping[Path, str], found: Sequence[Disco
         steps.append((f"kafka-lake query {found[0].topic} 'SELECT * FROM this LIMIT 10'", "the rows"))
     width = max(len(command) for command, _ in steps)
     return [
-        f"{folder}: {len(written)} files. Next:",
+        f"{folder}: {files} files. Next:",
         f"  cd {shlex.quote(str(folder))}",
         *(f"  {command:{width}}  {what}" for command, what in steps),
     ]
@@ -214,7 +247,8 @@ __pycache__/
 """
 
 _ENV = """\
-# Loaded by kafka-lake and by Dagster. What the environment already has comes first.
+# Loaded by kafka-lake and by Dagster. Set a variable here or in the environment, not in both:
+# for kafka-lake the environment wins, for Dagster this file does.
 # Every KAFKA_LAKE_KAFKA_* is a property of librdkafka: KAFKA_LAKE_KAFKA_SASL_USERNAME is sasl.username.
 {lines}
 #KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL=SASL_SSL

@@ -70,16 +70,23 @@ def _prepare(
     ] = False,
 ) -> None:
     find_project.choose(module, file, workspace)
-    folder = find_project.project_folder()
-    load_dotenv(folder / ".env")
-    if folder != Path.cwd():
-        os.environ.setdefault(environment.HOME.name, str(folder / environment.HOME.default))
+    # What a new project needs to know is told in the command, or in the environment.
+    if ctx.invoked_subcommand != "init":
+        _use_project(find_project.project_folder())
     if ctx.invoked_subcommand not in _STARTING and (stack := running()):
         stack.use()
     if verbose:
         log_to_terminal()
     elif ctx.obj is _OWN_PROCESS:
         log_to_file()
+
+
+def _use_project(folder: Path) -> None:
+    """Take the project's ``.env`` and local state, from whatever folder of it the command was given."""
+    given = os.environ.get(environment.HOME.name)
+    load_dotenv(folder / ".env")
+    if not given and folder != Path.cwd():
+        os.environ[environment.HOME.name] = str(folder / environment.HOME.value())
 
 
 # Help lists them in this order.

@@ -95,7 +95,11 @@ def configured_cluster() -> KafkaCluster:
 
 @contextmanager
 def connections_at_hand(
-    say: Callable[[str], None], with_broker: bool = True, with_catalog: bool = True, with_spark: bool = False
+    say: Callable[[str], None],
+    with_broker: bool = True,
+    with_catalog: bool = True,
+    with_spark: bool = False,
+    of_project: bool = True,
 ) -> Iterator[Connections]:
     """Run the block with what its runs work with, as the definitions configure it; Spark is stopped behind it.
 
@@ -108,11 +112,12 @@ def connections_at_hand(
         with_broker: Brokers are needed: the embedded one is started, if that is the configured cluster.
         with_catalog: The catalog is needed.
         with_spark: Spark is needed, and must answer if it is a Connect server.
+        of_project: What they are is for the project to say; else for the environment alone.
 
     Raises:
         KafkaLakeError: If the definitions can't be loaded, or what is needed doesn't answer.
     """
-    resources = _resources_at_hand()
+    resources = _resources_at_hand() if of_project else {}
     catalog = _of(resources, "catalog", CatalogResource)
     kafka, registry = _of(resources, "kafka", KafkaResource), _of(resources, "registry", RegistryResource)
     spark = resources.get("spark")
@@ -130,7 +135,7 @@ def connections_at_hand(
             if with_spark:
                 spark.check()
             yield connections
-            if with_broker:
+            if with_broker and of_project:
                 register_topics(topics_if_any(), connections.cluster, say)
     finally:
         spark.stop()
@@ -163,8 +168,7 @@ def _of(resources: Mapping[str, Any], name: str, kind: type[_Resource]) -> _Reso
 
 
 def _definitions(at: Target) -> dg.Definitions:
-    if str(at.folder) not in sys.path:
-        sys.path.insert(0, str(at.folder))
+    _make_importable(at)
     if at.is_defs_folder:
         return dg.load_from_defs_folder(path_within_project=at.folder)
     module = _module(at)
@@ -183,6 +187,13 @@ def _definitions(at: Target) -> dg.Definitions:
     if not isinstance(loaded, dg.Definitions):
         raise ConfigurationError(f"{at} has no Definitions but a repository.", "Return dg.Definitions instead.")
     return loaded
+
+
+def _make_importable(at: Target) -> None:
+    # A project whose packages are in src needs no installation then, as for dg.
+    for each in (at.folder / "src", at.folder):
+        if each.is_dir() and str(each) not in sys.path:
+            sys.path.insert(0, str(each))
 
 
 def _module(at: Target) -> ModuleType:
@@ -207,8 +218,7 @@ def _module(at: Target) -> ModuleType:
 def _file_of(at: Target) -> Path:
     if at.file:
         return at.file
-    if str(at.folder) not in sys.path:
-        sys.path.insert(0, str(at.folder))
+    _make_importable(at)
     try:
         spec = find_spec(at.module)
     except ModuleNotFoundError:

@@ -88,6 +88,9 @@ IVY_SETTINGS = Variable(
     "An Ivy settings file that names the mirror or the offline folder to retrieve jars from.",
     example="/etc/ivysettings.xml",
 )
+WORKSPACE = Variable(
+    "KAFKA_LAKE_WORKSPACE", "A workspace.yaml of Dagster's, for kafka-lake; as its option -w.", example="workspace.yaml"
+)
 VERBOSE = Variable("KAFKA_LAKE_VERBOSE", "Set to 1, commands show what libraries and servers log.")
 METADATA_CACHE = Variable(
     "KAFKA_LAKE_METADATA_CACHE", "Set to off, each table's metadata file is parsed each time it is read.", "on"

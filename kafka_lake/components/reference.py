@@ -21,8 +21,6 @@ _WORDS: dict[object, str] = {
     float: "number",
 }
 _QUOTED = set(",:{}[]#")
-# What a factory makes of other settings or of the environment; its setting's description says it.
-_TOLD = {"table", "samples"}
 
 
 def tables() -> Mapping[str, str]:
@@ -48,7 +46,7 @@ def _settings(model: type[BaseModel]) -> str:
         (
             _code(field.alias or name),
             _kind(field.rebuild_annotation()),
-            _default(name, field),
+            _default(field),
             field.description or "",
             ", ".join(_code(_yaml(each)) for each in field.examples or ()),
         )
@@ -76,11 +74,9 @@ def _kind(annotation: Any) -> str:
     return ", ".join(_code(each.value) for each in annotation)
 
 
-def _default(name: str, field: FieldInfo) -> str:
+def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "**needed**"
-    if name in _TOLD:
-        return ""
     value = field.get_default(call_default_factory=True, validated_data={})
     return "" if value in (None, (), [], {}) or value is PydanticUndefined else _code(_yaml(value))
 

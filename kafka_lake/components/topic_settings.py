@@ -8,13 +8,21 @@ from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_h
 import dagster as dg
 from pydantic import ConfigDict, Field, create_model, model_validator
 
+from kafka_lake.common import environment
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.continuous_runs import ContinuousRuns
 from kafka_lake.components.text import Limit, OptionalText, Properties, Text, TextList, TextMap
 from kafka_lake.ingest.dead_letters.samples import check_mask
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan.start import start_timestamp_ms
-from kafka_lake.ingest.topic_table import BY_SCHEMA, REGISTERED, TopicTable, dead_letter_limit, pydantic_fields
+from kafka_lake.ingest.topic_table import (
+    BY_SCHEMA,
+    REGISTERED,
+    TopicTable,
+    dead_letter_limit,
+    derived_table_name,
+    pydantic_fields,
+)
 from kafka_lake.lake.names import shortened
 from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
 
@@ -28,6 +36,8 @@ _YAML_TYPES: dict[object, object] = {
 }
 # A pydantic model has an attribute `schema` already.
 _FIELDS = {"schema": "columns"}
+# Null stands for what `TopicTable` makes of the other settings, or of the environment.
+_COMPUTED = ("table", "samples")
 
 
 def _in_yaml(kind: Any) -> Any:
@@ -47,7 +57,9 @@ def _settings() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, declared in pydantic_fields(TopicTable).items():
         kind = Properties if name == "table_properties" else _in_yaml(kinds[name])
-        own = declared
+        own: Any = declared
+        if name in _COMPUTED:
+            kind, own = kind | None, Field(default=None, description=declared.description)
         if name in _FIELDS:
             own = Field(
                 default=declared.default,
@@ -88,7 +100,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         given = {name: getattr(self, _FIELDS.get(name, name)) for name in pydantic_fields(TopicTable)}
         for setting in ("schema_file", "key_schema_file"):
             given[setting] = _file(setting, given[setting], folder)
-        return TopicTable(**given)
+        return TopicTable(**{name: each for name, each in given.items() if each is not None or name not in _COMPUTED})
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -100,6 +112,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             if self.start not in ("earliest", "latest"):
                 start_timestamp_ms(self.start)
             dead_letter_limit(self.max_dead_letters)
+            environment.samples()
             for pattern in self.mask:
                 check_mask(pattern)
             declared = check_ddl(self.columns) if self.columns is not None else None
@@ -121,13 +134,13 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                 f"schema: has a column {self.metadata_column}, which is the metadata column too. "
                 "Give the latter another name with metadata_column:."
             )
-        if (self.namespace, self.table) == ("kafka", self.topic):
+        if (self.namespace, self.table or derived_table_name(self.topic)) == ("kafka", self.topic):
             raise ValueError(
                 f"namespace: topic {self.topic} and its table would be the same asset, kafka/{self.topic}. "
                 "Choose another namespace: or table:."
             )
         for setting, name in (("namespace", self.namespace), ("table", self.table)):
-            if shortened(name) != name:
+            if name is not None and shortened(name) != name:
                 raise ValueError(f"{setting}: a name of {len(name.encode())} bytes is too long. 255 is the most.")
         if self.table_properties.get("write.distribution-mode") == "range":
             raise ValueError(

@@ -243,8 +243,8 @@ def needs_connect(ports: Ports) -> bool:
 
     `kafka-lake env` may have set the variable in this shell, for the server of a stack that has ended.
     """
-    remote = SPARK_REMOTE.value()
-    return not remote or (is_here(remote, ports.connect.number) and ports.connect.is_free())
+    remote = os.environ.get(SPARK_REMOTE.name)
+    return remote is None or (is_here(remote, ports.connect.number) and ports.connect.is_free())
 
 
 @contextmanager
@@ -271,11 +271,22 @@ def dagster_home() -> Path:
     """Make the folder of Dagster's storage, with this folder's ``dagster.yaml``, and return it for ``DAGSTER_HOME``."""
     folder = home() / "dagster"
     folder.mkdir(parents=True, exist_ok=True)
-    if Path("dagster.yaml").exists():
-        shutil.copy("dagster.yaml", folder)
+    if (own := _own_dagster_yaml()) is not None:
+        shutil.copy(own, folder)
     else:
         (folder / "dagster.yaml").write_bytes(files("kafka_lake.local_stack").joinpath("dagster.yaml").read_bytes())
     return folder
+
+
+def _own_dagster_yaml() -> Path | None:
+    """Return the project's ``dagster.yaml``: the nearest one, no further up than the project's folder."""
+    here = Path.cwd()
+    for each in (here, *here.parents):
+        if (each / "dagster.yaml").is_file():
+            return each / "dagster.yaml"
+        if any((each / name).is_file() for name in ("pyproject.toml", "dg.toml", "workspace.yaml")):
+            return None
+    return None
 
 
 def prepare_dagster_home() -> Path:

@@ -246,8 +246,16 @@ def test_samples_are_what_the_environment_says_where_a_topic_says_nothing(monkey
     monkeypatch.setenv("KAFKA_LAKE_SAMPLES", "False")
     assert not told()
     assert told("samples: true")
+    assert not told("samples: null")
     monkeypatch.setenv("KAFKA_LAKE_SAMPLES", "none")
     assert "KAFKA_LAKE_SAMPLES=none is neither true nor false" in refusal("topic: orders")
+
+
+@pytest.mark.parametrize("text", ["table: '{{ env.OF_A_TEST }}'", "table: null", "table:", "table: a_table"])
+def test_a_table_may_be_a_template_or_nothing(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("OF_A_TEST", "a_table")
+    spec = load(f"topic: Orders\n{text}")[0].topic_table()
+    assert spec.table == ("a_table" if "a_table" in text or "env" in text else "orders")
 
 
 def test_a_mask_that_is_no_regular_expression_is_refused():

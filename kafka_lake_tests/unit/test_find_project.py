@@ -3,14 +3,27 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from kafka_lake.cli import find_project, init, project
-from kafka_lake.cli.find_project import FILE, MODULE, WORKSPACE, NoProjectError, Target, defs_folder, targets
+from kafka_lake.cli.find_project import (
+    FILE,
+    MODULE,
+    WORKSPACE,
+    NoProjectError,
+    Target,
+    dagster_options,
+    defs_folder,
+    targets,
+)
 from kafka_lake.cli.main import app
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.discovery.discover import Discovered
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.local_stack.stack import dagster_home
 
 PROJECT = '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "{root}"\n'
 DEFINITIONS = """\
@@ -96,7 +109,7 @@ def test_workspace(tmp_path: Path, entry: str, expected: Target) -> None:
     assert (found.module, found.attribute) == (expected.module, expected.attribute)
     assert found.folder == tmp_path / expected.folder
     assert found.file == (tmp_path / expected.file if expected.file else None)
-    assert found.dagster_options == ["-w", str(tmp_path / "workspace.yaml")]
+    assert dagster_options([found]) == ["-w", str(tmp_path / "workspace.yaml")]
 
 
 def test_what_is_named_comes_first(tmp_path: Path) -> None:
@@ -117,7 +130,7 @@ def test_what_is_named_comes_first(tmp_path: Path) -> None:
     ],
 )
 def test_dagster_is_told_the_same(target: Target, options: list[str]) -> None:
-    assert target.dagster_options == options
+    assert dagster_options([target]) == options
 
 
 def test_no_project_says_what_to_do(tmp_path: Path) -> None:
@@ -133,6 +146,9 @@ def test_no_project_says_what_to_do(tmp_path: Path) -> None:
     [
         ({"pyproject.toml": "[tool"}, "pyproject.toml can't be read"),
         ({"workspace.yaml": "{"}, "can't be read as a workspace"),
+        ({"workspace.yaml": "load_from: 5"}, "can't be read as a workspace"),
+        ({"workspace.yaml": "load_from:\n  - python_module: {attribute: x}\n"}, "can't be read as a workspace"),
+        ({"pyproject.toml": '[tool]\ndagster = "x"\ndg = 1\n'}, "can't be read as a Dagster project"),
         ({"workspace.yaml": "load_from:\n  - python_file: none.py\n"}, "There is no file"),
         (
             {"pyproject.toml": '[tool.dg]\ndirectory_type = "workspace"\n[[tool.dg.workspace.projects]]\npath = "a"\n'},
@@ -163,12 +179,9 @@ def test_the_topics_are_the_project_s(tmp_path: Path, monkeypatch: pytest.Monkey
     assert project.defs_of_project() == tmp_path / "shop_of_one" / "defs"
 
 
-def test_a_project_in_src(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_project_in_src(tmp_path: Path) -> None:
     files = {f"src/{name}": text for name, text in package("shop_of_src", "orders").items()}
     write(tmp_path, {"pyproject.toml": PROJECT.format(root="shop_of_src"), **files})
-    with pytest.raises(ConfigurationError, match=r"Python finds no module shop_of_src.*pip install -e"):
-        project.topic_tables()
-    monkeypatch.syspath_prepend(str(tmp_path / "src"))
     assert [spec.topic for spec in project.topic_tables()] == ["orders"]
     assert project.defs_of_project() == tmp_path / "src" / "shop_of_src" / "defs"
 
@@ -202,6 +215,7 @@ def test_of_several_code_locations_the_one_with_the_cluster_counts(tmp_path: Pat
     write(tmp_path, {"pyproject.toml": PROJECT.format(root="shop_of_more"), **package("shop_of_more", "orders")})
     entries = "load_from:\n  - python_file: other.py\n  - python_module: shop_of_more.definitions\n"
     write(tmp_path, {"other.py": other, "workspace.yaml": entries})
+    os.environ[WORKSPACE] = "workspace.yaml"
     assert [spec.topic for spec in project.topic_tables()] == ["orders"]
     write(tmp_path, {"workspace.yaml": "load_from:\n  - python_file: other.py\n  - python_file: again.py\n"})
     write(tmp_path, {"again.py": other})
@@ -249,7 +263,89 @@ def test_init_overwrites_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "shop_of_old" / "pyproject.toml").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["1", "class", "json", "kafka_lake", "..."])
+@pytest.mark.parametrize("name", ["1", "class", "json", "kafka_lake", "...", "dagster", "yaml", "数"])
 def test_init_refuses_names_that_no_package_can_have(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigurationError, match="Choose another folder"):
-        init.package_name(name)
+        init.package_name(name, tmp_path / name)
+
+
+def test_init_writes_no_password_and_nothing_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", "prod:9092")
+    monkeypatch.setenv("KAFKA_LAKE_SCHEMA_REGISTRY_URL", "https://user:hush@registry:8081")
+    assert CliRunner().invoke(app, ["init", "shop_of_env"]).exit_code == 0
+    assert not [word for word in ("hush", "prod") if word in (tmp_path / "shop_of_env" / ".env").read_text()]
+    done = CliRunner().invoke(app, ["init", "shop_of_url", "--registry", "https://user:hush@registry:8081"])
+    assert done.exit_code == 1
+    assert "hush" not in done.output
+    assert not (tmp_path / "shop_of_url").exists()
+
+
+def test_init_leaves_nothing_behind_when_a_file_can_not_be_written(tmp_path: Path) -> None:
+    write(tmp_path, {"shop_of_file": "a file"})
+    done = CliRunner().invoke(app, ["init", "shop_of_file"])
+    assert done.exit_code == 1
+    assert isinstance(done.exception, SystemExit)
+    assert "Nothing was written" in done.output
+    (tmp_path / "shop_of_link").mkdir()
+    (tmp_path / "shop_of_link" / ".gitignore").symlink_to(tmp_path / "gone")
+    done = CliRunner().invoke(app, ["init", "shop_of_link"])
+    assert "Nothing was written" in done.output
+    assert [path.name for path in (tmp_path / "shop_of_link").iterdir()] == [".gitignore"]
+
+
+def test_init_takes_no_cluster_of_a_project_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"pyproject.toml": PROJECT.format(root="shop_of_out"), **package("shop_of_out", "orders")})
+    cluster = "type: kafka_lake.KafkaCluster\nattributes:\n  kafka_properties: {bootstrap.servers: wrong-host}\n"
+    write(tmp_path, {"shop_of_out/defs/cluster/defs.yaml": cluster})
+    asked: list[str] = []
+
+    def looked_at(topics: list[str], _specs: object, connections: Any, *_: object) -> list[Discovered]:
+        asked.append(connections.cluster.bootstrap_servers)
+        return [Discovered(topic) for topic in topics]
+
+    monkeypatch.setattr(init, "discover", looked_at)
+    monkeypatch.setattr(KafkaCluster, "check", lambda _: None)
+    for name in ("KAFKA_LAKE_BOOTSTRAP_SERVERS", "KAFKA_LAKE_SCHEMA_REGISTRY_URL"):
+        monkeypatch.setenv(name, "")
+    options = ["--bootstrap-servers", "right:9092"]
+    done = CliRunner().invoke(app, ["init", "shop_of_in", "-t", "orders", *options])
+    assert done.exit_code == 0, done.output
+    assert asked == ["right:9092"]
+    assert (tmp_path / "shop_of_in" / "shop_of_in" / "defs" / "orders" / "defs.yaml").is_file()
+    done = CliRunner().invoke(app, ["init", "shop_of_both", "-t", "cluster", *options])
+    assert done.exit_code == 1
+    assert "would be a topic's document and the cluster's" in done.output.replace("\n", " ")
+    assert not (tmp_path / "shop_of_both").exists()
+
+
+def test_a_relative_home_is_the_project_s_wherever_the_command_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"pyproject.toml": PROJECT.format(root="shop_of_home"), **package("shop_of_home", "orders")})
+    write(
+        tmp_path, {".env": "KAFKA_LAKE_HOME=state\n", "deeper/x.txt": "", "dagster.yaml": "telemetry: {enabled: false}"}
+    )
+    monkeypatch.chdir(tmp_path / "deeper")
+    done = CliRunner().invoke(app, ["env"])
+    assert f"{tmp_path}/state/" in done.output
+    assert (dagster_home() / "dagster.yaml").read_text() == "telemetry: {enabled: false}"
+
+
+def test_dg_toml_and_both_files(tmp_path: Path) -> None:
+    write(tmp_path, {"dg.toml": 'directory_type = "project"\n[project]\nroot_module = "a"\n'})
+    assert targets(tmp_path, {}) == [Target("a.definitions", tmp_path)]
+    write(tmp_path, {"workspace.yml": "load_from:\n  - python_module: b\n"})
+    assert [each.module for each in targets(tmp_path, {})] == ["a.definitions"]
+    (tmp_path / "dg.toml").unlink()
+    assert [each.module for each in targets(tmp_path, {})] == ["b"]
+
+
+def test_dagsters_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = targets(tmp_path, {MODULE: "a b", "DAGSTER_ATTRIBUTE": "mine", "DAGSTER_WORKING_DIRECTORY": "sub"})
+    assert found == [Target(name, tmp_path / "sub", attribute="mine") for name in ("a", "b")]
+    assert dagster_options(found) == ["-m", "a", "-m", "b", "-d", str(tmp_path / "sub"), "-a", "mine"]
+    monkeypatch.setenv("WHICH", "a.b")
+    write(tmp_path, {"workspace.yaml": "load_from:\n  - python_module: {module_name: {env: WHICH}, attribute: null}\n"})
+    assert [(each.module, each.attribute) for each in targets(tmp_path, {})] == [("a.b", None)]

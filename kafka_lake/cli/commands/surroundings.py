@@ -7,7 +7,6 @@ import typer
 
 from kafka_lake.cli import console
 from kafka_lake.cli.console import AsJson
-from kafka_lake.common import environment
 
 
 def env(
@@ -32,10 +31,10 @@ def init(
         list[str] | None, typer.Option("--topic", "-t", help="A topic whose table it has from the start; repeatable.")
     ] = None,
     bootstrap_servers: Annotated[
-        str, typer.Option(envvar=environment.BOOTSTRAP_SERVERS.name, help="Kafka's brokers; written to .env.")
+        str, typer.Option(help="Kafka's brokers, for the project's .env; else the environment's.")
     ] = "",
     registry: Annotated[
-        str, typer.Option(envvar=environment.SCHEMA_REGISTRY_URL.name, help="The schema registry; written to .env.")
+        str, typer.Option(help="The schema registry, for the project's .env; else the environment's.")
     ] = "",
 ) -> None:
     """Make a Dagster project of your own: the cluster, and tables of the topics named.
