@@ -6,7 +6,7 @@ from types import UnionType
 from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
 
 import dagster as dg
-from pydantic import ConfigDict, Field, create_model, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, create_model, model_validator
 
 from kafka_lake.common import environment
 from kafka_lake.common.errors import ConfigurationError
@@ -18,6 +18,7 @@ from kafka_lake.ingest.plan.start import start_timestamp_ms
 from kafka_lake.ingest.topic_table import (
     BY_SCHEMA,
     REGISTERED,
+    InDocuments,
     TopicTable,
     dead_letter_limit,
     derived_table_name,
@@ -43,7 +44,8 @@ _COMPUTED = ("table", "samples")
 def _in_yaml(kind: Any) -> Any:
     if get_origin(kind) is Annotated:
         inner, *rules = get_args(kind)
-        return Annotated[(_in_yaml(inner), *rules)]
+        allowed = (StringConstraints(pattern=r.pattern) if isinstance(r, InDocuments) else r for r in rules)
+        return Annotated[(_in_yaml(inner), *allowed)]
     if kind in _YAML_TYPES:
         return _YAML_TYPES[kind]
     if get_origin(kind) in (Union, UnionType):

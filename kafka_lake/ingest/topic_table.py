@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
@@ -28,10 +28,23 @@ TimestampPrecision = Literal["micros", "exact"]
 Compatibility = Literal["none", "backward", "forward", "full"]
 
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
-TopicName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
-ColumnName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+@dataclass(frozen=True)
+class InDocuments:
+    """Which texts a YAML document may have for a setting. Tables that others made may have more.
+
+    Args:
+        pattern: A regular expression.
+    """
+
+    pattern: str
+
+
+TopicName = Annotated[str, InDocuments(r"^[A-Za-z0-9._-]{1,249}$")]
+ColumnName = Annotated[str, InDocuments(r"^[A-Za-z_][A-Za-z0-9_]*$")]
 # Iceberg takes any name; a slash or a sign that URIs have a use for would make another folder of a table's.
-TableName = Annotated[str, StringConstraints(pattern=r"^\w([\w .'-]*\w)?$")]
+TableName = Annotated[str, InDocuments(r"^\w([\w .'-]*\w)?$")]
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,8 @@ def test_an_unclean_election_among_three_brokers_is_noticed_by_who_only_reads(tm
         def replicas() -> tuple[int, list[int]]:
             try:
                 found = brokers.admin().list_topics("orders", timeout=5).topics["orders"].partitions[0]
-            except KafkaException:
+            except (KafkaException, KeyError):
+                # A broker that doesn't answer, or doesn't know the new topic yet.
                 return -1, []
             return found.leader, sorted(found.isrs)
 

@@ -139,10 +139,7 @@ def test_names_that_differ_have_ops_pools_and_groups_that_differ():
         assert len({name_of(spec) for spec in specs}) == len(specs)
 
 
-_names = st.text("a_.-", min_size=1, max_size=5).filter(lambda name: name[0] in "a_" and name[-1] in "a_")
-
-
-@given(st.lists(st.tuples(*[_names] * 2), unique=True, min_size=2, max_size=5))
+@given(st.lists(st.tuples(*[st.text("a_.-", min_size=1, max_size=5)] * 2), unique=True, min_size=2, max_size=5))
 @example([("shop", "eu_orders"), ("shop_eu", "orders")])
 @example([("a_", "b"), ("a", "_b")])
 @example([("a", "b__c"), ("a__b", "c")])
