@@ -25,7 +25,7 @@ from benchmarks.data import SMALL, values
 from benchmarks.meter import adopt_orphans, cpu_seconds
 from benchmarks.ours import NAMESPACE
 from benchmarks.results import document
-from kafka_lake.cli.find_project import dagster_options, targets
+from kafka_lake.cli.find_project import dagster_folder, dagster_options, targets
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import home
 from kafka_lake.components.resources.catalog import CatalogResource
@@ -283,7 +283,8 @@ def run_case(case: Case, seconds: float, warm_up: float, folder: Path, say: Call
         for name in ledgers:
             ensure_topic(bootstrap, name, case.partitions)
         stack.start_connect()
-        stack.start_dagster(dagster_options(targets()))
+        found = targets()
+        stack.start_dagster(dagster_options(found), dagster_folder(found))
         catalog = CatalogResource().open()
         catalog.ensure_namespace(NAMESPACE)
         watching = context.enter_context(in_thread(lambda stop: watch(catalog, ledgers, stop)))

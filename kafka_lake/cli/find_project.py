@@ -45,6 +45,7 @@ class Target:
         attribute: The definitions in it; None for the only ones that it has.
         is_defs_folder: Whether the module is a package of definitions that Dagster loads all of.
         workspace: The workspace file that names it; None for none.
+        of_folder: Whether Dagster finds it by itself in its folder, under the name that ``pyproject.toml`` gives.
     """
 
     module: str
@@ -53,14 +54,25 @@ class Target:
     attribute: str | None = None
     is_defs_folder: bool = False
     workspace: Path | None = None
+    of_folder: bool = False
 
     def __str__(self) -> str:
         return str(self.file) if self.file else f"{self.module} in {self.folder}"
 
 
+def dagster_folder(found: Sequence[Target]) -> Path:
+    """Return the folder to start `dagster dev` in: that of the workspace or the project, which has the ``.env``."""
+    return found[0].workspace.parent if found[0].workspace else found[0].folder
+
+
 def dagster_options(found: Sequence[Target]) -> list[str]:
-    """Return the options by which `dagster dev` loads code locations, as `targets` gives them."""
+    """Return the options by which `dagster dev`, in `dagster_folder`, loads what `targets` gives.
+
+    A code location keeps its name so: Dagster knows sensors and runs by it.
+    """
     first = found[0]
+    if first.of_folder:
+        return []
     if first.workspace:
         return ["-w", str(first.workspace)]
     where = ["-d", str(first.folder)]
@@ -127,7 +139,7 @@ def _in_folder(folder: Path) -> list[Target]:
     for name in ("pyproject.toml", "dg.toml"):
         if (file := folder / name).is_file():
             try:
-                found = list(_in_toml(file))
+                found = [replace(each, of_folder=True) for each in _in_toml(file)]
             except (TypeError, KeyError, AttributeError) as error:
                 raise ConfigurationError(f"{file} can't be read as a Dagster project: {error!r}.") from error
             if found:

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
 
-from kafka_lake.cli.find_project import dagster_options, targets
+from kafka_lake.cli.find_project import dagster_folder, dagster_options, targets
 from kafka_lake.cli.project import configured_cluster, topic_tables
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.register_partitions import register_topics
@@ -33,7 +33,7 @@ def stay_up(ports: Ports, say: Callable[[str], None], demo: Callable[[Stack], li
         KafkaLakeError: If a port is taken, or a server can't start or ends by itself.
         SystemExit: At a signal, with the shell's code for it.
     """
-    options = dagster_options(targets())
+    found = targets()
     check_alone()
     connect = needs_connect(ports)
     check_free(*([ports.broker, ports.registry] if demo else []), ports.ui, *([ports.connect] if connect else []))
@@ -41,7 +41,7 @@ def stay_up(ports: Ports, say: Callable[[str], None], demo: Callable[[Stack], li
         tasks = demo(stack) if demo else []
         if connect:
             stack.start_connect()
-        url = stack.start_dagster(options)
+        url = stack.start_dagster(dagster_options(found), dagster_folder(found))
         tasks.append(lambda _stop: _register_topics(say))
         say(f"All is up: {url} (Ctrl-C ends it; logs are in {stack.log_dir})")
         with _live(tasks) as running:

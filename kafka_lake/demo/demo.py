@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kafka_lake.cli.find_project import dagster_folder, dagster_options, targets
 from kafka_lake.cli.status import collect
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.resources.catalog import CatalogResource
@@ -43,6 +44,7 @@ def run_demo(records: int, avro: bool, ports: Ports, console: Console) -> None:
         KafkaLakeError: If anything fails; names the cause and where the logs are. Nothing keeps running.
         SystemExit: At a signal, with the shell's code for it.
     """
+    found = targets()
     check_alone()
     # Twice as many runs: a Spark that is warm pays.
     connect = avro and needs_connect(ports)
@@ -59,7 +61,7 @@ def run_demo(records: int, avro: bool, ports: Ports, console: Console) -> None:
                 _deliver(producer, bootstrap, half, now - _DAY, now - _DAY / 2, console)
             if connect:
                 stack.start_connect()
-            runs = DagsterRuns(stack.start_dagster(["-m", "kafka_lake.definitions"]))
+            runs = DagsterRuns(stack.start_dagster(dagster_options(found), dagster_folder(found)))
             with console.status("Waiting for the sensor") as status:
                 watch = Watch(runs, stack.dagster_began, stack.check, status.update)
                 if producer and producer.version == 1:

@@ -147,11 +147,12 @@ class Stack:
         os.environ[SPARK_REMOTE.name] = self._connect.start().remote
         self._tell()
 
-    def start_dagster(self, options: Sequence[str]) -> str:
+    def start_dagster(self, options: Sequence[str], folder: Path) -> str:
         """Start Dagster's webserver and daemon and wait until the UI answers.
 
         Args:
-            options: Of `dagster dev`: where it finds the definitions.
+            options: Of `dagster dev`: where it finds the definitions; none if its folder says it.
+            folder: Where it is started.
 
         Returns:
             The UI's address.
@@ -162,7 +163,7 @@ class Stack:
         self.dagster_began = time.time()
         command = [sys.executable, "-m", "dagster", "dev", *options]
         command += ["-h", self.ports.ui.address.split(":")[0], "-p", str(self.ports.ui.number)]
-        self._dagster = ServerProcess(command, log=self.log_dir / "dagster.log", env=environment)
+        self._dagster = ServerProcess(command, log=self.log_dir / "dagster.log", env=environment, cwd=folder)
         self._dagster.start(lambda: _answers(f"{url}/server_info"), timeout=120)
         self._tell()
         return url

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -109,7 +110,7 @@ def test_one_partition_all_of_them_and_the_checks_alone_from_the_launchpad(tmp_p
     with Stack(use_free_ports(monkeypatch), lambda line: None) as stack:
         bootstrap = stack.start_broker()
         topics.ensure_topic(bootstrap, orders.TOPIC, orders.PARTITIONS)
-        url = stack.start_dagster(["-m", "kafka_lake.definitions"])
+        url = stack.start_dagster([], Path(__file__).parents[2])
         key = {"path": list(TABLE)}
         until(
             lambda: ask(url, PARTITIONS, key=key)["assetNodeOrError"].get("partitionKeys") == list("012345"),
