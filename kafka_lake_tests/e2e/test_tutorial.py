@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.server_process import free_port
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 PROJECT = Path(__file__).parents[2]
 TUTORIAL = (PROJECT / "docs" / "tutorial.md").read_text()
@@ -98,7 +98,7 @@ def output(project: Path, environment: dict[str, str], running: dict[str, Any]) 
         stderr=subprocess.STDOUT,
         text=True,
         # Two cores under other work take twice as long as an idle laptop.
-        timeout=540,
+        timeout=840,
     )
     print(done.stdout)
     print(f"{time.monotonic() - began:.0f} s")
