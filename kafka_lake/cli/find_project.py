@@ -139,7 +139,7 @@ def _in_folder(folder: Path) -> list[Target]:
     for name in ("pyproject.toml", "dg.toml"):
         if (file := folder / name).is_file():
             try:
-                found = [replace(each, of_folder=True) for each in _in_toml(file)]
+                found = [replace(each, of_folder=name == "pyproject.toml") for each in _in_toml(file)]
             except (TypeError, KeyError, AttributeError) as error:
                 raise ConfigurationError(f"{file} can't be read as a Dagster project: {error!r}.") from error
             if found:

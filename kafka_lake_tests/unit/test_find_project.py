@@ -87,7 +87,9 @@ def test_pyproject(tmp_path: Path, tool: str, expected: list[tuple[str, bool]]) 
 
 def test_a_pyproject_that_is_no_dagster_project_is_passed_by(tmp_path: Path) -> None:
     write(tmp_path, {"pyproject.toml": PROJECT.format(root="a"), "sub/pyproject.toml": '[project]\nname = "x"\n'})
-    assert targets(tmp_path / "sub", {}) == [Target("a.definitions", tmp_path, of_folder=True)]
+    found = targets(tmp_path / "sub", {})
+    assert found == [Target("a.definitions", tmp_path, of_folder=True)]
+    assert dagster_options(found) == []
 
 
 @pytest.mark.parametrize(
@@ -336,8 +338,9 @@ def test_a_relative_home_is_the_project_s_wherever_the_command_is_given(
 def test_dg_toml_and_both_files(tmp_path: Path) -> None:
     write(tmp_path, {"dg.toml": 'directory_type = "project"\n[project]\nroot_module = "a"\n'})
     found = targets(tmp_path, {})
-    assert found == [Target("a.definitions", tmp_path, of_folder=True)]
-    assert dagster_options(found) == []
+    assert found == [Target("a.definitions", tmp_path)]
+    # Only `dg` looks there, so `dagster dev` is told.
+    assert dagster_options(found) == ["-m", "a.definitions", "-d", str(tmp_path)]
     write(tmp_path, {"workspace.yml": "load_from:\n  - python_module: b\n"})
     assert [each.module for each in targets(tmp_path, {})] == ["a.definitions"]
     (tmp_path / "dg.toml").unlink()

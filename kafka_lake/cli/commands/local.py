@@ -39,10 +39,10 @@ def up(
     say = console.err.print
     if not demo:
         return stay_up(Ports.from_env(), say)
-    try:
-        from kafka_lake.demo.up import demo_trickles
-    except ModuleNotFoundError as error:
-        raise ConfigurationError("The demo is not installed.", "It is part of the repository: `make dev`.") from error
+    if not DEMO:
+        raise ConfigurationError("The demo is not installed.", "It is part of the repository: `make dev`.")
+    from kafka_lake.demo.up import demo_trickles
+
     return stay_up(Ports.from_env(), say, lambda stack: demo_trickles(stack, rate, say))
 
 
