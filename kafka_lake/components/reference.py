@@ -1,6 +1,6 @@
 """docs/reference.md: every setting with its type, default, meaning and an example, as the code declares them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from kafka_lake.common.environment import VARIABLES, Variable
+from kafka_lake.common.markdown import table
 from kafka_lake.components.assets import IngestConfig
 from kafka_lake.components.continuous_runs import ContinuousRuns
 from kafka_lake.components.kafka_cluster import KafkaCluster
@@ -30,7 +31,7 @@ def tables() -> Mapping[str, str]:
         "continuous": _settings(ContinuousRuns),
         "cluster": _settings(KafkaCluster),
         "run": _settings(IngestConfig),
-        "environment": _table(
+        "environment": table(
             ("variable", "default", "meaning", "example"),
             ((_code(_name(each)), _code(each.default), each.description, _code(each.example)) for each in VARIABLES),
         ),
@@ -52,7 +53,7 @@ def _settings(model: type[BaseModel]) -> str:
         )
         for name, field in model.model_fields.items()
     )
-    return _table(("setting", "type", "default", "meaning", "example"), rows)
+    return table(("setting", "type", "default", "meaning", "example"), rows)
 
 
 def _kind(annotation: Any) -> str:
@@ -95,8 +96,3 @@ def _yaml(value: Any) -> str:
 
 def _code(text: object) -> str:
     return f"`{text}`" if text else ""
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

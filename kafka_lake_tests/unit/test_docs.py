@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kafka_lake.common.errors import KafkaLakeError, PublishRefusedError
+from kafka_lake.components.reference import tables as settings
 from kafka_lake.ingest.decode.reference import tables
 from kafka_lake.ingest.retry import is_transient
 from kafka_lake.lake.how_to_read import how_to_read
@@ -16,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GENERATED = {
     **{(name, "formats.md"): table for name, table in tables().items()},
+    **{(name, "reference.md"): table for name, table in settings().items()},
     ("errors", "operations.md"): errors(),
     ("commands", "commands.md"): commands(),
 }
