@@ -52,13 +52,22 @@ dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-
 
 .PHONY: unit
 unit: $(STAMP) ## Tests of the code that decides: no JVM
-	@$(BIN)/pytest -n 2 --dist worksteal kafka_lake_tests/unit
+	@$(BIN)/pytest -n 2 --dist worksteal -m "not exhaustive" kafka_lake_tests/unit
+
+# Two at a time, each with its own broker and Spark. The second line needs processes of their own: one that has spoken
+# to a Connect server can't start a Spark of its own any more.
+define pytest
+	@$(BIN)/pytest -n 2 --dist worksteal -m "$(1)" --durations=40 --durations-min=5 $(addprefix kafka_lake_tests/,integration unit fuzz)
+	@$(BIN)/pytest -n 2 --dist loadfile -m "$(1)" --durations=20 --durations-min=5 $(addprefix kafka_lake_tests/,e2e chaos)
+endef
 
 .PHONY: test
-test: $(STAMP) ## All tests; two at a time where each has its own broker and Spark
-	@$(BIN)/pytest -n 2 --dist worksteal --durations=40 --durations-min=5 $(addprefix kafka_lake_tests/,integration unit fuzz)
-	@# Processes of their own: one that has spoken to a Connect server can't start a Spark of its own any more.
-	@$(BIN)/pytest -n 2 --dist loadfile --durations=20 --durations-min=5 $(addprefix kafka_lake_tests/,e2e chaos)
+test: $(STAMP) ## The tests: each promise on real servers
+	$(call pytest,not exhaustive)
+
+.PHONY: exhaustive
+exhaustive: $(STAMP) ## More cases of the same promises, and the tutorial as it stands; part of `make nightly`
+	$(call pytest,exhaustive)
 
 .PHONY: newest
 newest: $(STAMP) ## Unit tests and a short integration test with the newest versions that pyproject.toml allows
@@ -85,7 +94,8 @@ mutants: $(STAMP) ## Small changes to what decides, one at a time: do the unit t
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m kafka_lake_tests.mutants
 
 .PHONY: nightly
-nightly: $(STAMP) ## What takes longer than a test run: wheel, scale, newest versions, chaos, races, fuzz, mutants
+nightly: $(STAMP) ## What takes longer than a test run: more cases, wheel, scale, newest versions, chaos, races, fuzz, mutants
+	@$(MAKE) exhaustive
 	@$(BIN)/pytest -n 2 --dist loadfile kafka_lake_tests/nightly
 	@$(MAKE) newest
 	@$(MAKE) chaos MINUTES=60

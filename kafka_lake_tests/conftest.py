@@ -259,8 +259,7 @@ def spark_resource(catalog_resource: CatalogResource, lake_home: Path) -> Iterat
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.adaptive.enabled": "false",
-        # Many small jobs, none long enough for the optimizing compiler to earn what it costs.
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
         "spark.sql.warehouse.dir": str(lake_home / "spark"),
     }
     with pytest.MonkeyPatch.context() as patch:

@@ -124,6 +124,7 @@ def test_signal_leaves_no_process(
     assert processes_of(environment) == []
 
 
+@pytest.mark.exhaustive
 def test_demo_after_interruptions_ingests_all_of_it_once(environment: dict[str, str]) -> None:
     done = kafka_lake(environment, "demo", "--records", "500")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -42,6 +42,7 @@ from kafka_lake.spark.supervisor import ConnectSettings, WarmServer
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.e2e.standalone import standalone_cluster
 from kafka_lake_tests.integration.test_names import all_that_can_be_done
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -305,7 +306,9 @@ def test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-@pytest.mark.parametrize("name", ["orders.by-topic-alone", "y" * 249], ids=("dots", "longest"))
+@pytest.mark.parametrize(
+    "name", [exhaustive("orders.by-topic-alone", id="dots"), pytest.param("y" * 249, id="longest")]
+)
 def test_the_shortest_document_makes_a_table(
     name: str, warm_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
 ) -> None:
@@ -340,6 +343,7 @@ spark.stop()
 """
 
 
+@pytest.mark.exhaustive
 def test_two_workers_of_a_cluster_do_the_same_job(
     tmp_path: Path,
     new_topic: Callable[..., Topic],

@@ -262,6 +262,7 @@ def test_a_connect_server_of_ours(
         assert _told(server.log.read_text()) == []
 
 
+@pytest.mark.exhaustive
 def test_a_cluster_with_its_driver_in_the_run_s_process(
     tmp_path: Path, catalog: dict[str, str], shown: dict[str, str]
 ) -> None:

@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.server_process import free_port
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.timeout(1200)]
 
 PROJECT = Path(__file__).parents[2]
 TUTORIAL = (PROJECT / "docs" / "tutorial.md").read_text()

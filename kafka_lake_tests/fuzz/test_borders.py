@@ -81,6 +81,7 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
+@pytest.mark.exhaustive
 def test_avro_values_are_equal_or_dead_letters(
     tmp_path: Path, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -20,6 +20,7 @@ from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import ancestors, head_of, summary_of
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_exactly_once import Killed, at
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -57,6 +58,7 @@ def delete_before(topic: Topic, offset: int, partition: int = 0) -> None:
     topic.admin.delete_records([place])[TopicPartition(topic.name, partition)].result(20)
 
 
+@pytest.mark.exhaustive
 def test_records_read_again_are_swapped_for_what_todays_transform_gives(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -126,7 +128,10 @@ def test_a_replay_moves_records_between_rows_and_dead_letters(
     assert {r["offset"] for r in view(numbers).dead_letters()} == {1, 2}
 
 
-@pytest.mark.parametrize("step", ["audited", "dead letters published", "primary published", "dead letters reconciled"])
+@pytest.mark.parametrize(
+    "step",
+    ["audited", exhaustive("dead letters published"), "primary published", exhaustive("dead letters reconciled")],
+)
 def test_a_replay_killed_at_any_step_leaves_every_record_once(
     step: str, new_topic: NewTopic, connections: NewConnections, view: NewView, dying: Any
 ) -> None:
@@ -166,6 +171,7 @@ def test_a_replay_of_what_kafka_lost_is_refused_or_keeps_the_rows(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_rows_whose_records_were_compacted_away_are_not_swapped_for_nothing(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -266,8 +272,8 @@ def test_letters_move_into_the_table_exactly_once(
 
 @pytest.mark.parametrize(
     ("step", "nextrun"),
-    [("audited", "dead_letter_replay"), ("primary published", "ingest"), ("primary published", "dead_letter_replay"),
-     ("dead letters reconciled", "ingest")],
+    [exhaustive("audited", "dead_letter_replay"), ("primary published", "ingest"),
+     exhaustive("primary published", "dead_letter_replay"), exhaustive("dead letters reconciled", "ingest")],
 )  # fmt: skip
 def test_a_redelivery_killed_at_any_step_leaves_every_record_once(
     step: str, nextrun: str, new_topic: NewTopic, connections: NewConnections, view: NewView, dying: Any
@@ -287,7 +293,7 @@ def test_a_redelivery_killed_at_any_step_leaves_every_record_once(
     view(strict).assert_exactly_once(topic.ledger)
 
 
-@pytest.mark.parametrize("upgraded", [False, True], ids=("v1", "v2 by then"))
+@pytest.mark.parametrize("upgraded", [exhaustive(False, id="v1"), pytest.param(True, id="v2 by then")])
 def test_a_table_of_format_v1_is_settled_time_and_again(
     upgraded: bool, new_topic: NewTopic, connections: NewConnections, view: NewView, dying: Any, spark_resource: Any
 ) -> None:
@@ -307,6 +313,7 @@ def test_a_table_of_format_v1_is_settled_time_and_again(
     assert view(strict).table.format_version == (2 if upgraded else 1)
 
 
+@pytest.mark.exhaustive
 def test_two_redeliveries_at_once_move_every_letter_once(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -325,6 +332,7 @@ def test_two_redeliveries_at_once_move_every_letter_once(
     view(strict).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_a_redelivery_while_records_come_in(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
@@ -341,6 +349,7 @@ def test_a_redelivery_while_records_come_in(new_topic: NewTopic, connections: Ne
     view(strict).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_a_rollback_behind_a_redelivery_brings_the_letters_back(
     new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
@@ -392,6 +401,7 @@ def letter_files(see: View) -> set[str]:
     return {task.file.file_path for task in table.scan().plan_files()}
 
 
+@pytest.mark.exhaustive
 def test_settling_writes_the_files_again_that_have_such_letters_and_no_others(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -18,6 +18,7 @@ from kafka_lake.ingest.stage.arrow_writer import DECODED_BY_ARROW, LARGE_RECORDS
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import summary_of
 from kafka_lake_tests.conftest import Topic, View, data_files
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -102,7 +103,7 @@ def by_arrow(see: View) -> int:
     return int(summary_of(head).get(DECODED_BY_ARROW, -1))
 
 
-@pytest.mark.parametrize("schema", [DDL, DDL.replace("id bigint", "id bigint not null"), None])
+@pytest.mark.parametrize("schema", [exhaustive(DDL), DDL.replace("id bigint", "id bigint not null"), exhaustive(None)])
 def test_both_ways_make_the_same_rows_and_the_same_dead_letters(
     schema: str | None, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -26,6 +26,7 @@ def cli(command_line: Cli) -> Cli:
     return lambda spec, *arguments: command_line([spec], "schema", spec.topic, *arguments)
 
 
+@pytest.mark.exhaustive
 def test_what_it_says_is_what_the_next_run_does(
     new_topic: NewTopic, connections: NewConnections, view: NewView, cli: Cli
 ) -> None:

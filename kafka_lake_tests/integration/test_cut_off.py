@@ -113,6 +113,7 @@ def test_a_cut_can_be_agreed_to_by_a_reset_to_the_very_same_offset(forgetful: Fo
     assert view(spec).ids() == [0, 1, 2, 3, 4, 102, 103, 104]
 
 
+@pytest.mark.exhaustive
 def test_a_cut_that_was_made_good_to_the_offset_before_the_position_is_found_as_well(
     forgetful: Forgetful, view: NewView
 ) -> None:
@@ -144,6 +145,7 @@ def test_another_leader_with_the_same_log_is_nothing_to_stop_at(forgetful: Forge
     assert last.epochs[0] > first.epochs[0]
 
 
+@pytest.mark.exhaustive
 def test_an_unclean_election_among_three_brokers_is_noticed_by_who_only_reads(tmp_path: Path) -> None:
     with Brokers(tmp_path / "brokers", 3) as brokers:
         admin = brokers.admin()
@@ -192,6 +194,7 @@ def test_an_unclean_election_among_three_brokers_is_noticed_by_who_only_reads(tm
 OLD_JUNK = (b"old junk 3", b"old junk 4")
 
 
+@pytest.mark.exhaustive
 def test_dead_letters_of_records_behind_a_cut_are_added(forgetful: Forgetful, view: NewView) -> None:
     spec = forgetful.topic.spec(on_data_loss="continue")
     cut_at_three_and_grown_to_eight(forgetful, spec, OLD_JUNK, [b"NEW junk %d" % n for n in range(3, 8)])

@@ -75,6 +75,7 @@ def test_deliveries_change_their_schema_in_the_middle(
     assert deliveries.next_order_id(bootstrap, topic) == 41
 
 
+@pytest.mark.exhaustive
 def test_live_deliveries_change_their_schema_after_a_while_and_say_so(
     new_topic: NewTopic, broker: EmbeddedBroker, registry: EmbeddedRegistry
 ) -> None:

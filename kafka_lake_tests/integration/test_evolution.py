@@ -15,6 +15,7 @@ from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -234,7 +235,7 @@ def test_a_declared_schema_obeys_the_policy_too(
     assert values(view(topic.spec()))[2] == {"id": 3, "more": 3}
 
 
-@pytest.mark.parametrize("schema", [None, "id bigint, s struct<customer: string>, renamed string"])
+@pytest.mark.parametrize("schema", [None, exhaustive("id bigint, s struct<customer: string>, renamed string")])
 def test_a_rename_keeps_the_field_and_takes_both_names(
     schema: str | None, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -349,7 +350,7 @@ def test_a_new_field_beside_nested_ones_that_are_called_otherwise_needs_one_more
     assert values(view(spec)) == [first, {**first, "new": 1}]
 
 
-@pytest.mark.parametrize("arrow", [True, False])
+@pytest.mark.parametrize("arrow", [True, exhaustive(False)])
 def test_names_that_are_data_stop_at_the_bound_and_go_into_a_map(
     arrow: bool, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -28,6 +28,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import LOSSES, summary_of
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -79,7 +80,7 @@ def mixed(topic: Topic, count: int, partitions: int = 1) -> None:
         topic.send({"id": number} if number % 2 == 0 else b"junk %d" % number, partition=number % partitions)
 
 
-@pytest.mark.parametrize("step", ["audited", "primary staged", "dead letters published"])
+@pytest.mark.parametrize("step", ["audited", exhaustive("primary staged"), exhaustive("dead letters published")])
 def test_of_two_racing_runs_one_wins(
     step: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -119,7 +120,7 @@ def test_the_loser_of_a_race_takes_what_the_winner_left(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-@pytest.mark.parametrize("step", ["planned", "table created", "audited"])
+@pytest.mark.parametrize("step", ["planned", exhaustive("table created"), exhaustive("audited")])
 def test_a_race_for_the_very_first_commit(
     step: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_race_for_the_very_first_commit(
     view(spec).assert_no_branches()
 
 
+@pytest.mark.exhaustive
 def test_two_runs_at_once_without_choreography(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic(2)
     mixed(topic, 10, 2)
@@ -161,8 +163,8 @@ def test_two_runs_at_once_without_choreography(new_topic: NewTopic, connections:
     ("step", "visible"),
     [
         ("primary staged", False),
-        ("dead letters staged", False),
-        ("audited", False),
+        exhaustive("dead letters staged", False),
+        exhaustive("audited", False),
         ("dead letters published", False),
         ("primary published", True),
     ],
@@ -198,6 +200,7 @@ def test_dead_letters_of_a_killed_run_stay_single_if_others_come_between(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_dead_letters_of_a_killed_run_stay_single_if_the_next_cuts_smaller_commits(
     new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Any
 ) -> None:
@@ -239,6 +242,7 @@ ingest(TopicTable(topic, "it", table, schema="id bigint"), connections, "sigkill
 """
 
 
+@pytest.mark.exhaustive
 def test_a_process_killed_by_sigkill_is_made_good_by_the_next(
     new_topic: NewTopic, connections: NewConnections, view: NewView, broker: Any, lake_home: Path
 ) -> None:
@@ -306,6 +310,7 @@ def test_a_compaction_between_two_runs(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_a_compaction_while_a_run_is_staging(
     new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
@@ -546,7 +551,9 @@ def test_a_table_with_rows_of_another_topic_is_not_taken_for_others(
     assert view(copy).ids() == [0]
 
 
-@pytest.mark.parametrize("partitioned", [(), ("bucket(4, id)",)], ids=("whole", "partitioned"))
+@pytest.mark.parametrize(
+    "partitioned", [exhaustive((), id="whole"), pytest.param(("bucket(4, id)",), id="partitioned")]
+)
 def test_a_writer_that_is_always_faster_keeps_no_run_from_its_commit(
     partitioned: tuple[str, ...], new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -21,6 +21,7 @@ from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.positions import ancestors, head_of
 from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -41,13 +42,16 @@ def as_avro(schema_id: int, value: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize(
     ("settings", "broken"),
     [
-        ({"schema": None}, b"{"),
-        ({"schema": "id bigint, t string", "partition_by": ("bucket(4, id)",), "sort_by": ("t desc",)}, b"{"),
-        ({"schema": None, "format": "avro"}, b"\x00no"),
-        ({"schema": None, "format": "string"}, b"\xff"),
-        ({"schema": None, "format": "bytes"}, None),
+        pytest.param({"schema": None}, b"{", id="json"),
+        exhaustive(
+            {"schema": "id bigint, t string", "partition_by": ("bucket(4, id)",), "sort_by": ("t desc",)},
+            b"{",
+            id="declared",
+        ),
+        exhaustive({"schema": None, "format": "avro"}, b"\x00no", id="avro"),
+        exhaustive({"schema": None, "format": "string"}, b"\xff", id="string"),
+        exhaustive({"schema": None, "format": "bytes"}, None, id="bytes"),
     ],
-    ids=["json", "declared", "avro", "string", "bytes"],
 )
 def test_every_format_fills_a_table(
     settings: dict[str, Any],
@@ -82,6 +86,7 @@ def test_every_format_fills_a_table(
     assert len(see.dead_letters()) == (2 if broken else 0)
 
 
+@pytest.mark.exhaustive
 def test_what_befalls_a_table(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     spec = topic.spec(None, table_properties=V3 | {"write.delete.mode": "merge-on-read"})

@@ -73,6 +73,7 @@ def letters(see: View) -> list[tuple[str, str]]:
     return [(r["error_class"], r["error_message"]) for r in sorted(see.dead_letters(), key=lambda r: r["offset"])]
 
 
+@pytest.mark.exhaustive
 def test_five_schema_versions_interleaved_in_one_batch(
     new_topic: NewTopic,
     connections: NewConnections,
@@ -202,6 +203,7 @@ def test_without_a_registry_the_error_names_the_setting(new_topic: NewTopic, con
         ingest(topic.spec(None, format="avro"), connections(), "run-1")
 
 
+@pytest.mark.exhaustive
 def test_types_of_all_formats_may_be_mixed_in_one_topic(
     new_topic: NewTopic,
     connections: NewConnections,
@@ -238,6 +240,7 @@ def test_types_of_all_formats_may_be_mixed_in_one_topic(
     assert letters(see) == [("wrong_type", 'Column id (bigint) got "six".')]
 
 
+@pytest.mark.exhaustive
 def test_letters_of_another_format_go_back_in_once_the_settings_know_it(
     new_topic: NewTopic,
     connections: NewConnections,
@@ -302,6 +305,7 @@ def test_keys_become_a_column(
     assert rows_by_id(see)[3]["_key"] == {"tenant": "t", "n": 2**40, "region": "eu"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("key_format", "key", "settings", "expected"),
     [

@@ -20,6 +20,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -73,7 +74,7 @@ def random_bytes(random_: random.Random, count: int) -> list[bytes]:
     return [random_.randbytes(random_.choice([1, 5, 6, 20, 300])) for _ in range(count)]
 
 
-@pytest.mark.parametrize("schema", [None, "id bigint, text string, f double, a struct<a: struct<a: int>>"])
+@pytest.mark.parametrize("schema", [None, exhaustive("id bigint, text string, f double, a struct<a: struct<a: int>>")])
 def test_json_of_every_kind(
     schema: str | None, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -111,7 +112,7 @@ def test_thousands_of_columns(new_topic: NewTopic, connections: NewConnections, 
     assert [r["error_message"] for r in view(spec).dead_letters()] == ['Column c1 (bigint) got "no number".']
 
 
-@pytest.mark.parametrize("format_", ["avro", "confluent"])
+@pytest.mark.parametrize("format_", ["avro", exhaustive("confluent")])
 def test_random_bytes_behind_real_schema_ids(
     format_: str, new_topic: NewTopic, connections: NewConnections, view: NewView, registry: EmbeddedRegistry
 ) -> None:
@@ -134,6 +135,7 @@ def test_random_bytes_behind_real_schema_ids(
     assert (0, 0) in {(r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in view(spec).rows()}
 
 
+@pytest.mark.exhaustive
 def test_random_records_of_random_schemas_read_back_equal_by_two_engines(
     new_topic: NewTopic, connections: NewConnections, view: NewView, registry: EmbeddedRegistry
 ) -> None:

@@ -16,6 +16,7 @@ from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -357,7 +358,7 @@ def test_a_transform_of_one_row_for_one_row_is_part_of_the_table(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-@pytest.mark.parametrize("name", ["drops", "doubles", "unites", "swaps"])
+@pytest.mark.parametrize("name", [exhaustive("drops"), exhaustive("doubles"), exhaustive("unites"), "swaps"])
 def test_a_transform_that_breaks_the_count_is_stopped_before_readers_see_it(
     name: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -64,6 +64,7 @@ def test_a_poisonous_first_record_of_a_topic_blocks_nothing(
     assert view(spec).ids() == [0, 1, 2]
 
 
+@pytest.mark.exhaustive
 def test_a_replay_isolates_too(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     fast(topic, range(690, 710), 1)
@@ -75,6 +76,7 @@ def test_a_replay_isolates_too(new_topic: NewTopic, connections: NewConnections,
     assert view(spec).position() == {0: 20}
 
 
+@pytest.mark.exhaustive
 def test_an_error_that_every_record_raises_is_not_the_records(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

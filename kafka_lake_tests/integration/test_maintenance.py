@@ -19,6 +19,7 @@ from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branche
 from kafka_lake.lake.positions import ancestors, head_of, row_count
 from kafka_lake_tests.conftest import Topic, View, data_files, without_totals
 from kafka_lake_tests.integration.test_exactly_once import at, killed_at, mixed  # noqa: F401
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -170,7 +171,7 @@ def test_rows_that_are_rolled_back_are_read_again_exactly_once(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-@pytest.mark.parametrize("at", ["planned", "primary staged", "audited"])
+@pytest.mark.parametrize("at", [exhaustive("planned"), exhaustive("primary staged"), "audited"])
 def test_a_rollback_during_a_run_stays(
     at: str, new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
@@ -324,7 +325,9 @@ def test_the_table_alone_is_enough_to_resume(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-@pytest.mark.parametrize("step", ["primary staged", "dead letters staged", "dead letters published"])
+@pytest.mark.parametrize(
+    "step", ["primary staged", exhaustive("dead letters staged"), exhaustive("dead letters published")]
+)
 def test_the_next_run_sweeps_the_branches_of_a_dead_one(
     step: str,
     new_topic: NewTopic,

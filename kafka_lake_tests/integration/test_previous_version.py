@@ -145,6 +145,7 @@ def noted(number: int | None, note: str | None = None) -> dict[str, Any]:
     return {"id": number, "note": note}
 
 
+@pytest.mark.exhaustive
 def test_declared_columns_go_on_right_behind_the_position_and_are_replayed(lake: Lake) -> None:
     see = lake.view(ORDERS)
     rows = {
@@ -224,6 +225,7 @@ def test_dead_letters_that_are_rows_by_now_are_reconciled_by_the_next_run(lake: 
     assert lake.view(LETTERS).position() == {0: 7}
 
 
+@pytest.mark.exhaustive
 def test_dead_letters_that_a_rollback_took_the_rows_of_come_back(lake: Lake) -> None:
     lake.assert_holds(ROLLED_BACK, {(0, 0): noted(0)}, {(0, 2): "not_json"})
     ingest(replace(ROLLED_BACK.spec, sort_by=("id",)), lake.connections(), "later")

@@ -11,6 +11,7 @@ from kafka_lake.ingest.run import ingest, replay_dead_letters
 from kafka_lake.lake.positions import head_of
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_exactly_once import at, killed_at  # noqa: F401
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -39,7 +40,7 @@ def rows_and_letters(view: View) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("version", ["2", "3"])
+@pytest.mark.parametrize("version", ["2", exhaustive("3")])
 def test_merge_on_read_letters_come_back_after_a_rollback(
     version: str, new_topic: Any, connections: Any, view: Any, spark_resource: Any
 ) -> None:
@@ -59,7 +60,7 @@ def test_merge_on_read_letters_come_back_after_a_rollback(
     see.assert_exactly_once(topic.ledger)
 
 
-@pytest.mark.parametrize("version", ["2", "3"])
+@pytest.mark.parametrize("version", ["2", exhaustive("3")])
 def test_letters_deleted_by_others_beside_an_older_file(
     version: str, new_topic: Any, connections: Any, view: Any, spark_resource: Any
 ) -> None:
@@ -112,6 +113,7 @@ def test_letters_of_a_dead_run_looked_at_before_a_slower_run_publishes(
     view(strict).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.exhaustive
 def test_a_redelivery_that_a_rollback_lets_through(
     new_topic: Any,
     connections: Any,

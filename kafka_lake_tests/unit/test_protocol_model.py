@@ -27,21 +27,10 @@ from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.dead_letters.due import STAGED_WITH
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, summary_of
-from kafka_lake_tests.unit.simulated import (
-    LETTERS,
-    PLACES,
-    POISON,
-    STEPS,
-    TABLE,
-    Attempt,
-    Event,
-    Record,
-    SimulatedCatalog,
-    SimulatedFrames,
-    World,
-    Writer,
-    without_pauses,
-)
+from kafka_lake_tests.unit.simulated.catalog import SimulatedCatalog
+from kafka_lake_tests.unit.simulated.frames import SimulatedFrames, Writer
+from kafka_lake_tests.unit.simulated.history import LETTERS, PLACES, POISON, STEPS, TABLE, Attempt, Event, Record
+from kafka_lake_tests.unit.simulated.world import World, without_pauses
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "0"))
 # A mutant needn't die of the shortest history.

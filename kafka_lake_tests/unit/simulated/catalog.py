@@ -1,0 +1,118 @@
+"""Tables and the catalog, as a process loads and changes them."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+
+from kafka_lake.ingest.observer import ignore
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import head_of
+from kafka_lake_tests.unit.simulated.history import SCHEMA, Metadata, Record, Snapshot
+
+if TYPE_CHECKING:
+    from kafka_lake_tests.unit.simulated.process import Process
+
+
+class View:
+    """A table as loaded at some moment."""
+
+    process: "Process"
+    # What others overtake is planned anew: there are no files that could be followed.
+    format_version = 1
+    io = None
+
+    def __init__(self, identifier: tuple[str, str], load: Callable[[], Metadata | None]) -> None:
+        self._identifier, self.load = identifier, load
+        self.metadata: Metadata = load() or Metadata({}, {})
+
+    def append(self, _: Any) -> None:
+        """Begin the table, with a snapshot that has no rows."""
+        world = self.process.world
+        with self.process.operation("commit"):
+            if head_of(world.view(self._identifier)) is not None:  # type: ignore[arg-type]
+                raise CommitFailedException("branch main has changed")
+            world.commit(self._identifier, "main", ())
+
+    def manage_snapshots(self) -> "RefChanges":
+        return RefChanges(self.process, self._identifier, self.metadata)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return {"kafka-lake.layout": "{}"}
+
+    def refresh(self) -> "View":
+        self.metadata = self.load() or self.metadata
+        return self
+
+    def name(self) -> tuple[str, str]:
+        return self._identifier
+
+    def current_snapshot(self) -> Snapshot | None:
+        head = head_of(self, "main")  # type: ignore[arg-type]
+        return None if head is None else self.metadata.by_id[head]
+
+    def schema(self) -> Any:
+        return SCHEMA
+
+    def content(self) -> tuple[Record, ...]:
+        """Return what readers of ``main`` see."""
+        snapshot = self.current_snapshot()
+        return snapshot.content if snapshot else ()
+
+
+class RefChanges:
+    """PyIceberg's changes of refs: one commit, which asserts what each of them was when the table was loaded."""
+
+    def __init__(self, process: "Process", identifier: tuple[str, str], loaded: Metadata) -> None:
+        self._process, self._identifier, self._loaded = process, identifier, loaded
+        self._wanted: dict[str, int | None] = {}
+
+    def create_branch(self, snapshot: int, name: str, *_: int | None) -> "RefChanges":
+        self._wanted[name] = snapshot
+        return self
+
+    def remove_branch(self, name: str) -> "RefChanges":
+        self._wanted[name] = None
+        return self
+
+    def commit(self) -> None:
+        if "main" in self._wanted:
+            what = "publish"
+        else:
+            what = "drop branch" if None in self._wanted.values() else "create branch"
+        refs = self._loaded.refs
+        expected = {name: refs[name].snapshot_id if name in refs else None for name in self._wanted}
+        self._process.change_refs(what, self._identifier, expected, self._wanted)
+
+
+class SimulatedCatalog(LakeCatalog):
+    """The catalog as one process sees it."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__("lake", {"type": "sql", "uri": "none", "warehouse": "none"})
+        self._process = process
+        self.pyiceberg = SimpleNamespace(
+            create_namespace_if_not_exists=ignore, create_table=self._create, load_table=self.table
+        )  # type: ignore[assignment]
+
+    def table(self, identifier: tuple[str, str]) -> Any:
+        world = self._process.world
+
+        def load() -> Metadata | None:
+            self._process.pass_by("load")
+            return world.tables.get(identifier)
+
+        if load() is None:
+            return None
+        view = world.view(identifier)
+        view.load, view.process = load, self._process
+        return view
+
+    def _create(self, identifier: tuple[str, str], *_: Any, **__: Any) -> Any:
+        with self._process.operation("create table"):
+            if identifier in self._process.world.tables:
+                raise TableAlreadyExistsError(identifier)
+            self._process.world.tables[identifier] = Metadata({}, {})
+        return self.table(identifier)

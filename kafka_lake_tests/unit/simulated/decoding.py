@@ -1,0 +1,82 @@
+"""Decoding by the kind of a record."""
+
+from typing import TYPE_CHECKING, Any
+
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.decode.decoder import Nothing
+from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.stage.decoding import Decoded
+from kafka_lake.ingest.stage.schema_plan import SchemaPlan
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.tables.create import ensure_table
+from kafka_lake_tests.unit.simulated.frames import Frame
+from kafka_lake_tests.unit.simulated.history import COLUMNS, POISON, SCHEMA, Poison, Record
+
+if TYPE_CHECKING:
+    from kafka_lake_tests.unit.simulated.process import Process
+
+
+class SimulatedDecoder(Nothing):
+    """A decoder that leaves records as they are; whether one fits is the process's to say."""
+
+    fixed = None
+
+    def decode(self, records: Any, *_: Any, **__: Any) -> Any:
+        def decoded(held: list[Record]) -> list[Record]:
+            if poisonous := [record for record in held if record.kind == POISON]:
+                raise Poison(f"{poisonous[0]} is poisonous")
+            return held
+
+        return records.derived(decoded)
+
+
+class SimulatedUnreadable(Nothing):
+    """A decoder that looks at nothing."""
+
+    fixed = None
+
+    def decode(self, records: Any, *_: Any, **__: Any) -> Any:
+        return records
+
+
+class SimulatedDecoding:
+    """Records become rows or letters by what the process knows; columns are those that there are."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def decoder(self, *_: Any) -> SimulatedDecoder:
+        return SimulatedDecoder()
+
+    def unreadable(self, _: str) -> SimulatedUnreadable:
+        return SimulatedUnreadable()
+
+    def create_table(self, spec: TopicTable, connections: Connections, *_: Any) -> None:
+        ensure_table(connections.catalog, spec.identifier, SCHEMA)
+
+    def evolve_table(self, *_: Any) -> tuple[SchemaPlan, tuple[()]]:
+        return SchemaPlan(Target(COLUMNS, {})), ()
+
+    def decode(self, _: TopicTable, decoder: Any, target: Target, records: Frame, __: str) -> Decoded:
+        judged, counts = decoder.decode(records, target), dict[str, int]()
+
+        def rows(held: list[Record]) -> list[Record]:
+            # Counted while the rows are written.
+            counts["records"] = len(held)
+            counts["tombstones"] = sum(r.kind == "tombstone" for r in held)
+            counts["failed"] = sum(self._is_letter(r) for r in held)
+            return [record for record in held if record.kind in self._process.fits]
+
+        return Decoded(judged.derived(rows), lambda: counts, judged)
+
+    def letters(self, _: TopicTable, judged: Any, *__: Any) -> Any:
+        return judged.filter(self._is_letter)
+
+    def classes(self, _: Any) -> tuple[()]:
+        return ()
+
+    def records(self, letters: Any) -> Any:
+        return letters
+
+    def _is_letter(self, record: Record) -> bool:
+        return record.kind != "tombstone" and record.kind not in self._process.fits

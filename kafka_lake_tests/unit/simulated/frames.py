@@ -1,0 +1,183 @@
+"""Frames of records in memory, and what reads, joins and writes them."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Row
+
+from kafka_lake.common.offsets import OffsetRange
+from kafka_lake_tests.unit.simulated.history import COLUMNS, IDENTITY, TOPIC, Record
+
+if TYPE_CHECKING:
+    from kafka_lake_tests.unit.simulated.process import Process
+    from kafka_lake_tests.unit.simulated.session import _NAME, _WRITE_NAME
+
+
+class Reader:
+    """Reads what was appended between two snapshots."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._options: dict[str, int] = {}
+
+    def format(self, name: str) -> "Reader":
+        assert name == "iceberg"
+        return self
+
+    def option(self, key: str, value: str) -> "Reader":
+        self._options[key] = int(value)
+        return self
+
+    def load(self, name: str) -> "Frame":
+        found = re.fullmatch(_NAME, name)
+        assert found, name
+        table, options = (found[1], found[2]), self._options
+
+        def rows() -> list[Record]:
+            by_id = self._process.world.tables[table].by_id
+            before, new = (by_id.get(options[f"{which}-snapshot-id"]) for which in ("start", "end"))
+            if before is None or new is None:
+                raise PySparkException("Cannot find the snapshots to read between")
+            return list((Counter(new.content) - Counter(before.content)).elements())
+
+        return Frame(self._process, rows)
+
+
+def within(ranges: Sequence[OffsetRange]) -> Callable[[Record], bool]:
+    return lambda record: any(r.partition == record.partition and r.start <= record.offset < r.end for r in ranges)
+
+
+class Frame:
+    """Records that are looked at when they are needed, and each time anew."""
+
+    columns = ()
+    schema = COLUMNS
+
+    def __init__(self, process: Process, source: Callable[[], list[Record]]) -> None:
+        self.process, self.source = process, source
+
+    def derived(self, function: Callable[[list[Record]], list[Record]]) -> "Frame":
+        return Frame(self.process, lambda: function(self.source()))
+
+    def filter(self, condition: Callable[[Record], bool]) -> "Frame":
+        return self.derived(lambda records: [r for r in records if condition(r)])
+
+    def select(self, *_: Any) -> "Frame":
+        return self
+
+    coalesce = sortWithinPartitions = select
+
+    def persist(self) -> "Frame":
+        return self
+
+    def unpersist(self) -> None:
+        pass
+
+    def limit(self, count: int) -> "Frame":
+        return self.derived(lambda records: records[:count])
+
+    def count(self) -> int:
+        return len(self.source())
+
+    def unionByName(self, other: "Frame", **_: Any) -> "Frame":
+        return self.derived(lambda records: records + other.source())
+
+    def createOrReplaceTempView(self, name: str) -> None:
+        self.process.views[name] = self
+
+    def writeTo(self, name: str) -> "Writer":
+        return Writer(self, name)
+
+
+class SimulatedFrames:
+    """What Spark computes of frames, by partition and offset alone: there is one topic, and no time."""
+
+    # No gap: else all offsets there are would be near each other.
+    apart = 1
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def from_kafka(self, _: Any, options: Mapping[str, str]) -> Frame:
+        partitions, starts, ends = (
+            json.loads(options[name])[TOPIC] for name in ("assign", "startingOffsets", "endingOffsets")
+        )
+        ranges = [OffsetRange(p, starts[str(p)], ends[str(p)]) for p in partitions]
+        return Frame(self._process, lambda: self._process.world.read(ranges))
+
+    def keys(self, rows: Frame, *_: Any, **__: Any) -> Frame:
+        return rows
+
+    named = keys
+
+    def within(self, rows: Frame, ranges: Sequence[OffsetRange], *_: Any) -> Frame:
+        return rows.filter(within(ranges))
+
+    within_topic = within
+
+    def without(self, letters: Frame, others: Frame, *_: Any) -> Frame:
+        return self._joined(letters, others, False)
+
+    def among(self, letters: Frame, others: Frame, *_: Any) -> Frame:
+        return self._joined(letters, others, True)
+
+    rows_of = among
+
+    def _joined(self, letters: Frame, others: Frame, with_twins: bool) -> Frame:
+        def joined(records: list[Record]) -> list[Record]:
+            theirs = {record[:2] for record in others.source()}
+            return [record for record in records if (record[:2] in theirs) == with_twins]
+
+        return letters.derived(joined)
+
+    def places(self, keys: Frame) -> list[OffsetRange]:
+        return [OffsetRange(r.partition, r.offset, r.offset + 1) for r in keys.source()]
+
+    def counted(self, keys: Frame) -> list[Row]:
+        return [Row(partition=p, rows=len(o), first=min(o)) for p, o in _by_partition(keys).items()]
+
+    def partitions(self, rows: Frame, _: str) -> list[Row]:
+        return [
+            Row(partition=p, rows=len(o), first=min(o), last=max(o), distinct=len(set(o)))
+            for p, o in _by_partition(rows).items()
+        ]
+
+    def furthest(self, rows: Frame, _: str) -> list[Row]:
+        return [
+            Row(topic=TOPIC, topic_id=IDENTITY.topic_id, partition=p, last=max(o))
+            for p, o in _by_partition(rows).items()
+        ]
+
+
+def _by_partition(rows: Frame) -> dict[int, list[int]]:
+    groups: dict[int, list[int]] = {}
+    for record in rows.source():
+        groups.setdefault(record.partition, []).append(record.offset)
+    return groups
+
+
+class Writer:
+    """A write to a branch: the rows are there before the commit is."""
+
+    def __init__(self, frame: Frame, name: str) -> None:
+        found = _WRITE_NAME.fullmatch(name)
+        assert found, name
+        self.frame, self._table, self._branch = frame, (found[1], found[2]), found[3]
+        self._properties: dict[str, str] = {}
+
+    def option(self, key: str, value: str) -> "Writer":
+        self._properties[key.removeprefix("snapshot-property.")] = value
+        return self
+
+    def append(self) -> None:
+        added = self.frame.source()
+        world = self.frame.process.world
+        with self.frame.process.operation("commit"):
+            metadata = world.tables[self._table]
+            tip = metadata.refs.get(self._branch) or metadata.refs["main"]
+            held = metadata.by_id[tip.snapshot_id].content
+            world.commit(self._table, self._branch, (*held, *added), len(added), self._properties)

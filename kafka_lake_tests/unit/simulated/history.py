@@ -1,0 +1,107 @@
+"""What happens in a history, and the state of tables in it."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType, StructType
+from pyspark.sql import types as T
+
+from kafka_lake.common.offsets import TopicIdentity
+
+TOPIC, TABLE, LETTERS = "pizzas", ("pizza", "orders"), ("pizza", "orders__dead_letters")
+IDENTITY = TopicIdentity("cluster-1", "topic-1", TOPIC)
+ATTEMPTS = 3
+POISON = "bad-poison"
+STEPS = (
+    "planned", "table created", "primary staged", "dead letters staged", "audited", "dead letters published",
+    "primary published", "dead letters reconciled", "reconciled dead letters published",
+)  # fmt: skip
+OPERATIONS = ("create branch", "commit", "publish", "drop branch", "expire", "create table")
+PLACES = (*STEPS, *(f"{when} {what}" for what in OPERATIONS for when in ("before", "after")), "watermarks", "load")
+
+
+class Record(NamedTuple):
+    """A record of the log, and the row or letter that it becomes."""
+
+    partition: int
+    offset: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happens to a run when it passes a place for the nth time."""
+
+    place: str
+    nth: int
+    action: str
+    argument: Any = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run as a process of its own: what it is told to do, and what befalls it."""
+
+    what: str = "ingest"
+    partitions: frozenset[int] | None = None
+    limit: int = 100
+    accept_losses: bool = True
+    events: tuple[Event, ...] = ()
+
+
+class Poison(Exception):
+    """What a record raises that no decoder gets along with."""
+
+
+class Killed(BaseException):
+    """The end of a process: nothing that it would still do happens."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """As PyIceberg shows it, with its rows."""
+
+    snapshot_id: int
+    parent_snapshot_id: int | None
+    sequence_number: int
+    timestamp_ms: int
+    summary: Any
+    content: tuple[Record, ...]
+    schema_id: None = None
+
+    def manifests(self, _: Any) -> tuple[()]:
+        """Return none: there are no files."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Ref:
+    """What a branch points to."""
+
+    snapshot_id: int
+    max_ref_age_ms: None = None
+    max_snapshot_age_ms: None = None
+    min_snapshots_to_keep: None = None
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """One version of a table's metadata; a commit makes another."""
+
+    refs: dict[str, Any]
+    by_id: dict[int, Snapshot]
+    schemas: tuple[()] = ()
+    properties: tuple[()] = ()
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        return list(self.by_id.values())
+
+    def snapshot_by_id(self, snapshot_id: int) -> Snapshot | None:
+        return self.by_id.get(snapshot_id)
+
+
+_ORIGIN = [NestedField(n, name, StringType()) for n, name in enumerate(("topic", "topic_id", "partition", "offset"), 2)]
+SCHEMA = Schema(NestedField(1, "_kafka", StructType(*_ORIGIN)))
+COLUMNS = T.StructType()

@@ -1,0 +1,125 @@
+"""A process that runs one attempt over the simulated systems."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
+from kafka_lake.common.offsets import Watermarks
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.jobs.append import Append
+from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay
+from kafka_lake.ingest.jobs.job import Job
+from kafka_lake.ingest.jobs.replay import Extent, Replay
+from kafka_lake.ingest.observer import Observer, ignore
+from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake_tests.unit.simulated.catalog import SimulatedCatalog
+from kafka_lake_tests.unit.simulated.decoding import SimulatedDecoding
+from kafka_lake_tests.unit.simulated.frames import Frame, SimulatedFrames
+from kafka_lake_tests.unit.simulated.history import ATTEMPTS, TABLE, TOPIC, Attempt, Event, Killed
+from kafka_lake_tests.unit.simulated.session import SimulatedSpark
+
+if TYPE_CHECKING:
+    from kafka_lake_tests.unit.simulated.world import World
+
+
+def spec_of(attempt: Attempt) -> TopicTable:
+    return TopicTable(
+        TOPIC,
+        *TABLE,
+        schema="id bigint",
+        max_records_per_commit=attempt.limit,
+        on_data_loss="continue" if attempt.accept_losses else "fail",
+        # What simulates Spark's writer has no files for Arrow to write.
+        arrow=False,
+    )
+
+
+def job_of(attempt: Attempt, context: Context) -> Job:
+    if attempt.what == "dead_letter_replay":
+        return DeadLetterReplay(context, None)
+    if attempt.what == "replay":
+        return Replay(context, Extent(partitions=attempt.partitions, keep_missing=attempt.accept_losses))
+    return Append(context, attempt.partitions)
+
+
+class Process:
+    """A process that runs one attempt, until something ends it."""
+
+    def __init__(self, world: World, attempt: Attempt) -> None:
+        self.world, self.attempt = world, attempt
+        # A process knows the schema that it was started with.
+        self.fits = {"good", *world.mended}
+        self.dead = False
+        self.passed: Counter[str] = Counter()
+        self.views: dict[str, Frame] = {}
+        self.publishing: tuple[tuple[str, str], dict[str, int | None], dict[str, int | None]] | None = None
+
+    def connections(self) -> Connections:
+        cluster: Any = SimpleNamespace(watermarks_of=self._watermarks, commit_group=ignore, cut_off=self.world.cut_off)
+        retry, spark, frames = RetryPolicy(ATTEMPTS, 0, 0), SimulatedSpark(self), SimulatedFrames(self)
+        return Connections(cluster, {}, SimulatedCatalog(self), lambda: spark, retry, frames=frames)  # type: ignore[arg-type]
+
+    def context(self, run_id: str) -> Context:
+        observer = Observer(on_step=self.pass_by, warn=ignore)
+        spec, decoding = spec_of(self.attempt), SimulatedDecoding(self)
+        return Context(spec, self.connections(), run_id, observer, sleep=ignore, decoding=decoding)  # type: ignore[arg-type]
+
+    def pass_by(self, place: str) -> None:
+        """Let happen what happens here."""
+        if self.dead:
+            raise Killed
+        for each in self.world.late:
+            each[0] -= 1
+        for each in [each for each in self.world.late if each[0] <= 0]:
+            self.world.late.remove(each)
+            each[1]()
+        self.passed[place] += 1
+        for event in self.attempt.events:
+            if (event.place, event.nth) == (place, self.passed[place]):
+                self._suffer(event)
+
+    def _suffer(self, event: Event) -> None:
+        if event.action == "die":
+            self.dead = True
+            raise Killed
+        if event.action == "fail":
+            # Before an operation the request is lost, after it the answer is: they look the same.
+            self.world.told[event.action] += 1
+            raise CommitStateUnknownException(event.place)
+        if event.action == "linger":
+            # The request of a publication is on its way for a while, and its sender gives up meanwhile.
+            if self.publishing:
+                self.world.told[event.action] += 1
+                self.world.late.append([event.argument, lambda now=self.publishing: self._arrive(*now)])
+            raise CommitStateUnknownException(event.place)
+        self.world.do(event.action, event.argument)
+
+    def _arrive(
+        self, identifier: tuple[str, str], expected: dict[str, int | None], wanted: dict[str, int | None]
+    ) -> None:
+        with suppress(CommitFailedException, ValueError):
+            self.world.change_refs(identifier, expected, wanted)
+
+    def change_refs(
+        self, what: str, identifier: tuple[str, str], expected: dict[str, int | None], wanted: dict[str, int | None]
+    ) -> None:
+        self.publishing = (identifier, expected, wanted) if what == "publish" else None
+        with self.operation(what):
+            self.world.change_refs(identifier, expected, wanted)
+        self.publishing = None
+
+    def _watermarks(self, _: str) -> Watermarks:
+        self.pass_by("watermarks")
+        return self.world.watermarks()
+
+    @contextmanager
+    def operation(self, what: str) -> Iterator[None]:
+        self.pass_by(f"before {what}")
+        yield
+        self.pass_by(f"after {what}")
