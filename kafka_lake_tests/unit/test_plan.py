@@ -337,6 +337,12 @@ def test_a_reset_to_a_topic_made_anew_takes_its_identity():
     assert todo.losses == (Loss(0, 6, None, "topic made anew"), Loss(1, 4, None, "topic made anew"))
 
 
+def test_a_reset_to_a_topic_made_anew_takes_its_leader_epochs():
+    before = Position(ME, {0: 6, 1: 4}, {0: 8, 1: 8})
+    anew = Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 0, 1: 0}, {0: 3, 1: 3}, {0: 0, 1: 0})
+    assert resetting(before, anew, {0: 2}).after == Position(anew.identity, {0: 2, 1: 0}, {0: 0, 1: 0})
+
+
 def test_a_standstill_has_every_partition_and_reads_nothing():
     assert position_only(AT) == Plan((OffsetRange(0, 6, 6), OffsetRange(1, 4, 4)), AT, 0)
 
@@ -349,11 +355,11 @@ def test_a_standstill_has_every_partition_and_reads_nothing():
         ("4", {0: 4, 1: 4}),
         ("1:3", {1: 3}),
         ("0:5,1:3", {0: 5, 1: 3}),
-        ("2026-01-01T00:00:00Z", {0: 0, 1: 7}),
+        ("2026-01-01T00:00:00Z", {0: 5, 1: 7}),
     ],
 )
 def test_offsets_that_a_person_means(text, expected):
-    assert offsets_of(text, "pizzas", Clock({0: 0, 1: None}), NOW) == expected
+    assert offsets_of(text, "pizzas", Clock({0: 5, 1: None}), NOW) == expected
 
 
 @pytest.mark.parametrize("text", ["yesterday", "-1", "0:", "0:1,"])

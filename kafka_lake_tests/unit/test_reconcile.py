@@ -10,7 +10,7 @@ from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest.dead_letters import reconcile
 from kafka_lake.ingest.dead_letters.due import SETTLED, SETTLED_FROM, STAGED_WITH, UNSETTLED, Due, due
-from kafka_lake.ingest.dead_letters.nearby import joined_ranges
+from kafka_lake.ingest.dead_letters.nearby import added_keys, joined_ranges
 from kafka_lake.ingest.dead_letters.reconcile import letters_in
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import head_of, read_state, summary_of
@@ -157,3 +157,62 @@ def test_ranges_near_each_other_are_one():
     assert joined_ranges(ranges, 11) == [OffsetRange(0, 0, 30), OffsetRange(1, 0, 5)]
     assert joined_ranges(ranges, None) == [OffsetRange(0, 0, 30), OffsetRange(1, 0, 5)]
     assert joined_ranges([], None) == []
+
+
+class Session:
+    """Notes what is read of which table, by Iceberg's read options, and which columns name the records of it."""
+
+    def __init__(self):
+        self.read = self
+        self.told: dict[str, Any] = {}
+
+    def format(self, name):
+        self.told["format"] = name
+        return self
+
+    def option(self, key, value):
+        self.told[key] = value
+        return self
+
+    def load(self, name):
+        return {**self.told, "table": name}
+
+    def keys(self, rows, column):
+        return rows, column
+
+
+def added(tables, which, snapshot, spec=SPEC):
+    session = Session()
+    connections: Any = SimpleNamespace(spark=lambda: session, catalog=tables.catalog, frames=session)
+    return added_keys(spec, connections, tables.names[which], tables.load(which), snapshot)
+
+
+@pytest.mark.parametrize(("which", "column"), [("table", "_kafka"), ("letters", None)])
+def test_of_a_snapshot_that_appends_only_its_own_files_are_read(tables, which, column):
+    parent, snapshot = tables.append(which), tables.append(which)
+    rows = {
+        "format": "iceberg",
+        "start-snapshot-id": str(parent),
+        "end-snapshot-id": str(snapshot),
+        "table": tables.catalog.spark_name(tables.names[which]),
+    }
+    assert added(tables, which, snapshot) == (rows, column)
+
+
+def test_all_is_read_where_a_snapshot_cannot_tell_what_it_added(tables):
+    first = tables.append("table")
+    assert added(tables, "table", first) is None, "it has no parent to read from"
+    assert added(tables, "table", first + 1) is None, "the table doesn't know it"
+    tables.append("table")
+    table = tables.load("table")
+    table.overwrite(ROW)
+    replaced = head_of(tables.load("table"))
+    assert added(tables, "table", replaced) is not None, "PyIceberg deletes first, and appends then"
+    deleted = tables.load("table").metadata.snapshot_by_id(replaced).parent_snapshot_id
+    assert added(tables, "table", deleted) is None, "it adds nothing"
+
+
+def test_all_is_read_where_the_parent_has_expired(tables):
+    first, second = tables.append("table"), tables.append("table")
+    tables.load("table").maintenance.expire_snapshots().by_id(first).commit()
+    assert added(tables, "table", second) is None

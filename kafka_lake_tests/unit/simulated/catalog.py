@@ -90,7 +90,7 @@ class RefChanges:
 class SimulatedCatalog(LakeCatalog):
     """The catalog as one process sees it."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: "Process") -> None:
         super().__init__("lake", {"type": "sql", "uri": "none", "warehouse": "none"})
         self._process = process
         self.pyiceberg = SimpleNamespace(

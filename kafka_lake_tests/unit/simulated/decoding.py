@@ -42,7 +42,7 @@ class SimulatedUnreadable(Nothing):
 class SimulatedDecoding:
     """Records become rows or letters by what the process knows; columns are those that there are."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: "Process") -> None:
         self._process = process
 
     def decoder(self, *_: Any) -> SimulatedDecoder:

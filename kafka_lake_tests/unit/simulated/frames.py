@@ -14,13 +14,15 @@ from kafka_lake_tests.unit.simulated.history import COLUMNS, IDENTITY, TOPIC, Re
 
 if TYPE_CHECKING:
     from kafka_lake_tests.unit.simulated.process import Process
-    from kafka_lake_tests.unit.simulated.session import _NAME, _WRITE_NAME
+
+NAME = r"`lake`\.`(\w+)`\.`(\w+)`"
+_WRITE_NAME = re.compile(rf"{NAME}\.`branch_(\w+)`")
 
 
 class Reader:
     """Reads what was appended between two snapshots."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: "Process") -> None:
         self._process = process
         self._options: dict[str, int] = {}
 
@@ -33,7 +35,7 @@ class Reader:
         return self
 
     def load(self, name: str) -> "Frame":
-        found = re.fullmatch(_NAME, name)
+        found = re.fullmatch(NAME, name)
         assert found, name
         table, options = (found[1], found[2]), self._options
 
@@ -57,7 +59,7 @@ class Frame:
     columns = ()
     schema = COLUMNS
 
-    def __init__(self, process: Process, source: Callable[[], list[Record]]) -> None:
+    def __init__(self, process: "Process", source: Callable[[], list[Record]]) -> None:
         self.process, self.source = process, source
 
     def derived(self, function: Callable[[list[Record]], list[Record]]) -> "Frame":
@@ -99,7 +101,7 @@ class SimulatedFrames:
     # No gap: else all offsets there are would be near each other.
     apart = 1
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: "Process") -> None:
         self._process = process
 
     def from_kafka(self, _: Any, options: Mapping[str, str]) -> Frame:

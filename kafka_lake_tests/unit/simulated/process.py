@@ -51,7 +51,7 @@ def job_of(attempt: Attempt, context: Context) -> Job:
 class Process:
     """A process that runs one attempt, until something ends it."""
 
-    def __init__(self, world: World, attempt: Attempt) -> None:
+    def __init__(self, world: "World", attempt: Attempt) -> None:
         self.world, self.attempt = world, attempt
         # A process knows the schema that it was started with.
         self.fits = {"good", *world.mended}

@@ -9,22 +9,20 @@ from pyiceberg.table.snapshots import Operation
 from pyspark.errors import PySparkException
 
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake_tests.unit.simulated.frames import Frame, Reader, within
+from kafka_lake_tests.unit.simulated.frames import NAME, Frame, Reader, within
 from kafka_lake_tests.unit.simulated.history import COLUMNS, Record
 
 if TYPE_CHECKING:
     from kafka_lake_tests.unit.simulated.process import Process
 
-_NAME = r"`lake`\.`(\w+)`\.`(\w+)`"
-_WRITE_NAME = re.compile(rf"{_NAME}\.`branch_(\w+)`")
 _CALL = r"CALL `lake`\.system"
 _AGE = r", older_than => TIMESTAMP '1970-01-01 00:00:00'"
-_EXPIRE = re.compile(rf"{_CALL}\.expire_snapshots\(table => '{_NAME}', snapshot_ids => ARRAY\(([\d, ]+)\)({_AGE})?\)")
-_SELECT = re.compile(rf"SELECT \* FROM {_NAME} VERSION AS OF (\d+)")
-_DELETE = re.compile(rf"DELETE FROM {_NAME}\.`branch_(\w+)` WHERE .*")
+_EXPIRE = re.compile(rf"{_CALL}\.expire_snapshots\(table => '{NAME}', snapshot_ids => ARRAY\(([\d, ]+)\)({_AGE})?\)")
+_SELECT = re.compile(rf"SELECT \* FROM {NAME} VERSION AS OF (\d+)")
+_DELETE = re.compile(rf"DELETE FROM {NAME}\.`branch_(\w+)` WHERE .*")
 _DELETED = re.compile(r"partition = (\d+) AND \S+offset >= (\d+) AND \S+offset < (\d+)")
 _TAKE_OUT = re.compile(
-    rf"DELETE FROM {_NAME}\.`branch_(\w+)` AS l WHERE \((.*)\) AND EXISTS \(SELECT 1 FROM (\w+) AS g WHERE "
+    rf"DELETE FROM {NAME}\.`branch_(\w+)` AS l WHERE \((.*)\) AND EXISTS \(SELECT 1 FROM (\w+) AS g WHERE "
     r"g\.their_topic_id <=> l\.topic_id AND g\.their_partition <=> l\.partition AND "
     r"g\.their_offset <=> l\.offset AND g\.their_timestamp <=> l\.timestamp\)"
 )
@@ -37,7 +35,7 @@ class SimulatedSpark:
     # Nothing is set, and columns are of no interest.
     conf: Mapping[str, str] = {}
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: "Process") -> None:
         self._process, self._world = process, process.world
         self.catalog = SimpleNamespace(dropTempView=process.views.pop)
 
