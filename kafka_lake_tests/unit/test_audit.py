@@ -1,9 +1,10 @@
 """The gates find each problem and name partition and offsets."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pytest
+from pyiceberg.types import StringType
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.executors.writing.spans import Span
@@ -339,3 +340,30 @@ def test_an_audit_has_all_findings_and_the_rows_of_each_partition(catalog):
     )
     bare = TopicTable("pizzas", "pizza", "orders", metadata_column=None)
     assert audit(bare, None, PLAN, Staged(primary, None, 5, 0, 0, 0), (0, 0))[1] == {}
+
+
+def test_an_audit_compares_the_schema_of_the_staged_rows_with_the_heads(catalog):
+    table = catalog.pyiceberg.load_table(SPEC.identifier)
+    head = head_of(table)
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        update.add_column("note", StringType()).rename_column("id", "order_id")
+    branch = StagingBranch(None, catalog, SPEC.identifier, branch_name("run", head), head)
+    branch.create()
+    branch.append([], {POSITION: CARRIED})
+    tip = branch.staged_snapshot()
+    primary = StagedTable(branch, tip, tip, TableState(table, head, BEFORE), rows=5, files=0, size=0, spans=())
+    classes = (LetterClass("wrong_type", 2, 1, 3, "Column id (long) got text.", ""),)
+    staged = Staged(primary, None, 7, 0, 2, 0, classes=classes, schemas={"order v2": 7})
+    strict = replace(SPEC, on_incompatible="fail")
+    findings, _ = audit(strict, None, PLAN, staged, (0, 0))
+    evolution = findings[2]
+    assert evolution.facts == {
+        "note": "added: none → string",
+        "id": "renamed: id → order_id",
+        "records of order v2": 7,
+    }
+    assert evolution.problems == (
+        "on_incompatible is fail, and 2 records fit no column, the first in partition 1 at offset 3: "
+        "Column id (long) got text.",
+    )
+    assert {note.column for note in evolution.changes} == {"id", "note"}
