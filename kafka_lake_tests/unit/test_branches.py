@@ -1,5 +1,6 @@
 """Staging branches while others write: appended to, published and dropped by PyIceberg alone."""
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -136,6 +137,24 @@ def staged(catalog):
 
 def refs_of(catalog):
     return {name: ref.snapshot_id for name, ref in catalog.table(NAME).metadata.refs.items()}
+
+
+def test_a_table_that_was_dropped_is_named_by_publication_and_by_what_begins(catalog):
+    branch, snapshot = staged(catalog)
+    catalog.pyiceberg.drop_table(NAME)
+    with pytest.raises(
+        PublishRefusedError, match=rf"^Table lake\.pizzas: main moved from snapshot {branch.head} to None"
+    ):
+        branch.publish(snapshot)
+    with pytest.raises(PublishRefusedError, match=r"^Table lake\.pizzas is gone\."):
+        StagingBranch(None, catalog, NAME, branch_name("run", branch.head), branch.head).create()
+
+
+def test_a_branch_is_named_for_its_moment_head_run_and_purpose(catalog, monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 1_764_000_000.9)
+    name = branch_name("2f9c-run/1" + "x" * 60, 17, "settle")
+    assert re.fullmatch(r"kafka_lake_1764000000_17_2f9c_run_1x{30}_[0-9a-f]{8}_settle", name)
+    assert name != branch_name("2f9c-run/1" + "x" * 60, 17, "settle")
 
 
 def test_publication_moves_main_and_drops_the_branch(catalog):

@@ -145,6 +145,31 @@ def test_an_end_before_the_position_is_named():
         plan(Position(ME, {0: 5}), Watermarks(ME, {0: 0}, {0: 4}), {}, 10)
 
 
+def test_a_partition_that_waits_hides_no_loss_of_another():
+    position = Position(ME, {0: 5, 1: 2}, {0: 3, 1: 3})
+    now = Watermarks(ME, {0: 0, 1: 4, 2: 6}, {0: 9, 1: 9, 2: 9}, {0: 4, 1: 4, 2: 4})
+    with pytest.raises(DataLossError, match="partition 1"):
+        backlog(position, now, {}, partitions={1})
+    found = backlog(position, now, {}, partitions={1}, accept_losses=True)
+    assert found.losses == (Loss(1, 2, 4, "retention"),)
+    waiting = {0: 5, 1: 4, 2: 6}
+    assert found.before == Position(ME, waiting, {0: 3, 1: 4, 2: 4}), "a new one waits where its log begins"
+
+
+def test_a_log_that_was_cut_off_at_its_begin_is_gone_on_with_there():
+    now = Watermarks(ME, {0: 0}, {0: 9}, {0: 4}, cut_off={0: 0})
+    found = backlog(Position(ME, {0: 5}, {0: 3}), now, {}, accept_losses=True)
+    assert found.before.offsets == {0: 0}
+    assert found.ranges == (OffsetRange(0, 0, 9),)
+
+
+def test_a_recreated_topic_is_gone_on_with_under_its_own_leader_epochs():
+    anew = Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 1}, {0: 3}, {0: 0})
+    found = backlog(Position(ME, {0: 5}, {0: 7}), anew, {}, accept_losses=True)
+    assert found.before == Position(anew.identity, {0: 1}, {0: 0})
+    assert found.ranges == (OffsetRange(0, 1, 3),)
+
+
 def test_a_log_that_was_cut_off_and_has_grown_again_is_named_and_gone_on_with_at_the_cut():
     position = Position(ME, {0: 5, 1: 5}, {0: 3, 1: 3})
     now = Watermarks(ME, {0: 0, 1: 0}, {0: 9, 1: 9}, {0: 4, 1: 4}, {0: 2})
