@@ -1,5 +1,6 @@
 """What metadata say is to be reconciled, and what is left is counted: on real tables, without an engine."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -216,3 +217,27 @@ def test_all_is_read_where_the_parent_has_expired(tables):
     first, second = tables.append("table"), tables.append("table")
     tables.load("table").maintenance.expire_snapshots().by_id(first).commit()
     assert added(tables, "table", second) is None
+
+
+def untouched(catalog, spec=SPEC, **asked):
+    """Reconcile with a session that nobody may ask for."""
+
+    def no_session():
+        raise AssertionError("Spark was touched")
+
+    connections: Any = SimpleNamespace(spark=no_session, catalog=catalog)
+    return reconcile.reconcile(spec, connections, "run", **asked)
+
+
+def test_nothing_is_reconciled_without_both_tables_or_without_what_names_the_records(catalog):
+    assert untouched(catalog, forced=True) == 0
+    catalog.ensure_namespace("pizza")
+    catalog.pyiceberg.create_table(SPEC.dead_letter_table, ROW.schema).append(ROW)
+    assert untouched(catalog, forced=True) == 0, "letters alone"
+    catalog.pyiceberg.create_table(SPEC.identifier, ROW.schema)
+    assert untouched(catalog, forced=True) == 0, "a table without a snapshot has none of their records"
+    catalog.pyiceberg.load_table(SPEC.identifier).append(ROW)
+    assert untouched(catalog) == 0, "nothing is due"
+    with pytest.raises(AssertionError, match="Spark was touched"):
+        untouched(catalog, forced=True)
+    assert untouched(catalog, replace(SPEC, metadata_column=None), forced=True) == 0
