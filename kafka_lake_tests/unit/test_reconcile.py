@@ -101,6 +101,28 @@ def test_letters_come_back_where_the_table_was_rolled_back_beyond_what_settled_t
     assert tables.due() is None, "once"
 
 
+def test_the_newest_open_mark_is_told_by_its_number_and_not_by_its_text(tables):
+    for _ in range(8):
+        tables.append("table")
+    tables.append("letters")
+    nine = tables.append("table", unsettled="z@z")
+    ten = tables.append("table", unsettled="a@a")
+    assert tables.due() == Due("a@a@10", None, (ten, nine))
+    tables.append("letters", settled="z@z@9")
+    assert tables.due() == Due("a@a@10", None, (ten,))
+
+
+def test_a_rollback_has_everything_looked_at_that_was_open_too(tables):
+    first = tables.append("table")
+    before = tables.append("letters")
+    stale = tables.append("letters", staged_with=17)
+    tables.append("table", unsettled="a@b")
+    tables.append("letters", settled="a@b@2", settled_from=before)
+    tables.load("table").manage_snapshots().rollback_to_snapshot(first).commit()
+    newer = tables.append("letters", staged_with=18)
+    assert tables.due() == Due("rolled back: a@b@1", before, (), (newer,)), f"{stale} was settled"
+
+
 def test_snapshots_of_format_v1_are_told_apart_by_their_times(catalog):
     tables = Tables(catalog)
     for name in tables.names.values():
