@@ -80,6 +80,7 @@ def test_records_read_again_are_swapped_for_what_todays_transform_gives(
     view(spec).assert_no_branches()
 
 
+@pytest.mark.exhaustive
 def test_a_long_replay_is_cut_into_commits(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     spec = topic.spec(max_records_per_commit=3)
@@ -568,6 +569,7 @@ def test_how_many_dead_letters_a_run_bears(
     view(spec).assert_no_branches()
 
 
+@pytest.mark.exhaustive
 def test_a_transform_sets_records_apart_with_its_own_reason(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -230,6 +230,7 @@ def nothing_to_start() -> Iterator[None]:
     yield
 
 
+@pytest.mark.exhaustive
 def test_schemas_survive_a_kill_and_a_registry_that_is_down_is_told_at_once(tmp_path: Path) -> None:
     registry = EmbeddedRegistry(tmp_path / "a folder; with marks")
     with registry:

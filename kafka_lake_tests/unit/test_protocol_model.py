@@ -27,6 +27,7 @@ from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.dead_letters.due import STAGED_WITH
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, summary_of
+from kafka_lake_tests.lanes import exhaustive
 from kafka_lake_tests.unit.simulated.catalog import SimulatedCatalog
 from kafka_lake_tests.unit.simulated.frames import SimulatedFrames, Writer
 from kafka_lake_tests.unit.simulated.history import LETTERS, PLACES, POISON, STEPS, TABLE, Attempt, Event, Record
@@ -166,7 +167,7 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("machine", [Histories, HistoriesWithRepairs])
+@pytest.mark.parametrize("machine", [exhaustive(Histories), HistoriesWithRepairs])
 def test_every_history_ends_with_every_record_once(machine: type[Histories]) -> None:
     run_state_machine_as_test(machine, settings=HISTORIES)
 
