@@ -3,10 +3,9 @@
 from typing import Any
 
 import pytest
-from _pytest.mark.structures import ParameterSet
 
 
-def exhaustive(*values: Any, id: str | None = None) -> ParameterSet:
+def exhaustive(*values: Any, id: str | None = None) -> Any:
     """Return the parameters of one more case, for `make exhaustive` alone.
 
     Another case of the same test, in `make test`, shows the promise; this one shows it once more in another form.
