@@ -156,7 +156,7 @@ format: $(STAMP) ## Mend style and format
 .PHONY: lock
 lock: ## Write requirements.lock anew from pyproject.toml (needs uv)
 	uv pip compile --universal --generate-hashes --no-strip-extras --no-emit-index-url --no-emit-find-links \
-	  --no-header --no-annotate --python-version 3.11 --group dev --extra s3 --extra java --extra protobuf pyproject.toml -o requirements.lock
+	  --no-header --no-annotate --python-version 3.11 --group dev --extra s3 --extra java --extra protobuf --extra postgres --extra glue --extra hive pyproject.toml -o requirements.lock
 
 .PHONY: clean
 clean: ## Remove what the targets made in this clone (the user's download cache stays)
