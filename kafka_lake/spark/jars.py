@@ -7,12 +7,13 @@ every deployment uses.
 
 import fcntl
 import hashlib
+import logging
 import os
 import re
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +25,18 @@ from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import cache
 from kafka_lake.spark.java import find_java
 
-JarConf = Literal["spark", "broker", "registry"]
+JarConf = Literal["spark", "broker", "registry", "aws", "azure", "gcp", "postgresql", "mysql", "mariadb"]
+# What catalogs and storages need beside Spark's jars, by the artifact that has it.
+_ON_DEMAND: dict[str, JarConf] = {
+    "iceberg-aws-bundle": "aws",
+    "iceberg-azure-bundle": "azure",
+    "iceberg-gcp-bundle": "gcp",
+    "postgresql": "postgresql",
+    "mysql-connector-j": "mysql",
+    "mariadb-java-client": "mariadb",
+}
+
+log = logging.getLogger(__name__)
 
 _AHEAD: tuple[JarConf, ...] = ("spark", "broker")
 
@@ -54,8 +66,9 @@ def ensure_jars(conf: JarConf, say: Callable[[str], None] = silent) -> list[Path
     Safe to call from several processes at once: one retrieves, the others wait for it.
 
     Args:
-        conf: Whose jars: Spark's additions, the embedded broker's class path, or the embedded schema registry, whose
-            archive of 142 MB is unpacked and whose one jar here finds its others by itself.
+        conf: Whose jars: Spark's additions, what a storage or a database needs beside them, the embedded broker's class
+            path, or the embedded schema registry, whose archive of 142 MB is unpacked and whose one jar here finds its
+            others by itself.
         say: Called with a line of progress, only while retrieving.
 
     Returns:
@@ -89,6 +102,31 @@ def spark_jars() -> str:
     if missing := [jar for jar in more if not jar.is_file()]:
         raise JarsError(f"KAFKA_LAKE_SPARK_JARS names {missing[0]}, which is no file.", "Correct it or unset it.")
     return ",".join(str(jar) for jar in [*ensure_jars("spark"), *more])
+
+
+def jars_with(classes: Mapping[str, str], there: Iterable[str]) -> list[Path]:
+    """Return the jars that bring classes which are in no jar yet, retrieving them first if they aren't here.
+
+    Args:
+        classes: Full names, and for each the artifact that has it.
+        there: Paths of the jars that are loaded anyhow. What has a class already is not brought a second time.
+
+    Raises:
+        JarsError: If they can't be retrieved.
+        JavaNotFoundError: If there is no Java to retrieve them with.
+    """
+    given = list(there)
+    wanted = {artifact for name, artifact in classes.items() if lacks(name, given)}
+    found = []
+    for artifact in sorted(wanted):
+        try:
+            found += ensure_jars(_ON_DEMAND[artifact], say=log.info)
+        except JarsError as error:
+            raise JarsError(
+                f"The catalog or its storage needs {artifact}. {error}",
+                f"Or set KAFKA_LAKE_SPARK_JARS to the path of {artifact}'s jar.",
+            ) from error
+    return found
 
 
 def lacks(class_name: str, jars: Iterable[str]) -> bool:

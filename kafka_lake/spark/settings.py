@@ -5,10 +5,9 @@ import re
 from collections.abc import Mapping
 
 from kafka_lake.common import environment
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.spark.connect import AVRO_LIMITS, CLASSPATH, JVM_OPTIONS, on_driver
-from kafka_lake.spark.jars import lacks
+from kafka_lake.spark.jars import jars_with
 from kafka_lake.spark.private_conf import REDACTION
 
 _DEFAULTS = {
@@ -59,16 +58,18 @@ def local_conf(catalog: SparkCatalog, master: str, jars: str, extra: Mapping[str
     Args:
         catalog: The Iceberg catalog that Spark shall know.
         master: Spark master URL.
-        jars: Comma-separated paths of the jars to load.
+        jars: Comma-separated paths of the jars to load; what the catalog needs besides is added.
         extra: Settings that win over ours.
 
     Returns:
         Spark settings by their standard names.
 
     Raises:
-        ConfigurationError: If Spark would lack a jar for the catalog.
+        JarsError: If a jar that the catalog needs can't be retrieved.
+        JavaNotFoundError: If there is no Java.
     """
-    _refuse_missing_jars(catalog, jars, extra)
+    needed = _needed(catalog, jars, extra)
+    jars = ",".join(filter(None, [jars, *needed]))
     conf = {**_DEFAULTS, "spark.master": master, **catalog.conf, **extra}
     if cores := local_cores(master):
         conf.setdefault(PARALLELISM, str(cores))
@@ -77,18 +78,15 @@ def local_conf(catalog: SparkCatalog, master: str, jars: str, extra: Mapping[str
     for key in ("spark.driver.bindAddress", "spark.driver.host"):
         if key not in extra:
             del conf[key]
-    return {"spark.jars": jars, **conf}
+    # Those that a user gives replace ours, but not what the catalog can't be reached without.
+    return {**conf, "spark.jars": ",".join([extra["spark.jars"], *needed]) if extra.get("spark.jars") else jars}
 
 
-def _refuse_missing_jars(catalog: SparkCatalog, jars: str, extra: Mapping[str, str]) -> None:
+def _needed(catalog: SparkCatalog, jars: str, extra: Mapping[str, str]) -> list[str]:
+    """Return the jars that the catalog needs beside those that are there."""
     elsewhere = ("spark.jars.packages", "spark.jars.ivy", "spark.jars.repositories")
     if any(extra.get(key) for key in elsewhere) or any(map(os.environ.get, ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR"))):
         # These may bring any jar.
-        return
+        return []
     there = [*jars.split(","), *extra.get("spark.jars", "").split(","), *extra.get(CLASSPATH, "").split(os.pathsep)]
-    for needed, artifact in catalog.needed_classes.items():
-        if lacks(needed, there):
-            raise ConfigurationError(
-                f"Catalog {catalog.name}: Spark needs the class {needed}, and no jar has it.",
-                f"Set KAFKA_LAKE_SPARK_JARS to the path of {artifact}'s jar, or spark.jars in spark_config.",
-            )
+    return [str(jar) for jar in jars_with(catalog.needed_classes, there)]

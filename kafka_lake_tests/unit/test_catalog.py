@@ -267,7 +267,7 @@ def test_what_java_can_not_be_told_is_refused_with_what_to_do(given, said, remed
         ({**POSTGRES, "uri": "postgresql://db/lake"}, "org/postgresql/Driver", "postgresql"),
     ],
 )
-def test_a_catalog_whose_jar_is_missing_is_refused_with_the_setting_for_it(
+def test_the_jars_that_a_catalog_needs_are_fetched_unless_they_are_there(
     properties, needed, artifact, monkeypatch, tmp_path
 ):
     for name in ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "KAFKA_LAKE_SPARK_JARS"):
@@ -279,16 +279,29 @@ def test_a_catalog_whose_jar_is_missing_is_refused_with_the_setting_for_it(
             if jar == theirs:
                 content.writestr(f"{needed}.class", "")
     catalog = LakeCatalog("lake", properties).for_spark()
-    with pytest.raises(ConfigurationError, match="no jar has it") as refused:
-        local_conf(catalog, "local", f"{ours}", {})
-    assert "KAFKA_LAKE_SPARK_JARS" in refused.value.remedy
-    assert artifact in refused.value.remedy
-    monkeypatch.setattr("kafka_lake.spark.jars.ensure_jars", lambda _: [ours])
+    fetched = tmp_path / "fetched.jar"
+
+    def retrieve(conf, say=None):
+        return [ours] if conf == "spark" else [fetched]
+
+    monkeypatch.setattr("kafka_lake.spark.jars.ensure_jars", retrieve)
+    assert local_conf(catalog, "local", spark_jars(), {})["spark.driver.extraClassPath"] == f"{ours}:{fetched}"
+    assert local_conf(catalog, "yarn", spark_jars(), {})["spark.jars"] == f"{ours},{fetched}"
+    assert local_conf(catalog, "yarn", "", {"spark.jars": f"{ours}"})["spark.jars"] == f"{ours},{fetched}"
+    # What a user gives is not brought a second time; what is elsewhere can't be looked into.
     monkeypatch.setenv("KAFKA_LAKE_SPARK_JARS", f"{theirs}")
     assert local_conf(catalog, "local", spark_jars(), {})["spark.driver.extraClassPath"] == f"{ours}:{theirs}"
-    # What is elsewhere can't be looked into.
-    for extra in ({"spark.jars": "hdfs:///any.jar"}, {"spark.jars.packages": "a:b:1"}, {"spark.jars": f"{theirs}"}):
-        assert local_conf(catalog, "local", f"{ours}", extra)
+    assert local_conf(catalog, "yarn", f"{ours}", {"spark.jars": f"{theirs}"})["spark.jars"] == f"{theirs}"
+    for extra in ({"spark.jars": "hdfs:///any.jar"}, {"spark.jars.packages": "a:b:1"}):
+        assert str(fetched) not in str(local_conf(catalog, "local", f"{ours}", extra))
+
+    def fail(conf, say=None):
+        raise JarsError("Not found.")
+
+    monkeypatch.setattr("kafka_lake.spark.jars.ensure_jars", fail)
+    with pytest.raises(JarsError, match=f"needs {artifact}. Not found") as refused:
+        local_conf(catalog, "local", f"{ours}", {})
+    assert "KAFKA_LAKE_SPARK_JARS" in refused.value.remedy
     monkeypatch.setenv("KAFKA_LAKE_SPARK_JARS", "/nowhere.jar")
     with pytest.raises(JarsError, match=r"/nowhere\.jar"):
         spark_jars()
