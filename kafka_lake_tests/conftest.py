@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import HealthCheck, settings
+from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.table import Table
 from rich.console import Console
 from typer.testing import CliRunner, Result
@@ -31,6 +32,7 @@ from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import read_state
 from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake.local_stack.registry import EmbeddedRegistry
+from kafka_lake_tests.contract.pairs import PAIRS, start_pair
 
 NAMESPACE = "it"
 
@@ -194,22 +196,28 @@ class View:
 
 def without_totals(catalog: LakeCatalog, identifier: tuple[str, str]) -> None:
     """Take the totals out of the summaries of a table's snapshots, which the specification calls optional."""
-    location = re.sub("^file:/+", "/", catalog.pyiceberg.load_table(identifier).metadata_location)
-    document = json.loads(Path(location).read_text())
+    table = catalog.pyiceberg.load_table(identifier)
+    with table.io.new_input(table.metadata_location).open() as file:
+        document = json.loads(file.read())
     for snapshot in document["snapshots"]:
         summary = snapshot["summary"]
         snapshot["summary"] = {key: value for key, value in summary.items() if not key.startswith("total-")}
     # What is known of the snapshots of a table needn't be parsed again: this is another table.
     document["table-uuid"] = str(uuid.uuid4())
-    bare = Path(location).with_name(f"99999-{uuid.uuid4()}.metadata.json")
-    bare.write_text(json.dumps(document))
+    bare = f"{table.location()}/metadata/99999-{uuid.uuid4()}.metadata.json"
+    with table.io.new_output(bare).create() as file:
+        file.write(json.dumps(document).encode())
     catalog.pyiceberg.drop_table(identifier)
-    catalog.pyiceberg.register_table(identifier, f"file://{bare}")
+    catalog.pyiceberg.register_table(identifier, bare)
 
 
 def data_files(table: Table) -> set[str]:
     """Return the data files in the table's folder, in metadata or not."""
-    return {p.name for p in Path(table.location().removeprefix("file://")).glob("data/**/*.parquet")}
+    if not table.location().startswith("s3://"):
+        return {p.name for p in Path(re.sub("^file:/+", "/", table.location())).glob("data/**/*.parquet")}
+    store: Any = FsspecFileIO(table.io.properties).get_fs("s3")
+    store.invalidate_cache()
+    return {path.rpartition("/")[2] for path in store.find(f"{table.location()}/data") if path.endswith(".parquet")}
 
 
 def _rows(table: Table) -> list[dict[str, Any]]:
@@ -239,17 +247,15 @@ def kafka_resource(broker: EmbeddedBroker) -> KafkaResource:
     return KafkaResource(properties={"bootstrap.servers": broker.bootstrap_servers})
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pair", default="sqlite_files", choices=sorted(PAIRS), help="catalog and storage of the tests")
+
+
 @pytest.fixture(scope="session")
-def catalog_resource(lake_home: Path) -> CatalogResource:
-    # As properties_from_environment would say with KAFKA_LAKE_HOME set, without touching the other tests' environment.
-    return CatalogResource(
-        name="lake",
-        properties={
-            "type": "sql",
-            "uri": f"sqlite:///{lake_home / 'catalog.db'}",
-            "warehouse": f"file://{lake_home / 'warehouse'}",
-        },
-    )
+def catalog_resource(lake_home: Path, request: pytest.FixtureRequest) -> Iterator[CatalogResource]:
+    # As properties_from_environment would say, without touching the other tests' environment.
+    with start_pair(request.config.getoption("--pair"), lake_home) as properties:
+        yield CatalogResource(name="lake", properties=properties)
 
 
 @pytest.fixture(scope="session")

@@ -90,14 +90,16 @@ def _sharing(answer: Callable[..., Table]) -> Callable[..., Table]:
     return loaded
 
 
-def _kept(catalog: Any, loading: _Loading, load: Callable[..., Table], newest: NewestOfEach) -> Callable[[Any], Table]:
+def _kept(catalog: Any, loading: _Loading, load: Callable[..., Table], newest: NewestOfEach) -> Callable[..., Table]:
     place = (str(catalog.properties.get("uri")), str(catalog.properties.get("warehouse")), catalog.name)
 
     def files(location: str, metadata: TableMetadata) -> Any:
         return load_file_io({**catalog.properties, **metadata.properties}, location)
 
     @wraps(load)
-    def loaded(row: Any) -> Table:
+    def loaded(*args: Any, **named: Any) -> Table:
+        # Called by position here, by a name of each catalog's own there.
+        (row,) = (*args, *named.values())
         location = loading.location(row)
         if not location:
             return load(row)

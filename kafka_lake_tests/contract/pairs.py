@@ -1,0 +1,78 @@
+"""The pairs of catalog and storage that are tested, each with real servers."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from kafka_lake.common.server_process import HOST, ServerProcess, free_port, port_open
+from kafka_lake.local_stack.object_store import BUCKET, EmbeddedObjectStore
+from kafka_lake_tests.contract.postgres import DATABASE, PASSWORD, USER, postgres
+
+Properties = dict[str, str]
+
+
+def start_pair(name: str, folder: Path) -> AbstractContextManager[Properties]:
+    """Start the servers of a pair, and give the catalog's properties in PyIceberg's names; they stop at the end."""
+    return PAIRS[name](folder)
+
+
+@contextmanager
+def _sqlite_files(folder: Path) -> Iterator[Properties]:
+    yield {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": f"file://{folder / 'warehouse'}"}
+
+
+@contextmanager
+def _postgres_files(folder: Path) -> Iterator[Properties]:
+    with postgres(folder) as port:
+        yield _in_postgres(port, f"file://{folder / 'warehouse'}")
+
+
+@contextmanager
+def _postgres_s3(folder: Path) -> Iterator[Properties]:
+    with postgres(folder) as port, EmbeddedObjectStore(folder / "store") as store:
+        yield {**_in_postgres(port, f"s3://{BUCKET}/postgres"), **store.s3_properties()}
+
+
+def _in_postgres(port: int, warehouse: str) -> Properties:
+    uri = f"postgresql+psycopg2://{USER}:{quote(PASSWORD, safe='')}@{HOST}:{port}/{DATABASE}"
+    return {"type": "sql", "uri": uri, "warehouse": warehouse}
+
+
+@contextmanager
+def _rest_s3(folder: Path) -> Iterator[Properties]:
+    with EmbeddedObjectStore(folder / "store") as store:
+        yield store.catalog_properties()
+
+
+@contextmanager
+def _glue_s3(folder: Path) -> Iterator[Properties]:
+    port = free_port()
+    command = [sys.executable, "-m", "kafka_lake_tests.contract.glue_server", str(port)]
+    server = ServerProcess(command, folder / "glue.log")
+    with EmbeddedObjectStore(folder / "store") as store, ExitStack() as undo:
+        undo.callback(server.stop)
+        server.start(lambda: port_open(port), 60)
+        keys = store.s3_properties()
+        patch = undo.enter_context(pytest.MonkeyPatch.context())
+        # Both engines read keys for Glue from the environment alone.
+        patch.setenv("AWS_ACCESS_KEY_ID", keys["s3.access-key-id"])
+        patch.setenv("AWS_SECRET_ACCESS_KEY", keys["s3.secret-access-key"])
+        yield {
+            "type": "glue",
+            "warehouse": f"s3://{BUCKET}/glue",
+            "glue.endpoint": f"http://{HOST}:{port}",
+            **keys,
+        }
+
+
+PAIRS: Mapping[str, Callable[[Path], AbstractContextManager[Properties]]] = {
+    "sqlite_files": _sqlite_files,
+    "postgres_files": _postgres_files,
+    "postgres_s3": _postgres_s3,
+    "rest_s3": _rest_s3,
+    "glue_s3": _glue_s3,
+}
