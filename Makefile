@@ -106,8 +106,8 @@ nightly: $(STAMP) ## What takes longer than a test run: more cases, wheel, scale
 
 .PHONY: races
 races: RACES ?= 1000
-races: $(STAMP) ## Runs that race for one table: one winner each (RACES=1000)
-	@$(BIN)/python -m kafka_lake_tests.chaos.races --races $(RACES)
+races: $(STAMP) ## Runs that race for one table: one winner each (RACES=1000 PAIR=rest_files)
+	@$(BIN)/python -m kafka_lake_tests.chaos.races --races $(RACES) $(addprefix --pair ,$(PAIR))
 
 .PHONY: bench
 bench: N ?= 5000000

@@ -211,13 +211,28 @@ def without_totals(catalog: LakeCatalog, identifier: tuple[str, str]) -> None:
     catalog.pyiceberg.register_table(identifier, bare)
 
 
-def data_files(table: Table) -> set[str]:
-    """Return the data files in the table's folder, in metadata or not."""
-    if not table.location().startswith("s3://"):
-        return {p.name for p in Path(re.sub("^file:/+", "/", table.location())).glob("data/**/*.parquet")}
-    store: Any = FsspecFileIO(table.io.properties).get_fs("s3")
+def files(table: Table) -> set[str]:
+    """Return the files in the table's folder, in metadata or not, by their paths in it."""
+    location = table.location()
+    scheme = location.partition(":")[0]
+    store: Any = FsspecFileIO(table.io.properties).get_fs(scheme)
     store.invalidate_cache()
-    return {path.rpartition("/")[2] for path in store.find(f"{table.location()}/data") if path.endswith(".parquet")}
+    return set(map(in_its_folder(location), store.find(location)))
+
+
+def in_its_folder(location: str) -> Callable[[str], str]:
+    """Return a function that gives the part of a path, with or without its scheme, behind a folder."""
+
+    def bare(path: str) -> str:
+        return re.sub("^[a-z0-9]+:", "", path).lstrip("/")
+
+    return lambda path: bare(path).removeprefix(bare(location)).lstrip("/")
+
+
+def data_files(table: Table) -> set[str]:
+    """Return the names of the data files in the table's folder, in metadata or not."""
+    found = (path for path in files(table) if path.startswith("data/") and path.endswith(".parquet"))
+    return {path.rpartition("/")[2] for path in found}
 
 
 def _rows(table: Table) -> list[dict[str, Any]]:
@@ -249,6 +264,14 @@ def kafka_resource(broker: EmbeddedBroker) -> KafkaResource:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pair", default="sqlite_files", choices=sorted(PAIRS), help="catalog and storage of the tests")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is about other pairs than the one that this session has."""
+    pair = config.getoption("--pair")
+    others = [each for each in items if (about := each.get_closest_marker("pairs")) and pair not in about.args]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [each for each in items if each not in others]
 
 
 @pytest.fixture(scope="session")

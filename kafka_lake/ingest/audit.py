@@ -95,7 +95,7 @@ def audit(
         held = None if primary.spans is None else partitions_of(primary.spans)
         if held is None or any(each.distinct != each.rows for each in held):
             held = _staged_partitions(spec, connections, staged, spec.metadata_column)
-    table = primary.state.table.refresh()
+    table = primary.branch.staged or primary.state.table.refresh()
     schemas = {s.schema_id: s for s in table.metadata.schemas}
     head = table.metadata.snapshot_by_id(primary.branch.head)
     new = table.metadata.snapshot_by_id(primary.appended)

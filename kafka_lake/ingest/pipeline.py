@@ -15,6 +15,7 @@ from kafka_lake.common.errors import AuditFailedError, KafkaLakeError, PublishRe
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.audit import Finding, audit, schema_refused
 from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.dead_letters.due import due
 from kafka_lake.ingest.dead_letters.isolate import Search
 from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.jobs.job import Job
@@ -26,9 +27,9 @@ from kafka_lake.ingest.stage.rebase import can_follow, follow
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.stage import stage
 from kafka_lake.ingest.stage.staged import Staged
-from kafka_lake.ingest.table_state import dead_letters_head, table_state
+from kafka_lake.ingest.table_state import dead_letters_head, tables, with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.lake.positions import TableState, head_of
+from kafka_lake.lake.positions import TableState, head_of, read_state
 
 _FOLLOWED = 30
 
@@ -72,6 +73,7 @@ class Attempt:
         created: Tables that were made for this run; added to.
         decoding: The plan whose records are being decoded and staged: one of them may be the reason of a failure.
         position: The table's, as it was found.
+        after: The tables as the commit left them; None where only a look can tell.
     """
 
     context: Context
@@ -82,19 +84,20 @@ class Attempt:
     created: set[tuple[str, str]]
     decoding: Plan | None = None
     position: Position | None = None
+    after: "Tables | None" = None
 
 
 @dataclass(frozen=True)
-class Before:
-    """The topic's two tables as a commit found them.
+class Tables:
+    """The topic's two tables as a commit found them, or left them.
 
     Args:
         table: The topic's table; None if there is none.
-        letters: The head of its dead-letter table; None if there is none.
+        letters: Its dead-letter table; None if there is none.
     """
 
     table: TableState | None
-    letters: int | None
+    letters: TableState | None
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,6 @@ def commit(attempt: Attempt) -> tuple[Commit, Plan] | None:
         KafkaLakeError: For anything else a user can mend; likewise.
     """
     context = attempt.context
-    reconcile(context.spec, context.connections, context.run_id, on_step=context.observer.on_step)
     before = _look(attempt)
     todo = _plan(attempt, before)
     if todo is None:
@@ -136,23 +138,39 @@ def commit(attempt: Attempt) -> tuple[Commit, Plan] | None:
         _create(attempt, before, todo, records)
         return commit(attempt)
     with _as_refusal(context, before.table):
-        staged = _stage(attempt, before.table, todo, records)
+        staged = _stage(attempt, before, before.table, todo, records)
         published = _audit_and_publish(attempt, before, todo, staged)
     attempt.job.published(published.staged)
+    attempt.after = _left(before, published.staged)
     return _report(todo, published), todo
 
 
-def _look(attempt: Attempt) -> Before:
-    letters = dead_letters_head(attempt.context)
-    state = table_state(attempt.context, attempt.topic, attempt.job.position_required)
+def _left(before: Tables, staged: Staged) -> Tables | None:
+    """Return the tables as a commit left them; None where an answer was lost, or dead letters may be obsolete now."""
+    table = staged.primary.branch.published
+    letters = staged.dead_letters.branch.published if staged.dead_letters else before.letters and before.letters.table
+    if table is None or (letters is None and staged.dead_letters):
+        return None
+    left = Tables(read_state(table), read_state(letters) if letters else None)
+    assert left.table is not None, "it has just been read"
+    return None if left.letters and due(left.table, left.letters) else left
+
+
+def _look(attempt: Attempt) -> Tables:
+    context = attempt.context
+    letters, table = tables(context)
+    if letters and table and due(table, letters):
+        reconcile(context.spec, context.connections, context.run_id, on_step=context.observer.on_step)
+        letters, table = tables(context)
+    state = with_position(context, attempt.topic, table, attempt.job.position_required) if table else None
     attempt.position = state.position if state else None
     if attempt.position and attempt.topic.is_behind(attempt.position):
         # Another run has been further than this one could know when it began.
         attempt.topic.poll()
-    return Before(state, letters)
+    return Tables(state, letters)
 
 
-def _plan(attempt: Attempt, before: Before) -> Plan | None:
+def _plan(attempt: Attempt, before: Tables) -> Plan | None:
     todo = attempt.job.plan(attempt.topic, before.table)
     attempt.context.observer.on_step("planned")
     if todo is not None:
@@ -160,7 +178,7 @@ def _plan(attempt: Attempt, before: Before) -> Plan | None:
     return todo
 
 
-def _create(attempt: Attempt, before: Before, todo: Plan, records: Any) -> None:
+def _create(attempt: Attempt, before: Tables, todo: Plan, records: Any) -> None:
     spec, connections = attempt.context.spec, attempt.context.connections
     if before.table is None:
         sought = (spec.identifier, spec.dead_letter_table)
@@ -170,7 +188,7 @@ def _create(attempt: Attempt, before: Before, todo: Plan, records: Any) -> None:
     attempt.decoding = None
 
 
-def _stage(attempt: Attempt, state: TableState, todo: Plan, records: Any) -> Staged:
+def _stage(attempt: Attempt, before: Tables, state: TableState, todo: Plan, records: Any) -> Staged:
     context = attempt.context
     try:
         staged = stage(
@@ -182,6 +200,7 @@ def _stage(attempt: Attempt, state: TableState, todo: Plan, records: Any) -> Sta
             records=records,
             run_id=context.run_id,
             on_step=context.observer.on_step,
+            letters_before=before.letters,
         )
     except SchemaRefusedError as error:
         raise GateFailedError(error.message, [schema_refused(error)], error.remedy) from error
@@ -189,7 +208,7 @@ def _stage(attempt: Attempt, state: TableState, todo: Plan, records: Any) -> Sta
     return staged
 
 
-def _audit_and_publish(attempt: Attempt, before: Before, todo: Plan, staged: Staged) -> Published:
+def _audit_and_publish(attempt: Attempt, before: Tables, todo: Plan, staged: Staged) -> Published:
     """Publish what passes its audit; where others were faster, at the head that they have made, audited anew."""
     context = attempt.context
     retrying = Retrying(
@@ -222,8 +241,8 @@ def _audited(attempt: Attempt, todo: Plan, staged: Staged) -> tuple[list[Finding
     return findings, by_partition
 
 
-def _published(context: Context, before: Before, todo: Plan, staged: Staged) -> float:
-    if staged.dead_letters is None and dead_letters_head(context) != before.letters:
+def _published(context: Context, before: Tables, todo: Plan, staged: Staged) -> float:
+    if staged.dead_letters is None and dead_letters_head(context) != (before.letters.head if before.letters else None):
         # Letters that have come meanwhile may be of records that are rows with this commit.
         raise PublishRefusedError(f"Table {context.table_name}: its dead-letter table has changed meanwhile.")
     try:

@@ -12,7 +12,7 @@ from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.runner import Runner
-from kafka_lake.ingest.table_state import table_state
+from kafka_lake.ingest.table_state import tables, with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -89,7 +89,9 @@ def plan_reset(
     topic = TopicEnds(context)
     # Brokers that don't answer are told of before a table that isn't there, as by the reset itself.
     topic.poll()
-    return Reset(context, to, partitions).plan(topic, table_state(context, topic, position_required=False))
+    _, table = tables(context)
+    state = with_position(context, topic, table, required=False) if table else None
+    return Reset(context, to, partitions).plan(topic, state)
 
 
 def reset(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pyspark.errors import AnalysisException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
-from kafka_lake.common.errors import KafkaError, PublishRefusedError
+from kafka_lake.common.errors import KafkaError, KafkaLakeError, PublishRefusedError
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.context import Context
@@ -28,6 +28,7 @@ from kafka_lake.ingest.retry import (
     short_pauses,
 )
 from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.lake.branches import staging_branches
 from kafka_lake.lake.tables.create import drop_if_unused
 
 _ATTEMPTS = 5
@@ -77,8 +78,19 @@ class Runner:
         while True:
             with self.commit_slot(poll=not self._committed):
                 done = self.next_commit()
-            if done is None:
+            if done is None or self._is_done():
                 return self.finish()
+
+    def _is_done(self) -> bool:
+        """Return whether the job asks for nothing more of the table as the last commit left it."""
+        left = self._attempt.after if self._attempt else None
+        if left is None:
+            return False
+        try:
+            return self.job.plan(self.topic, left.table) is None
+        except KafkaLakeError:
+            # Told of by the next commit, which is attempted again where that may help.
+            return False
 
     @contextmanager
     def commit_slot(self, poll: bool) -> Iterator[None]:
@@ -236,6 +248,9 @@ class Runner:
         return self.report()
 
     def _sweep(self) -> None:
+        left = self._attempt.after if self._attempt else None
+        if left and not any(staging_branches(each.table) for each in (left.table, left.letters) if each):
+            return
         try:
             sweep(self.context.spec, self.context.connections)
         except Exception as error:

@@ -9,25 +9,35 @@ from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
 
 
-def table_state(context: Context, topic: TopicEnds, position_required: bool = True) -> TableState | None:
-    """Return the table as it is now, its position rebuilt if no snapshot carries it any more; None if there is none.
+def tables(context: Context) -> tuple[TableState | None, TableState | None]:
+    """Return the topic's dead-letter table and its table as they are now, in the order of looking; None for none.
+
+    So whatever made dead letters obsolete before the first look is in the table by the second.
+    """
+    letters = context.connections.catalog.table(context.spec.dead_letter_table)
+    table = context.connections.catalog.table(context.spec.identifier)
+    return (
+        None if letters is None or head_of(letters) is None else read_state(letters),
+        None if table is None else read_state(table),
+    )
+
+
+def with_position(context: Context, topic: TopicEnds, state: TableState, required: bool = True) -> TableState:
+    """Return a table's state, its position rebuilt if no snapshot carries it any more.
 
     Args:
         context: Of the run.
         topic: What the topic holds.
-        position_required: Whether a position that can't be told is an error; else the state has none.
+        state: The table as it was read.
+        required: Whether a position that can't be told is an error; else the state has none.
 
     Raises:
         TableError: If the position is gone and can't be told with certainty.
     """
-    table = context.connections.catalog.table(context.spec.identifier)
-    if table is None:
-        return None
-    state = read_state(table)
     try:
         return _with_position(context, topic, state)
     except TableError:
-        if position_required:
+        if required:
             raise
         return state
 

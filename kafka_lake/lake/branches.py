@@ -4,6 +4,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 from uuid import uuid4
 
@@ -80,14 +81,30 @@ class StagingBranch:
         identifier: Namespace and name of the table.
         name: The branch's name, unique to this run and commit.
         head: The snapshot of ``main`` that the position was read from.
+        table: The table as it was seen then, so that it needn't be loaded to make the branch.
     """
 
-    def __init__(self, spark: Any, catalog: LakeCatalog, identifier: tuple[str, str], name: str, head: int) -> None:
+    def __init__(
+        self,
+        spark: Any,
+        catalog: LakeCatalog,
+        identifier: tuple[str, str],
+        name: str,
+        head: int,
+        table: Table | None = None,
+    ) -> None:
         self._spark = spark
         self._catalog = catalog
         self.identifier = identifier
         self.name = name
         self.head = head
+        self.staged: Table | None = None
+        """The table as it was when what was written last was found in it; None before, and after a publication."""
+        self.published: Table | None = None
+        """The table as the publication left it; None before, and where the catalog's answer was lost."""
+        # What others changed since, the next commit finds.
+        self._planned = copy(table)
+        self._appended: Table | None = None
 
     @property
     def write_name(self) -> str:
@@ -103,7 +120,8 @@ class StagingBranch:
         _patiently(self._create)
 
     def _create(self) -> None:
-        table = self._catalog.table(self.identifier)
+        seen, self._planned = self._planned, None
+        table = seen or self._catalog.table(self.identifier)
         if table is None:
             raise PublishRefusedError(f"Table {'.'.join(self.identifier)} is gone.")
         if head_of(table, self.name) == self.head:
@@ -136,6 +154,7 @@ class StagingBranch:
             ) from error
 
     def _append(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
+        # As it is now: sequence numbers have gone on since the plan.
         table = self._catalog.table(self.identifier)
         if table is None or self.name not in table.metadata.refs:
             raise PublishRefusedError(
@@ -147,6 +166,7 @@ class StagingBranch:
             with update.merge_append() if _can_merge(table) else update.fast_append() as append:
                 for each in files:
                     append.append_data_file(each)
+        self._appended = table
 
     def written(self, after: int | None) -> Snapshot:
         """Return the snapshot that a write has just added to the branch.
@@ -159,13 +179,15 @@ class StagingBranch:
         Raises:
             PublishRefusedError: If the branch doesn't go on from there: it was taken away during the write.
         """
-        tip = self.staged_snapshot()
-        table = self._catalog.table(self.identifier)
+        seen, self._appended = self._appended, None
+        table = seen or self._catalog.table(self.identifier)
+        tip = head_of(table, self.name) if table else None
         snapshot = table.metadata.snapshot_by_id(tip) if table and tip else None
         if after is None or snapshot is None or snapshot.parent_snapshot_id != after:
             raise PublishRefusedError(
                 f"Table {'.'.join(self.identifier)}: branch {self.name} was taken away during a write."
             )
+        self.staged = table
         return snapshot
 
     def publish(self, staged: int) -> None:
@@ -194,7 +216,8 @@ class StagingBranch:
             log.warning("The catalog's answer was lost, but snapshot %s is published.", staged)
 
     def _move_main(self, staged: int) -> None:
-        name, table = ".".join(self.identifier), self._catalog.table(self.identifier)
+        seen, self.staged = self.staged, None
+        name, table = ".".join(self.identifier), seen or self._catalog.table(self.identifier)
         main = table.metadata.refs.get("main") if table else None
         if table is None or main is None or main.snapshot_id != self.head:
             found = main.snapshot_id if main else None
@@ -204,8 +227,9 @@ class StagingBranch:
                 f"Table {name}: branch {self.name} holds snapshot {found}, not the audited {staged}."
             )
         retention = (main.max_ref_age_ms, main.max_snapshot_age_ms, main.min_snapshots_to_keep)
-        # What has just been looked at is what PyIceberg asserts.
+        # What was looked at is what PyIceberg asserts.
         table.manage_snapshots().create_branch(staged, "main", *retention).remove_branch(self.name).commit()
+        self.published = table
 
     def _is_published(self, staged: int) -> bool:
         table = self._catalog.table(self.identifier)

@@ -8,6 +8,7 @@ https://py.iceberg.apache.org/configuration/ · https://iceberg.apache.org/docs/
 
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -15,6 +16,20 @@ from sqlalchemy.exc import ArgumentError
 from kafka_lake.common.errors import ConfigurationError
 
 S3_FILES = "org.apache.iceberg.aws.s3.S3FileIO"
+AZURE_FILES = "org.apache.iceberg.azure.adlsv2.ADLSFileIO"
+GOOGLE_FILES = "org.apache.iceberg.gcp.gcs.GCSFileIO"
+
+_FILES = {
+    **dict.fromkeys(("s3", "s3a", "s3n"), S3_FILES),
+    **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), AZURE_FILES),
+    "gs": GOOGLE_FILES,
+}
+# A class of each one's client, and by whose jar it comes.
+_CLIENTS = {
+    S3_FILES: ("software.amazon.awssdk.services.s3.S3Client", "iceberg-aws-bundle"),
+    AZURE_FILES: ("com.azure.storage.file.datalake.DataLakeFileSystemClient", "iceberg-azure-bundle"),
+    GOOGLE_FILES: ("com.google.cloud.storage.Storage", "iceberg-gcp-bundle"),
+}
 
 _PYTHON_ONLY = {
     "py-io-impl",
@@ -30,6 +45,8 @@ _PYTHON_ONLY = {
 _REGIONS = ("client.region", "s3.region", "glue.region")
 _KEYS = ("access-key-id", "secret-access-key", "session-token")
 _PROFILES = ("client.profile-name", "s3.profile-name", "glue.profile-name")
+
+_AZURE_SERVICE = ("adls.tenant-id", "adls.client-id", "adls.client-secret")
 
 # By SQLAlchemy's name of the database: JDBC's, and JDBC's names for what the driver for Python takes in the address.
 _DATABASES: dict[str, tuple[str, Mapping[str, str]]] = {
@@ -68,8 +85,8 @@ def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict
     if kind == "sql":
         given = {key: value for key, value in java.items() if key.startswith("jdbc.")}
         java |= {"type": "jdbc", "jdbc.schema-version": "V1", **_database(name, properties["uri"]), **given}
-    if properties.get("warehouse", "").startswith("s3"):
-        java.setdefault("io-impl", S3_FILES)
+    if files := _FILES.get(urlsplit(properties.get("warehouse", "")).scheme):
+        java.setdefault("io-impl", files)
     if "s3.endpoint" in java:
         # As PyIceberg does: few servers other than Amazon's have a host name for each bucket.
         virtual = properties.get("s3.force-virtual-addressing", "").lower() == "true"
@@ -86,9 +103,8 @@ def needed_classes(java: Mapping[str, str]) -> dict[str, str]:
     >>> needed_classes({"type": "rest", "io-impl": S3_FILES})
     {'software.amazon.awssdk.services.s3.S3Client': 'iceberg-aws-bundle'}
     """
-    found = {}
-    if java.get("io-impl") == S3_FILES:
-        found["software.amazon.awssdk.services.s3.S3Client"] = "iceberg-aws-bundle"
+    client = _CLIENTS.get(java.get("io-impl", ""))
+    found = dict([client] if client else [])
     if java["type"] == "glue":
         found["software.amazon.awssdk.services.glue.GlueClient"] = "iceberg-aws-bundle"
     if java["type"] == "jdbc" and (driver := _DRIVERS.get(java["uri"].split(":")[1])):
@@ -127,7 +143,33 @@ def _storage(name: str, kind: str, told: dict[str, str]) -> dict[str, str]:
         )
     if proxy := told.pop("s3.proxy-uri", None):
         told.setdefault("http-client.proxy-endpoint", proxy)
-    return _role(name, told)
+    return _role(name, _azure(name, told))
+
+
+def _azure(name: str, told: dict[str, str]) -> dict[str, str]:
+    """Return the properties with those of Azure's storage in Java's names.
+
+    https://iceberg.apache.org/docs/latest/azure/
+    """
+    if service := [key for key in _AZURE_SERVICE if key in told]:
+        raise ConfigurationError(
+            f"Catalog {name}: Spark takes no service principal by properties, and there is {service[0]}.",
+            "Leave it out and set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET in the environment, which "
+            "both engines read.",
+        )
+    account = told.pop("adls.account-name", "")
+    if key := told.pop("adls.account-key", None):
+        told |= {"adls.auth.shared-key.account.name": account, "adls.auth.shared-key.account.key": key}
+    for secret in ("adls.sas-token", "adls.connection-string"):
+        if secret in told:
+            value = told.pop(secret)
+            owner = account or dict(part.partition("=")[::2] for part in value.split(";")).get("AccountName", "")
+            if not owner:
+                raise ConfigurationError(
+                    f"Catalog {name}: Spark needs to know the account that {secret} is for.", "Set adls.account-name."
+                )
+            told[f"{secret}.{owner}.dfs.core.windows.net"] = value
+    return told
 
 
 def _role(name: str, told: dict[str, str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Races between runs for one table: of all that stage from the same head, exactly one is published.
 
 ``python -m kafka_lake_tests.chaos.races --races 1000`` races at the protocol's level, with real branches and a real
-REST catalog, and then lets some whole runs race, from topic to table. In every third race somebody rolls the table back
+catalog, and then lets some whole runs race, from topic to table. In every third race somebody rolls the table back
 in the same moment, and wins alone or not at all.
 """
 
@@ -45,7 +45,7 @@ from kafka_lake.local_stack.stack import interruptible
 from kafka_lake.spark.connect import ConnectServer
 from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.settings import local_conf
-from kafka_lake_tests.chaos.catalog import RestCatalogServer
+from kafka_lake_tests.contract.pairs import PAIRS, start_pair
 
 _NAMESPACE = "races"
 _RACES_PER_TABLE = 50
@@ -84,21 +84,25 @@ class Arena:
     Args:
         folder: Data and logs.
         contenders: Runs that race for each table.
+        pair: Catalog and storage, by name.
     """
 
-    def __init__(self, folder: Path, contenders: int) -> None:
+    def __init__(self, folder: Path, contenders: int, pair: str = "rest_files") -> None:
         self.folder = folder
         self.contenders = contenders
         self.sessions: list[SparkSession] = []
-        self._server = RestCatalogServer(folder / "catalog")
+        self._pair = pair
+        self._properties: dict[str, str] = {}
         self._stack = ExitStack()
 
     def catalog(self) -> LakeCatalog:
-        return LakeCatalog("lake", {"type": "rest", "uri": self._server.uri})
+        return LakeCatalog("lake", self._properties)
 
     def __enter__(self) -> Self:
         try:
-            self._stack.enter_context(self._server)
+            folder = self.folder / "catalog"
+            folder.mkdir(parents=True)
+            self._properties = self._stack.enter_context(start_pair(self._pair, folder))
             extra = {"spark.sql.shuffle.partitions": "2"}
             conf = local_conf(self.catalog().for_spark(), "local[2]", spark_jars(), extra)
             connect = self._stack.enter_context(ConnectServer(self.folder / "connect", conf=conf))
@@ -283,10 +287,17 @@ def _contender(arena: Arena, broker: EmbeddedBroker, spec: TopicTable, race: int
     return run
 
 
-def run_races(folder: Path, races: int, ingests: int, contenders: int = 2, say: Callable[[str], None] = print) -> Score:
+def run_races(
+    folder: Path,
+    races: int,
+    ingests: int,
+    contenders: int = 2,
+    say: Callable[[str], None] = print,
+    pair: str = "rest_files",
+) -> Score:
     """Race, and return what came of it."""
     score = Score()
-    with Arena(folder, contenders) as arena:
+    with Arena(folder, contenders, pair) as arena:
         race_protocol(arena, races, score, say)
         if ingests:
             with EmbeddedBroker(folder / "kafka", heap="384m") as broker:
@@ -298,13 +309,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m kafka_lake_tests.chaos.races", description=__doc__)
     parser.add_argument("--races", type=int, default=1000, help="races at the protocol's level (%(default)s)")
     parser.add_argument("--ingests", type=int, default=10, help="races of whole runs (%(default)s)")
+    parser.add_argument("--pair", choices=sorted(PAIRS), default="rest_files", help="catalog and storage (%(default)s)")
     parser.add_argument("--contenders", type=int, default=2, help="how many race each time (%(default)s)")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="kafka-lake-races-"))
     # A branch that is left behind is what this counts, not what it shall print.
     logging.getLogger("kafka_lake").setLevel(logging.ERROR)
     with interruptible():
-        score = run_races(folder, options.races, options.ingests, options.contenders, _say)
+        score = run_races(folder, options.races, options.ingests, options.contenders, _say, options.pair)
     _say(
         f"{score.races} races of {options.contenders} in {score.seconds:.0f} s, wins {dict(score.wins)}, "
         f"{score.rollbacks} won by a rollback, {score.refusals} refused; {score.ingests} races of whole runs"

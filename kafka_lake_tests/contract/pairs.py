@@ -10,6 +10,7 @@ import pytest
 
 from kafka_lake.common.server_process import HOST, ServerProcess, free_port, port_open
 from kafka_lake.local_stack.object_store import BUCKET, EmbeddedObjectStore
+from kafka_lake_tests.chaos.catalog import RestCatalogServer
 from kafka_lake_tests.contract.postgres import DATABASE, PASSWORD, USER, postgres
 
 Properties = dict[str, str]
@@ -49,6 +50,12 @@ def _rest_s3(folder: Path) -> Iterator[Properties]:
 
 
 @contextmanager
+def _rest_files(folder: Path) -> Iterator[Properties]:
+    with RestCatalogServer(folder / "rest") as server:
+        yield {"type": "rest", "uri": server.uri}
+
+
+@contextmanager
 def _glue_s3(folder: Path) -> Iterator[Properties]:
     port = free_port()
     command = [sys.executable, "-m", "kafka_lake_tests.contract.glue_server", str(port)]
@@ -73,6 +80,7 @@ PAIRS: Mapping[str, Callable[[Path], AbstractContextManager[Properties]]] = {
     "sqlite_files": _sqlite_files,
     "postgres_files": _postgres_files,
     "postgres_s3": _postgres_s3,
+    "rest_files": _rest_files,
     "rest_s3": _rest_s3,
     "glue_s3": _glue_s3,
 }

@@ -237,9 +237,40 @@ def test_keys_for_all_services_are_those_of_files_where_the_catalog_needs_none()
     assert anonymous["client.credentials-provider"].endswith("AnonymousCredentialsProvider")
 
 
+AZURE = {"type": "rest", "uri": "http://r", "warehouse": "abfss://lake@acme.dfs.core.windows.net/w"}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"adls.account-name": "acme", "adls.account-key": "hush"},
+            {"adls.auth.shared-key.account.name": "acme", "adls.auth.shared-key.account.key": "hush"},
+        ),
+        (
+            {"adls.account-name": "acme", "adls.sas-token": "sv=1"},
+            {"adls.sas-token.acme.dfs.core.windows.net": "sv=1"},
+        ),
+        (
+            {"adls.connection-string": "AccountName=acme;AccountKey=h=="},
+            {"adls.connection-string.acme.dfs.core.windows.net": "AccountName=acme;AccountKey=h=="},
+        ),
+    ],
+)
+def test_settings_of_azure_s_storage_reach_java(given, told):
+    assert spark({**AZURE, **given}) == {**AZURE, "io-impl": "org.apache.iceberg.azure.adlsv2.ADLSFileIO", **told}
+
+
+def test_settings_of_google_s_storage_are_the_same_in_java():
+    google = {"type": "rest", "uri": "http://r", "warehouse": "gs://lake", "gcs.oauth2.token": "t"}
+    assert spark(google) == {**google, "io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO"}
+
+
 @pytest.mark.parametrize(
     ("given", "said", "remedy"),
     [
+        ({"adls.client-secret": "hush"}, "adls.client-secret", "AZURE_CLIENT_SECRET"),
+        ({"adls.sas-token": "hush"}, "the account that adls.sas-token is for", "adls.account-name"),
         ({"glue.access-key-id": "hush", "glue.secret-access-key": "hush"}, "glue.access-key-id", "AWS_ACCESS_KEY_ID"),
         ({"client.session-token": "hush"}, "client.session-token", "AWS_SESSION_TOKEN"),
         ({"glue.profile-name": "hush"}, "glue.profile-name", "AWS_PROFILE"),
@@ -263,6 +294,12 @@ def test_what_java_can_not_be_told_is_refused_with_what_to_do(given, said, remed
             {"type": "rest", "uri": "http://r", "warehouse": "s3://lake"},
             "software/amazon/awssdk/services/s3/S3Client",
             "iceberg-aws-bundle",
+        ),
+        (AZURE, "com/azure/storage/file/datalake/DataLakeFileSystemClient", "iceberg-azure-bundle"),
+        (
+            {"type": "rest", "uri": "http://r", "warehouse": "gs://lake"},
+            "com/google/cloud/storage/Storage",
+            "iceberg-gcp-bundle",
         ),
         ({**POSTGRES, "uri": "postgresql://db/lake"}, "org/postgresql/Driver", "postgresql"),
     ],

@@ -72,7 +72,7 @@ class Batch:
         spark = self.connections.spark()
         assert self.state.head is not None, "ensure_table gives every table a first snapshot"
         doubt = why_not(self.spec, self.decoder, self.target, self.state, self.plan)
-        branch = StagingBranch(spark, self.connections.catalog, self.spec.identifier, self.branch, self.state.head)
+        branch = StagingBranch(spark, self.connections.catalog, self.spec.identifier, self.branch, self.state.head, self.state.table)
         branch.create()
         undo.callback(branch.discard)
         tasks = tasks_of(self.plan, spark)
@@ -102,11 +102,10 @@ class Batch:
     ) -> tuple[StagedTable, dict[str, Any], DataFrame]:
         """Append what Arrow wrote as one snapshot."""
         undo.callback(arrow.release)
-        base = branch.staged_snapshot()
         branch.append(arrow.files, self._summary({**self.marks, **arrow.marks}))
         failed = self.records if arrow.failed is None else arrow.failed
         classes = most_frequent_first(LetterClass(**vars(each)) for each in arrow.failures)
-        return staged_table(branch, base, self.state, arrow.spans), {**arrow.counts, CLASSES: classes}, failed
+        return staged_table(branch, branch.head, self.state, arrow.spans), {**arrow.counts, CLASSES: classes}, failed
 
     def _fitting(self, rows: DataFrame) -> DataFrame:
         spark = self.connections.spark()

@@ -20,7 +20,7 @@ from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
 from kafka_lake.ingest.stage.staged import LetterClass, Staged, StagedTable, Vanished
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import branch_name
-from kafka_lake.lake.positions import ADOPTED, LOSSES, RESET, TableState, read_state
+from kafka_lake.lake.positions import ADOPTED, LOSSES, RESET, TableState
 
 # The first shows new fields, the second what is in fields that records have got since, the third that all is well.
 _PASSES = 8
@@ -35,6 +35,7 @@ def stage(
     records: DataFrame,
     run_id: str,
     on_step: Callable[[str], None],
+    letters_before: TableState | None = None,
 ) -> Staged:
     """Decode the records and write rows and dead letters to branches of their tables.
 
@@ -47,6 +48,7 @@ def stage(
         records: The planned records, lazy.
         run_id: Names the branches and goes into the summaries.
         on_step: Called with the name of each step that has been done.
+        letters_before: The dead-letter table as the plan saw it; None if there is none.
 
     Returns:
         What was staged. ``main`` of every table is as it was.
@@ -62,8 +64,8 @@ def stage(
         known_before = decoder = decoding.unreadable(plan.undecodable)
         # There are no rows, and without a transform the columns are those of the table.
         spec = replace(spec, transform=None)
-    letters_table = None if plan.kind == "dead_letter_replay" else connections.catalog.table(spec.dead_letter_table)
-    known = known_letters(spec, connections, plan, read_state(letters_table)) if letters_table else None
+    seen = None if plan.kind == "dead_letter_replay" else letters_before
+    known = known_letters(spec, connections, plan, seen) if seen else None
     marks = {}
     if plan.kind == "reset":
         marks[RESET] = run_id
@@ -78,7 +80,6 @@ def stage(
         while True:
             name = branch_name(run_id, state.head or 0)
             want, left_out = decoding.evolve_table(spec, state, decoder, records)
-            state = replace(state, table=state.table.refresh())
             told = {**marks, **decoder.marks()}
             batch = Batch(
                 spec=spec,
