@@ -64,6 +64,11 @@ endef
 .PHONY: test
 test: $(STAMP) ## The tests: each promise on real servers
 	$(call pytest,not exhaustive)
+	@$(BIN)/pytest -n 2 --dist each --pair rest_s3,postgres_s3 -m "contract and not exhaustive" $(addprefix kafka_lake_tests/,contract integration)
+
+.PHONY: contract
+contract: $(STAMP) ## The same tests with every pair of catalog and storage, and races (PAIRS="rest_s3 glue_s3")
+	@$(BIN)/python -m kafka_lake_tests.contract $(PAIRS)
 
 .PHONY: exhaustive
 exhaustive: $(STAMP) ## More cases of the same promises, and the tutorial as it stands; part of `make nightly`
@@ -98,6 +103,7 @@ nightly: $(STAMP) ## What takes longer than a test run: more cases, wheel, scale
 	@$(MAKE) exhaustive
 	@$(BIN)/pytest -n 2 --dist loadfile kafka_lake_tests/nightly
 	@$(MAKE) newest
+	@$(MAKE) contract
 	@$(MAKE) chaos MINUTES=60
 	@$(MAKE) chaos MINUTES=30 BROKERS=3
 	@$(MAKE) races RACES=1000

@@ -1,6 +1,7 @@
 """One broker, one Spark session and one SQLite catalog for the whole test session; a topic of its own for each test."""
 
 import json
+import os
 import re
 import signal
 import time
@@ -263,12 +264,22 @@ def kafka_resource(broker: EmbeddedBroker) -> KafkaResource:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--pair", default="sqlite_files", choices=sorted(PAIRS), help="catalog and storage of the tests")
+    known = ", ".join(sorted(PAIRS))
+    parser.addoption("--pair", default="sqlite_files", help=f"catalog and storage, of {known}; one for each worker")
+
+
+def pair_of(config: pytest.Config) -> str:
+    """Return the pair of this worker."""
+    pairs = config.getoption("--pair").split(",")
+    if unknown := set(pairs) - set(PAIRS):
+        raise pytest.UsageError(f"--pair: {unknown.pop()} is none of {', '.join(sorted(PAIRS))}")
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    return str(pairs[int(worker.removeprefix("gw")) % len(pairs)])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is about other pairs than the one that this session has."""
-    pair = config.getoption("--pair")
+    pair = pair_of(config)
     others = [each for each in items if (about := each.get_closest_marker("pairs")) and pair not in about.args]
     config.hook.pytest_deselected(items=others)
     items[:] = [each for each in items if each not in others]
@@ -277,7 +288,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def catalog_resource(lake_home: Path, request: pytest.FixtureRequest) -> Iterator[CatalogResource]:
     # As properties_from_environment would say, without touching the other tests' environment.
-    with start_pair(request.config.getoption("--pair"), lake_home) as properties:
+    with start_pair(pair_of(request.config), lake_home) as properties:
         yield CatalogResource(name="lake", properties=properties)
 
 

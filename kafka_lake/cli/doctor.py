@@ -13,6 +13,7 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.retry import headline
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.kafka.registry_settings import properties_from_env
+from kafka_lake.lake.assertions import require_assertions
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark.connect_session import address_of
 from kafka_lake.spark.jars import ensure_jars, jars_root
@@ -102,7 +103,12 @@ def _open_catalog() -> LakeCatalog:
 
 def _catalog() -> str:
     catalog = _open_catalog()
-    return f"{catalog.name} ({catalog.type}), {catalog.check()} namespaces"
+    told = f"{catalog.name} ({catalog.type}), {catalog.check()} namespaces"
+    if table := next(catalog.tables(), None) if catalog.type == "rest" else None:
+        namespace, name = table.name()[-2:]
+        require_assertions(catalog, (namespace, name))
+        told += f", refuses commits that are overtaken (tried on {namespace}.{name})"
+    return told
 
 
 def _warehouse() -> str:

@@ -69,7 +69,7 @@ SPARK_REMOTE = Variable(
 SPARK_MASTER = Variable("KAFKA_LAKE_SPARK_MASTER", "The master of Spark in the run's own process.", "local[*]")
 SPARK_JARS = Variable(
     "KAFKA_LAKE_SPARK_JARS",
-    "More jars for Spark, by path, with commas: iceberg-aws-bundle for s3:// and Glue, a JDBC driver.",
+    "More jars for Spark, by path, with commas. What catalog and storage need is fetched unless it is among them.",
     example="/opt/jars/iceberg-aws-bundle-1.12.0.jar",
 )
 SAMPLES = Variable(

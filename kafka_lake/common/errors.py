@@ -131,7 +131,7 @@ class CatalogRefusedError(CatalogError):
     what_to_do: ClassVar[str] = (
         "Check credential, warehouse and type in the variables `PYICEBERG_CATALOG__<NAME>__…`, and the rights of "
         "that credential: it must be able to create tables, and to read and write the warehouse's files. [What "
-        "Spark is told](engine.md#what-spark-is-told-of-the-catalog) lists the properties."
+        "Spark is told](catalogs.md#settings) lists the properties."
     )
 
 

@@ -161,9 +161,7 @@ class EmbeddedObjectStore(Server):
             bucket = requests.head(f"{self.endpoint}/{BUCKET}", timeout=_SECONDS)
             token = requests.post(f"{self.catalog_uri}/v1/oauth/tokens", data=grant, timeout=_SECONDS).json()
             headers = {"Authorization": f"Bearer {token['access_token']}"}
-            tables = requests.get(
-                f"{self.catalog_uri}/v1/{TABLE_BUCKET}/namespaces", headers=headers, timeout=_SECONDS
-            )
+            tables = requests.get(f"{self.catalog_uri}/v1/{TABLE_BUCKET}/namespaces", headers=headers, timeout=_SECONDS)
         except (requests.RequestException, KeyError):
             return False
         return bucket.status_code == requests.codes.forbidden and tables.ok

@@ -24,7 +24,6 @@ WHAT = (
     "integration/test_ingest.py",
     "integration/test_exactly_once.py",
     "integration/test_evolution.py",
-    "integration/test_partition_keys.py",
     "integration/test_again.py",
     "integration/test_settle.py",
     "integration/test_maintenance.py",

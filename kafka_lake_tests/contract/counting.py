@@ -1,5 +1,6 @@
 """A proxy before a REST catalog that keeps a list of the requests."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ class Requests:
 
     uri: str
     seen: list[tuple[str, str]] = field(default_factory=list)
+    careless: bool = False
+    """Whether assertions are taken out of commits, as a server does that doesn't look at them."""
 
     def clear(self) -> None:
         self.seen.clear()
@@ -51,6 +54,8 @@ def counted(uri: str) -> Iterator[Requests]:
         def _forward(self) -> None:
             found.seen.append((self.command, self.path.partition("?")[0]))
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if found.careless and self.command == "POST" and _TABLE.search(self.path):
+                body = json.dumps({**json.loads(body), "requirements": []}).encode()
             headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP_BY_HOP}
             answer = requests.request(self.command, uri + self.path, data=body, headers=headers, timeout=60)
             self.send_response(answer.status_code)

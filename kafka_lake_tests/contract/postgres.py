@@ -26,7 +26,8 @@ def postgres(folder: Path) -> Iterator[int]:
         # Who comes by network says the password.
         rules = server.pgdata / "pg_hba.conf"
         rules.write_text(f"local all all trust\nhost all all {HOST}/32 scram-sha-256\n")
-        pg_ctl(["-w", "-m", "fast", "-o", f"-p {port} -c listen_addresses={HOST}", "restart"], pgdata=server.pgdata, user=server.system_user)
+        anew = ["-w", "-m", "fast", "-o", f"-p {port} -c listen_addresses={HOST}", "restart"]
+        pg_ctl(anew, pgdata=server.pgdata, user=server.system_user)
         psycopg2.connect(host=HOST, port=port, user=USER, password=PASSWORD, dbname=DATABASE).close()
         yield port
     finally:

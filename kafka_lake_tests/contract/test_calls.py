@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kafka_lake.common.errors import CatalogRefusedError
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.connections import Connections
@@ -13,21 +14,21 @@ from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.counting import Requests, counted
 
-pytestmark = [pytest.mark.integration, pytest.mark.pairs("rest_s3")]
+pytestmark = [pytest.mark.integration, pytest.mark.contract, pytest.mark.pairs("rest_s3")]
 
 
 @pytest.fixture
-def requests(catalog_resource: Any) -> Iterator[Requests]:
+def asked(catalog_resource: Any) -> Iterator[Requests]:
     with counted(catalog_resource.properties["uri"]) as found:
         yield found
 
 
 @pytest.fixture
 def systems(
-    requests: Requests, catalog_resource: Any, kafka_resource: KafkaResource, spark_resource: SparkResource
+    asked: Requests, catalog_resource: Any, kafka_resource: KafkaResource, spark_resource: SparkResource
 ) -> Callable[[], Connections]:
     """Return a function that gives what a run of its own process has: nothing is known of the catalog yet."""
-    properties = {**catalog_resource.properties, "uri": requests.uri}
+    properties = {**catalog_resource.properties, "uri": asked.uri}
     session = spark_resource.spark_session.newSession()
     for key, value in LakeCatalog("counted", properties).spark_conf().items():
         if key.startswith("spark.sql.catalog."):
@@ -44,9 +45,9 @@ def systems(
     return fresh
 
 
-@pytest.mark.parametrize("arrow", [True, False])
+@pytest.mark.parametrize(("arrow", "loads"), [(True, 4), (False, 13)])
 def test_a_run_of_one_commit(
-    new_topic: Callable[..., Topic], systems: Callable[[], Connections], requests: Requests, arrow: bool
+    new_topic: Callable[..., Topic], systems: Callable[[], Connections], asked: Requests, arrow: bool, loads: int
 ) -> None:
     topic = new_topic()
     spec = topic.spec(arrow=arrow)
@@ -54,9 +55,26 @@ def test_a_run_of_one_commit(
     ingest(spec, systems(), "run-1")
     topic.send_ids([4])
     connections = systems()
-    requests.clear()
+    asked.clear()
     ingest(spec, connections, "run-2")
-    print(requests.kinds(), *requests.seen, sep="\n")
+    kinds = asked.kinds()
     View(connections.catalog, spec).assert_exactly_once(topic.ledger)
-    assert requests.kinds()["load"] <= 4
-    assert requests.kinds()["commit"] <= 3
+    # A branch, the rows, the publication.
+    assert kinds["commit"] == 3
+    assert 0 < kinds["load"] <= loads, asked.seen
+
+
+def test_a_catalog_that_does_not_look_at_assertions_gets_no_table(
+    new_topic: Callable[..., Topic], systems: Callable[[], Connections], asked: Requests
+) -> None:
+    topic = new_topic()
+    spec = topic.spec()
+    topic.send_ids([1])
+    asked.careless = True
+    connections = systems()
+    with pytest.raises(CatalogRefusedError, match="assert-ref-snapshot-id"):
+        ingest(spec, connections, "run-1")
+    assert connections.catalog.table(spec.identifier) is None
+    asked.careless = False
+    ingest(spec, systems(), "run-2")
+    View(connections.catalog, spec).assert_exactly_once(topic.ledger)

@@ -72,7 +72,8 @@ class Batch:
         spark = self.connections.spark()
         assert self.state.head is not None, "ensure_table gives every table a first snapshot"
         doubt = why_not(self.spec, self.decoder, self.target, self.state, self.plan)
-        branch = StagingBranch(spark, self.connections.catalog, self.spec.identifier, self.branch, self.state.head, self.state.table)
+        catalog, identifier = self.connections.catalog, self.spec.identifier
+        branch = StagingBranch(spark, catalog, identifier, self.branch, self.state.head, self.state.table)
         branch.create()
         undo.callback(branch.discard)
         tasks = tasks_of(self.plan, spark)

@@ -30,6 +30,7 @@ from kafka_lake.ingest.stage.schema_plan import SchemaPlan, plan_schema, refuse_
 from kafka_lake.ingest.stage.staged import LetterClass
 from kafka_lake.ingest.stage.table_schema import create_table, evolve_table, row_columns
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.assertions import require_assertions
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change
 
@@ -123,8 +124,13 @@ class SparkDecoding:
         return Unreadable(message)
 
     def create_table(self, spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool) -> None:
-        """Create the table with the columns that a schema or the records show; raises as the function of this name."""
+        """Create the table with the columns that a schema or the records show; raises as the function of this name.
+
+        Raises:
+            CatalogRefusedError: If the catalog can't hold what exactly once rests on.
+        """
         create_table(spec, connections, records, undecodable)
+        require_assertions(connections.catalog, spec.identifier)
 
     def evolve_table(
         self, spec: TopicTable, state: TableState, decoder: Decoder, records: DataFrame

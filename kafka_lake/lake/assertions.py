@@ -1,0 +1,53 @@
+"""Whether a catalog refuses a commit whose assertion doesn't hold, on which exactly once rests.
+
+Iceberg's REST specification asks it of every server (``assert-ref-snapshot-id`` of ``updateTable``,
+https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml).
+"""
+
+from pyiceberg.exceptions import BadRequestError, CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate
+
+from kafka_lake.common.errors import CatalogRefusedError
+from kafka_lake.lake.catalog import LakeCatalog
+
+_PROBE = "kafka_lake_probe"
+_NO_SNAPSHOT = 1
+
+
+def keeps_assertions(table: Table) -> bool:
+    """Return whether the table's catalog refuses to take away a branch that is asserted to be, and isn't.
+
+    The table is as it was, whatever the catalog does.
+
+    Args:
+        table: Any of its tables.
+
+    Raises:
+        Exception: What PyIceberg raises if the catalog doesn't answer.
+    """
+    asserted = AssertRefSnapshotId(ref=_PROBE, snapshot_id=_NO_SNAPSHOT)
+    try:
+        table.catalog.commit_table(table, (asserted,), (RemoveSnapshotRefUpdate(ref_name=_PROBE),))
+    except (CommitFailedException, BadRequestError):
+        return True
+    return False
+
+
+def require_assertions(catalog: LakeCatalog, identifier: tuple[str, str]) -> None:
+    """Try whether the catalog keeps assertions; those of PyIceberg's own kinds keep them by its code.
+
+    Args:
+        catalog: Of the table.
+        identifier: A table; nothing is tried if it isn't there.
+
+    Raises:
+        CatalogRefusedError: If it doesn't.
+    """
+    table = catalog.table(identifier) if catalog.type == "rest" else None
+    if table is not None and not keeps_assertions(table):
+        raise CatalogRefusedError(
+            f"Catalog {catalog.name} at {catalog.address_of('uri')} makes commits whose assertions don't hold "
+            f"(assert-ref-snapshot-id, tried on table {'.'.join(identifier)}): writers would undo each other's rows.",
+            "Use a catalog that keeps Iceberg's REST specification; ask its maker for a version that does.",
+        )
