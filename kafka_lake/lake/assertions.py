@@ -26,9 +26,11 @@ def keeps_assertions(table: Table) -> bool:
     Raises:
         Exception: What PyIceberg raises if the catalog doesn't answer.
     """
-    asserted = AssertRefSnapshotId(ref=_PROBE, snapshot_id=_NO_SNAPSHOT)
+    asserted = AssertRefSnapshotId.model_validate(
+        {"type": "assert-ref-snapshot-id", "ref": _PROBE, "snapshot-id": _NO_SNAPSHOT}
+    )
     try:
-        table.catalog.commit_table(table, (asserted,), (RemoveSnapshotRefUpdate(ref_name=_PROBE),))
+        table.catalog.commit_table(table, (asserted,), (RemoveSnapshotRefUpdate.model_validate({"ref-name": _PROBE}),))
     except (CommitFailedException, BadRequestError):
         return True
     return False
