@@ -36,7 +36,7 @@ class View:
             world.commit(self._identifier, "main", ())
 
     def manage_snapshots(self) -> "RefChanges":
-        return RefChanges(self.process, self._identifier, self.metadata)
+        return RefChanges(self, self.process, self._identifier)
 
     @property
     def properties(self) -> dict[str, str]:
@@ -63,10 +63,13 @@ class View:
 
 
 class RefChanges:
-    """PyIceberg's changes of refs: one commit, which asserts what each of them was when the table was loaded."""
+    """PyIceberg's changes of refs: one commit, which asserts what each of them was when the table was loaded.
 
-    def __init__(self, process: "Process", identifier: tuple[str, str], loaded: Metadata) -> None:
-        self._process, self._identifier, self._loaded = process, identifier, loaded
+    The table is as the commit left it afterwards.
+    """
+
+    def __init__(self, table: View, process: "Process", identifier: tuple[str, str]) -> None:
+        self._table, self._process, self._identifier = table, process, identifier
         self._wanted: dict[str, int | None] = {}
 
     def create_branch(self, snapshot: int, name: str, *_: int | None) -> "RefChanges":
@@ -82,9 +85,9 @@ class RefChanges:
             what = "publish"
         else:
             what = "drop branch" if None in self._wanted.values() else "create branch"
-        refs = self._loaded.refs
+        refs = self._table.metadata.refs
         expected = {name: refs[name].snapshot_id if name in refs else None for name in self._wanted}
-        self._process.change_refs(what, self._identifier, expected, self._wanted)
+        self._table.metadata = self._process.change_refs(what, self._identifier, expected, self._wanted)
 
 
 class SimulatedCatalog(LakeCatalog):

@@ -21,7 +21,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.unit.simulated.catalog import SimulatedCatalog
 from kafka_lake_tests.unit.simulated.decoding import SimulatedDecoding
 from kafka_lake_tests.unit.simulated.frames import Frame, SimulatedFrames
-from kafka_lake_tests.unit.simulated.history import ATTEMPTS, TABLE, TOPIC, Attempt, Event, Killed
+from kafka_lake_tests.unit.simulated.history import ATTEMPTS, TABLE, TOPIC, Attempt, Event, Killed, Metadata
 from kafka_lake_tests.unit.simulated.session import SimulatedSpark
 
 if TYPE_CHECKING:
@@ -108,11 +108,14 @@ class Process:
 
     def change_refs(
         self, what: str, identifier: tuple[str, str], expected: dict[str, int | None], wanted: dict[str, int | None]
-    ) -> None:
+    ) -> Metadata:
+        """Change a table's refs, and return its metadata as that left them."""
         self.publishing = (identifier, expected, wanted) if what == "publish" else None
         with self.operation(what):
             self.world.change_refs(identifier, expected, wanted)
+            left = self.world.tables[identifier]
         self.publishing = None
+        return left
 
     def _watermarks(self, _: str) -> Watermarks:
         self.pass_by("watermarks")
