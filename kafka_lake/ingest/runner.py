@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pyspark.errors import AnalysisException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
-from kafka_lake.common.errors import KafkaError, KafkaLakeError, PublishRefusedError
+from kafka_lake.common.errors import KafkaError, PublishRefusedError
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.context import Context
@@ -88,8 +88,8 @@ class Runner:
             return False
         try:
             return self.job.plan(self.topic, left.table) is None
-        except KafkaLakeError:
-            # Told of by the next commit, which is attempted again where that may help.
+        except Exception:
+            # What is done is done. The next commit will tell of it, and is attempted again where that may help.
             return False
 
     @contextmanager

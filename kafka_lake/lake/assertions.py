@@ -6,7 +6,7 @@ https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml)
 
 from pyiceberg.exceptions import BadRequestError, CommitFailedException
 from pyiceberg.table import Table
-from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate
+from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
 
 from kafka_lake.common.errors import CatalogRefusedError
 from kafka_lake.lake.catalog import LakeCatalog
@@ -16,9 +16,9 @@ _NO_SNAPSHOT = 1
 
 
 def keeps_assertions(table: Table) -> bool:
-    """Return whether the table's catalog refuses to take away a branch that is asserted to be, and isn't.
+    """Return whether the table's catalog refuses to set a property if a branch is asserted to be that isn't.
 
-    The table is as it was, whatever the catalog does.
+    One that doesn't refuse has set ``kafka-lake.assertions``, and nothing else has changed.
 
     Args:
         table: Any of its tables.
@@ -30,7 +30,9 @@ def keeps_assertions(table: Table) -> bool:
         {"type": "assert-ref-snapshot-id", "ref": _PROBE, "snapshot-id": _NO_SNAPSHOT}
     )
     try:
-        table.catalog.commit_table(table, (asserted,), (RemoveSnapshotRefUpdate.model_validate({"ref-name": _PROBE}),))
+        table.catalog.commit_table(
+            table, (asserted,), (SetPropertiesUpdate(updates={"kafka-lake.assertions": "ignored"}),)
+        )
     except (CommitFailedException, BadRequestError):
         return True
     return False
