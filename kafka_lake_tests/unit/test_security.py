@@ -6,7 +6,7 @@ from kafka_lake.common.errors import ConfigurationError, KafkaError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.security import client_properties, java_properties, properties_from_env
+from kafka_lake.kafka.security.properties import client_properties, java_properties, properties_from_env
 
 SECRET = "s3cr3t-never-shown"
 
