@@ -35,9 +35,6 @@ TRANSLATED = (
 )
 """The properties that `for_java` knows."""
 
-ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
-"""The Java client sends a secret only to a token endpoint that this system property of its JVM names."""
-
 
 def is_used(given: Mapping[str, str]) -> bool:
     """Return whether the client authenticates by SASL."""
@@ -75,17 +72,11 @@ def for_java(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str
     return {"sasl.mechanism": mechanism, **translate(given)}
 
 
-def token_endpoint(properties: Mapping[str, str]) -> str:
-    """Return the address that both clients get tokens from; empty if they use another mechanism."""
-    oidc = properties.get(f"{_OAUTH}method", "").lower() == "oidc"
-    return properties.get(f"{_OAUTH}token.endpoint.url", "") if oidc and is_used(properties) else ""
-
-
 def _password(given: Mapping[str, str]) -> dict[str, str]:
     mechanism = given["sasl.mechanism"]
-    user, password = (needed(given, name, f"SASL {mechanism}") for name in ("sasl.username", "sasl.password"))
+    options = {name: needed(given, f"sasl.{name}", f"SASL {mechanism}") for name in ("username", "password")}
     module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
-    return {"sasl.jaas.config": _jaas(f"{_SECURITY}.{module}", {"username": user, "password": password})}
+    return {"sasl.jaas.config": _jaas(f"{_SECURITY}.{module}", options)}
 
 
 def _oauthbearer(given: Mapping[str, str]) -> dict[str, str]:
@@ -129,15 +120,15 @@ def _gssapi(given: Mapping[str, str]) -> dict[str, str]:
         options |= {"useKeyTab": "true", "storeKey": "true", "keyTab": keytab, "principal": principal}
     else:
         options["useTicketCache"] = "true"
-        if principal := given.get(f"{_KERBEROS}principal"):
-            options["principal"] = principal
+        if name := given.get(f"{_KERBEROS}principal"):
+            options["principal"] = name
     told = {
         # librdkafka's default; Java has none.
         f"{_KERBEROS}service.name": given.get(f"{_KERBEROS}service.name", "kafka"),
         "sasl.jaas.config": _jaas("com.sun.security.auth.module.Krb5LoginModule", options),
     }
-    name = f"{_KERBEROS}min.time.before.relogin"
-    return {**told, name: given[name]} if given.get(name) else told
+    relogin = f"{_KERBEROS}min.time.before.relogin"
+    return {**told, relogin: given[relogin]} if given.get(relogin) else told
 
 
 def _jaas(module: str, options: Mapping[str, str]) -> str:

@@ -86,7 +86,9 @@ class SecureBroker:
             producer.produce(topic, value, partition=number % partitions)
         assert producer.flush(20) == 0
 
-    def grant(self, principal: str, operation: AclOperation, name: str, kind: ResourceType = ResourceType.TOPIC) -> None:
+    def grant(
+        self, principal: str, operation: AclOperation, name: str, kind: ResourceType = ResourceType.TOPIC
+    ) -> None:
         """Allow one operation on one topic, group or cluster."""
         binding = AclBinding(
             kind, name, ResourcePatternType.LITERAL, f"User:{principal}", "*", operation, AclPermissionType.ALLOW

@@ -45,7 +45,9 @@ class Identity:
 
     def key_file(self, form: PrivateFormat = PrivateFormat.PKCS8, password: str = "") -> str:
         kind = "pkcs8" if form == PrivateFormat.PKCS8 else "traditional"
-        return self._write(f"{kind}.{'encrypted' if password else 'open'}.key.pem", self.key_pem(form, password).encode())
+        return self._write(
+            f"{kind}.{'encrypted' if password else 'open'}.key.pem", self.key_pem(form, password).encode()
+        )
 
     @property
     def pkcs12_file(self) -> str:

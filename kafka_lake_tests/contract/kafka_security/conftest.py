@@ -32,7 +32,7 @@ def token_server() -> Iterator[TokenServer]:
 def secure_broker(
     tmp_path_factory: pytest.TempPathFactory, authority: Authority, token_server: TokenServer
 ) -> Iterator[SecureBroker]:
-    users = {name: SECRET for name in ("reader", "rotated", "stranger")}
+    users = dict.fromkeys(("reader", "rotated", "stranger"), SECRET)
     with running_broker(tmp_path_factory.mktemp("secure"), authority, users, token_server.address) as broker:
         yield broker
 

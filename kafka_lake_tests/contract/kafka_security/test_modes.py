@@ -1,4 +1,4 @@
-"""A whole ingest with each way to authenticate: the brokers are asked by librdkafka, and read by Spark's Java client."""
+"""A whole ingest with each way to authenticate, by librdkafka and by Spark's Java client."""
 
 from collections.abc import Callable
 

@@ -47,8 +47,17 @@ class TokenServer:
 
     def token(self, client: str) -> str:
         now = int(time.time())
-        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": client, "iat": now, "exp": now + self.seconds, "scope": "kafka"}
-        head, body = (_base64(json.dumps(part).encode()) for part in ({"alg": "RS256", "kid": "k", "typ": "JWT"}, claims))
+        claims = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "sub": client,
+            "iat": now,
+            "exp": now + self.seconds,
+            "scope": "kafka",
+        }
+        head, body = (
+            _base64(json.dumps(part).encode()) for part in ({"alg": "RS256", "kid": "k", "typ": "JWT"}, claims)
+        )
         signature = self._key.sign(f"{head}.{body}".encode(), padding.PKCS1v15(), hashes.SHA256())
         return f"{head}.{body}.{_base64(signature)}"
 
