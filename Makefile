@@ -57,17 +57,21 @@ unit: $(STAMP) ## Tests of the code that decides: no JVM
 # Two at a time, each with its own broker and Spark. The second line needs processes of their own: one that has spoken
 # to a Connect server can't start a Spark of its own any more.
 define pytest
-	@$(BIN)/pytest -n 2 --dist worksteal -m "$(1)" --durations=40 --durations-min=5 $(addprefix kafka_lake_tests/,integration unit fuzz)
+	@$(BIN)/pytest -n 2 --dist worksteal -m "$(1)" --durations=40 --durations-min=5 $(addprefix kafka_lake_tests/,integration unit fuzz contract)
 	@$(BIN)/pytest -n 2 --dist loadfile -m "$(1)" --durations=20 --durations-min=5 $(addprefix kafka_lake_tests/,e2e chaos)
 endef
 
 .PHONY: test
 test: $(STAMP) ## The tests: each promise on real servers
-	$(call pytest,not exhaustive)
+	$(call pytest,not exhaustive and not contract)
 
 .PHONY: exhaustive
 exhaustive: $(STAMP) ## More cases of the same promises, and the tutorial as it stands; part of `make nightly`
 	$(call pytest,exhaustive)
+
+.PHONY: contract
+contract: $(STAMP) ## The servers and settings that users have: each way to authenticate to Kafka, and each wrong setting
+	@$(BIN)/pytest -n 2 --dist loadfile -m contract --durations=20 --durations-min=5 kafka_lake_tests/contract
 
 .PHONY: newest
 newest: $(STAMP) ## Unit tests and a short integration test with the newest versions that pyproject.toml allows
@@ -94,8 +98,9 @@ mutants: $(STAMP) ## Small changes to what decides, one at a time: do the unit t
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m kafka_lake_tests.mutants
 
 .PHONY: nightly
-nightly: $(STAMP) ## What takes longer than a test run: more cases, wheel, scale, newest versions, chaos, races, fuzz, mutants
+nightly: $(STAMP) ## What takes longer than a test run: more cases, contract, wheel, scale, newest versions, chaos, races, fuzz, mutants
 	@$(MAKE) exhaustive
+	@$(MAKE) contract
 	@$(BIN)/pytest -n 2 --dist loadfile kafka_lake_tests/nightly
 	@$(MAKE) newest
 	@$(MAKE) chaos MINUTES=60

@@ -15,13 +15,3 @@ def exhaustive(*values: Any, id: str | None = None) -> Any:
         id: The name of the case; pytest's own if None.
     """
     return pytest.param(*values, id=id, marks=pytest.mark.exhaustive)
-
-
-def contract(*values: Any, id: str | None = None) -> Any:
-    """Return the parameters of a case for `make contract` alone: one more of what real servers can be set to.
-
-    Args:
-        values: The values of the parameters, one for each name.
-        id: The name of the case; pytest's own if None.
-    """
-    return pytest.param(*values, id=id, marks=pytest.mark.contract)

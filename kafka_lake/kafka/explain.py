@@ -15,7 +15,6 @@ from kafka_lake.common.errors import (
 )
 from kafka_lake.kafka.security.handshake import distrust, speaks_tls
 from kafka_lake.kafka.security.identity import identity, own_certificate, principal, validity
-from kafka_lake.kafka.security.tls import HINTS
 
 _REFUSED_CLIENT = {
     ClientError._AUTHENTICATION,
@@ -150,9 +149,6 @@ def not_made(text: str, properties: Mapping[str, str]) -> ConfigurationError:
             "and its headers, then `pip install --no-binary confluent-kafka confluent-kafka`; docs/kafka-security.md "
             "has the commands."
         )
-    for name, hint in HINTS.items():
-        if f'No such configuration property: "{name}"' in text:
-            remedy = hint
     return ConfigurationError(f"The Kafka client for {properties['bootstrap.servers']} can't be made: {text}.", remedy)
 
 

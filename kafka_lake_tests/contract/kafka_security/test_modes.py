@@ -11,9 +11,8 @@ from kafka_lake_tests.conftest import View
 from kafka_lake_tests.contract.kafka_security.broker import SecureBroker
 from kafka_lake_tests.contract.kafka_security.conftest import Secured
 from kafka_lake_tests.contract.kafka_security.modes import Clients
-from kafka_lake_tests.lanes import contract
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
 
 VALUES = [b'{"id": %d, "name": "n%d"}' % (number, number) for number in range(20)]
 ROWS = [(number, f"n{number}") for number in range(20)]
@@ -23,17 +22,17 @@ ROWS = [(number, f"n{number}") for number in range(20)]
     "name",
     [
         "SCRAM-SHA-512",
-        contract("PLAINTEXT"),
-        contract("SSL"),
-        contract("SSL CA inline"),
-        contract("mTLS PKCS8"),
-        contract("mTLS PKCS1"),
-        contract("mTLS encrypted"),
-        contract("mTLS inline"),
-        contract("mTLS PKCS12"),
-        contract("PLAIN"),
-        contract("SCRAM-SHA-256"),
-        contract("OAUTHBEARER"),
+        "PLAINTEXT",
+        "SSL",
+        "SSL CA inline",
+        "mTLS PKCS8",
+        "mTLS PKCS1",
+        "mTLS encrypted",
+        "mTLS inline",
+        "mTLS PKCS12",
+        "PLAIN",
+        "SCRAM-SHA-256",
+        "OAUTHBEARER",
     ],
 )
 def test_a_topic_becomes_a_table(

@@ -23,14 +23,6 @@ pytestmark = pytest.mark.integration
 SECONDS = 30.0
 
 
-class Warnings(Observer):
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def warn(self, line: str) -> None:
-        self.told.append(line)
-
-
 def spec_of(topic: str, group: str | None) -> TopicTable:
     return TopicTable(topic, "security", schema="id bigint", consumer_group=group)
 
@@ -56,9 +48,9 @@ def test_to_read_the_topic_is_all_that_a_run_needs(
     stranger, topic: str, secure_broker: SecureBroker, view: Callable[[TopicTable], View]
 ) -> None:
     secure_broker.grant("stranger", AclOperation.READ, topic)
-    spec, warnings = spec_of(topic, None), Warnings()
+    spec, warnings = spec_of(topic, None), list[str]()
     for run in range(1, 4):
-        ingest(spec, stranger, f"run-{run}", observer=warnings)
+        ingest(spec, stranger, f"run-{run}", observer=Observer(warn=warnings.append))
         assert view(spec).position() == {0: 2 * run, 1: 2 * run}
         assert (
             stranger.cluster.cut_off(view(spec).carried_by(view(spec).table.current_snapshot().snapshot_id), [0, 1])
@@ -68,17 +60,18 @@ def test_to_read_the_topic_is_all_that_a_run_needs(
     with Sampler(stranger.cluster) as sampler:
         assert len(sampler.newest(stranger.cluster.watermarks_of(topic), 100).records) == 16
     assert view(spec).ids() == list(range(12))
-    assert warnings.told == []
+    assert warnings == []
 
 
+@pytest.mark.contract
 def test_the_lag_group_needs_a_right_of_its_own_and_nothing_else_fails_without_it(
     stranger, topic: str, secure_broker: SecureBroker, view: Callable[[TopicTable], View]
 ) -> None:
     secure_broker.grant("stranger", AclOperation.READ, topic)
-    spec, warnings = spec_of(topic, "lag.{table}"), Warnings()
-    ingest(spec, stranger, "run-1", observer=warnings)
+    spec, warnings = spec_of(topic, "lag.{table}"), list[str]()
+    ingest(spec, stranger, "run-1", observer=Observer(warn=warnings.append))
     assert len(view(spec).rows()) == 4
-    (told,) = warnings.told
+    (told,) = warnings
     group = f"lag.{spec.table}"
     assert f"doesn't allow READ on group {group} to user stranger" in told
     assert f"--allow-principal User:stranger --operation READ --group {group}" in told
@@ -86,10 +79,11 @@ def test_the_lag_group_needs_a_right_of_its_own_and_nothing_else_fails_without_i
 
     secure_broker.grant("stranger", AclOperation.READ, group, ResourceType.GROUP)
     secure_broker.send(topic, [b'{"id": 9}'])
-    ingest(spec, stranger, "run-2", observer=warnings)
-    assert len(warnings.told) == 1
+    ingest(spec, stranger, "run-2", observer=Observer(warn=warnings.append))
+    assert len(warnings) == 1
 
 
+@pytest.mark.contract
 def test_who_has_no_right_on_the_topic_is_told_which_one(stranger, topic: str) -> None:
     error = refused(lambda: ingest(spec_of(topic, None), stranger, "run-1"))
     assert type(error) is AuthorizationError
@@ -97,6 +91,7 @@ def test_who_has_no_right_on_the_topic_is_told_which_one(stranger, topic: str) -
     assert f"--allow-principal User:stranger --operation READ --topic {topic}" in error.remedy
 
 
+@pytest.mark.contract
 def test_who_may_describe_and_not_read_is_told_by_spark(
     stranger, topic: str, secure_broker: SecureBroker, catalog_resource
 ) -> None:
@@ -109,6 +104,7 @@ def test_who_may_describe_and_not_read_is_told_by_spark(
     assert catalog_resource.open().table(spec.identifier) is None
 
 
+@pytest.mark.contract
 def test_settings_of_a_topic_are_left_out_where_the_right_to_describe_them_is_missing(
     stranger, topic: str, secure_broker: SecureBroker
 ) -> None:
@@ -118,6 +114,7 @@ def test_settings_of_a_topic_are_left_out_where_the_right_to_describe_them_is_mi
     assert stranger.cluster.cleanup_policies([topic]) == {topic: "delete"}
 
 
+@pytest.mark.contract
 def test_who_may_not_create_or_write_a_topic_is_told_so(stranger, topic: str, secure_broker: SecureBroker) -> None:
     cluster = KafkaResource().cluster()
     error = refused(lambda: create_topic(cluster, f"{topic}-new", 1))

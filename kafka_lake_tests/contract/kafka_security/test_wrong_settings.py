@@ -13,9 +13,8 @@ from kafka_lake_tests.contract.kafka_security.broker import SecureBroker
 from kafka_lake_tests.contract.kafka_security.certificates import Authority, Identity
 from kafka_lake_tests.contract.kafka_security.conftest import Secured
 from kafka_lake_tests.contract.kafka_security.modes import Clients
-from kafka_lake_tests.lanes import contract
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
 
 SECONDS = 8.0
 WRONG = "wrong-hush"
@@ -154,8 +153,8 @@ def wrongs(clients: Clients, secure_broker: SecureBroker, tmp_path: Path) -> Wro
 @pytest.mark.parametrize(
     ("settings", "kind", "said", "remedy"),
     [
-        (pytest.param if number == 0 else contract)(*case[1:], id=case[0])
-        for number, case in enumerate(CASES)
+        pytest.param(*case[1:], id=case[0])
+        for case in CASES
     ],
 )  # fmt: skip
 def test_what_is_told(
