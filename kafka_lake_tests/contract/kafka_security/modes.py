@@ -8,6 +8,7 @@ from kafka_lake_tests.contract.kafka_security.broker import SecureBroker
 from kafka_lake_tests.contract.kafka_security.certificates import PASSWORD
 
 SECRET = "hush-reader"
+_FORMS = (PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL)
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,12 @@ class Clients:
     def __getitem__(self, name: str) -> Mode:
         mode: Mode = getattr(self, "_" + name.lower().replace("-", "_").replace(" ", "_"))()
         return mode
+
+    @property
+    def private_lines(self) -> list[str]:
+        """Return what nobody may see of the private keys, in the forms that they are in anywhere."""
+        keys = [me.key_pem(form) for me in (self._certificate, self._elliptic) for form in _FORMS]
+        return [line for key in keys for line in key.splitlines() if not line.startswith("-----")]
 
     def tls(self, listener: str, protocol: str) -> dict[str, str]:
         return {

@@ -1,5 +1,6 @@
 """GSSAPI with a real KDC: Spark's Java client reads; Python's client says so if it was built without Kerberos."""
 
+import inspect
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation, AdminClient
 
 from kafka_lake.kafka.security.properties import java_properties
+from kafka_lake_tests.contract.kafka_security import run_ingest
 from kafka_lake_tests.contract.kafka_security.broker import SecureBroker, running_broker
 from kafka_lake_tests.contract.kafka_security.certificates import Authority
 from kafka_lake_tests.contract.kafka_security.kerberos import REALM, Realm, program, running_realm
@@ -34,26 +36,6 @@ java = f"-Djava.security.krb5.conf={krb5}"
 spark = SparkResource(spark_config={"spark.master": "local[1]", "spark.driver.extraJavaOptions": java}, catalog=catalog)
 frame = spark.spark_session.read.format("kafka").options(**options).load()
 frame.selectExpr("cast(value as string) as value").write.parquet(f"{folder}/read")
-spark.stop()
-"""
-
-INGEST = """
-import sys
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.run import ingest
-from kafka_lake.ingest.topic_table import TopicTable
-topic, folder, krb5 = sys.argv[1:]
-catalog = CatalogResource(name="lake", properties={
-    "type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"})
-java = f"-Djava.security.krb5.conf={krb5}"
-spark = SparkResource(spark_config={"spark.master": "local[1]", "spark.driver.extraJavaOptions": java}, catalog=catalog)
-kafka = KafkaResource()
-connections = Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
-spec = TopicTable(topic, "security", table="orders", schema="id bigint", consumer_group=None)
-print("rows:", ingest(spec, connections, "run-1").total("rows"))
 spark.stop()
 """
 
@@ -96,6 +78,8 @@ def has_kerberos() -> bool:
     try:
         AdminClient({"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SASL_PLAINTEXT", "log_level": 0})
     except KafkaException as error:
+        if "sasl.kerberos" in str(error):
+            return True
         if "No provider for SASL mechanism GSSAPI" not in str(error):
             raise
         return False
@@ -121,9 +105,11 @@ def test_a_whole_ingest_or_how_to_get_a_client_that_can(given: dict[str, str], r
     """Wheels of confluent-kafka have no Kerberos; with one that was built with it, all of a run is shown."""
     variables = {f"KAFKA_LAKE_KAFKA_{name.upper().replace('.', '_')}": value for name, value in given.items()}
     if has_kerberos():
-        told = run(realm, tmp_path, INGEST, "orders", str(tmp_path), str(realm.configuration), **variables)
+        conf = json.dumps({"spark.driver.extraJavaOptions": f"-Djava.security.krb5.conf={realm.configuration}"})
+        script = inspect.getsource(run_ingest)
+        told = run(realm, tmp_path, script, "orders", str(tmp_path), conf, **variables)
         assert "rows: 12" in told
-        rows = duckdb.sql(f"select id from '{tmp_path}/warehouse/**/data/**/*.parquet'").fetchall()
+        rows = duckdb.sql(f"select id from '{tmp_path}/warehouse/**/*.parquet'").fetchall()
         assert sorted(number for (number,) in rows) == list(range(12))
     else:
         doctor = "from kafka_lake.cli.doctor import examine\nfrom contextlib import nullcontext\n"
