@@ -4,12 +4,13 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError as ClientError
 
+from kafka_lake.cli import doctor
 from kafka_lake.common.errors import AuthenticationError, AuthorizationError, ConfigurationError, KafkaError
 from kafka_lake.ingest.refused import refused_by_kafka
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -145,3 +146,16 @@ def test_what_spark_is_refused_is_told_as_for_python_s_client(text: str, kind: t
 @pytest.mark.parametrize("error", [py4j("java.lang.OutOfMemoryError: heap"), ValueError("TopicAuthorizationException")])
 def test_other_errors_are_not_the_brokers(error: Exception) -> None:
     assert refused_by_kafka(error, "orders", KafkaCluster(BOB)) is None
+
+
+def test_doctor_finds_what_spark_s_client_can_t_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL", "SSL")
+    monkeypatch.setenv("KAFKA_LAKE_KAFKA_SSL_CRL_LOCATION", "/crl.pem")
+    monkeypatch.setattr(doctor, "_java", lambda: "17")
+    monkeypatch.setattr(doctor, "_jars", lambda say: "7")
+    for part in ("_catalog", "_warehouse", "_spark"):
+        monkeypatch.setattr(doctor, part, lambda: "there")
+    (told,) = [each for each in doctor.examine(nullcontext, lambda _: None) if not each.healthy]
+    assert told.part == "Brokers"
+    assert "no equivalent of Kafka property ssl.crl.location" in told.finding
+    assert "librdkafka.ssl.crl.location" in told.remedy
