@@ -57,22 +57,23 @@ unit: $(STAMP) ## Tests of the code that decides: no JVM
 # Two at a time, each with its own broker and Spark. The second line needs processes of their own: one that has spoken
 # to a Connect server can't start a Spark of its own any more.
 define pytest
-	@$(BIN)/pytest -n 2 --dist worksteal -m "$(1)" --durations=40 --durations-min=5 $(addprefix kafka_lake_tests/,integration unit fuzz)
+	@$(BIN)/pytest -n 2 --dist worksteal -m "$(1)" --durations=40 --durations-min=5 $(addprefix kafka_lake_tests/,integration unit fuzz contract)
 	@$(BIN)/pytest -n 2 --dist loadfile -m "$(1)" --durations=20 --durations-min=5 $(addprefix kafka_lake_tests/,e2e chaos)
 endef
 
 .PHONY: test
 test: $(STAMP) ## The tests: each promise on real servers
-	$(call pytest,not exhaustive)
-	@$(BIN)/pytest -n 2 --dist each --pair rest_s3,postgres_s3 -m "contract and not exhaustive" $(addprefix kafka_lake_tests/,contract integration)
-
-.PHONY: contract
-contract: $(STAMP) ## The same tests with every pair of catalog and storage, and races (PAIRS="rest_s3 glue_s3")
-	@$(BIN)/python -m kafka_lake_tests.contract $(PAIRS)
+	$(call pytest,not exhaustive and not contract)
+	@$(BIN)/pytest -n 2 --dist each --pair rest_s3,postgres_s3 -m "every_pair and not exhaustive" $(addprefix kafka_lake_tests/,contract integration)
 
 .PHONY: exhaustive
 exhaustive: $(STAMP) ## More cases of the same promises, and the tutorial as it stands; part of `make nightly`
 	$(call pytest,exhaustive)
+
+.PHONY: contract
+contract: $(STAMP) ## The servers and settings that users have: authentication, catalogs, storage (PAIRS="rest_s3 glue_s3")
+	@$(BIN)/pytest -n 2 --dist loadfile -m contract --durations=20 --durations-min=5 kafka_lake_tests/contract
+	@$(BIN)/python -m kafka_lake_tests.contract $(PAIRS)
 
 .PHONY: newest
 newest: $(STAMP) ## Unit tests and a short integration test with the newest versions that pyproject.toml allows
@@ -99,11 +100,11 @@ mutants: $(STAMP) ## Small changes to what decides, one at a time: do the unit t
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m kafka_lake_tests.mutants
 
 .PHONY: nightly
-nightly: $(STAMP) ## What takes longer than a test run: more cases, wheel, scale, newest versions, chaos, races, fuzz, mutants
+nightly: $(STAMP) ## What takes longer than a test run: more cases, contract, wheel, scale, newest versions, chaos, races, fuzz, mutants
 	@$(MAKE) exhaustive
+	@$(MAKE) contract
 	@$(BIN)/pytest -n 2 --dist loadfile kafka_lake_tests/nightly
 	@$(MAKE) newest
-	@$(MAKE) contract
 	@$(MAKE) chaos MINUTES=60
 	@$(MAKE) chaos MINUTES=30 BROKERS=3
 	@$(MAKE) races RACES=1000

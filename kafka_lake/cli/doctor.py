@@ -88,7 +88,10 @@ def _jars(say: Callable[[str], None]) -> str:
 
 
 def _brokers() -> str:
-    cluster = KafkaResource().cluster()
+    resource = KafkaResource()
+    cluster = resource.cluster()
+    # What Spark's client can't be told is found here, not by the first run.
+    resource.spark_options()
     return f"{len(cluster.topics())} topics at {cluster.bootstrap_servers}"
 
 

@@ -43,7 +43,7 @@ BOOTSTRAP_SERVERS = Variable(
 KAFKA = Variable(
     "KAFKA_LAKE_KAFKA_",
     "Any property of librdkafka's clients, in upper case, with _ for each dot. "
-    "`KAFKA_LAKE_KAFKA_JAVA_…` is for Spark's Java client alone.",
+    "`KAFKA_LAKE_KAFKA_JAVA_…` is for Spark's Java client alone, `KAFKA_LAKE_KAFKA_LIBRDKAFKA_…` for Python's.",
     example="KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL=SASL_SSL",
 )
 SCHEMA_REGISTRY_URL = Variable(

@@ -296,6 +296,11 @@ def kafka_data_loss(error: BaseException) -> str | None:
     return None
 
 
+def java_text(error: BaseException) -> str | None:
+    """Return all that an error of Spark tells, its Java causes included; None for other errors."""
+    return _text(error) if isinstance(error, PySparkException | Py4JJavaError) or _grpc_code(error) else None
+
+
 def _spark_may_recover(error: BaseException) -> bool:
     if isinstance(error, (AnalysisException, PythonException, *_PROGRAMMING_ERRORS)):
         return False

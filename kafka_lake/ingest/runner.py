@@ -17,6 +17,7 @@ from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.pipeline import Attempt
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.refused import refused_by_kafka
 from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.retry import (
     LONGEST_SHORT_PAUSE,
@@ -120,6 +121,9 @@ class Runner:
             except Exception as error:
                 if (part := self._part_of(error)) is None:
                     self._drop_unused()
+                    spec, cluster = self.context.spec, self.context.connections.cluster
+                    if refused := refused_by_kafka(error, spec.topic, cluster):
+                        raise refused from error
                     raise
                 self._search_on(part, error)
             else:
@@ -259,11 +263,16 @@ class Runner:
             self.context.observer.warn(f"Topic {topic}: branches of dead runs are left behind: {error}")
 
     def _mirror(self, position: Position) -> None:
-        """Write the position to the consumer group, which is for lag tools only."""
+        """Write the position to the consumer group, if there is one: it is for lag tools only."""
+        group = self.context.spec.group
+        if group is None:
+            return
         try:
-            self.context.connections.cluster.commit_group(self.context.spec.group, position)
+            self.context.connections.cluster.commit_group(group, position)
         except KafkaError as error:
-            self.context.observer.warn(f"The table is up to date; lag tools may not be: {error}")
+            self.context.observer.warn(
+                f"The table is up to date; lag tools may not be: {error} Or set consumer_group: null, for none."
+            )
 
 
 def _lost(error: BaseException | None) -> str | None:

@@ -97,9 +97,9 @@ class TopicTable:
         examples=["my_project.transforms:clean"],
     )
     consumer_group: str | None = Field(
-        default=None,
-        description="Consumer group that shows the table's position to lag tools; `kafka-lake.<namespace>.<table>` "
-        "by default. It is written and never read.",
+        default="kafka-lake.{namespace}.{table}",
+        description="Consumer group that shows the table's position to lag tools; null for none. It is written and "
+        "never read.",
     )
     on_data_loss: Literal["fail", "continue"] = Field(
         default="fail",
@@ -212,9 +212,10 @@ class TopicTable:
         return self.namespace, shortened(self.table, "__dead_letters")
 
     @property
-    def group(self) -> str:
-        """Return the consumer group that mirrors the position."""
-        return self.consumer_group or f"kafka-lake.{self.namespace}.{self.table}"
+    def group(self) -> str | None:
+        """Return the consumer group that mirrors the position; None for none."""
+        given = self.consumer_group
+        return given.replace("{namespace}", self.namespace).replace("{table}", self.table) if given else None
 
     @property
     def value_subject(self) -> str:

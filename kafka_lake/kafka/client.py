@@ -9,27 +9,10 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from kafka_lake.common.errors import (
-    AuthenticationError,
-    AuthorizationError,
-    ConfigurationError,
-    KafkaError,
-    KafkaLakeError,
-    UnknownTopicError,
-)
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.kafka.explain import Failure, Right, explained, is_refusal, not_made
 
-_REFUSED_CLIENT = {
-    ClientError._AUTHENTICATION,
-    ClientError._SSL,
-    ClientError.SASL_AUTHENTICATION_FAILED,
-    ClientError.UNSUPPORTED_SASL_MECHANISM,
-}
-_NEEDED_RIGHTS = {
-    ClientError.TOPIC_AUTHORIZATION_FAILED: "Describe and Read on the topic",
-    ClientError.GROUP_AUTHORIZATION_FAILED: "Read on the consumer group",
-    ClientError.CLUSTER_AUTHORIZATION_FAILED: "Describe on the cluster",
-}
-_SECRET = re.compile(r"password|secret|token|jaas|\.pem$|oauthbearer\.config")
+_SECRET = re.compile(r"password|passphrase|secret|jaas|key\.pem$|private\.key|assertion\.|oauthbearer\.config")
 
 # A refusal by one broker needn't be that of the next one tried, nor that of a moment later; so long an answer may
 # still come.
@@ -39,12 +22,6 @@ _FIRST_ANSWER_SECONDS = 8.0
 # All brokers refuse connections, or their names are unknown.
 _ALL_DOWN_SECONDS = 4.0
 POLL_SECONDS = 0.1
-
-UNREACHABLE = (
-    "Check that the brokers run and KAFKA_LAKE_BOOTSTRAP_SERVERS and the security settings are right; "
-    "`kafka-lake doctor` tells more."
-)
-"""What to do where no broker answers."""
 
 
 class _Reported:
@@ -57,7 +34,7 @@ class _Reported:
 
     def note(self, error: ClientError) -> None:
         """Take down one report; librdkafka calls it from within `poll`."""
-        if error.code() in _REFUSED_CLIENT:
+        if is_refusal(error):
             self.refusal = error
         elif error.code() == ClientError._ALL_BROKERS_DOWN:
             self.all_down = True
@@ -78,7 +55,7 @@ class KafkaClient:
         timeout: Seconds that one question may take. Brokers that have never answered are given up earlier.
     """
 
-    def __init__(self, properties: Mapping[str, str], timeout: float) -> None:
+    def __init__(self, properties: Mapping[str, Any], timeout: float) -> None:
         self.properties = dict(properties)
         self.timeout = timeout
         self._client: AdminClient | None = None
@@ -88,7 +65,7 @@ class KafkaClient:
     @property
     def bootstrap_servers(self) -> str:
         """Return the brokers' addresses as configured."""
-        return self.properties["bootstrap.servers"]
+        return str(self.properties["bootstrap.servers"])
 
     def _admin(self) -> AdminClient:
         if self._client is None:
@@ -101,22 +78,19 @@ class KafkaClient:
         try:
             return client({**quiet, **settings})
         except KafkaException as error:
-            raise ConfigurationError(
-                f"The Kafka client for {self.bootstrap_servers} can't be made: {self._text(error.args[0])}.",
-                "Mend the property among the Kafka resource's properties or KAFKA_LAKE_KAFKA_*.",
-            ) from error
+            raise not_made(self._text(error.args[0]), self.properties) from error
 
-    def _ask(self, what: str, future: Any) -> Any:
+    def _ask(self, what: str, future: Any, right: Right | None = None) -> Any:
         asked = time.monotonic()
         while True:
             try:
                 answer = future.result(timeout=min(POLL_SECONDS, self.timeout))
             except KafkaException as error:
-                raise self.explained(what, error) from error
+                raise self.explained(what, error, right) from error
             except TimeoutError as error:
                 self._admin().poll(0)
                 if time.monotonic() - asked >= self._patience():
-                    raise self.explained(what, error) from error
+                    raise self.explained(what, error, right) from error
             else:
                 self._answered()
                 return answer
@@ -134,49 +108,21 @@ class KafkaClient:
         self._admin().poll(0)
         self._reported.forget()
 
-    def explained(self, what: str, error: Exception) -> KafkaLakeError:
+    def explained(self, what: str, error: Exception, right: Right | None = None) -> KafkaLakeError:
         """Return the error for the user, with what to mend, that an error of a client of this cluster stands for.
 
         Args:
             what: What was asked for, as a sentence begins.
             error: What the client raised; a timeout is explained by what was reported about connections meanwhile.
+            right: What the principal needs for it.
         """
         cause = error.args[0] if error.args and isinstance(error.args[0], ClientError) else None
         self._admin().poll(0)
         if cause is None or cause.code() < 0:
             # The client's own errors say that it gave up waiting; its reports say why the wait was in vain.
             cause = self._reported.refusal or self._reported.failure or cause
-        where = f"{what}: the cluster at {self.bootstrap_servers}"
-        if cause is None:
-            return KafkaError(f"{where} gave no answer within {self._patience():g} s.", UNREACHABLE)
-        code, text = cause.code(), self._text(cause)
-        if code == ClientError.UNKNOWN_TOPIC_OR_PART:
-            return UnknownTopicError(f"{where} has no such topic.", "Create it, or mend the name in the topic's YAML.")
-        if code == ClientError._BAD_MSG:
-            return KafkaError(f"{where} gave an answer that is no Kafka broker's.", UNREACHABLE)
-        if code == ClientError._SSL:
-            return AuthenticationError(
-                f"{where} and this client don't trust each other: {text}.",
-                "Check KAFKA_LAKE_KAFKA_SSL_CA_LOCATION (the certificate that signed the brokers'), and the client's "
-                "own key and certificate if the brokers ask for one.",
-            )
-        if code in _REFUSED_CLIENT:
-            return AuthenticationError(
-                f"{where} refused the credentials of {self._principal}: {text}.",
-                "Check KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL, KAFKA_LAKE_KAFKA_SASL_MECHANISM and the credentials, for "
-                "instance KAFKA_LAKE_KAFKA_SASL_USERNAME and KAFKA_LAKE_KAFKA_SASL_PASSWORD.",
-            )
-        if code in _NEEDED_RIGHTS:
-            return AuthorizationError(
-                f"{where} doesn't allow it to {self._principal}: {text}.",
-                f"Grant {_NEEDED_RIGHTS[code]}, with kafka-acls.sh for instance, or use another account.",
-            )
-        return KafkaError(f"{where} gave no answer: {text}.", UNREACHABLE)
-
-    @property
-    def _principal(self) -> str:
-        user = self.properties.get("sasl.username")
-        return f"user {user}" if user else "this client"
+        code, text = (cause.code(), self._text(cause)) if cause else (None, "")
+        return explained(Failure(what, code, text, self._patience(), right), self.properties)
 
     def _text(self, error: ClientError) -> str:
         text = re.sub(

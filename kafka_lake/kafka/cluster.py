@@ -12,7 +12,8 @@ from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 from kafka_lake.common.errors import AuthenticationError, KafkaError, KafkaLakeError
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
-from kafka_lake.kafka.client import GRACE_SECONDS, POLL_SECONDS, UNREACHABLE, KafkaClient
+from kafka_lake.kafka.client import GRACE_SECONDS, POLL_SECONDS, KafkaClient
+from kafka_lake.kafka.explain import UNREACHABLE, Right
 
 _NOT_A_TOPIC_ID = {"", "AAAAAAAAAAAAAAAAAAAAAA"}
 
@@ -40,7 +41,7 @@ class KafkaCluster(KafkaClient):
         read_committed: End of a partition is the last stable offset; else the high watermark.
     """
 
-    def __init__(self, properties: Mapping[str, str], timeout: float = 15.0, read_committed: bool = True) -> None:
+    def __init__(self, properties: Mapping[str, Any], timeout: float = 15.0, read_committed: bool = True) -> None:
         super().__init__(properties, timeout)
         self._isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
 
@@ -105,7 +106,7 @@ class KafkaCluster(KafkaClient):
         members: list[TopicPartition] = []
         for name in names:
             try:
-                topic = self._ask(f"Topic {name}", described[name])
+                topic = self._ask(f"Topic {name}", described[name], Right("READ", "topic", name))
             except KafkaLakeError as error:
                 answers[name] = error
                 continue
@@ -178,7 +179,7 @@ class KafkaCluster(KafkaClient):
                 told = future.result()
             else:
                 try:
-                    told = self._ask(what, future)
+                    told = self._ask(what, future, Right("READ", "topic", member.topic))
                 except KafkaLakeError as error:
                     told = error
             if getattr(told, "offset", 0) == OFFSET_INVALID:
@@ -207,6 +208,7 @@ class KafkaCluster(KafkaClient):
             KafkaError: If the brokers don't answer.
         """
         topic, what = position.identity.topic, f"Validating the position in topic {position.identity.topic}"
+        right = Right("READ", "topic", topic)
         unsure = {p for p in partitions if p in position.epochs and p in position.offsets}
         if not unsure:
             return {}
@@ -218,7 +220,7 @@ class KafkaCluster(KafkaClient):
             )
             while unsure:
                 if time.monotonic() > until:
-                    raise self.explained(what, TimeoutError())
+                    raise self.explained(what, TimeoutError(), right)
                 message = consumer.poll(POLL_SECONDS)
                 if message is None or message.topic() != topic or message.partition() not in unsure:
                     # Of the group for instance, on which no right is needed.
@@ -226,7 +228,7 @@ class KafkaCluster(KafkaClient):
                 error = message.error()
                 if error is not None and error.code() != ClientError._PARTITION_EOF:
                     if (told := _CUT_OFF.search(error.str())) is None:
-                        raise self.explained(what, KafkaException(error))
+                        raise self.explained(what, KafkaException(error), right)
                     found[message.partition()] = None if int(told[1]) < 0 else int(told[1])
                 unsure.discard(message.partition())
                 consumer.incremental_unassign([TopicPartition(topic, message.partition())])
@@ -274,7 +276,7 @@ class KafkaCluster(KafkaClient):
         offsets = [TopicPartition(position.identity.topic, p, o) for p, o in position.offsets.items()]
         request = [ConsumerGroupTopicPartitions(group, offsets)]
         future = self._admin().alter_consumer_group_offsets(request, request_timeout=self.timeout)[group]
-        self._ask(f"Committing the offsets of consumer group {group}", future)
+        self._ask(f"Committing the offsets of consumer group {group}", future, Right("READ", "group", group))
 
 
 def _numbers(told: Mapping[int, Any]) -> dict[int, int]:

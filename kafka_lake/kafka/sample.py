@@ -12,6 +12,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from kafka_lake.common.offsets import Watermarks
 from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.explain import Right
 
 _GROUP = "kafka-lake.sample"
 _SETTINGS: Mapping[str, Any] = {
@@ -167,7 +168,8 @@ class Sampler:
                 continue
             partition, error = message.partition(), message.error()
             if error is not None and error.code() not in _NO_REFUSAL and message.topic() in (None, topic):
-                raise self._cluster.explained(f"Reading topic {topic}", KafkaException(error))
+                right = Right("READ", "topic", topic)
+                raise self._cluster.explained(f"Reading topic {topic}", KafkaException(error), right)
             if message.topic() != topic or partition not in unread:
                 continue
             last = windows[partition][1] - 1

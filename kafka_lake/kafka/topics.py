@@ -1,7 +1,8 @@
 """Topics made and filled from here: for the demo, for tests, and for a person who tries a topic of his own."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import KafkaError as ClientError
@@ -9,8 +10,9 @@ from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
-from kafka_lake.common.errors import ConfigurationError, KafkaError, UnknownTopicError
+from kafka_lake.common.errors import ConfigurationError, KafkaError, KafkaLakeError, UnknownTopicError
 from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.explain import Right
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _BROKERS_DEFAULT = -1
@@ -55,7 +57,7 @@ def create_topic(cluster: KafkaCluster, topic: str, partitions: int) -> bool:
                 f"Topic {topic} was not created: the cluster at {cluster.bootstrap_servers} refuses it: "
                 f"{error.args[0].str().rstrip('.')}."
             ) from error
-        raise cluster.explained(f"Creating topic {topic}", error) from error
+        raise cluster.explained(f"Creating topic {topic}", error, Right("CREATE", "topic", topic)) from error
     _await_partitions(cluster, topic)
     return True
 
@@ -87,7 +89,7 @@ class RecordProducer:
         self._cluster = cluster
         self._topic = topic
         self._seconds = seconds
-        self._failure: str | None = None
+        self._failure: KafkaLakeError | None = None
         settings: dict[str, Any] = {
             "log_level": 0,
             **cluster.properties,
@@ -114,7 +116,8 @@ class RecordProducer:
                 self._producer.poll(0.1)
             except KafkaException as error:
                 raise KafkaError(f"Topic {self._topic}: a record can't be sent: {error.args[0].str()}") from error
-        self._producer.poll(0)
+        with self._fatal_explained():
+            self._producer.poll(0)
         self.check()
 
     def flush(self) -> None:
@@ -123,7 +126,8 @@ class RecordProducer:
         Raises:
             KafkaError: A delivery failed, or records are still queued when the time is over.
         """
-        left = self._producer.flush(self._seconds)
+        with self._fatal_explained():
+            left = self._producer.flush(self._seconds)
         self.check()
         if left:
             raise KafkaError(
@@ -134,13 +138,29 @@ class RecordProducer:
     def check(self) -> None:
         """Raise a KafkaError that names topic and partition if a delivery failed."""
         if self._failure:
-            raise KafkaError(self._failure)
+            raise self._failure
+
+    @contextmanager
+    def _fatal_explained(self) -> Iterator[None]:
+        """Explain a fatal error, which the client raises from whatever it is asked next, its callbacks included."""
+        try:
+            yield
+        except (KafkaException, SystemError) as error:
+            fatal = error if isinstance(error, KafkaException) else error.__cause__
+            if not isinstance(fatal, KafkaException):
+                raise
+            raise self._explained(f"Producing to topic {self._topic}", fatal.args[0]) from error
+
+    def _explained(self, what: str, error: ClientError) -> KafkaLakeError:
+        # An idempotent producer who may write to no topic at all is refused by the cluster.
+        right = Right("WRITE", "topic", self._topic)
+        return self._cluster.explained(what, KafkaException(error), right)
 
     def _delivered(self, error: ClientError | None, message: Message) -> None:
         if error is not None and self._failure is None:
-            self._failure = (
-                f"Topic {message.topic()} partition {message.partition()}: a record was not delivered: {error.str()}"
-            )
+            what = f"Topic {message.topic()} partition {message.partition()}: a record was not delivered"
+            refused = error.code() in (ClientError.TOPIC_AUTHORIZATION_FAILED, ClientError.CLUSTER_AUTHORIZATION_FAILED)
+            self._failure = self._explained(what, error) if refused else KafkaError(f"{what}: {error.str()}")
 
 
 def produce(cluster: KafkaCluster, topic: str, records: Iterable[tuple[bytes | None, bytes]]) -> int:

@@ -23,7 +23,7 @@ from kafka_lake.common.environment import HOME, SPARK_REMOTE
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import home
 from kafka_lake.common.server_process import ServerProcess, port_open
-from kafka_lake.kafka.security import properties_from_env
+from kafka_lake.kafka.security.properties import properties_from_env
 from kafka_lake.lake.catalog import configured_catalog
 from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake.local_stack.environment import names_broker, use_broker, use_registry

@@ -4,6 +4,7 @@ The arguments of a process can be read by every account of the machine. So a JVM
 its owner alone can read, and that is there only until it was read.
 """
 
+import logging
 import os
 import shlex
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,8 @@ def start_jvm(conf: Mapping[str, str]) -> None:
     Args:
         conf: Spark settings, secrets among them.
     """
+    # At DEBUG it logs each command with its arguments, so a reader's password too, and Dagster's logs may be at DEBUG.
+    logging.getLogger("py4j").setLevel(logging.INFO)
     with properties_file(conf) as file:
         before = os.environ.get(_SUBMIT_ARGUMENTS)
         ours = shlex.join(["--load-spark-defaults", "--properties-file", str(file)])

@@ -20,7 +20,7 @@ from kafka_lake_tests.contract.pairs import PAIRS
 
 _TESTS = Path(__file__).parents[1]
 WHAT = (
-    "contract",
+    "contract/test_calls.py",
     "integration/test_ingest.py",
     "integration/test_exactly_once.py",
     "integration/test_evolution.py",

@@ -14,7 +14,7 @@ from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.counting import Requests, counted
 
-pytestmark = [pytest.mark.integration, pytest.mark.contract, pytest.mark.pairs("rest_s3")]
+pytestmark = [pytest.mark.integration, pytest.mark.every_pair, pytest.mark.pairs("rest_s3")]
 
 
 @pytest.fixture

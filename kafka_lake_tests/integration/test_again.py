@@ -58,7 +58,7 @@ def delete_before(topic: Topic, offset: int, partition: int = 0) -> None:
     topic.admin.delete_records([place])[TopicPartition(topic.name, partition)].result(20)
 
 
-@pytest.mark.contract
+@pytest.mark.every_pair
 @pytest.mark.exhaustive
 def test_records_read_again_are_swapped_for_what_todays_transform_gives(
     new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -245,7 +245,7 @@ def test_letters_that_fit_by_now_move_in_order_and_the_rest_say_why_not(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-@pytest.mark.contract
+@pytest.mark.every_pair
 def test_letters_move_into_the_table_exactly_once(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -38,7 +38,7 @@ def letters(see: View) -> list[tuple[int, str]]:
     return sorted((row["offset"], row["error_class"]) for row in see.dead_letters())
 
 
-@pytest.mark.contract
+@pytest.mark.every_pair
 def test_new_fields_at_every_depth_are_found_in_the_pass_that_writes(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -236,7 +236,7 @@ def test_a_declared_schema_obeys_the_policy_too(
     assert values(view(topic.spec()))[2] == {"id": 3, "more": 3}
 
 
-@pytest.mark.contract
+@pytest.mark.every_pair
 @pytest.mark.parametrize("schema", [None, exhaustive("id bigint, s struct<customer: string>, renamed string")])
 def test_a_rename_keeps_the_field_and_takes_both_names(
     schema: str | None, new_topic: NewTopic, connections: NewConnections, view: NewView

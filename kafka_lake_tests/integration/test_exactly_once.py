@@ -80,7 +80,7 @@ def mixed(topic: Topic, count: int, partitions: int = 1) -> None:
         topic.send({"id": number} if number % 2 == 0 else b"junk %d" % number, partition=number % partitions)
 
 
-@pytest.mark.contract
+@pytest.mark.every_pair
 @pytest.mark.parametrize("step", ["audited", exhaustive("primary staged"), exhaustive("dead letters published")])
 def test_of_two_racing_runs_one_wins(
     step: str, new_topic: NewTopic, connections: NewConnections, view: NewView

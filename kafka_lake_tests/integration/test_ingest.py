@@ -36,7 +36,7 @@ def moment(ms: int) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms)
 
 
-@pytest.mark.contract
+@pytest.mark.every_pair
 def test_every_record_once_with_its_values_and_origin(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -238,7 +238,7 @@ def test_nested_fields_are_matched_by_name_and_not_by_position(
     assert rows[3] == {"id": 3, "shop": None, "lines": None}
 
 
-@pytest.mark.contract
+@pytest.mark.every_pair
 def test_the_table_is_laid_out_as_asked(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     for number in range(4):

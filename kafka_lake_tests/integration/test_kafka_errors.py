@@ -166,8 +166,8 @@ def test_a_topic_that_the_user_may_not_see_is_told(port: int) -> None:
     error, seconds = refusal(watermarks, secured(port, *GUEST), PATIENCE)
     assert type(error) is AuthorizationError
     assert "Topic orders" in str(error)
-    assert "doesn't allow it to user guest" in str(error)
-    assert "Grant Describe and Read on the topic" in str(error)
+    assert "doesn't allow READ on topic orders to user guest" in str(error)
+    assert "--allow-principal User:guest --operation READ --topic orders" in str(error)
     assert seconds < QUICK
 
 
@@ -176,7 +176,7 @@ def test_a_group_that_the_user_may_not_write_is_told(port: int) -> None:
     error, _ = refusal(lambda c: c.commit_group("lake", position), secured(port, *GUEST), PATIENCE)
     assert type(error) is AuthorizationError
     assert "consumer group lake" in str(error)
-    assert "Grant Read on the consumer group" in str(error)
+    assert "doesn't allow READ on group lake to user guest" in str(error)
 
 
 def test_who_may_only_read_a_topic_is_told_where_its_log_was_cut_off(port: int) -> None:

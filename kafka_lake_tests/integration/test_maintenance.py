@@ -153,7 +153,7 @@ def test_a_first_run_that_died_with_its_opening_staged_is_made_good(
     assert view(spec).ids() == [1]
 
 
-@pytest.mark.contract
+@pytest.mark.every_pair
 def test_rows_that_are_rolled_back_are_read_again_exactly_once(
     new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
@@ -172,7 +172,7 @@ def test_rows_that_are_rolled_back_are_read_again_exactly_once(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-@pytest.mark.contract
+@pytest.mark.every_pair
 @pytest.mark.parametrize("at", [exhaustive("planned"), exhaustive("primary staged"), "audited"])
 def test_a_rollback_during_a_run_stays(
     at: str, new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
@@ -387,7 +387,7 @@ def test_a_live_run_survives_a_clean_up_with_the_default_age(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-@pytest.mark.contract
+@pytest.mark.every_pair
 def test_files_that_no_snapshot_knows_are_removed_and_all_others_stay(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -415,7 +415,7 @@ def test_files_that_no_snapshot_knows_are_removed_and_all_others_stay(
     see.assert_exactly_once(topic.ledger)
 
 
-@pytest.mark.contract
+@pytest.mark.every_pair
 def test_what_was_staged_in_vain_goes_and_no_other_snapshot(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

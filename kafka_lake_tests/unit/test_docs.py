@@ -11,6 +11,7 @@ from kafka_lake.components.reference import tables as settings
 from kafka_lake.ingest.decode.reference import tables
 from kafka_lake.ingest.retry import is_transient
 from kafka_lake.lake.how_to_read import how_to_read
+from kafka_lake_tests.contract.kafka_security.page import wrong_settings
 from kafka_lake_tests.unit.generated_pages import commands, error_classes, errors
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +21,7 @@ GENERATED = {
     **{(name, "reference.md"): table for name, table in settings().items()},
     ("errors", "operations.md"): errors(),
     ("commands", "commands.md"): commands(),
+    ("wrong-settings", "kafka-security.md"): wrong_settings(),
 }
 
 

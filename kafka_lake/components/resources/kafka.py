@@ -4,7 +4,7 @@ import dagster as dg
 from pydantic import Field
 
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.security import client_properties, java_properties, properties_from_env
+from kafka_lake.kafka.security.properties import client_properties, java_properties, properties_from_env
 
 
 class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]

@@ -1,0 +1,218 @@
+"""What an error of librdkafka means to the user: which of our errors it is, who was refused what, and what to do."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError as ClientError
+
+from kafka_lake.common.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConfigurationError,
+    KafkaError,
+    KafkaLakeError,
+    UnknownTopicError,
+)
+from kafka_lake.kafka.security.handshake import distrust, speaks_tls
+from kafka_lake.kafka.security.identity import identity, own_certificate, principal, validity
+
+_REFUSED_CLIENT = {
+    ClientError._AUTHENTICATION,
+    ClientError._SSL,
+    ClientError.SASL_AUTHENTICATION_FAILED,
+    ClientError.UNSUPPORTED_SASL_MECHANISM,
+}
+# Alerts that a TLS server sends about a client's certificate.
+_CERTIFICATE_ALERTS = ("alert bad certificate", "alert certificate", "alert unknown ca", "certificate required")
+_NO_CONNECTION = ("Failed to connect", "Could not resolve", "Couldn't resolve", "timed out", "Timeout")
+_NO_TLS = "connecting to a PLAINTEXT broker listener"
+_TOKEN = "Failed to acquire SASL OAUTHBEARER token"
+
+UNREACHABLE = (
+    "Check that the brokers run and KAFKA_LAKE_BOOTSTRAP_SERVERS and the security settings are right; "
+    "`kafka-lake doctor` tells more."
+)
+"""What to do where no broker answers."""
+
+
+@dataclass(frozen=True)
+class Right:
+    """What a principal must be allowed.
+
+    Args:
+        operation: As ``kafka-acls.sh`` names it.
+        kind: topic, group or cluster.
+        name: Of the topic or group.
+    """
+
+    operation: str
+    kind: str
+    name: str = ""
+
+
+_RIGHTS = {
+    ClientError.TOPIC_AUTHORIZATION_FAILED: Right("READ", "topic"),
+    ClientError.GROUP_AUTHORIZATION_FAILED: Right("READ", "group"),
+    ClientError.CLUSTER_AUTHORIZATION_FAILED: Right("DESCRIBE", "cluster"),
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A question to a cluster that failed.
+
+    Args:
+        what: What was asked for, as a sentence begins.
+        code: librdkafka's code; None if there was no answer and no report.
+        text: librdkafka's words, without secrets.
+        waited: Seconds.
+        right: What the principal needs for the question.
+    """
+
+    what: str
+    code: int | None
+    text: str = ""
+    waited: float = 0.0
+    right: Right | None = None
+
+
+def is_refusal(error: ClientError) -> bool:
+    """Return whether a report of librdkafka says that the brokers, or this client, refuse the other side."""
+    return error.code() in _REFUSED_CLIENT or _is_certificate_alert(error.str())
+
+
+def explained(failure: Failure, properties: Mapping[str, str]) -> KafkaLakeError:
+    """Return the error for the user.
+
+    Args:
+        failure: What happened.
+        properties: The client's. A broker is looked at once more where librdkafka doesn't tell the reason.
+    """
+    where = f"{failure.what}: the cluster at {properties['bootstrap.servers']}"
+    code, text = failure.code, failure.text
+    if code is None:
+        return _silent(where, failure.waited, properties)
+    if code == ClientError.UNKNOWN_TOPIC_OR_PART:
+        return UnknownTopicError(f"{where} has no such topic.", "Create it, or mend the name in the topic's YAML.")
+    if code == ClientError._BAD_MSG:
+        return KafkaError(f"{where} gave an answer that is no Kafka broker's.", UNREACHABLE)
+    if _is_certificate_alert(text):
+        return _own_certificate_refused(where, text, properties)
+    if code == ClientError._SSL or _NO_TLS in text:
+        return _not_trusted(where, text, properties)
+    if _TOKEN in text:
+        return _no_token(where, text, properties)
+    if code in _REFUSED_CLIENT:
+        return AuthenticationError(
+            f"{where} refused the credentials of {identity(properties)}: {text}.",
+            "Check KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL, KAFKA_LAKE_KAFKA_SASL_MECHANISM and the credentials, for "
+            "instance KAFKA_LAKE_KAFKA_SASL_USERNAME and KAFKA_LAKE_KAFKA_SASL_PASSWORD.",
+        )
+    if code in _RIGHTS:
+        return missing_right(where, failure.right or _RIGHTS[code], properties, text)
+    return KafkaError(f"{where} gave no answer: {text}.", UNREACHABLE)
+
+
+def missing_right(where: str, right: Right, properties: Mapping[str, str], text: str = "") -> AuthorizationError:
+    """Return the error for a right that is missing, with the command that grants it.
+
+    Args:
+        where: What was asked for and of whom, as a sentence begins.
+        right: What is missing.
+        properties: The client's.
+        text: What the brokers said, if anything.
+    """
+    named = f"{right.kind} {right.name}".strip()
+    resource = "--cluster" if right.kind == "cluster" else f"--{right.kind} {right.name or 'NAME'}"
+    command = (
+        f"kafka-acls.sh --bootstrap-server {properties['bootstrap.servers']} --add "
+        f"--allow-principal {principal(properties)} --operation {right.operation} {resource}"
+    )
+    told = f": {text}" if text else ""
+    return AuthorizationError(
+        f"{where} doesn't allow {right.operation} on {named} to {identity(properties)}{told}.",
+        f"Grant it (`{command}`), or use another account.",
+    )
+
+
+def not_made(text: str, properties: Mapping[str, str]) -> ConfigurationError:
+    """Return the error for properties that make no client.
+
+    Args:
+        text: librdkafka's words, without secrets.
+        properties: The client's.
+    """
+    remedy = "Mend the property among the Kafka resource's properties or KAFKA_LAKE_KAFKA_*."
+    if "No provider for SASL mechanism GSSAPI" in text:
+        remedy = (
+            "The confluent-kafka that is installed has no Kerberos: wheels have none. Install librdkafka with GSSAPI "
+            "and its headers, then `pip install --no-binary confluent-kafka confluent-kafka`; docs/kafka-security.md "
+            "has the commands."
+        )
+    return ConfigurationError(f"The Kafka client for {properties['bootstrap.servers']} can't be made: {text}.", remedy)
+
+
+def _is_certificate_alert(text: str) -> bool:
+    return any(alert in text for alert in _CERTIFICATE_ALERTS)
+
+
+def _silent(where: str, waited: float, properties: Mapping[str, str]) -> KafkaLakeError:
+    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+    if not protocol.endswith("SSL") and speaks_tls(properties):
+        secure = "SASL_SSL" if protocol.startswith("SASL") else "SSL or SASL_SSL"
+        return AuthenticationError(
+            f"{where} gave no answer: this port wants TLS, and security.protocol is {protocol}.",
+            f"Set KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL to {secure}, or use another port.",
+        )
+    return KafkaError(f"{where} gave no answer within {waited:g} s.", UNREACHABLE)
+
+
+def _own_certificate_refused(where: str, text: str, properties: Mapping[str, str]) -> AuthenticationError:
+    own = own_certificate(properties)
+    if own is None and not properties.get("ssl.keystore.location"):
+        return AuthenticationError(
+            f"{where} wants a certificate of this client, which has none.",
+            "Set KAFKA_LAKE_KAFKA_SSL_CERTIFICATE_LOCATION and KAFKA_LAKE_KAFKA_SSL_KEY_LOCATION.",
+        )
+    named = f"certificate {own.subject.rfc4514_string()} of this client" if own else "certificate of this client"
+    if own and (dates := validity(own)):
+        return AuthenticationError(
+            f"{where} refused the {named}, which {dates}.",
+            "Renew it, and put the new one where KAFKA_LAKE_KAFKA_SSL_CERTIFICATE_LOCATION says.",
+        )
+    issuer = f" by {own.issuer.rfc4514_string()}" if own else ""
+    return AuthenticationError(
+        f"{where} refused the {named}: {text}.",
+        f"Use one that a CA signed which the brokers trust; this one is signed{issuer}. If the brokers want none, "
+        "check the port.",
+    )
+
+
+def _not_trusted(where: str, text: str, properties: Mapping[str, str]) -> KafkaLakeError:
+    if _NO_TLS in text:
+        # A broker that is shutting down looks the same, so that a retry may help.
+        return KafkaError(
+            f"{where} ended the TLS handshake.",
+            "If its port is one without TLS, KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL must be PLAINTEXT or SASL_PLAINTEXT. "
+            "Otherwise the broker may be restarting.",
+        )
+    reason = distrust(properties) or f"{text}."
+    return AuthenticationError(
+        f"{where} is not trusted by this client. {reason}",
+        "If the certificate is right, set KAFKA_LAKE_KAFKA_SSL_CA_LOCATION to the certificate of the CA that signed "
+        "it. If it has expired, or is for another host name, the brokers need another.",
+    )
+
+
+def _no_token(where: str, text: str, properties: Mapping[str, str]) -> KafkaError:
+    endpoint = properties.get("sasl.oauthbearer.token.endpoint.url", "its token endpoint")
+    said = text.partition(_TOKEN)[2].lstrip(": ")
+    if any(each in text for each in _NO_CONNECTION):
+        return KafkaError(
+            f"{where} wants a token, and {endpoint} gave none: {said}.",
+            "Check KAFKA_LAKE_KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL, and that this machine reaches it.",
+        )
+    return AuthenticationError(
+        f"{where} wants a token, and {endpoint} gave none to {identity(properties)}: {said}.",
+        "Check KAFKA_LAKE_KAFKA_SASL_OAUTHBEARER_CLIENT_ID, …_CLIENT_SECRET and …_SCOPE.",
+    )

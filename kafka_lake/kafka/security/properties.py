@@ -1,0 +1,115 @@
+"""Kafka client properties: from environment variables, and translated for librdkafka and for the Java client."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from kafka_lake.common import environment
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.kafka.security import msk, sasl, tls
+from kafka_lake.kafka.security.settings import FOR_JAVA, FOR_LIBRDKAFKA, given_for, setting
+
+_SAME_IN_BOTH = (
+    "client.id",
+    "client.rack",
+    "client.dns.lookup",
+    "connections.max.idle.ms",
+    "metadata.max.age.ms",
+    "reconnect.backoff.ms",
+    "reconnect.backoff.max.ms",
+)
+_SECURITY = ("ssl.", "sasl.", "https.", "enable.ssl.", "enable.sasl.", "aws.")
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+def properties_from_env(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the client properties that environment variables set.
+
+    ``KAFKA_LAKE_KAFKA_SASL_PASSWORD`` is ``sasl.password``: one underscore stands for a dot.
+    ``KAFKA_LAKE_BOOTSTRAP_SERVERS`` is ``bootstrap.servers``.
+
+    Args:
+        environ: Variables to look at; the process's own by default.
+
+    Returns:
+        librdkafka properties. ``bootstrap.servers`` is the embedded broker's where nothing says otherwise.
+    """
+    variables = os.environ if environ is None else environ
+    found = {
+        name.removeprefix(environment.KAFKA.name).lower().replace("_", "."): value
+        for name, value in variables.items()
+        if name.startswith(environment.KAFKA.name)
+    }
+    found["bootstrap.servers"] = environment.BOOTSTRAP_SERVERS.value(variables) or found.get(
+        "bootstrap.servers", "127.0.0.1:19092"
+    )
+    return found
+
+
+def client_properties(properties: Mapping[str, str]) -> dict[str, Any]:
+    """Return the properties for librdkafka.
+
+    Args:
+        properties: librdkafka properties; those that begin with ``java.`` are left out, and the prefix
+            ``librdkafka.`` is removed.
+
+    Returns:
+        librdkafka properties. AWS_MSK_IAM becomes OAUTHBEARER with a callback, ``oauth_cb``.
+
+    Raises:
+        ConfigurationError: If AWS_MSK_IAM lacks its package or its region.
+    """
+    given = _normal(given_for(FOR_LIBRDKAFKA, properties))
+    if given.get("sasl.mechanism") == msk.MECHANISM and sasl.is_used(given):
+        return msk.for_librdkafka(given)
+    given.pop(msk.REGION, None)
+    return dict(given)
+
+
+def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Translate librdkafka's connection and security properties to the Java client's.
+
+    Args:
+        properties: librdkafka properties. Those that begin with ``java.`` are for the Java client alone and win over
+            what is translated; those that begin with ``librdkafka.`` are left out.
+
+    Returns:
+        Java client properties; those that concern neither connection nor security are left out.
+
+    Raises:
+        ConfigurationError: If a property about security is missing, or has no equivalent in Java and no ``java.``
+            property replaces it.
+    """
+    java = {name.removeprefix(FOR_JAVA): value for name, value in properties.items() if name.startswith(FOR_JAVA)}
+    given = _normal(
+        {name: value for name, value in properties.items() if not name.startswith((FOR_JAVA, FOR_LIBRDKAFKA))}
+    )
+    protocol = java.get("security.protocol", given.get("security.protocol", "PLAINTEXT"))
+    if protocol not in _PROTOCOLS:
+        raise ConfigurationError(
+            f"{setting('security.protocol')} is {protocol}.", f"Set it to one of {', '.join(_PROTOCOLS)}."
+        )
+    for name in given:
+        if name.startswith(_SECURITY) and name not in {*tls.TRANSLATED, *sasl.TRANSLATED} and name not in java:
+            raise ConfigurationError(
+                f"Spark's Java client has no equivalent of Kafka property {name}. {tls.HINTS.get(name, '')}".strip(),
+                f"Remove it, or set {FOR_LIBRDKAFKA}{name} instead, which is for Python's client alone.",
+            )
+    told = {"bootstrap.servers": given["bootstrap.servers"]}
+    told |= {name: given[name] for name in ("security.protocol", *_SAME_IN_BOTH) if given.get(name)}
+    if protocol.endswith("SSL"):
+        told |= tls.for_java(given, java)
+    if protocol.startswith("SASL"):
+        told |= sasl.for_java(given, java)
+    return told | java
+
+
+def _normal(given: Mapping[str, str]) -> dict[str, str]:
+    """Return properties in one spelling: what both clients take in several ways."""
+    found = {name: value for name, value in given.items() if name != "sasl.mechanisms"}
+    if mechanism := given.get("sasl.mechanism") or given.get("sasl.mechanisms"):
+        found["sasl.mechanism"] = mechanism.upper()
+    if protocol := given.get("security.protocol"):
+        found["security.protocol"] = protocol.upper()
+    # In a .env file a certificate is one line.
+    return {name: v.replace("\\n", "\n") if name.endswith(".pem") else v for name, v in found.items()}

@@ -1,0 +1,126 @@
+"""Rights: the least that a run needs, and what is told for each that is missing."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from kafka_lake.common.errors import AuthorizationError, KafkaLakeError
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.run import ingest
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.sample import Sampler
+from kafka_lake.kafka.topics import create_topic, produce
+from kafka_lake_tests.conftest import View
+from kafka_lake_tests.contract.kafka_security.broker import SecureBroker
+from kafka_lake_tests.contract.kafka_security.conftest import Secured
+from kafka_lake_tests.contract.kafka_security.modes import Clients
+
+pytestmark = pytest.mark.integration
+
+SECONDS = 30.0
+
+
+def spec_of(topic: str, group: str | None) -> TopicTable:
+    return TopicTable(topic, "security", schema="id bigint", consumer_group=group)
+
+
+def refused(call: Callable[[], object]) -> KafkaLakeError:
+    began = time.monotonic()
+    with pytest.raises(KafkaLakeError) as failed:
+        call()
+    assert time.monotonic() - began < SECONDS
+    assert "hush" not in str(failed.value)
+    return failed.value
+
+
+@pytest.fixture
+def stranger(clients: Clients, secure_broker: SecureBroker, topic: str, secured: Secured) -> object:
+    """Return the connections of a user who has no right at all; the topic has four records."""
+    secure_broker.revoke("stranger")
+    secure_broker.send(topic, [b'{"id": %d}' % number for number in range(4)])
+    return secured(clients.sasl("SCRAM-SHA-512", user="stranger"))
+
+
+def test_to_read_the_topic_is_all_that_a_run_needs(
+    stranger, topic: str, secure_broker: SecureBroker, view: Callable[[TopicTable], View]
+) -> None:
+    secure_broker.grant("stranger", AclOperation.READ, topic)
+    spec, warnings = spec_of(topic, None), list[str]()
+    for run in range(1, 4):
+        ingest(spec, stranger, f"run-{run}", observer=Observer(warn=warnings.append))
+        assert view(spec).position() == {0: 2 * run, 1: 2 * run}
+        assert (
+            stranger.cluster.cut_off(view(spec).carried_by(view(spec).table.current_snapshot().snapshot_id), [0, 1])
+            == {}
+        )
+        secure_broker.send(topic, [b'{"id": %d}' % (4 * run + number) for number in range(4)])
+    with Sampler(stranger.cluster) as sampler:
+        assert len(sampler.newest(stranger.cluster.watermarks_of(topic), 100).records) == 16
+    assert view(spec).ids() == list(range(12))
+    assert warnings == []
+
+
+@pytest.mark.contract
+def test_the_lag_group_needs_a_right_of_its_own_and_nothing_else_fails_without_it(
+    stranger, topic: str, secure_broker: SecureBroker, view: Callable[[TopicTable], View]
+) -> None:
+    secure_broker.grant("stranger", AclOperation.READ, topic)
+    spec, warnings = spec_of(topic, "lag.{table}"), list[str]()
+    ingest(spec, stranger, "run-1", observer=Observer(warn=warnings.append))
+    assert len(view(spec).rows()) == 4
+    (told,) = warnings
+    group = f"lag.{spec.table}"
+    assert f"doesn't allow READ on group {group} to user stranger" in told
+    assert f"--allow-principal User:stranger --operation READ --group {group}" in told
+    assert "consumer_group: null" in told
+
+    secure_broker.grant("stranger", AclOperation.READ, group, ResourceType.GROUP)
+    secure_broker.send(topic, [b'{"id": 9}'])
+    ingest(spec, stranger, "run-2", observer=Observer(warn=warnings.append))
+    assert len(warnings) == 1
+
+
+@pytest.mark.contract
+def test_who_has_no_right_on_the_topic_is_told_which_one(stranger, topic: str) -> None:
+    error = refused(lambda: ingest(spec_of(topic, None), stranger, "run-1"))
+    assert type(error) is AuthorizationError
+    assert f"doesn't allow READ on topic {topic} to user stranger" in error.message
+    assert f"--allow-principal User:stranger --operation READ --topic {topic}" in error.remedy
+
+
+@pytest.mark.contract
+def test_who_may_describe_and_not_read_is_told_by_spark(
+    stranger, topic: str, secure_broker: SecureBroker, catalog_resource
+) -> None:
+    secure_broker.grant("stranger", AclOperation.DESCRIBE, topic)
+    spec = spec_of(topic, None)
+    error = refused(lambda: ingest(spec, stranger, "run-1"))
+    assert type(error) is AuthorizationError
+    assert f"Reading topic {topic} in Spark" in error.message
+    assert f"doesn't allow READ on topic {topic} to user stranger" in error.message
+    assert catalog_resource.open().table(spec.identifier) is None
+
+
+@pytest.mark.contract
+def test_settings_of_a_topic_are_left_out_where_the_right_to_describe_them_is_missing(
+    stranger, topic: str, secure_broker: SecureBroker
+) -> None:
+    secure_broker.grant("stranger", AclOperation.READ, topic)
+    assert stranger.cluster.cleanup_policies([topic]) == {}
+    secure_broker.grant("stranger", AclOperation.DESCRIBE_CONFIGS, topic)
+    assert stranger.cluster.cleanup_policies([topic]) == {topic: "delete"}
+
+
+@pytest.mark.contract
+def test_who_may_not_create_or_write_a_topic_is_told_so(stranger, topic: str, secure_broker: SecureBroker) -> None:
+    cluster = KafkaResource().cluster()
+    error = refused(lambda: create_topic(cluster, f"{topic}-new", 1))
+    assert type(error) is AuthorizationError
+    assert f"doesn't allow CREATE on topic {topic}-new to user stranger" in error.message
+    secure_broker.grant("stranger", AclOperation.DESCRIBE, topic)
+    error = refused(lambda: produce(cluster, topic, [(None, b"{}")]))
+    assert type(error) is AuthorizationError
+    assert f"doesn't allow WRITE on topic {topic} to user stranger" in error.message
