@@ -144,7 +144,8 @@ def commit(attempt: Attempt) -> tuple[Commit, Plan] | None:
 
 def _look(attempt: Attempt) -> Before:
     letters = dead_letters_head(attempt.context)
-    state = table_state(attempt.context, attempt.topic, attempt.job.position_required)
+    job = attempt.job
+    state = table_state(attempt.context, attempt.topic, job.position_required, job.position_sought)
     attempt.position = state.position if state else None
     if attempt.position and attempt.topic.is_behind(attempt.position):
         # Another run has been further than this one could know when it began.
