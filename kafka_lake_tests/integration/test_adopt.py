@@ -261,7 +261,7 @@ def test_records_of_the_other_writer_are_never_read_again(
         lambda: reset(spec, connections(), "reset", "earliest"),
         lambda: reset(spec, connections(), "reset", "0:1"),
     ):
-        with pytest.raises(ConfigurationError, match="partition 0 offset [01], taken over at 2"):
+        with pytest.raises(ConfigurationError, match=r"partition 0 offset [01], taken over at 2"):
             refused()
     replay(spec, connections(), "replay", Extent("0:2,1:2"))
     reset(spec, connections(), "reset", "0:2,1:2")

@@ -69,6 +69,7 @@ class FromGroup:
     def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
         """Return the group's offsets of the topic; `Source.evidence` says the rest."""
         groups, topic = ConsumerGroups(cluster), now.identity.topic
+        _refuse_group_of_sink(self.group, table)
         _refuse_members(groups, [self.group], table, f"consumer group {self.group}")
         offsets = {p: offset for (name, p), offset in groups.offsets(self.group).items() if name == topic}
         note = (
@@ -162,6 +163,18 @@ class FromCheckpoint:
         """Return what checkpoint and snapshots say; `Source.evidence` says the rest."""
         checkpoint = _read_checkpoint(self.folder, table)
         return checkpoint_evidence(".".join(table.name()), now.identity.topic, checkpoint, batches_of(table))
+
+
+def _refuse_group_of_sink(group: str, table: Table) -> None:
+    """Refuse the group of a sink, which is ahead of the table while announced files wait for their commit."""
+    if control_offsets(table, [group]) is None:
+        return
+    raise AdoptionRefusedError(
+        f"Table {'.'.join(table.name())}: consumer group {group} is of the Iceberg sink of Kafka Connect, and may be "
+        "ahead of the table.",
+        f"Nothing was changed. Use --from-kafka-connect {group.removeprefix('connect-')}, which looks at the sink's "
+        "control topic too.",
+    )
 
 
 def _refuse_members(groups: ConsumerGroups, names: list[str], table: Table, who: str) -> None:
