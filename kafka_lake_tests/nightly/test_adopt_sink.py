@@ -36,7 +36,8 @@ from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake_tests.conftest import Topic
 from kafka_lake_tests.steady_producer import Row, SteadyProducer, rows_of
 
-pytestmark = pytest.mark.integration
+# The first has the jars retrieved.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 NewTopic = Callable[..., Topic]
 NewConnections = Callable[[], Connections]

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -21,9 +22,13 @@ from kafka_lake.ingest.adopt.checkpoint import Batch, Checkpoint, checkpoint_evi
 from kafka_lake.ingest.adopt.decide import position_of, starts
 from kafka_lake.ingest.adopt.marks import control_offsets, filled_by, sinks_of
 from kafka_lake.ingest.adopt.model import AdoptionRefusedError, Evidence
+from kafka_lake.ingest.adopt.plan import plan_adoption
 from kafka_lake.ingest.adopt.sink import SinkTable, sink_evidence
 from kafka_lake.ingest.adopt.sink_events import DataComplete, DataWritten, NotAnEventError, Place, parse_event
+from kafka_lake.ingest.adopt.sources import FromCheckpoint, FromOffsets
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.cluster import KafkaCluster
 
 NOW = Watermarks(TopicIdentity("c", "i", "orders"), {0: 5, 1: 0}, {0: 20, 1: 10}, {0: 3, 1: 4})
 
@@ -312,6 +317,57 @@ def test_who_has_filled_a_table_is_known_from_its_snapshots() -> None:
     assert filled_by(table(query_id, {"x": "y"})) == "the Structured Streaming query q"
     assert "the Iceberg sink" in (filled_by(table({"kafka.connect.offsets.c.g": "{}"})) or "")
     assert filled_by(table({"x": "y"})) is None
+
+
+def connected(found: Table) -> Connections:
+    """Return what gives this table, whatever is asked for, and the topic as it is `NOW`."""
+    cluster = SimpleNamespace(watermarks_of=lambda _topic: NOW)
+    return cast(Connections, SimpleNamespace(cluster=cluster, catalog=SimpleNamespace(table=lambda _name: found)))
+
+
+def test_a_table_whose_rows_are_replaced_by_key_is_refused() -> None:
+    found = table({"total-equality-deletes": "3"})
+    cast(Any, found).current_snapshot = lambda: found.metadata.snapshots[-1]
+    with pytest.raises(AdoptionRefusedError, match="has equality deletes: its writer replaces rows by key"):
+        plan_adoption(TopicTable("orders"), connected(found), FromOffsets("0:7,1:0"))
+
+
+def folder(path: Path) -> FromCheckpoint:
+    for name, text in {
+        "metadata": '{"id":"q"}',
+        "offsets/1": 'v1\n{}\n{"orders":{"0":7,"1":3}}',
+        "offsets/.1.crc": "?",
+        "offsets/.2.a1b2.tmp": "v1",
+        "commits/1": "v1\n{}",
+    }.items():
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_text(text)
+    return FromCheckpoint(f"{path}/")
+
+
+def filed(*summaries: Mapping[str, str]) -> Table:
+    found = table(*summaries)
+    cast(Any, found).io = SimpleNamespace(properties={})
+    return found
+
+
+def test_a_checkpoint_is_read_from_its_folder_without_what_spark_has_not_finished(tmp_path: Path) -> None:
+    source = folder(tmp_path)
+    cluster = cast(KafkaCluster, None)
+    assert source.evidence(filed({"x": "y"}), cluster, NOW).offsets == {0: 7, 1: 3}
+    (tmp_path / "commits" / "1").unlink()
+    with pytest.raises(AdoptionRefusedError, match=r"batch 1 .* is not finished"):
+        source.evidence(filed({"x": "y"}), cluster, NOW)
+    named = {"spark.sql.streaming.queryId": "q", "spark.sql.streaming.epochId": "1"}
+    assert source.evidence(filed(named, {"x": "y"}), cluster, NOW).offsets == {0: 7, 1: 3}
+
+
+@pytest.mark.parametrize("missing", ["metadata", "offsets"])
+def test_a_folder_that_is_no_checkpoint_is_named(missing: str, tmp_path: Path) -> None:
+    source = folder(tmp_path)
+    (tmp_path / missing).rename(tmp_path / "elsewhere")
+    with pytest.raises((ConfigurationError, AdoptionRefusedError), match=str(tmp_path)):
+        source.evidence(filed({"x": "y"}), cast(KafkaCluster, None), NOW)
 
 
 @pytest.mark.parametrize("given_", [(None, None, None, None), ("c", None, "g", None)])
