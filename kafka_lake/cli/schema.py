@@ -102,11 +102,12 @@ def schema_tables(found: TopicSchema) -> list[RenderableType]:
     if found.registered:
         shown.append(escape(f"Registry: {found.registered}."))
     if found.preview is not None:
-        shown += _preview_tables(found.preview)
+        shown += preview_tables(found.preview)
     return shown
 
 
-def _preview_tables(seen: Preview) -> list[RenderableType]:
+def preview_tables(seen: Preview) -> list[RenderableType]:
+    """Return what was looked at and what would be changed, as lines and a table."""
     if not seen.records:
         return ["The topic has no records to look at."]
     letters = sum(each.count for each in seen.classes)

@@ -162,7 +162,8 @@ def _look(attempt: Attempt) -> Tables:
     if letters and table and due(table, letters):
         reconcile(context.spec, context.connections, context.run_id, on_step=context.observer.on_step)
         letters, table = tables(context)
-    state = with_position(context, attempt.topic, table, attempt.job.position_required) if table else None
+    job = attempt.job
+    state = with_position(context, attempt.topic, table, job.position_required, job.position_sought) if table else None
     attempt.position = state.position if state else None
     if attempt.position and attempt.topic.is_behind(attempt.position):
         # Another run has been further than this one could know when it began.

@@ -7,7 +7,6 @@ still missing. What is read again of them is recognised by the letters themselve
 from collections import deque
 
 from pyiceberg.table import Table
-from pyiceberg.types import StructType
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position, Watermarks
@@ -15,10 +14,17 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.plan.start import start_offsets
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.positions import POSITION, TableState, ancestors, head_of, summary_of
+from kafka_lake.lake.positions import (
+    POSITION,
+    TableState,
+    adopted_position,
+    ancestors,
+    has_origin,
+    head_of,
+    summary_of,
+)
 
 _OURS = "kafka-lake."
-_ORIGIN = {"topic", "topic_id", "partition", "offset"}
 
 
 def rebuilt_position(spec: TopicTable, connections: Connections, state: TableState, now: Watermarks) -> Position | None:
@@ -28,7 +34,7 @@ def rebuilt_position(spec: TopicTable, connections: Connections, state: TableSta
     the metadata column, and all snapshots of ours bear marks: that is so if no row has a value there, no snapshot has
     a mark, and none that had one can have expired.
 
-    Partitions without a row begin where a new table would begin.
+    Partitions without a row begin where a new table would begin, or where the table was taken over from another writer.
 
     Args:
         spec: The topic's settings.
@@ -62,6 +68,9 @@ def rebuilt_position(spec: TopicTable, connections: Connections, state: TableSta
             f"(id {now.identity.topic_id or 'unknown'}).",
             f"Nothing was read. {way_on}",
         )
+    adopted = adopted_position(state.table)
+    if adopted is not None and adopted.identity.same_as(now.identity):
+        reached = {**adopted.offsets, **reached}
     missing = [p for p in now.partitions if p not in reached]
     if missing and spec.start == "latest":
         raise TableError(
@@ -95,8 +104,7 @@ def _has_properties_of_ours(table: Table) -> bool:
 
 def _origins(table: Table) -> set[str]:
     """Return the columns that say where a row came from, whatever they are called: settings may have changed."""
-    structs = {f.name: f.field_type for f in table.schema().fields if isinstance(f.field_type, StructType)}
-    return {name for name, kind in structs.items() if {inner.name for inner in kind.fields} >= _ORIGIN}
+    return {field.name for field in table.schema().fields if has_origin(field.field_type)}
 
 
 def _may_have_commits_of_ours(spec: TopicTable, table: Table) -> bool:

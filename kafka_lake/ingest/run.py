@@ -2,8 +2,11 @@
 
 from collections.abc import Collection
 
+from kafka_lake.ingest.adopt.model import Adoption
+from kafka_lake.ingest.adopt.sources import Source
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.jobs.adopt import Adopt
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay, Replayed
 from kafka_lake.ingest.jobs.replay import Extent, Replay
@@ -125,6 +128,37 @@ def reset(
     """
     context = Context(spec, connections, run_id, observer or Observer())
     return Runner(context, Reset(context, to, partitions)).run()
+
+
+def adopt(
+    spec: TopicTable,
+    connections: Connections,
+    run_id: str,
+    agreed: Adoption,
+    source: Source,
+    offset_columns: str | None = None,
+    observer: Observer | None = None,
+) -> RunReport:
+    """Take over a table that another writer has filled: write the position at which it resumes, in one commit.
+
+    Args:
+        spec: The topic and its table.
+        connections: Cluster, catalog and Spark.
+        run_id: Goes into branch name and summary.
+        agreed: What `plan_adoption` has found.
+        source: Where its offsets come from; asked once more, just before the commit.
+        offset_columns: As for `plan_adoption`.
+        observer: Is told what happens.
+
+    Returns:
+        What was done.
+
+    Raises:
+        AdoptionRefusedError: If the other writer has gone on since. ``main`` is as it was.
+        KafkaLakeError: For anything else a user can mend; ``main`` is as it was.
+    """
+    context = Context(spec, connections, run_id, observer or Observer())
+    return Runner(context, Adopt(context, agreed, source, offset_columns)).run()
 
 
 def replay_dead_letters(

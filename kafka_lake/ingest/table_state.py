@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
+from pyiceberg.table import Table
+
 from kafka_lake.common.errors import TableError
+from kafka_lake.ingest.adopt.marks import filled_by
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.rebuild import may_have_begun, rebuilt_position
 from kafka_lake.ingest.topic_ends import TopicEnds
@@ -22,7 +25,9 @@ def tables(context: Context) -> tuple[TableState | None, TableState | None]:
     )
 
 
-def with_position(context: Context, topic: TopicEnds, state: TableState, required: bool = True) -> TableState:
+def with_position(
+    context: Context, topic: TopicEnds, state: TableState, required: bool = True, sought: bool = True
+) -> TableState:
     """Return a table's state, its position rebuilt if no snapshot carries it any more.
 
     Args:
@@ -30,10 +35,14 @@ def with_position(context: Context, topic: TopicEnds, state: TableState, require
         topic: What the topic holds.
         state: The table as it was read.
         required: Whether a position that can't be told is an error; else the state has none.
+        sought: Whether a position that no snapshot has is looked for in the rows; else the state has none.
 
     Raises:
-        TableError: If the position is gone and can't be told with certainty.
+        TableError: If the position is gone and can't be told with certainty, or another writer has filled the table
+            from a topic and nobody has said where it resumes.
     """
+    if not sought:
+        return state
     try:
         return _with_position(context, topic, state)
     except TableError:
@@ -63,6 +72,19 @@ def existing(context: Context, state: TableState | None) -> TableState:
     return state
 
 
+def _refuse_filled_by_others(context: Context, table: Table) -> None:
+    """Refuse to begin a table that another program fills, or has filled, from a topic: its rows could double."""
+    who = filled_by(table)
+    if who is None:
+        return
+    topic = context.spec.topic
+    raise TableError(
+        f"Table {context.table_name} was filled by {who}, and has no position in topic {topic}.",
+        f"Nothing was read, since rows could double. Take it over with `kafka-lake adopt {context.table_name} --topic "
+        f"{topic} …`. If its rows aren't this topic's, set where it begins with `kafka-lake reset {topic} --to …`.",
+    )
+
+
 def _with_position(context: Context, topic: TopicEnds, state: TableState) -> TableState:
     table, spec, warn = state.table, context.spec, context.observer.warn
     if state.position is None and spec.start == "latest" and not row_count(table) and may_have_begun(table):
@@ -76,6 +98,7 @@ def _with_position(context: Context, topic: TopicEnds, state: TableState) -> Tab
         return state
     position = rebuilt_position(spec, context.connections, state, topic.now)
     if position is None:
+        _refuse_filled_by_others(context, table)
         warn(
             f"Table {context.table_name}: its {row_count(table)} rows are others', none can be of "
             f"topic {spec.topic}; they stay, and the topic begins at {spec.start}."

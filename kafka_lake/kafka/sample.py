@@ -174,7 +174,7 @@ class Sampler:
                 continue
             last = windows[partition][1] - 1
             if error is None and message.offset() <= last:
-                records.append(_record(message))
+                records.append(record_of(message))
                 budget.spend(records[-1].size)
             if error is not None or message.offset() >= last:
                 unread.discard(partition)
@@ -214,7 +214,8 @@ def _newest(records: Sequence[Record], count: int) -> list[Record]:
     return list(records[values[-count] :] if len(values) >= count else records)
 
 
-def _record(message: Any) -> Record:
+def record_of(message: Any) -> Record:
+    """Return a client's message, which is no error, as a record."""
     key, value, headers = message.key(), message.value(), message.headers() or []
     size = len(key or b"") + len(value or b"") + sum(len(name) + len(content or b"") for name, content in headers)
     return Record(message.partition(), message.offset(), message.timestamp()[1], key, value, size)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import IcebergType, StructType
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position
@@ -16,6 +17,10 @@ RUN_ID = "kafka-lake.run-id"
 LOSSES = "kafka-lake.data-loss"
 RESET = "kafka-lake.reset"
 ADOPTED = "kafka-lake.adopted-rows"
+ADOPTED_FROM = "kafka-lake.adopted-from"
+ADOPTED_AT = "kafka-lake.adopted-position"
+"""A property of a table: the position at which it was taken over. Rows before it don't name their records."""
+_ORIGIN = {"topic", "topic_id", "partition", "offset"}
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,27 @@ def head_of(table: Table, branch: str = "main") -> int | None:
 def summary_of(snapshot: Snapshot) -> dict[str, str]:
     """Return a snapshot's summary without its operation."""
     return dict(snapshot.summary.additional_properties) if snapshot.summary else {}
+
+
+def adopted_position(table: Table) -> Position | None:
+    """Return where a table was taken over from another writer; None if it wasn't.
+
+    Raises:
+        TableError: If its property can't be read.
+    """
+    text = table.properties.get(ADOPTED_AT)
+    try:
+        return None if text is None else Position.from_json(text)
+    except ValueError as error:
+        raise TableError(
+            f"Table {'.'.join(table.name())}: its property {ADOPTED_AT} can't be read ({error}).",
+            "Mend the property, or upgrade kafka_lake if a newer one wrote it.",
+        ) from error
+
+
+def has_origin(kind: IcebergType) -> bool:
+    """Return whether a column of this type says which record a row was, as metadata columns do."""
+    return isinstance(kind, StructType) and {inner.name for inner in kind.fields} >= _ORIGIN
 
 
 def row_count(table: Table | None) -> int:

@@ -23,6 +23,9 @@ class Job(ABC):
     position_required = True
     """Whether a position that can't be told is an obstacle; not for who is there to set it."""
 
+    position_sought = True
+    """Whether a position that no snapshot has is looked for in the rows; not for who brings one along."""
+
     def __init__(self, context: Context) -> None:
         self.context = context
 

@@ -6,14 +6,14 @@ from kafka_lake.common.errors import ConfigurationError, DataLossError
 from kafka_lake.common.offsets import OffsetRange, Watermarks
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.job import Job
-from kafka_lake.ingest.plan.changes import replacement
+from kafka_lake.ingest.plan.changes import refuse_adopted, replacement
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.plan.start import is_time, offsets_of, start_timestamp_ms
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of
 from kafka_lake.ingest.report import Commit
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.lake.positions import TableState
+from kafka_lake.lake.positions import TableState, adopted_position
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,15 @@ class Replay(Job):
         Raises:
             DataLossError: If Kafka no longer has what the table has there, unless told to keep it.
             TableError: If there is no table with a position yet.
+            ConfigurationError: If the extent begins before where the table was taken over from another writer.
         """
         context, extent = self.context, self._extent
         found = existing(context, state)
         assert found.position is not None, "existing has looked"
         if not self._reached and not extent.keep_missing:
             _refuse_older_rows(context, extent, topic.now, found)
+        if not self._reached:
+            refuse_adopted(adopted_position(found.table), topic.now, {r.partition: r.start for r in self._wanted})
         left = [
             OffsetRange(r.partition, start, r.end)
             for r in self._wanted

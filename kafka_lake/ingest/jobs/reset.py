@@ -5,11 +5,11 @@ from collections.abc import Collection
 from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.job import Job
-from kafka_lake.ingest.plan.changes import resetting
+from kafka_lake.ingest.plan.changes import refuse_adopted, resetting
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.plan.start import offsets_of
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.lake.positions import TableState
+from kafka_lake.lake.positions import TableState, adopted_position
 
 
 class Reset(Job):
@@ -36,7 +36,8 @@ class Reset(Job):
 
         Raises:
             TableError: If there is no table yet.
-            ConfigurationError: If a target lies outside of what the topic holds.
+            ConfigurationError: If a target lies outside of what the topic holds, or before where the table was taken
+                over from another writer.
         """
         spec = self.context.spec
         if state is None:
@@ -47,4 +48,5 @@ class Reset(Job):
         targets = offsets_of(self._to, spec.topic, self.context.connections.cluster, topic.now)
         chosen = {p: o for p, o in targets.items() if self._partitions is None or p in self._partitions}
         todo = resetting(state.position, topic.now, chosen)
+        refuse_adopted(adopted_position(state.table), topic.now, todo.after.offsets)
         return None if state.position == todo.after else todo

@@ -8,6 +8,34 @@ from kafka_lake.ingest.plan.identity import another_topic
 from kafka_lake.ingest.plan.model import Plan, chunk, position_only
 
 
+def refuse_adopted(adopted: Position | None, now: Watermarks, first: Mapping[int, int]) -> None:
+    """Refuse to read records that another writer has made rows of before the table was taken over from it.
+
+    Those rows don't name their records, so they can't be replaced: each record would be there twice.
+
+    Args:
+        adopted: Where the table was taken over; None if it wasn't.
+        now: The topic's watermarks.
+        first: First offset to read, per partition.
+
+    Raises:
+        ConfigurationError: If one of them lies before that.
+    """
+    if adopted is None or not adopted.identity.same_as(now.identity):
+        return
+    before = [p for p in sorted(first) if first[p] < adopted.offsets.get(p, 0)]
+    if not before:
+        return
+    listed = "; ".join(f"partition {p} offset {first[p]}, taken over at {adopted.offsets[p]}" for p in before)
+    targets = ",".join(f"{p}:{max(first[p], adopted.offsets.get(p, 0))}" for p in sorted(first))
+    raise ConfigurationError(
+        f"Topic {now.identity.topic}: the table was taken over from another writer, whose rows don't name their "
+        f"records: {listed}. Records before that would be in the table twice.",
+        f"Nothing was changed. Begin at {targets} or later. To read older records all the same, first delete the other "
+        "writer's rows, and then the table property kafka-lake.adopted-position.",
+    )
+
+
 def replacement(
     position: Position, now: Watermarks, wanted: Sequence[OffsetRange], max_records: int, keep_missing: bool
 ) -> list[Plan]:

@@ -15,21 +15,24 @@ class Plan:
         after: The position once they are in the table, with every partition of the topic.
         remaining: Offsets that are left for later commits of this run.
         kind: ``append`` goes on at the table's position; ``replace`` swaps rows that the table has for what Kafka has
-            now; ``reset`` moves the position; ``dead_letter_replay`` adds rows of dead letters.
+            now; ``reset`` moves the position; ``dead_letter_replay`` adds rows of dead letters; ``adopt`` sets the
+            position of a table that another writer has filled.
         deletes: Offsets whose rows leave the table in the same commit.
         keep_missing: In a replacement, keep rows whose records Kafka no longer has, instead of refusing.
         losses: What this commit gives up for lost.
         undecodable: Why the records of this commit become dead letters without being decoded; None for all others.
+        adopted_from: Who has filled an adopted table, and how many rows it has; None for all others.
     """
 
     ranges: tuple[OffsetRange, ...]
     after: Position
     remaining: int
-    kind: Literal["append", "replace", "reset", "dead_letter_replay"] = "append"
+    kind: Literal["append", "replace", "reset", "dead_letter_replay", "adopt"] = "append"
     deletes: tuple[OffsetRange, ...] = ()
     keep_missing: bool = False
     losses: tuple[Loss, ...] = ()
     undecodable: str | None = None
+    adopted_from: tuple[str, int] | None = None
 
     @property
     def records_at_most(self) -> int:

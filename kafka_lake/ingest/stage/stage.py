@@ -20,7 +20,7 @@ from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
 from kafka_lake.ingest.stage.staged import LetterClass, Staged, StagedTable, Vanished
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import branch_name
-from kafka_lake.lake.positions import ADOPTED, LOSSES, RESET, TableState
+from kafka_lake.lake.positions import ADOPTED, ADOPTED_FROM, LOSSES, RESET, TableState
 
 # The first shows new fields, the second what is in fields that records have got since, the third that all is well.
 _PASSES = 8
@@ -71,6 +71,9 @@ def stage(
         marks[RESET] = run_id
     if state.adopted:
         marks[ADOPTED] = str(state.adopted)
+    if plan.adopted_from is not None:
+        who, rows = plan.adopted_from
+        marks |= {ADOPTED_FROM: who, ADOPTED: str(rows)}
     if plan.losses:
         marks[LOSSES] = losses_to_json(plan.losses)
     if spec.metadata_column and (known is not None or plan.kind == "dead_letter_replay"):

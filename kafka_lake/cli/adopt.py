@@ -1,0 +1,100 @@
+"""What ``kafka-lake adopt`` asks and tells."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from kafka_lake.cli.schema import preview_tables
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.ingest.adopt.model import Adoption, AdoptionRefusedError
+from kafka_lake.ingest.adopt.sources import FromCheckpoint, FromGroup, FromKafkaConnect, FromOffsets, Source
+from kafka_lake.ingest.preview import Preview
+from kafka_lake.ingest.topic_table import TopicTable
+
+
+def source_of(connector: str | None, checkpoint: str | None, group: str | None, offsets: str | None) -> Source:
+    """Return where the offsets come from, by the command's options.
+
+    Raises:
+        ConfigurationError: If not exactly one of them is given.
+    """
+    given: list[Source] = []
+    if connector:
+        given.append(FromKafkaConnect(connector))
+    if checkpoint:
+        given.append(FromCheckpoint(checkpoint))
+    if group:
+        given.append(FromGroup(group))
+    if offsets:
+        given.append(FromOffsets(offsets))
+    if len(given) != 1:
+        raise ConfigurationError(
+            f"{'None' if not given else len(given)} of the options --from-kafka-connect, --from-checkpoint, "
+            "--from-group and --from-offsets are given.",
+            "Give exactly one: it says where the table's offsets come from.",
+        )
+    return given[0]
+
+
+def spec_of(specs: Sequence[TopicTable], table: str) -> TopicTable:
+    """Return the topic's settings that are about a table.
+
+    Raises:
+        ConfigurationError: If the topic's YAML document names another table.
+    """
+    for each in specs:
+        if ".".join(each.identifier) == table:
+            return each
+    named = ", ".join(".".join(each.identifier) for each in specs)
+    raise ConfigurationError(
+        f"The topic's YAML document names table {named}, not {table}.",
+        "Set namespace: and table: in it, or correct the command.",
+    )
+
+
+def unfit(found: Adoption, seen: Preview) -> AdoptionRefusedError:
+    """Return the error of a table that the topic's records don't fit."""
+    return AdoptionRefusedError(
+        f"Table {found.table}: the next run would fail: {seen.refused}", "Nothing was changed. Correct the settings."
+    )
+
+
+def adoption_tables(found: Adoption, seen: Preview | None) -> list[RenderableType]:
+    """Return what would be written, as a table with a row per Kafka partition, and what a person must know."""
+    table = Table(title=escape(f"{found.topic} → {found.table}"), box=box.SIMPLE_HEAD, min_width=60, expand=True)
+    for heading in ("partition", "resumes at", "Kafka has", "to read"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("why", ratio=1)
+    for each in found.partitions:
+        held = f"{each.low:,} to {each.end - 1:,}" if each.end > each.low else f"none, next is {each.end:,}"
+        table.add_row(str(each.partition), f"{each.offset:,}", held, f"{each.end - each.offset:,}", escape(each.why))
+    lines = [escape(f"Offsets from {found.source}. The table's {found.rows:,} rows stay as they are.")]
+    lines += [escape(f"Note: {note}") for note in found.notes]
+    return [table, *lines, *(preview_tables(seen) if seen is not None else [])]
+
+
+def as_json(found: Adoption, seen: Preview | None, adopted: bool) -> dict[str, Any]:
+    """Return the same for programs.
+
+    Args:
+        found: What would be written.
+        seen: What the next run would do to the columns; None if nobody has looked.
+        adopted: Whether it was written.
+    """
+    return {
+        "topic": found.topic,
+        "table": found.table,
+        "source": found.source,
+        "snapshot_id": found.head,
+        "rows": found.rows,
+        "partitions": [asdict(each) for each in found.partitions],
+        "notes": list(found.notes),
+        "columns": [asdict(each) for each in seen.notes] if seen else [],
+        "refused": seen.refused if seen else "",
+        "adopted": adopted,
+    }

@@ -1,0 +1,85 @@
+"""What other writers note in a table's snapshots: the Iceberg sink for Kafka Connect, and Structured Streaming."""
+
+import json
+from collections.abc import Iterable, Mapping
+
+from pyiceberg.table import Table
+
+from kafka_lake.common.errors import TableError
+from kafka_lake.ingest.adopt.checkpoint import Batch
+from kafka_lake.lake.positions import ancestors, head_of, summary_of
+
+_SINK = "kafka.connect.offsets."
+_QUERY, _EPOCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
+
+
+def control_offsets(table: Table, groups: Iterable[str]) -> tuple[str, str, dict[int, int]] | None:
+    """Return up to where a sink's control topic is in ``main``, by its snapshots' ``kafka.connect.offsets.…``.
+
+    A coordinator that has restarted notes only the partitions that gave it something since. So all of the history
+    counts, and of each partition what is farthest.
+
+    Args:
+        table: The table.
+        groups: Consumer groups that the connector may have.
+
+    Returns:
+        The control topic, the group, and the offsets; None if no snapshot has any of these groups.
+
+    Raises:
+        TableError: If the offsets can't be read.
+    """
+    found: dict[int, int] = {}
+    known: tuple[str, str] | None = None
+    for snapshot in ancestors(table, head_of(table)):
+        for key, text in summary_of(snapshot).items():
+            named = next(((key, each) for each in groups if key.startswith(_SINK) and key.endswith(f".{each}")), None)
+            if named is None or (known is not None and _split(*named) != known):
+                continue
+            known = _split(*named)
+            for partition, offset in _numbers(table, key, text).items():
+                found[partition] = max(offset, found.get(partition, 0))
+    return None if known is None else (*known, found)
+
+
+def sinks_of(table: Table) -> list[str]:
+    """Return what ``kafka.connect.offsets.…`` the snapshots of any branch have, without that beginning."""
+    keys = {key for each in table.metadata.snapshots for key in summary_of(each) if key.startswith(_SINK)}
+    return sorted(key.removeprefix(_SINK) for key in keys)
+
+
+def batches_of(table: Table) -> list[Batch]:
+    """Return the batches of streaming queries in ``main``'s history, the newest first."""
+    found = []
+    for snapshot in ancestors(table, head_of(table)):
+        summary = summary_of(snapshot)
+        if _QUERY in summary and summary.get(_EPOCH, "").isdecimal():
+            operation = snapshot.summary.operation.value if snapshot.summary else ""
+            found.append(Batch(summary[_QUERY], int(summary[_EPOCH]), operation))
+    return found
+
+
+def filled_by(table: Table) -> str | None:
+    """Return who has filled a table from a topic, as far as ``main``'s history tells; None if nobody is named."""
+    for snapshot in ancestors(table, head_of(table)):
+        summary = summary_of(snapshot)
+        sink = next((key for key in summary if key.startswith(_SINK)), None)
+        if sink is not None:
+            return f"the Iceberg sink of Kafka Connect ({sink})"
+        if _QUERY in summary:
+            return f"the Structured Streaming query {summary[_QUERY]}"
+    return None
+
+
+def _split(key: str, group: str) -> tuple[str, str]:
+    return key.removeprefix(_SINK).removesuffix(f".{group}"), group
+
+
+def _numbers(table: Table, key: str, text: str) -> Mapping[int, int]:
+    try:
+        return {int(p): int(o) for p, o in json.loads(text).items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise TableError(
+            f"Table {'.'.join(table.name())}: the snapshot property {key} holds no offsets.",
+            "Nothing was changed. Name the offsets with --from-offsets.",
+        ) from error

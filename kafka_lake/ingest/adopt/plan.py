@@ -1,0 +1,117 @@
+"""What taking over a table would write, found out without writing anything."""
+
+from pyiceberg.expressions import NotNull, Reference
+from pyiceberg.table import Table
+
+from kafka_lake.common.errors import ConfigurationError, TableError
+from kafka_lake.ingest.adopt.decide import position_of, starts
+from kafka_lake.ingest.adopt.model import Adoption, AdoptionRefusedError
+from kafka_lake.ingest.adopt.rows import record_columns, refuse_rows_beyond
+from kafka_lake.ingest.adopt.sources import Source
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import has_origin, read_state, row_count, summary_of
+
+_DELETES = "total-equality-deletes"
+
+
+def plan_adoption(
+    spec: TopicTable, connections: Connections, source: Source, offset_columns: str | None = None
+) -> Adoption:
+    """Return what `kafka-lake adopt` would write.
+
+    Args:
+        spec: The topic and its table.
+        connections: Cluster and catalog are asked; Spark is not.
+        source: Where the offsets come from.
+        offset_columns: Columns with partition and offset of a row's record, as in ``part,off``; None to look for those
+            that other writers are known to use.
+
+    Raises:
+        TableError: If there is no such table, or it has a position of its own.
+        AdoptionRefusedError: If it can't be told with certainty where the table must resume.
+        ConfigurationError: If a setting or an option can't be met.
+    """
+    name = ".".join(spec.identifier)
+    now = connections.cluster.watermarks_of(spec.topic)
+    table = connections.catalog.table(spec.identifier)
+    if table is None:
+        raise TableError(f"Table {name} doesn't exist.", "Nothing was changed. Check namespace: and table:.")
+    state = read_state(table)
+    if state.position is not None:
+        raise TableError(
+            f"Table {name} has a position already, in topic {state.position.identity.topic}: "
+            f"{dict(state.position.offsets)}.",
+            f"Nothing was changed. It is this program's; `kafka-lake reset {spec.topic} --to …` sets its position.",
+        )
+    if state.head is None:
+        raise TableError(
+            f"Table {name} has no snapshot, so there is nothing to take over.",
+            f"Nothing was changed. Say where it begins with start:, and run `kafka-lake ingest {spec.topic}`.",
+        )
+    _refuse_updated(table)
+    _refuse_occupied_column(spec, table)
+    evidence = source.evidence(table, connections.cluster, now)
+    found = starts(name, evidence, now)
+    columns = record_columns(table, offset_columns)
+    if columns is not None:
+        refuse_rows_beyond(table, columns, found)
+    return Adoption(
+        spec.topic,
+        name,
+        evidence.source,
+        state.head,
+        row_count(table),
+        position_of(found, now),
+        found,
+        (*evidence.notes, *_notes(spec, columns)),
+    )
+
+
+def _refuse_updated(table: Table) -> None:
+    """Refuse a table whose rows are replaced by key, since a topic's records are appended to it from then on."""
+    snapshot = table.current_snapshot()
+    if snapshot is None or not int(summary_of(snapshot).get(_DELETES, 0)):
+        return
+    raise AdoptionRefusedError(
+        f"Table {'.'.join(table.name())} has equality deletes: its writer replaces rows by key.",
+        "Nothing was changed. This program appends every record. Set another table:, or compact the table if the "
+        "deletes are from long ago.",
+    )
+
+
+def _refuse_occupied_column(spec: TopicTable, table: Table) -> None:
+    """Refuse a table whose metadata column is of others, or names the records of rows: it has those of a run then."""
+    column, name = spec.metadata_column, ".".join(spec.identifier)
+    here = next((f for f in table.schema().fields if column and f.name.lower() == column.lower()), None)
+    if here is None:
+        return
+    if here.name != column or not has_origin(here.field_type):
+        raise ConfigurationError(
+            f"Table {name} has a column {here.name} of another writer.",
+            "Set another metadata_column: in the topic's YAML.",
+        )
+    # An attempt that failed before it published may have added it.
+    rows = table.scan(
+        row_filter=NotNull(term=Reference(f"{column}.offset")), selected_fields=(f"{column}.offset",), limit=1
+    )
+    if rows.to_arrow().num_rows:
+        raise TableError(
+            f"Table {name} has no position, and its column {column} names the records of rows: a run has filled it.",
+            f"Nothing was changed. Run `kafka-lake ingest {spec.topic}`, which finds the position in the rows, or "
+            f"`kafka-lake reset {spec.topic} --to …`.",
+        )
+
+
+def _notes(spec: TopicTable, columns: tuple[str, str] | None) -> list[str]:
+    notes = []
+    if spec.metadata_column:
+        notes.append(
+            f"Column {spec.metadata_column} is added, and null in the rows that are there: replay and reset can't read "
+            "their records again."
+        )
+    else:
+        notes.append("Without a metadata column, rows can't be replaced: replay and reset to older offsets don't work.")
+    if columns:
+        notes.append(f"No row is at or beyond these offsets, by the columns {columns[0]} and {columns[1]}.")
+    return notes

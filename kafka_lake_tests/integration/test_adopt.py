@@ -1,0 +1,454 @@
+"""Tables that a real Structured Streaming query wrote are taken over: each record of the topic is there once.
+
+A producer keeps on writing meanwhile. What is in the table is read by PyIceberg. The Iceberg sink of Kafka Connect is
+in ``nightly/test_adopt_sink.py``.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+from kafka_lake.common.errors import ConfigurationError, TableError
+from kafka_lake.common.offsets import Position, TopicIdentity
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.ingest.adopt.model import Adoption, AdoptionRefusedError
+from kafka_lake.ingest.adopt.plan import plan_adoption
+from kafka_lake.ingest.adopt.sources import FromCheckpoint, FromGroup, FromOffsets
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.published import examine
+from kafka_lake.ingest.run import adopt, ingest, replay, reset
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import ADOPTED, ADOPTED_AT, ADOPTED_FROM, POSITION, head_of, summary_of
+from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.integration.streaming_query import start
+from kafka_lake_tests.integration.test_maintenance import compact_and_expire, sql  # noqa: F401
+from kafka_lake_tests.steady_producer import SteadyProducer, rows_of
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewConnections = Callable[[], Connections]
+NewView = Callable[[TopicTable], View]
+
+DDL = "id bigint, name string"
+COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def made(spec: TopicTable, connections: Connections, columns: pa.Schema = COLUMNS) -> Any:
+    """Make the table as its other writer would."""
+    connections.catalog.ensure_namespace(spec.namespace)
+    return connections.catalog.pyiceberg.create_table(spec.identifier, columns)
+
+
+def batches(checkpoint: Path, kind: str) -> set[int]:
+    return {int(each.name) for each in checkpoint.glob(f"{kind}/*") if each.name.isdecimal()}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def run_adoption(
+    spec: TopicTable, connections: Connections, source: Any, offset_columns: str | None = None
+) -> Adoption:
+    found = plan_adoption(spec, connections, source, offset_columns)
+    report = adopt(spec, connections, "adopting", found, source, offset_columns)
+    assert [(each.rows, each.kind) for each in report.commits] == [(0, "adopt")]
+    return found
+
+
+@contextmanager
+def query_in_a_process(
+    catalog: CatalogResource, options: dict[str, str], topic: str, table: str, checkpoint: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    given = {
+        "catalog": {"name": catalog.name, "properties": dict(catalog.properties)},
+        "conf": {"spark.master": "local[2]", "spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"},
+        "options": options,
+        "topic": topic,
+        "table": table,
+        "checkpoint": str(checkpoint),
+    }
+    command = [sys.executable, "-m", "kafka_lake_tests.integration.streaming_query", json.dumps(given)]
+    with checkpoint.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_query_that_was_stopped_is_taken_over_with_records_in_flight(
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    spark_resource: Any,
+    broker: Any,
+    tmp_path: Path,
+) -> None:
+    topic, checkpoint = new_topic(3), tmp_path / "checkpoint"
+    spec = topic.spec(DDL)
+    table, options = made(spec, connections()), connections().kafka_options
+    with SteadyProducer(broker.bootstrap_servers, topic.name, 2) as producer:
+        producer.await_count(50)
+        query = start(spark_resource.spark_session, dict(options), topic.name, view(spec).sql_name(), str(checkpoint))
+        try:
+            wait_for(lambda: len(batches(checkpoint, "commits")) >= 3)
+        finally:
+            query.stop()
+        written = rows_of(table)
+        assert sum(written.values()) > 0
+
+        with pytest.raises(TableError, match=f"filled by the Structured Streaming query {query.id}"):
+            ingest(spec, connections(), "too early")
+        assert rows_of(table) == written
+
+        found = run_adoption(spec, connections(), FromCheckpoint(str(checkpoint)))
+        assert rows_of(table) == written
+        assert sum(each.offset for each in found.partitions) == sum(written.values())
+        assert view(spec).position() == {each.partition: each.offset for each in found.partitions}
+        ingest(spec, connections(), "run-1")
+        producer.await_count(len(producer.acknowledged) + 20)
+    ingest(spec, connections(), "run-2")
+    assert rows_of(table) == Counter(producer.acknowledged)
+    assert not [f for f in examine(spec, connections().catalog, connections().cluster) if f.problems]
+
+
+def test_a_query_that_was_killed_within_a_batch_is_taken_over(
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    catalog_resource: CatalogResource,
+    broker: Any,
+    tmp_path: Path,
+) -> None:
+    topic, checkpoint = new_topic(2), tmp_path / "checkpoint"
+    spec = topic.spec(DDL)
+    table, options = made(spec, connections()), dict(connections().kafka_options)
+    with SteadyProducer(broker.bootstrap_servers, topic.name, 2) as producer:
+        with query_in_a_process(catalog_resource, options, topic.name, view(spec).sql_name(), checkpoint) as process:
+            wait_for(
+                lambda: (
+                    len(batches(checkpoint, "commits")) >= 2
+                    and max(batches(checkpoint, "offsets")) > max(batches(checkpoint, "commits"))
+                )
+            )
+            process.kill()
+            process.wait()
+        assert max(batches(checkpoint, "offsets")) > max(batches(checkpoint, "commits"))
+        written = rows_of(table)
+        found = run_adoption(spec, connections(), FromCheckpoint(str(checkpoint)))
+        assert sum(each.offset for each in found.partitions) == sum(written.values()) > 0
+        ingest(spec, connections(), "run-1")
+    ingest(spec, connections(), "run-2")
+    assert rows_of(table) == Counter(producer.acknowledged)
+
+
+def test_a_batch_that_is_in_the_table_and_not_in_the_checkpoint_counts(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any, tmp_path: Path
+) -> None:
+    """As a query leaves it that is killed between its commit to the table and its note of it."""
+    topic, checkpoint = new_topic(), tmp_path / "checkpoint"
+    spec = topic.spec(DDL)
+    table = made(spec, connections())
+    for number in range(60):
+        topic.send({"id": number, "name": "n"})
+    drain(spark_resource, connections(), topic, view(spec), checkpoint)
+    last = max(batches(checkpoint, "commits"))
+    (checkpoint / "commits" / str(last)).unlink()
+    [each] = run_adoption(spec, connections(), FromCheckpoint(str(checkpoint))).partitions
+    assert each.offset == 60
+    assert each.why == (
+        f"end of batch {last}, which the table's snapshot names (not finished in the checkpoint, but its rows are in "
+        "the table)"
+    )
+    topic.send({"id": 60, "name": "n"})
+    ingest(spec, connections(), "run-1")
+    assert rows_of(table) == Counter((number, "n") for number in range(61))
+
+
+def drain(
+    spark_resource: Any,
+    connections: Connections,
+    topic: Topic,
+    see: View,
+    checkpoint: Path,
+    foreach_batch: bool = False,
+) -> None:
+    """Have a query write all that the topic holds, and stop it between two batches."""
+    query = start(
+        spark_resource.spark_session,
+        dict(connections.kafka_options),
+        topic.name,
+        see.sql_name(),
+        str(checkpoint),
+        foreach_batch,
+    )
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+
+
+def test_a_query_with_foreach_batch_is_taken_over_between_two_batches_only(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any, tmp_path: Path
+) -> None:
+    topic, checkpoint = new_topic(), tmp_path / "checkpoint"
+    spec = topic.spec(DDL)
+    table = made(spec, connections())
+    topic.send({"id": 1, "name": "n"})
+    drain(spark_resource, connections(), topic, view(spec), checkpoint, foreach_batch=True)
+    last = max(batches(checkpoint, "commits"))
+    note = checkpoint / "commits" / str(last)
+    content = note.read_text()
+    note.unlink()
+    before = view(spec).fingerprint()
+    with pytest.raises(AdoptionRefusedError, match=f"batch {last} .* has begun and is not finished"):
+        plan_adoption(spec, connections(), FromCheckpoint(str(checkpoint)))
+    assert view(spec).fingerprint() == before
+    note.write_text(content)
+    found = run_adoption(spec, connections(), FromCheckpoint(str(checkpoint)))
+    assert any("foreachBatch" in each for each in found.notes)
+    topic.send({"id": 2, "name": "n"})
+    ingest(spec, connections(), "run-1")
+    assert rows_of(table) == Counter([(1, "n"), (2, "n")])
+
+
+def filled(spec: TopicTable, topic: Topic, connections: Connections, count: int = 4) -> Any:
+    """Have a table of OLake's kind with all that is in the topic, which has two partitions."""
+    columns = pa.schema([*COLUMNS, ("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])
+    table = made(spec, connections, columns)
+    for number in range(count):
+        topic.send({"id": number, "name": "n"}, number % 2)
+    rows = [{"id": n, "name": "n", "_kafka_partition": n % 2, "_kafka_offset": n // 2} for n in range(count)]
+    table.append(pa.Table.from_pylist(rows, schema=columns))
+    return table
+
+
+def test_records_of_the_other_writer_are_never_read_again(
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    sql: Any,  # noqa: F811
+) -> None:
+    """Their rows don't name them, so they would be there twice: by a replay, a reset, or a rebuilt position."""
+    topic = new_topic(2)
+    spec = topic.spec(DDL)
+    table = filled(spec, topic, connections())
+    run_adoption(spec, connections(), FromOffsets("0:2,1:2"))
+    topic.send({"id": 4, "name": "n"})
+    ingest(spec, connections(), "run-1")
+    assert not [f for f in examine(spec, connections().catalog, connections().cluster) if f.problems]
+    for refused in (
+        lambda: replay(spec, connections(), "replay", Extent()),
+        lambda: replay(spec, connections(), "replay", Extent("1", partitions=frozenset([0]))),
+        lambda: reset(spec, connections(), "reset", "earliest"),
+        lambda: reset(spec, connections(), "reset", "0:1"),
+    ):
+        with pytest.raises(ConfigurationError, match=r"partition 0 offset [01], taken over at 2"):
+            refused()
+    replay(spec, connections(), "replay", Extent("0:2,1:2"))
+    reset(spec, connections(), "reset", "0:2,1:2")
+    ingest(spec, connections(), "run-2")
+    everything = Counter((number, "n") for number in range(5))
+    assert rows_of(table) == everything
+
+    # Partition 1 has no row of ours, and no snapshot has a position any more.
+    compact_and_expire(sql, view(spec), spec.identifier)
+    assert view(spec).position() == {}
+    ingest(spec, connections(), "run-3")
+    assert rows_of(table) == everything
+    assert view(spec).position() == {0: 3, 1: 2}
+
+
+def commit_group(topic: Topic, group: str, offsets: dict[int, int]) -> None:
+    told = [TopicPartition(topic.name, p, o) for p, o in offsets.items()]
+    topic.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, told)])[group].result(20)
+
+
+def test_the_position_is_one_commit_without_rows_that_names_its_source(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec(DDL)
+    table = filled(spec, topic, connections())
+    head = head_of(table)
+    commit_group(topic, f"olake-{topic.name}", {0: 2, 1: 2})
+    run_adoption(spec, connections(), FromGroup(f"olake-{topic.name}"))
+    snapshot = view(spec).table.current_snapshot()
+    assert snapshot is not None
+    assert snapshot.parent_snapshot_id == head
+    summary = summary_of(snapshot)
+    assert (summary[ADOPTED], summary[ADOPTED_FROM]) == ("4", f"consumer group olake-{topic.name}")
+    position = Position.from_json(summary[POSITION])
+    described = connections().cluster.watermarks_of(topic.name).identity
+    assert position.identity == described
+    assert described.topic_id
+    assert dict(position.offsets) == {0: 2, 1: 2}
+    assert Position.from_json(view(spec).table.properties[ADOPTED_AT]) == position
+    view(spec).assert_no_branches()
+    with pytest.raises(TableError, match="has a position already"):
+        plan_adoption(spec, connections(), FromOffsets("0:2,1:2"))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "problem"),
+    [
+        ("0:2", "no offset for partition 1"),
+        ("0:2,1:3", "partition 1 resumes at offset 3, and Kafka's end is 2"),
+        ("0:1,1:2", "partition 0 would resume at offset 1, and a row of offset 1 or later"),
+        ("0:2,1:2,7:0", "names partition 7"),
+    ],
+)
+def test_offsets_that_would_lose_or_double_records_are_refused(
+    offsets: str, problem: str, new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec(DDL)
+    filled(spec, topic, connections())
+    before = view(spec).fingerprint()
+    with pytest.raises(AdoptionRefusedError, match=problem):
+        plan_adoption(spec, connections(), FromOffsets(offsets))
+    assert view(spec).fingerprint() == before
+
+
+def test_offsets_that_kafka_has_deleted_are_refused(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec(DDL)
+    filled(spec, topic, connections())
+    for number in range(3):
+        topic.send({"id": 10 + number, "name": "n"})
+    topic.admin.delete_records([TopicPartition(topic.name, 0, 4)])[TopicPartition(topic.name, 0)].result(20)
+    with pytest.raises(
+        AdoptionRefusedError, match="partition 0 resumes at offset 2, and the oldest that Kafka has is 4"
+    ):
+        plan_adoption(spec, connections(), FromOffsets("0:2,1:2"))
+
+
+def test_a_group_that_somebody_is_in_is_refused(new_topic: NewTopic, connections: NewConnections) -> None:
+    from confluent_kafka import Consumer
+
+    topic = new_topic(2)
+    spec = topic.spec(DDL)
+    filled(spec, topic, connections())
+    group = f"live-{topic.name}"
+    consumer = Consumer(
+        {**connections().cluster.properties, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
+    )
+    try:
+        consumer.subscribe([topic.name])
+        wait_for(lambda: consumer.poll(0.2) is not None, 20)
+        with pytest.raises(AdoptionRefusedError, match=f"consumer group {group} still runs"):
+            plan_adoption(spec, connections(), FromGroup(group))
+    finally:
+        consumer.close()
+
+
+def test_a_table_that_moves_before_the_commit_is_not_taken_over(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec(DDL)
+    table = filled(spec, topic, connections())
+    source = FromOffsets("0:2,1:2")
+    found = plan_adoption(spec, connections(), source)
+    row = {"id": 9, "name": "n", "_kafka_partition": None, "_kafka_offset": None}
+
+    def append(step: str) -> None:
+        if step == "audited":
+            view(spec).table.append(pa.Table.from_pylist([row], schema=table.schema().as_arrow()))
+
+    with pytest.raises(AdoptionRefusedError, match="has gone on meanwhile: main was at snapshot"):
+        adopt(spec, connections(), "run-1", found, source, observer=Observer(on_step=append))
+    assert view(spec).position() == {}
+    view(spec).assert_no_branches()
+
+    # What the first attempt has added, the metadata column, is no obstacle to the second.
+    run_adoption(spec, connections(), source)
+    ingest(spec, connections(), "run-2")
+    assert len(view(spec).rows()) == 5
+
+
+def test_a_frozen_table_gets_the_metadata_column_and_nothing_else(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec(None, evolution="freeze")
+    filled(spec, topic, connections())
+    run_adoption(spec, connections(), FromOffsets("0:2,1:2"))
+    names = ["id", "name", "_kafka_partition", "_kafka_offset", "_kafka"]
+    assert [field.name for field in view(spec).table.schema().fields] == names
+    topic.send({"id": 4, "name": "n"})
+    ingest(spec, connections(), "run-1")
+    assert view(spec).ids() == [0, 1, 2, 3, 4]
+    assert [row["_kafka"] is None or row["_kafka"]["offset"] is None for row in view(spec).rows()].count(True) == 4
+
+
+def test_the_command_changes_nothing_without_yes(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, command_line: Any
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec(DDL)
+    filled(spec, topic, connections())
+    topic.send({"id": 4, "name": "n"})
+    name, before = ".".join(spec.identifier), view(spec).fingerprint()
+    asked = ["adopt", name, "--topic", topic.name, "--from-offsets", "0:2,1:2"]
+    done = command_line([spec], *asked)
+    assert done.exit_code == 0
+    assert "Nothing was changed. The same command with --yes" in done.output
+    assert view(spec).fingerprint() == before
+
+    told = json.loads(command_line([spec], *asked, "--json").stdout)
+    assert [(p["partition"], p["offset"], p["end"]) for p in told["partitions"]] == [(0, 2, 3), (1, 2, 2)]
+    assert (told["rows"], told["adopted"]) == (4, False)
+
+    done = command_line([spec], *asked, "--yes")
+    assert done.exit_code == 0
+    assert "taken over; continues at {0: 2, 1: 2}" in done.output
+    ingest(spec, connections(), "run-1")
+    assert view(spec).ids() == [0, 1, 2, 3, 4]
+
+
+def test_the_command_refuses_what_does_not_go_together(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, command_line: Any
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec("id bigint, name string not null")
+    table = filled(spec, topic, connections())
+    name = ".".join(spec.identifier)
+    both = command_line([spec], "adopt", name, "--topic", topic.name, "--from-offsets", "0:2", "--from-group", "g")
+    assert (both.exit_code, "Give exactly one" in both.output) == (1, True)
+    other = command_line([spec], "adopt", "it.other", "--topic", topic.name, "--from-offsets", "0:2,1:2")
+    assert (other.exit_code, f"names table {name}, not it.other" in " ".join(other.output.split())) == (1, True)
+    del table
+    assert view(spec).position() == {}
+
+
+def test_identities_of_other_topics_are_no_obstacle() -> None:
+    """Where a topic was recreated, its offsets say nothing about the rows of the old one."""
+    from kafka_lake.common.offsets import Watermarks
+    from kafka_lake.ingest.plan.changes import refuse_adopted
+
+    old = Position(TopicIdentity("c", "old", "t"), {0: 5})
+    now = Watermarks(TopicIdentity("c", "new", "t"), {0: 0}, {0: 9})
+    refuse_adopted(old, now, {0: 0})
+    with pytest.raises(ConfigurationError, match="partition 0 offset 0, taken over at 5"):
+        refuse_adopted(Position(now.identity, {0: 5}), now, {0: 0})
