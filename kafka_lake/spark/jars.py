@@ -5,6 +5,7 @@ Ivy verifies checksums. Where the jars come from is Ivy's default or the user's 
 every deployment uses.
 """
 
+import argparse
 import fcntl
 import hashlib
 import logging
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
@@ -256,9 +257,19 @@ def _failure(conf: JarConf, log: Path, lines: list[str]) -> str:
 
 
 def main() -> None:
-    """Retrieve Spark's and the broker's jars, with progress on standard output; the registry's come once it is used."""
+    """Retrieve jars with progress on standard output; what is not named comes once it is used."""
+    parser = argparse.ArgumentParser(prog="python -m kafka_lake.spark.jars", description=main.__doc__)
+    parser.add_argument(
+        "confs",
+        nargs="*",
+        metavar="CONF",
+        help=f"which ones: {', '.join(get_args(JarConf))} (default: {' '.join(_AHEAD)})",
+    )
+    confs = parser.parse_args().confs or _AHEAD
+    if unknown := [conf for conf in confs if conf not in get_args(JarConf)]:
+        parser.error(f"{unknown[0]} is none of {', '.join(get_args(JarConf))}")
     try:
-        for conf in _AHEAD:
+        for conf in confs:
             jars = ensure_jars(conf, say=lambda line: print(line, flush=True))
             print(f"{conf}: {len(jars)} jars ready")
     except KafkaLakeError as error:

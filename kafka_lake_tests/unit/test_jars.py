@@ -138,12 +138,31 @@ def test_an_archive_that_cannot_be_unpacked_is_named_and_leaves_nothing_half(ivy
     assert len(jars.ensure_jars("registry")) == 1
 
 
-def test_only_what_every_deployment_uses_is_fetched_ahead(ivy: FakeIvy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_what_every_deployment_uses_is_fetched_ahead(
+    ivy: FakeIvy, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["jars"])
     jars.main()
     said = capsys.readouterr().out
     assert "spark: 2 jars ready" in said
     assert "broker: 2 jars ready" in said
     assert "registry" not in said
+    assert ivy.times_run() == 2
+
+
+def test_an_image_fetches_ahead_what_its_storage_needs(
+    ivy: FakeIvy, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["jars", "spark", "aws"])
+    jars.main()
+    assert [line for line in capsys.readouterr().out.splitlines() if "ready" in line] == [
+        "spark: 2 jars ready",
+        "aws: 2 jars ready",
+    ]
+    monkeypatch.setattr(sys, "argv", ["jars", "moon"])
+    with pytest.raises(SystemExit):
+        jars.main()
+    assert "moon is none of spark" in capsys.readouterr().err
     assert ivy.times_run() == 2
 
 
