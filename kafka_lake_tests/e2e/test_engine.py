@@ -40,7 +40,7 @@ from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.settings import PARALLELISM, local_conf
 from kafka_lake.spark.supervisor import ConnectSettings, WarmServer
 from kafka_lake_tests.conftest import Topic, View
-from kafka_lake_tests.e2e.standalone import standalone_cluster
+from kafka_lake_tests.contract.spark_cluster.standalone import standalone_cluster
 from kafka_lake_tests.integration.test_names import all_that_can_be_done
 from kafka_lake_tests.lanes import exhaustive
 

@@ -21,7 +21,7 @@ from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.settings import local_conf
 from kafka_lake.spark.supervisor import ConnectSettings
-from kafka_lake_tests.e2e.standalone import standalone_cluster
+from kafka_lake_tests.contract.spark_cluster.standalone import standalone_cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
