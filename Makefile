@@ -99,6 +99,10 @@ fuzz: $(STAMP) ## Inputs of every shape through the decoders, each judged by an 
 mutants: $(STAMP) ## Small changes to what decides, one at a time: do the unit tests notice? Takes an hour
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m kafka_lake_tests.mutants
 
+.PHONY: contract
+contract: $(STAMP) ## The same promises with the servers that companies run: Dagster in PostgreSQL, a Spark cluster
+	@$(BIN)/pytest kafka_lake_tests/contract
+
 .PHONY: nightly
 nightly: $(STAMP) ## What takes longer than a test run: more cases, contract, wheel, scale, newest versions, chaos, races, fuzz, mutants
 	@$(MAKE) exhaustive
@@ -160,10 +164,15 @@ format: $(STAMP) ## Mend style and format
 	@$(BIN)/ruff check --fix $(wildcard $(PACKAGES))
 	@$(BIN)/ruff format $(wildcard $(PACKAGES))
 
+COMPILE := uv pip compile --universal --generate-hashes --no-strip-extras --no-emit-index-url --no-emit-find-links \
+  --no-header --no-annotate --python-version 3.11
+
 .PHONY: lock
-lock: ## Write requirements.lock anew from pyproject.toml (needs uv)
-	uv pip compile --universal --generate-hashes --no-strip-extras --no-emit-index-url --no-emit-find-links \
-	  --no-header --no-annotate --python-version 3.11 --group dev --extra s3 --extra java --extra protobuf --extra postgres --extra glue --extra hive pyproject.toml -o requirements.lock
+lock: ## Write requirements.lock and deploy/requirements.lock anew from pyproject.toml (needs uv)
+	$(COMPILE) --group dev $(addprefix --extra ,s3 java protobuf postgres glue hive kubernetes) \
+	  pyproject.toml -o requirements.lock
+	$(COMPILE) $(addprefix --extra ,s3 protobuf postgres kubernetes) --constraint requirements.lock \
+	  pyproject.toml -o deploy/requirements.lock
 
 .PHONY: clean
 clean: ## Remove what the targets made in this clone (the user's download cache stays)

