@@ -23,7 +23,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 RECORDS = 300_000
 PARTITIONS = 6
-SIZES = {"spark.executor.memory": "512m", "spark.driver.memory": "512m", "spark.executor.cores": "1"}
+# More tasks than cores: while the first file is there, others are being written.
+SIZES = {
+    "spark.default.parallelism": str(PARTITIONS),
+    "spark.driver.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+}
 FIXED = {**SIZES, "spark.cores.max": "3"}
 DYNAMIC = {
     **SIZES,
@@ -57,7 +63,7 @@ class Cluster:
 
     def files(self, spec: TopicTable) -> list[Path]:
         """Return the data files of a topic's table, published or not."""
-        return list(self.warehouse.glob(f"**/{spec.table}/data/**/*.parquet"))
+        return list(self.warehouse.glob(f"**/{spec.table}-*/data/**/*.parquet"))
 
 
 @dataclass(frozen=True)
