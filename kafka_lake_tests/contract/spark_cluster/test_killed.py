@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,16 @@ class Cluster:
         """Return the data files of a topic's table, published or not."""
         return list(self.warehouse.glob(f"**/{spec.table}-*/data/**/*.parquet"))
 
+    def executors(self) -> list[psutil.Process]:
+        """Return the JVMs that work for a driver; other clusters may be on the same machine."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                backend = any("CoarseGrainedExecutorBackend" in part for part in process.cmdline())
+                if backend and Path(process.cwd()).is_relative_to(self.folder):
+                    found.append(process)
+        return found
+
 
 @dataclass(frozen=True)
 class Driver:
@@ -89,14 +100,6 @@ class Driver:
         for process in [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]:
             process.kill()
         self.process.wait(30)
-
-
-def executors() -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any("CoarseGrainedExecutorBackend" in part for part in process.info["cmdline"] or ()):
-            found.append(process)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +147,7 @@ def test_an_executor_is_killed_during_a_write(
     spec = topic.spec()
     driver = cluster.start(spec, conf)
     driver.until(lambda: cluster.files(spec), "data file")
-    (killed, *_) = driver.until(executors, "executor")
+    (killed, *_) = driver.until(cluster.executors, "executor")
     killed.kill()
     assert driver.process.poll() is None
     assert driver.published() == RECORDS
