@@ -120,8 +120,13 @@ def copy_run(storage: Storage, run_id: str, of: str, topics: Sequence[str]) -> N
 def make_tables(catalog: LakeCatalog, specs: Sequence[TopicTable], cluster: KafkaCluster) -> None:
     """Make tables that have read all that their topics have."""
     schema = pa.schema([("id", pa.int64())])
-    for topic, now in cluster.watermarks(spec.topic for spec in specs).items():
-        assert isinstance(now, Watermarks)
+
+    def look() -> dict[str, Watermarks]:
+        answers = cluster.watermarks(spec.topic for spec in specs)
+        return {topic: now for topic, now in answers.items() if isinstance(now, Watermarks)}
+
+    Topic.wait_for(lambda: len(look()) == len(specs), 120)
+    for topic, now in look().items():
         table = ensure_table(catalog, next(s.identifier for s in specs if s.topic == topic), schema_of(schema))
         table.append(pa.Table.from_pylist([], schema), {POSITION: Position(now.identity, now.end).to_json()})
 
