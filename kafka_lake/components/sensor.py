@@ -4,8 +4,10 @@ It asks brokers and catalog only, keeps no cursor, and compares anew at every ti
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import takewhile
 
@@ -37,6 +39,7 @@ _DAEMON_LOOP_SECONDS = 5.0
 _COUNTED_FAILURES = 12
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 1800.0
+_CLOCKS_DIFFER = 3600.0
 _IN_FLIGHT = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -197,8 +200,9 @@ def evaluate(
     Raises:
         KafkaLakeError: If no topic at all could be looked at; the next tick tries again.
     """
-    busy = _busy_topics(context, specs)
-    requests, additions, observations, failures, reasons, notes = [], [], [], [], [], []
+    busy, failed_lately = _busy_topics(context, specs), _failed_lately(context)
+    due: list[tuple[Work, Sequence[str]]] = []
+    additions, observations, failures, reasons, notes = [], [], [], [], []
     for spec in specs:
         try:
             now = answers[spec.topic]
@@ -221,16 +225,18 @@ def evaluate(
         if not work.offsets and not work.losses and not work.opens:
             notes.append(f"{spec.topic}: up to date")
             continue
-        if (pause := _pause(context, spec)) > 0:
+        if spec.topic in failed_lately and (pause := _pause(context, spec)) > 0:
             notes.append(f"{spec.topic}: its last runs failed, the next one starts in {pause:.0f} s")
             continue
-        requests.append(_request(context, work, known, pace))
+        due.append((work, known))
         observations.append(topic_observation(spec, now, work.behind))
     if failures and len(failures) == len(specs):
         # What is wrong with brokers or catalog is the same for all.
         raise KafkaLakeError("No topic could be looked at: " + "; ".join(dict.fromkeys(reasons)))
-    if not requests and not additions:
+    if not due and not additions:
         return dg.SkipReason("; ".join([*notes, *failures]))
+    attempts = _attempts(context, [work for work, _ in due])
+    requests = [_request(work, known, pace, attempts[work.spec.topic, work.fingerprint]) for work, known in due]
     return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=additions, asset_events=observations)
 
 
@@ -242,6 +248,21 @@ def _busy_topics(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable
     return tagged | {spec.topic for spec in specs if table_key(spec) in making}
 
 
+def _failed_lately(context: dg.SensorEvaluationContext) -> set[str]:
+    """Return the topics whose last runs may have failed so lately that they are left alone: one query for all."""
+    since = datetime.fromtimestamp(time.time() - _LONGEST_PAUSE - _CLOCKS_DIFFER, UTC)
+    failed = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], updated_after=since)
+    return {run.tags[TOPIC_TAG] for run in context.instance.get_runs(failed) if TOPIC_TAG in run.tags}
+
+
+def _attempts(context: dg.SensorEvaluationContext, works: Sequence[Work]) -> Counter[tuple[str, str]]:
+    """Return how many runs have been asked for the same work, by topic and fingerprint: one query for all."""
+    if not works:
+        return Counter()
+    asked = dg.RunsFilter(tags={WORK_TAG: [work.fingerprint for work in works]})
+    return Counter((run.tags.get(TOPIC_TAG, ""), run.tags[WORK_TAG]) for run in context.instance.get_runs(asked))
+
+
 def _pause(context: dg.SensorEvaluationContext, spec: TopicTable) -> float:
     """Return for how many seconds more a topic is left alone whose last runs failed: twice as long after each."""
     records = context.instance.get_run_records(dg.RunsFilter(tags={TOPIC_TAG: spec.topic}), limit=_COUNTED_FAILURES)
@@ -251,12 +272,11 @@ def _pause(context: dg.SensorEvaluationContext, spec: TopicTable) -> float:
     return float(failed[0].end_time + min(_FIRST_PAUSE * 2 ** (len(failed) - 1), _LONGEST_PAUSE) - time.time())
 
 
-def _request(context: dg.SensorEvaluationContext, work: Work, known: Sequence[str], pace: Pace) -> dg.RunRequest:
+def _request(work: Work, known: Sequence[str], pace: Pace, attempts: int) -> dg.RunRequest:
     # Dagster orders a range by insertion: the known keys come first, the new ones after them.
     keys = [*known, *work.new_partitions]
-    before = context.instance.get_runs(dg.RunsFilter(tags={WORK_TAG: work.fingerprint, TOPIC_TAG: work.spec.topic}))
     return dg.RunRequest(
-        run_key=f"{work.spec.topic}:{work.fingerprint}:{len(before)}",
+        run_key=f"{work.spec.topic}:{work.fingerprint}:{attempts}",
         asset_selection=[table_key(work.spec)],
         run_config={"ops": {op_name(work.spec): {"config": pace.run_config()}}},
         tags={

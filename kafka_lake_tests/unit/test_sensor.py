@@ -320,6 +320,22 @@ def test_of_many_failures_a_few_tell_how_long_to_wait(instance, catalog, answers
     assert asked == [12], "however many there are"
 
 
+def test_dagster_s_runs_are_asked_for_once_for_all_topics(instance, catalog, answers, monkeypatch):
+    answers["pasta"] = answers["pizzas"]
+    asked = []
+    for name in ("get_runs", "get_run_records"):
+        real = getattr(dg.DagsterInstance, name)
+        monkeypatch.setattr(
+            dg.DagsterInstance, name, lambda *args, real=real, **options: asked.append(real) or real(*args, **options)
+        )
+    counts = []
+    for specs in ((SPEC,), (SPEC, OTHER)):
+        asked.clear()
+        assert len(tick(instance, catalog, specs).run_requests) == len(specs)
+        counts.append(len(asked))
+    assert counts[0] == counts[1] > 0
+
+
 def test_why_nothing_is_asked_for_is_told_of_each_topic(instance, catalog, answers):
     consumed(catalog, TWELVE)
     tick(instance, catalog)
