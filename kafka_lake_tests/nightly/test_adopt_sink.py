@@ -178,7 +178,7 @@ def test_announced_files_that_a_killed_sink_has_not_committed_are_read_again(
     groups = ConsumerGroups(connections().cluster)
 
     def announced() -> int:
-        return sum(groups.offsets(sink.group).values())
+        return sum(groups.offsets(sink.group, sink.spec.topic, range(3)).values())
 
     with closing(sqlite3.connect(lake_home / "catalog.db", isolation_level=None, timeout=30)) as catalog:
         # The catalog refuses every commit from here on.

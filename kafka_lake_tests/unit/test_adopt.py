@@ -89,8 +89,7 @@ def resumed(
     group: Mapping[int, int],
     control_is_whole: bool = True,
 ) -> dict[int, int]:
-    told = {("orders", p): o for p, o in group.items()}
-    return dict(sink_evidence(sink(committed), "orders", events, told, control_is_whole).offsets)
+    return dict(sink_evidence(sink(committed), "orders", events, group, control_is_whole).offsets)
 
 
 TWO = [files(1), reached(2, {0: 10, 1: 5}), files(6), reached(7, {0: 20})]
@@ -136,6 +135,12 @@ def test_tasks_are_told_apart_by_their_keys() -> None:
 def test_a_transaction_that_is_in_the_table_in_part_is_refused() -> None:
     with pytest.raises(AdoptionRefusedError, match="committed a part of the files"):
         resumed({0: 2}, [files(1), files(2), reached(3, {0: 10})], {0: 10})
+
+
+def test_other_topics_of_the_connector_are_told() -> None:
+    events = [files(1), DataComplete(Place(0, 2, b"a"), {("orders", 0): 10, ("customers", 0): 3})]
+    found = sink_evidence(sink({0: 3}), "orders", events, {0: 10}, True)
+    assert (found.offsets, found.notes) == ({0: 10}, ("The connector also reads customers; this program won't.",))
 
 
 def test_later_files_in_the_table_than_those_that_wait_are_refused() -> None:

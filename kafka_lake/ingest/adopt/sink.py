@@ -48,7 +48,7 @@ def sink_evidence(
     table: SinkTable,
     topic: str,
     events: Iterable[DataWritten | DataComplete],
-    group: Mapping[tuple[str, int], int],
+    group: Mapping[int, int],
     control_is_whole: bool,
 ) -> Evidence:
     """Return up to which offsets the table has the topic's records.
@@ -57,14 +57,14 @@ def sink_evidence(
         table: As the sink has left it.
         topic: The topic.
         events: All that the control topic still has of this connector, in order within each of its partitions.
-        group: What the connector's consumer group has committed, by topic and partition.
+        group: What the connector's consumer group has committed, by partition of the topic.
         control_is_whole: Whether the control topic still has its first event.
 
     Raises:
         AdoptionRefusedError: If announced files are in the table in part, or group and events disagree.
     """
     shares: dict[int, list[_Share]] = {}
-    others = {name for name, _ in group} - {topic}
+    others: set[str] = set()
     for written, complete in _transactions(events):
         files = _files(table, written, complete)
         for (name, partition), offset in complete.offsets.items():
@@ -72,13 +72,12 @@ def sink_evidence(
                 shares.setdefault(partition, []).append(_Share(offset, files))
             else:
                 others.add(name)
-    committed = {partition: offset for (name, partition), offset in group.items() if name == topic}
     offsets: dict[int, int] = {}
     why: dict[int, str] = {}
-    for partition in sorted(shares.keys() | committed.keys()):
+    for partition in sorted(shares.keys() | group.keys()):
         known = sorted(shares.get(partition, []), key=lambda each: each.offset)
-        _refuse_disagreement(table, partition, known, committed.get(partition))
-        found = _resume(table, partition, known, committed.get(partition), control_is_whole)
+        _refuse_disagreement(table, partition, known, group.get(partition))
+        found = _resume(table, partition, known, group.get(partition), control_is_whole)
         if found is not None:
             offsets[partition], why[partition] = found
     notes = []

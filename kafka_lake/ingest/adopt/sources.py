@@ -71,7 +71,7 @@ class FromGroup:
         groups, topic = ConsumerGroups(cluster), now.identity.topic
         _refuse_group_of_sink(self.group, table)
         _refuse_members(groups, [self.group], table, f"consumer group {self.group}")
-        offsets = {p: offset for (name, p), offset in groups.offsets(self.group).items() if name == topic}
+        offsets = groups.offsets(self.group, topic, now.partitions)
         note = (
             f"Group {self.group} and the table were changed in two steps: the offsets are right only if the job was "
             "stopped between two commits."
@@ -109,12 +109,11 @@ class FromKafkaConnect:
         control, group, committed = found
         groups = ConsumerGroups(cluster)
         _refuse_members(groups, [group, f"{group}-coord"], table, f"connector {self.connector}")
-        # The sink's own note of partitions of the control topic that no snapshot names.
-        noted = {p: o for (topic, p), o in groups.offsets(f"{group}-coord").items() if topic == control}
-        committed = {**noted, **committed}
         # Whatever the topic's records are, events that were aborted never count.
         events = KafkaCluster(cluster.properties, cluster.timeout)
         ends = events.watermarks_of(control)
+        # The sink's own note of partitions of the control topic that no snapshot names.
+        committed = {**groups.offsets(f"{group}-coord", control, ends.partitions), **committed}
         if gone := [p for p in ends.partitions if ends.low[p] > committed.get(p, 0)]:
             raise AdoptionRefusedError(
                 f"Table {name}: the control topic {control} has events from offset {ends.low[gone[0]]} of partition "
@@ -126,7 +125,7 @@ class FromKafkaConnect:
             SinkTable(tuple(table.name()), str(table.metadata.table_uuid), self.connector, group, committed),
             now.identity.topic,
             self._events(events, ends, group, name),
-            groups.offsets(group),
+            groups.offsets(group, now.identity.topic, now.partitions),
             control_is_whole=not any(ends.low.values()),
         )
 
