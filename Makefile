@@ -71,7 +71,7 @@ exhaustive: $(STAMP) ## More cases of the same promises, and the tutorial as it 
 	$(call pytest,exhaustive)
 
 .PHONY: contract
-contract: $(STAMP) ## The servers and settings that users have: authentication, catalogs, storage (PAIRS="rest_s3 glue_s3")
+contract: $(STAMP) ## The servers and settings that users have: authentication, catalogs, storage, Dagster, Spark (PAIRS="rest_s3 glue_s3")
 	@$(BIN)/pytest -n 2 --dist loadfile -m contract --durations=20 --durations-min=5 kafka_lake_tests/contract
 	@$(BIN)/python -m kafka_lake_tests.contract $(PAIRS)
 
@@ -98,10 +98,6 @@ fuzz: $(STAMP) ## Inputs of every shape through the decoders, each judged by an 
 .PHONY: mutants
 mutants: $(STAMP) ## Small changes to what decides, one at a time: do the unit tests notice? Takes an hour
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m kafka_lake_tests.mutants
-
-.PHONY: contract
-contract: $(STAMP) ## The same promises with the servers that companies run: Dagster in PostgreSQL, a Spark cluster
-	@$(BIN)/pytest kafka_lake_tests/contract
 
 .PHONY: nightly
 nightly: $(STAMP) ## What takes longer than a test run: more cases, contract, wheel, scale, newest versions, chaos, races, fuzz, mutants

@@ -20,7 +20,7 @@ from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run
 from kafka_lake_tests.contract.dagster.composed import Composed
 from kafka_lake_tests.contract.dagster.database import execute
 
-pytestmark = [pytest.mark.e2e, pytest.mark.contract, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.contract, pytest.mark.e2e, pytest.mark.timeout(900)]
 
 TABLE = ("shop", "orders")
 ASSET = "shop/orders"

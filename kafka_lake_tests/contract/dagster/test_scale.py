@@ -35,7 +35,7 @@ from kafka_lake_tests.contract.dagster.composed import DEPLOY
 from kafka_lake_tests.contract.dagster.database import Owner, database, execute
 from kafka_lake_tests.integration.test_dagster import RANGE, SharedSpark, _sessions
 
-pytestmark = [pytest.mark.e2e, pytest.mark.contract, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.contract, pytest.mark.e2e, pytest.mark.timeout(900)]
 
 TOPICS, PARTITIONS, RUNS = 200, 6, 1000
 # Each of these has the run's id in it.

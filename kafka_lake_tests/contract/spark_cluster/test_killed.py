@@ -20,7 +20,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.spark_cluster.standalone import standalone_cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.contract, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.contract, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 RECORDS = 300_000
 PARTITIONS = 6
