@@ -15,7 +15,7 @@ from kafka_lake_tests.contract.kafka_security.broker import SecureBroker
 from kafka_lake_tests.contract.kafka_security.modes import Clients
 from kafka_lake_tests.e2e.test_secrets import Watch
 
-pytestmark = [pytest.mark.integration, pytest.mark.contract]
+pytestmark = [pytest.mark.integration, pytest.mark.contract, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("right", [True, False])
