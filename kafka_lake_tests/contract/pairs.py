@@ -11,9 +11,11 @@ import pytest
 from kafka_lake.common.server_process import HOST, ServerProcess, free_port, port_open
 from kafka_lake.local_stack.object_store import BUCKET, EmbeddedObjectStore
 from kafka_lake_tests.chaos.catalog import RestCatalogServer
-from kafka_lake_tests.contract.postgres import DATABASE, PASSWORD, USER, postgres
+from kafka_lake_tests.contract.postgres import Owner, database
 
 Properties = dict[str, str]
+
+_OWNER = Owner("lake", "lake-secret/with@odd:signs", "lake")
 
 
 def start_pair(name: str, folder: Path) -> AbstractContextManager[Properties]:
@@ -28,19 +30,23 @@ def _sqlite_files(folder: Path) -> Iterator[Properties]:
 
 @contextmanager
 def _postgres_files(folder: Path) -> Iterator[Properties]:
-    with postgres(folder) as port:
-        yield _in_postgres(port, f"file://{folder / 'warehouse'}")
+    with _postgres(folder, f"file://{folder / 'warehouse'}") as properties:
+        yield properties
 
 
 @contextmanager
 def _postgres_s3(folder: Path) -> Iterator[Properties]:
-    with postgres(folder) as port, EmbeddedObjectStore(folder / "store") as store:
-        yield {**_in_postgres(port, f"s3://{BUCKET}/postgres"), **store.s3_properties()}
+    with EmbeddedObjectStore(folder / "store") as store, _postgres(folder, f"s3://{BUCKET}/postgres") as properties:
+        yield {**properties, **store.s3_properties()}
 
 
-def _in_postgres(port: int, warehouse: str) -> Properties:
-    uri = f"postgresql+psycopg2://{USER}:{quote(PASSWORD, safe='')}@{HOST}:{port}/{DATABASE}"
-    return {"type": "sql", "uri": uri, "warehouse": warehouse}
+@contextmanager
+def _postgres(folder: Path, warehouse: str) -> Iterator[Properties]:
+    port = free_port()
+    with database(folder, port, _OWNER):
+        login = f"{_OWNER.user}:{quote(_OWNER.password, safe='')}"
+        uri = f"postgresql+psycopg2://{login}@{HOST}:{port}/{_OWNER.database}"
+        yield {"type": "sql", "uri": uri, "warehouse": warehouse}
 
 
 @contextmanager

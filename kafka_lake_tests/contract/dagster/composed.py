@@ -22,7 +22,7 @@ import yaml
 from kafka_lake.common.server_process import HOST, ServerProcess, free_port, port_open
 from kafka_lake.spark.jars import jars_classpath
 from kafka_lake.spark.java import find_java
-from kafka_lake_tests.contract.dagster.database import Owner, database
+from kafka_lake_tests.contract.postgres import Owner, database
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"

@@ -18,7 +18,7 @@ from kafka_lake.kafka.security.properties import properties_from_env
 from kafka_lake.lake.catalog import properties_from_environment
 from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run
 from kafka_lake_tests.contract.dagster.composed import Composed
-from kafka_lake_tests.contract.dagster.database import execute
+from kafka_lake_tests.contract.postgres import execute
 
 pytestmark = [pytest.mark.contract, pytest.mark.e2e, pytest.mark.timeout(900)]
 
