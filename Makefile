@@ -47,8 +47,8 @@ cds-archive: $(STAMP) ## Spark's starts take half the time from then on; takes a
 	@$(BIN)/python -m kafka_lake.demo.cds_archive
 
 .PHONY: dev
-dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-C
-	@$(BIN)/kafka-lake up --demo
+dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-C (S3=1: tables in S3 with a REST catalog)
+	@$(BIN)/kafka-lake up --demo $(if $(S3),--s3)
 
 .PHONY: unit
 unit: $(STAMP) ## Tests of the code that decides: no JVM

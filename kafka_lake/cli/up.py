@@ -18,7 +18,9 @@ Task = Callable[[Event], None]
 """What goes on beside the servers, until the event is set."""
 
 
-def stay_up(ports: Ports, say: Callable[[str], None], demo: Callable[[Stack], list[Task]] | None = None) -> None:
+def stay_up(
+    ports: Ports, say: Callable[[str], None], demo: Callable[[Stack], list[Task]] | None = None, s3: bool = False
+) -> None:
     """Run the local stack until a signal or until one of its servers ends; nothing is left behind.
 
     A Spark Connect server is started unless ``SPARK_REMOTE`` names one that isn't this stack's own. It may die, and is
@@ -28,6 +30,7 @@ def stay_up(ports: Ports, say: Callable[[str], None], demo: Callable[[Stack], li
         ports: Where the servers listen.
         say: Called with lines for the user.
         demo: Starts the embedded broker and the schema registry too, and returns what lets records trickle in.
+        s3: Start the embedded S3 store too, and use its catalog.
 
     Raises:
         KafkaLakeError: If a port is taken, or a server can't start or ends by itself.
@@ -39,6 +42,8 @@ def stay_up(ports: Ports, say: Callable[[str], None], demo: Callable[[Stack], li
     check_free(*([ports.broker, ports.registry] if demo else []), ports.ui, *([ports.connect] if connect else []))
     with interruptible(), Stack(ports, say, shared=True) as stack:
         tasks = demo(stack) if demo else []
+        if s3:
+            stack.start_object_store()
         if connect:
             stack.start_connect()
         url = stack.start_dagster(dagster_options(found), dagster_folder(found))

@@ -1,9 +1,16 @@
 """Environment variables that name the servers of the local stack, for this process and its children."""
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 
-from kafka_lake.common.environment import BOOTSTRAP_SERVERS, KAFKA, REGISTRY, REGISTRY_PORT, SCHEMA_REGISTRY_URL
+from kafka_lake.common.environment import (
+    BOOTSTRAP_SERVERS,
+    KAFKA,
+    PYICEBERG_CATALOG,
+    REGISTRY,
+    REGISTRY_PORT,
+    SCHEMA_REGISTRY_URL,
+)
 
 
 def use_broker(address: str, environment: MutableMapping[str, str] = os.environ) -> None:
@@ -26,6 +33,30 @@ def use_registry(url: str, environment: MutableMapping[str, str] = os.environ) -
     """
     _remove(environment, REGISTRY.name)
     environment[SCHEMA_REGISTRY_URL.name] = url
+
+
+def use_catalog(name: str, properties: Mapping[str, str], environment: MutableMapping[str, str] = os.environ) -> None:
+    """Make a catalog the one to use, whatever was configured of one by that name.
+
+    Args:
+        name: The catalog's.
+        properties: In PyIceberg's names.
+        environment: The variables to change.
+
+    >>> found = {}
+    >>> use_catalog("lake", {"s3.access-key-id": "a"}, found)
+    >>> found
+    {'PYICEBERG_CATALOG__LAKE__S3__ACCESS_KEY_ID': 'a'}
+    """
+    prefix = f"{PYICEBERG_CATALOG.name}{name.upper()}__"
+    _remove(environment, prefix)
+    for key, value in properties.items():
+        environment[prefix + key.replace(".", "__").replace("-", "_").upper()] = value
+
+
+def names_catalog(name: str, environment: MutableMapping[str, str] = os.environ) -> bool:
+    """Return whether the variables say anything of a catalog by that name."""
+    return any(each.startswith(f"{PYICEBERG_CATALOG.name}{name.upper()}__") for each in environment)
 
 
 def name_servers(bootstrap_servers: str, registry_url: str, environment: MutableMapping[str, str] = os.environ) -> None:

@@ -10,10 +10,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from kafka_lake.common.environment import CATALOG
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import home
 from kafka_lake.common.private_file import write_private
-from kafka_lake.local_stack.environment import names_broker, names_registry, use_broker, use_registry
+from kafka_lake.local_stack.environment import (
+    names_broker,
+    names_catalog,
+    names_registry,
+    use_broker,
+    use_catalog,
+    use_registry,
+)
 
 _LOCK_SECONDS = 2.0
 
@@ -28,6 +36,7 @@ class Running:
         spark_remote: The Spark Connect server.
         ui_url: Dagster's UI.
         pids: Process ids by what they run. For people: the ids of servers that were started again are old ones.
+        catalog: Properties of the embedded object store's catalog, its secret among them.
     """
 
     bootstrap_servers: str = ""
@@ -35,6 +44,7 @@ class Running:
     spark_remote: str = ""
     ui_url: str = ""
     pids: Mapping[str, int] = field(default_factory=dict)
+    catalog: Mapping[str, str] = field(default_factory=dict)
 
     def use(self, environment: MutableMapping[str, str] = os.environ) -> None:
         """Set the variables that name these servers; a variable that is set already stays as it is."""
@@ -42,6 +52,8 @@ class Running:
             use_broker(self.bootstrap_servers, environment)
         if self.registry_url and not names_registry(environment):
             use_registry(self.registry_url, environment)
+        if self.catalog and not names_catalog(name := CATALOG.value(environment), environment):
+            use_catalog(name, self.catalog, environment)
         if self.spark_remote:
             environment.setdefault("SPARK_REMOTE", self.spark_remote)
 

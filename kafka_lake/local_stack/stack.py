@@ -24,9 +24,10 @@ from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import home
 from kafka_lake.common.server_process import ServerProcess, port_open
 from kafka_lake.kafka.security.properties import properties_from_env
-from kafka_lake.lake.catalog import configured_catalog
+from kafka_lake.lake.catalog import catalog_name, configured_catalog
 from kafka_lake.local_stack.broker import EmbeddedBroker
-from kafka_lake.local_stack.environment import names_broker, use_broker, use_registry
+from kafka_lake.local_stack.environment import names_broker, use_broker, use_catalog, use_registry
+from kafka_lake.local_stack.object_store import EmbeddedObjectStore
 from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake.local_stack.running import Running, RunningFile
@@ -87,6 +88,7 @@ class Stack:
         self._connect: WarmServer | None = None
         self._registry: EmbeddedRegistry | None = None
         self._broker: EmbeddedBroker | None = None
+        self._store: EmbeddedObjectStore | None = None
 
     def __enter__(self) -> Self:
         self._file = RunningFile() if self._shared else None
@@ -130,6 +132,19 @@ class Stack:
         use_registry(url)
         self._tell()
         return url
+
+    def start_object_store(self) -> None:
+        """Start the embedded S3 store and make its REST catalog this process's and its children's.
+
+        Raises:
+            JarsError: If what Spark needs for it can't be retrieved; nothing is started.
+            ObjectStoreStartError: If it doesn't come up.
+        """
+        ensure_jars("aws", self._say)
+        self._store = EmbeddedObjectStore(home() / "object-store")
+        self._say(f"Starting an S3 store with a REST catalog on {self._store.catalog_uri}")
+        use_catalog(catalog_name(), self._store.start().catalog_properties())
+        self._tell()
 
     def start_connect(self) -> None:
         """Start a Spark Connect server, keep it at hand, and make it the engine of this process and of its children.
@@ -175,6 +190,7 @@ class Stack:
         servers = {
             "broker": self._broker,
             "registry": self._registry,
+            "object-store": self._store,
             "connect": self._connect,
             "dagster": self._dagster,
         }
@@ -186,6 +202,7 @@ class Stack:
                 self._connect.remote if self._connect else "",
                 f"http://{self.ports.ui.address}" if self._dagster else "",
                 {"kafka-lake": os.getpid(), **pids},
+                self._store.catalog_properties() if self._store else {},
             )
         )
 
@@ -194,6 +211,7 @@ class Stack:
         for name, server in (
             ("Kafka", self._broker),
             ("The schema registry", self._registry),
+            ("The S3 store", self._store),
             ("Spark Connect", self._connect),
             ("Dagster", self._dagster),
         ):
@@ -206,7 +224,7 @@ class Stack:
         try:
             if self._file is not None:
                 self._file.remove()
-            for server in (self._dagster, self._connect, self._registry, self._broker):
+            for server in (self._dagster, self._connect, self._store, self._registry, self._broker):
                 if server is not None:
                     with suppress(OSError):
                         server.stop()

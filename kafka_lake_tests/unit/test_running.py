@@ -128,6 +128,21 @@ def test_commands_use_what_runs_unless_the_environment_says_otherwise() -> None:
     assert environment == {}
 
 
+def test_the_catalog_that_runs_is_used_unless_one_is_configured() -> None:
+    stack = Running(catalog={"type": "rest", "s3.secret-access-key": "hush"})
+    environment: dict[str, str] = {}
+    stack.use(environment)
+    told = {"PYICEBERG_CATALOG__LAKE__TYPE": "rest", "PYICEBERG_CATALOG__LAKE__S3__SECRET_ACCESS_KEY": "hush"}
+    assert environment == told
+    mine = {"PYICEBERG_CATALOG__LAKE__URI": "http://mine"}
+    environment = dict(mine)
+    stack.use(environment)
+    assert environment == mine
+    environment = {"KAFKA_LAKE_CATALOG": "prod"}
+    stack.use(environment)
+    assert environment["PYICEBERG_CATALOG__PROD__TYPE"] == "rest"
+
+
 @pytest.mark.usefixtures("other_stack")
 def test_a_command_asks_the_broker_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []

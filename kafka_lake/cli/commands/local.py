@@ -31,6 +31,7 @@ DEMO = (demo,) if find_spec("kafka_lake.demo") else ()
 def up(
     demo: Annotated[bool, typer.Option("--demo", help="With embedded broker and registry, and live records.")] = False,
     rate: Annotated[float, typer.Option(min=0.01, help="Orders per second among them.")] = 5.0,
+    s3: Annotated[bool, typer.Option("--s3", help="Tables in an embedded S3 store with a REST catalog.")] = False,
 ) -> None:
     """Keep Dagster and a warm Spark Connect server up until Ctrl-C."""
     from kafka_lake.cli.up import stay_up
@@ -38,12 +39,12 @@ def up(
 
     say = console.err.print
     if not demo:
-        return stay_up(Ports.from_env(), say)
+        return stay_up(Ports.from_env(), say, s3=s3)
     if not DEMO:
         raise ConfigurationError("The demo is not installed.", "It is part of the repository: `make dev`.")
     from kafka_lake.demo.up import demo_trickles
 
-    return stay_up(Ports.from_env(), say, lambda stack: demo_trickles(stack, rate, say))
+    return stay_up(Ports.from_env(), say, lambda stack: demo_trickles(stack, rate, say), s3)
 
 
 def reload() -> None:
