@@ -26,8 +26,8 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.ingest.plan.append import backlog
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.lake.all_positions import all_positions
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import read_state
 
 SENSOR = "kafka_offsets"
 WORK_TAG = "kafka_lake/work"
@@ -203,13 +203,16 @@ def evaluate(
     busy, failed_lately = _busy_topics(context, specs), _failed_lately(context)
     due: list[tuple[Work, Sequence[str]]] = []
     additions, observations, failures, reasons, notes = [], [], [], [], []
+    there = [spec.identifier for spec in specs if isinstance(answers[spec.topic], Watermarks)]
+    positions = all_positions(catalog, there)
     for spec in specs:
         try:
             now = answers[spec.topic]
             if isinstance(now, KafkaLakeError):
                 raise now
-            table = catalog.table(spec.identifier)
-            position = read_state(table).position if table else None
+            position = positions[spec.identifier]
+            if isinstance(position, Exception):
+                raise position
             known = context.instance.get_dynamic_partitions(str(partitions_of(spec.topic).name))
         except Exception as error:
             context.log.error(f"Topic {spec.topic} is skipped: {error}")

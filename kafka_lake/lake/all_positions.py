@@ -1,0 +1,39 @@
+"""The positions of many tables at a time."""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from kafka_lake.common.offsets import Position
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import read_state
+
+# Answers of a server are waited for side by side; a database's come faster than threads take turns.
+_AT_ONCE = {"rest": 8, "glue": 8}
+
+
+def all_positions(
+    catalog: LakeCatalog, identifiers: Iterable[tuple[str, str]]
+) -> Mapping[tuple[str, str], Position | Exception | None]:
+    """Return the positions of tables; None for one that isn't there or has none, the error where there was one.
+
+    Args:
+        catalog: Where the tables are. A server is asked for up to eight at once.
+        identifiers: Namespace and name of each.
+    """
+    asked = list(dict.fromkeys(identifiers))
+
+    def position(identifier: tuple[str, str]) -> Position | Exception | None:
+        try:
+            table = catalog.table(identifier)
+            return read_state(table).position if table else None
+        except Exception as error:
+            return error
+
+    at_once = min(_AT_ONCE.get(catalog.type, 1), len(asked))
+    if at_once <= 1:
+        return {each: position(each) for each in asked}
+    # Connected by one of them, it would be by each.
+    first, *others = asked
+    found = {first: position(first)}
+    with ThreadPoolExecutor(at_once) as pool:
+        return found | dict(zip(others, pool.map(position, others), strict=True))
