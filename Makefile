@@ -64,6 +64,7 @@ endef
 .PHONY: test
 test: $(STAMP) ## The tests: each promise on real servers
 	$(call pytest,not exhaustive and not contract)
+	@$(BIN)/python -m kafka_lake.spark.jars aws postgresql
 	@$(BIN)/pytest -n 2 --dist each --pair rest_s3,postgres_s3 -m "every_pair and not exhaustive" $(addprefix kafka_lake_tests/,contract integration)
 
 .PHONY: exhaustive
