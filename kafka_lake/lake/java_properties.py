@@ -151,7 +151,8 @@ def _azure(name: str, told: dict[str, str]) -> dict[str, str]:
 
     https://iceberg.apache.org/docs/latest/azure/
     """
-    if service := [key for key in _AZURE_SERVICE if key in told]:
+    on_azure = _FILES.get(urlsplit(told.get("warehouse", "")).scheme) == AZURE_FILES
+    if on_azure and (service := [key for key in _AZURE_SERVICE if key in told]):
         raise ConfigurationError(
             f"Catalog {name}: Spark takes no service principal by properties, and there is {service[0]}.",
             "Leave it out and set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET in the environment, which "
@@ -164,11 +165,11 @@ def _azure(name: str, told: dict[str, str]) -> dict[str, str]:
         if secret in told:
             value = told.pop(secret)
             owner = account or dict(part.partition("=")[::2] for part in value.split(";")).get("AccountName", "")
-            if not owner:
+            if not owner and on_azure:
                 raise ConfigurationError(
                     f"Catalog {name}: Spark needs to know the account that {secret} is for.", "Set adls.account-name."
                 )
-            told[f"{secret}.{owner}.dfs.core.windows.net"] = value
+            told[f"{secret}.{owner}.dfs.core.windows.net" if owner else secret] = value
     return told
 
 

@@ -261,6 +261,12 @@ def test_settings_of_azure_s_storage_reach_java(given, told):
     assert spark({**AZURE, **given}) == {**AZURE, "io-impl": "org.apache.iceberg.azure.adlsv2.ADLSFileIO", **told}
 
 
+def test_settings_of_azure_s_storage_stay_as_they_are_where_it_is_not_known_to_be_used():
+    settings = {"adls.client-secret": "hush", "adls.sas-token": "sv=1"}
+    rest = {"type": "rest", "uri": "http://r", "warehouse": "lake"}
+    assert spark({**rest, **settings}) == {**rest, **settings}
+
+
 def test_settings_of_google_s_storage_are_the_same_in_java():
     google = {"type": "rest", "uri": "http://r", "warehouse": "gs://lake", "gcs.oauth2.token": "t"}
     assert spark(google) == {**google, "io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO"}
@@ -269,8 +275,8 @@ def test_settings_of_google_s_storage_are_the_same_in_java():
 @pytest.mark.parametrize(
     ("given", "said", "remedy"),
     [
-        ({"adls.client-secret": "hush"}, "adls.client-secret", "AZURE_CLIENT_SECRET"),
-        ({"adls.sas-token": "hush"}, "the account that adls.sas-token is for", "adls.account-name"),
+        ({**AZURE, "adls.client-secret": "hush"}, "adls.client-secret", "AZURE_CLIENT_SECRET"),
+        ({**AZURE, "adls.sas-token": "hush"}, "the account that adls.sas-token is for", "adls.account-name"),
         ({"glue.access-key-id": "hush", "glue.secret-access-key": "hush"}, "glue.access-key-id", "AWS_ACCESS_KEY_ID"),
         ({"client.session-token": "hush"}, "client.session-token", "AWS_SESSION_TOKEN"),
         ({"glue.profile-name": "hush"}, "glue.profile-name", "AWS_PROFILE"),
