@@ -108,9 +108,8 @@ def _catalog() -> str:
     catalog = _open_catalog()
     told = f"{catalog.name} ({catalog.type}), {catalog.check()} namespaces"
     if table := next(catalog.tables(), None) if catalog.type == "rest" else None:
-        namespace, name = table.name()[-2:]
-        require_assertions(catalog, (namespace, name))
-        told += f", refuses commits that are overtaken (tried on {namespace}.{name})"
+        require_assertions(catalog, table)
+        told += f", refuses commits that are overtaken (tried on {'.'.join(table.name())})"
     return told
 
 

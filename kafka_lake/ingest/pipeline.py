@@ -27,7 +27,7 @@ from kafka_lake.ingest.stage.rebase import can_follow, follow
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.stage import stage
 from kafka_lake.ingest.stage.staged import Staged
-from kafka_lake.ingest.table_state import dead_letters_head, tables, with_position
+from kafka_lake.ingest.table_state import Tables, dead_letters_head, tables, with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState, head_of, read_state
 
@@ -84,20 +84,7 @@ class Attempt:
     created: set[tuple[str, str]]
     decoding: Plan | None = None
     position: Position | None = None
-    after: "Tables | None" = None
-
-
-@dataclass(frozen=True)
-class Tables:
-    """The topic's two tables as a commit found them, or left them.
-
-    Args:
-        table: The topic's table; None if there is none.
-        letters: Its dead-letter table; None if there is none.
-    """
-
-    table: TableState | None
-    letters: TableState | None
+    after: Tables | None = None
 
 
 @dataclass(frozen=True)
@@ -157,18 +144,19 @@ def _left(before: Tables, staged: Staged) -> Tables | None:
 
 
 def _look(attempt: Attempt) -> Tables:
-    context = attempt.context
-    letters, table = tables(context)
-    if letters and table and due(table, letters):
+    context, job = attempt.context, attempt.job
+    found = tables(context)
+    if found.letters and found.table and due(found.table, found.letters):
         reconcile(context.spec, context.connections, context.run_id, on_step=context.observer.on_step)
-        letters, table = tables(context)
-    job = attempt.job
-    state = with_position(context, attempt.topic, table, job.position_required, job.position_sought) if table else None
+        found = tables(context)
+    state = found.table
+    if state is not None:
+        state = with_position(context, attempt.topic, state, job.position_required, job.position_sought)
     attempt.position = state.position if state else None
     if attempt.position and attempt.topic.is_behind(attempt.position):
         # Another run has been further than this one could know when it began.
         attempt.topic.poll()
-    return Tables(state, letters)
+    return Tables(state, found.letters)
 
 
 def _plan(attempt: Attempt, before: Tables) -> Plan | None:

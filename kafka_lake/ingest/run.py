@@ -15,9 +15,10 @@ from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.runner import Runner
-from kafka_lake.ingest.table_state import tables, with_position
+from kafka_lake.ingest.table_state import with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import read_state
 
 
 def ingest(
@@ -92,8 +93,8 @@ def plan_reset(
     topic = TopicEnds(context)
     # Brokers that don't answer are told of before a table that isn't there, as by the reset itself.
     topic.poll()
-    _, table = tables(context)
-    state = with_position(context, topic, table, required=False) if table else None
+    table = connections.catalog.table(spec.identifier)
+    state = with_position(context, topic, read_state(table), required=False) if table else None
     return Reset(context, to, partitions).plan(topic, state)
 
 

@@ -1,6 +1,6 @@
 """The table's position as a run needs it: from its snapshots, or else from its rows."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 
@@ -12,16 +12,29 @@ from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
 
 
-def tables(context: Context) -> tuple[TableState | None, TableState | None]:
-    """Return the topic's dead-letter table and its table as they are now, in the order of looking; None for none.
+@dataclass(frozen=True)
+class Tables:
+    """The topic's two tables as a commit found them, or left them.
+
+    Args:
+        table: The topic's table; None if there is none.
+        letters: Its dead-letter table; None if there is none, or nothing in it.
+    """
+
+    table: TableState | None
+    letters: TableState | None
+
+
+def tables(context: Context) -> Tables:
+    """Return the topic's tables as they are now, the dead-letter table looked at first.
 
     So whatever made dead letters obsolete before the first look is in the table by the second.
     """
     letters = context.connections.catalog.table(context.spec.dead_letter_table)
     table = context.connections.catalog.table(context.spec.identifier)
-    return (
-        None if letters is None or head_of(letters) is None else read_state(letters),
+    return Tables(
         None if table is None else read_state(table),
+        None if letters is None or head_of(letters) is None else read_state(letters),
     )
 
 

@@ -38,20 +38,19 @@ def keeps_assertions(table: Table) -> bool:
     return False
 
 
-def require_assertions(catalog: LakeCatalog, identifier: tuple[str, str]) -> None:
-    """Try whether the catalog keeps assertions; those of PyIceberg's own kinds keep them by its code.
+def require_assertions(catalog: LakeCatalog, table: Table) -> None:
+    """Try whether a REST catalog keeps assertions; those of PyIceberg's other kinds keep them by its code.
 
     Args:
         catalog: Of the table.
-        identifier: A table; nothing is tried if it isn't there.
+        table: Any of its tables.
 
     Raises:
         CatalogRefusedError: If it doesn't.
     """
-    table = catalog.table(identifier) if catalog.type == "rest" else None
-    if table is not None and not keeps_assertions(table):
+    if catalog.type == "rest" and not keeps_assertions(table):
         raise CatalogRefusedError(
             f"Catalog {catalog.name} at {catalog.address_of('uri')} makes commits whose assertions don't hold "
-            f"(assert-ref-snapshot-id, tried on table {'.'.join(identifier)}): writers would undo each other's rows.",
+            f"(assert-ref-snapshot-id, tried on table {'.'.join(table.name())}): writers would undo each other's rows.",
             "Use a catalog that keeps Iceberg's REST specification; ask its maker for a version that does.",
         )

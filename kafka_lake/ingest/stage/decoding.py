@@ -130,7 +130,9 @@ class SparkDecoding:
             CatalogRefusedError: If the catalog can't hold what exactly once rests on.
         """
         create_table(spec, connections, records, undecodable)
-        require_assertions(connections.catalog, spec.identifier)
+        table = connections.catalog.table(spec.identifier)
+        if table is not None:
+            require_assertions(connections.catalog, table)
 
     def evolve_table(
         self, spec: TopicTable, state: TableState, decoder: Decoder, records: DataFrame
