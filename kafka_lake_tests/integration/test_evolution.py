@@ -311,6 +311,7 @@ def test_times_are_inferred_where_that_is_asked_for(
     assert letters(view(inferring)) == [(3, "wrong_type")]
 
 
+@pytest.mark.in_contract
 def test_the_layout_follows_the_settings(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     topic.send({"id": 1, "day": "2026-01-02", "region": "eu"})

@@ -121,6 +121,7 @@ def test_the_loser_of_a_race_takes_what_the_winner_left(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.in_contract
 @pytest.mark.parametrize("step", ["planned", exhaustive("table created"), exhaustive("audited")])
 def test_a_race_for_the_very_first_commit(
     step: str, new_topic: NewTopic, connections: NewConnections, view: NewView
@@ -138,6 +139,7 @@ def test_a_race_for_the_very_first_commit(
     view(spec).assert_no_branches()
 
 
+@pytest.mark.in_contract
 @pytest.mark.exhaustive
 def test_two_runs_at_once_without_choreography(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic(2)
@@ -160,6 +162,7 @@ def test_two_runs_at_once_without_choreography(new_topic: NewTopic, connections:
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.in_contract
 @pytest.mark.parametrize(
     ("step", "visible"),
     [
@@ -294,6 +297,7 @@ def compact_files(spark_resource: Any, see: View) -> None:
     spark_resource.spark_session.sql(statement).collect()
 
 
+@pytest.mark.in_contract
 def test_a_compaction_between_two_runs(
     new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
@@ -311,6 +315,7 @@ def test_a_compaction_between_two_runs(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.in_contract
 @pytest.mark.exhaustive
 def test_a_compaction_while_a_run_is_staging(
     new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any

@@ -39,6 +39,7 @@ def as_avro(schema_id: int, value: dict[str, Any]) -> bytes:
     return b"\x00" + struct.pack(">I", schema_id) + out.getvalue()
 
 
+@pytest.mark.in_contract
 @pytest.mark.parametrize(
     ("settings", "broken"),
     [

@@ -40,6 +40,7 @@ def compact_and_expire(sql: Any, see: View, *tables: tuple[str, str]) -> None:
         sql(see.catalog.call("expire_snapshots", table, retain_last="1", older_than="TIMESTAMP '2100-01-01 00:00:00'"))
 
 
+@pytest.mark.in_contract
 def test_a_position_that_expired_is_rebuilt_from_the_rows(
     new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
@@ -235,6 +236,7 @@ def test_a_table_that_is_dropped_while_a_run_is_staging_is_filled_anew(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.in_contract
 def test_a_table_that_was_replaced_by_others_goes_on_where_its_rows_end(
     new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
@@ -329,6 +331,7 @@ def test_the_table_alone_is_enough_to_resume(
     view(spec).assert_exactly_once(topic.ledger)
 
 
+@pytest.mark.in_contract
 @pytest.mark.parametrize(
     "step", ["primary staged", exhaustive("dead letters staged"), exhaustive("dead letters published")]
 )
@@ -372,6 +375,7 @@ def test_a_branch_that_could_still_be_published_is_spared_until_it_is_old(
     view(spec).assert_no_branches()
 
 
+@pytest.mark.in_contract
 def test_a_live_run_survives_a_clean_up_with_the_default_age(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -40,6 +40,7 @@ def rows_and_letters(view: View) -> dict[str, Any]:
     }
 
 
+@pytest.mark.in_contract
 @pytest.mark.parametrize("version", ["2", exhaustive("3")])
 def test_merge_on_read_letters_come_back_after_a_rollback(
     version: str, new_topic: Any, connections: Any, view: Any, spark_resource: Any
@@ -83,6 +84,7 @@ def test_letters_deleted_by_others_beside_an_older_file(
     assert rows_and_letters(see) == {"rows": [0, 5, 8], "letters": [1, 2, 3, 4, 7]}
 
 
+@pytest.mark.in_contract
 def test_letters_of_a_dead_run_looked_at_before_a_slower_run_publishes(
     new_topic: Any,
     connections: Any,
