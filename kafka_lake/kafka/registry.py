@@ -7,8 +7,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast, get_args
 
+from kafka_lake.common.cluster_variables import own_variables
 from kafka_lake.common.errors import (
     ConfigurationError,
+    KafkaLakeError,
     RegistryError,
     RegistryRefusedError,
     UnknownSchemaError,
@@ -52,13 +54,15 @@ class SchemaRegistry:
         properties: What confluent-kafka's ``SchemaRegistryClient`` takes, ``url`` among them, which may list several
             addresses of one registry and may have credentials. ``bearer.auth.token`` needs no other property.
         timeout: Seconds of silence after which a request counts as failed. It is tried twice.
+        cluster: Name of the Kafka cluster whose own registry it is, for errors; None for the only one.
 
     Raises:
         ConfigurationError: If ``url`` is missing or isn't a URL, if there are several credentials, or if a property
             that must be a number isn't one.
     """
 
-    def __init__(self, properties: Mapping[str, str], timeout: float = 10.0) -> None:
+    def __init__(self, properties: Mapping[str, str], timeout: float = 10.0, cluster: str | None = None) -> None:
+        self._cluster = cluster
         addresses, credentials = addresses_of(properties.get("url", ""))
         self.url = ",".join(addresses)
         self._settings = client_settings(properties, timeout) | {"url": self.url}
@@ -193,6 +197,12 @@ class SchemaRegistry:
 
     def _ask(self, what: str, question: Callable[[Any], Any]) -> Any:
         """Return the client's answer; None if the registry says that there is no such thing."""
+        try:
+            return self._asked(what, question)
+        except KafkaLakeError as error:
+            raise own_variables(error, self._cluster) from None
+
+    def _asked(self, what: str, question: Callable[[Any], Any]) -> Any:
         client = self._client
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from kafka_lake.common import environment
+from kafka_lake.common import cluster_variables, environment
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.kafka.security import msk, sasl, tls
 from kafka_lake.kafka.security.settings import FOR_JAVA, FOR_LIBRDKAFKA, given_for, setting
@@ -22,24 +22,25 @@ _SECURITY = ("ssl.", "sasl.", "https.", "enable.ssl.", "enable.sasl.", "aws.")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
-def properties_from_env(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str | None = None) -> dict[str, str]:
     """Return the client properties that environment variables set.
 
     ``KAFKA_LAKE_KAFKA_SASL_PASSWORD`` is ``sasl.password``: one underscore stands for a dot.
-    ``KAFKA_LAKE_BOOTSTRAP_SERVERS`` is ``bootstrap.servers``.
+    ``KAFKA_LAKE_BOOTSTRAP_SERVERS`` is ``bootstrap.servers``. A cluster with a name has variables of its own alone:
+    ``KAFKA_LAKE_KAFKA__EU__SASL_PASSWORD``, so that no other brokers are ever told its password.
 
     Args:
         environ: Variables to look at; the process's own by default.
+        cluster: The cluster's name; None if it has none.
 
     Returns:
-        librdkafka properties. ``bootstrap.servers`` is the embedded broker's where nothing says otherwise.
+        librdkafka properties. Without a name, ``bootstrap.servers`` is the embedded broker's where nothing says
+        otherwise.
     """
     variables = os.environ if environ is None else environ
-    found = {
-        name.removeprefix(environment.KAFKA.name).lower().replace("_", "."): value
-        for name, value in variables.items()
-        if name.startswith(environment.KAFKA.name)
-    }
+    found = cluster_variables.properties(environment.KAFKA, cluster, variables)
+    if cluster:
+        return found
     found["bootstrap.servers"] = environment.BOOTSTRAP_SERVERS.value(variables) or found.get(
         "bootstrap.servers", "127.0.0.1:19092"
     )
