@@ -34,8 +34,9 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
 
     name: OptionalText = Field(
         default=None,
-        description="Name of the cluster, where a project has several; its topics say it as cluster:. Then its brokers "
-        "and secrets are in variables of its own: KAFKA_LAKE_KAFKA__<NAME>__…, KAFKA_LAKE_REGISTRY__<NAME>__….",
+        description="Name of the cluster, where a project has several; its topics say it as `cluster:`. Then its "
+        "brokers and secrets are in variables of its own: `KAFKA_LAKE_KAFKA__<NAME>__…`, "
+        "`KAFKA_LAKE_REGISTRY__<NAME>__…`.",
         examples=["eu"],
     )
     kafka_properties: Properties = Field(default_factory=dict, description="librdkafka client properties; no secrets.")
