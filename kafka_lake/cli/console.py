@@ -8,7 +8,7 @@ from rich.console import Console
 out = Console()
 err = Console(stderr=True)
 
-Topic = Annotated[str, typer.Argument(help="The Kafka topic.")]
+Topic = Annotated[str, typer.Argument(help="The Kafka topic; with its cluster's name if several have it: eu/orders.")]
 AnyTopic = Annotated[str | None, typer.Argument(help="The Kafka topic; all of them by default.")]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 

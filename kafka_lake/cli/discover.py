@@ -11,6 +11,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -70,18 +71,20 @@ def run(request: Request, out: Console, err: Console) -> bool:
         )
     specs = project.topics_if_any()
     left_out = 0
-    with (
-        project.connections_at_hand(err.print, with_catalog=False) as connections,
-        err.status("Looking at topics") as working,
-    ):
-        topics: Sequence[str] = list(dict.fromkeys(request.topics))
-        if not topics:
-            topics, left_out = topics_of(connections.cluster, request.internal)
+    found: list[Discovered] = []
+    for cluster, topics in _asked(request.topics):
+        with (
+            project.connections_at_hand(err.print, with_catalog=False, cluster=cluster) as connections,
+            err.status("Looking at topics") as working,
+        ):
+            if not topics:
+                topics, more = topics_of(connections.cluster, request.internal)
+                left_out += more
 
-        def say(topic: str) -> None:
-            working.update(f"Looking at topic {escape(topic)}")
+            def say(topic: str, working: Status = working) -> None:
+                working.update(f"Looking at topic {escape(topic)}")
 
-        found = discover(topics, specs, connections, request.sample, say)
+            found += discover(topics, specs, connections, request.sample, say)
     if not request.as_json:
         out.print(*discovered_blocks(found, whole=bool(request.topics)))
         if left_out:
@@ -94,16 +97,26 @@ def run(request: Request, out: Console, err: Console) -> bool:
     _register({each.topic for each in planned}, found, err)
     if request.as_json:
         written = {each.topic: str(each.path) for each in planned}
-        typer.echo(json.dumps([{**asdict(each), "written": written.get(each.topic)} for each in found], indent=2))
+        typer.echo(json.dumps([{**asdict(each), "written": written.get(each.full_topic)} for each in found], indent=2))
     elif request.write:
         out.print(*written_lines(planned), sep="\n", soft_wrap=True, highlight=False, markup=False)
     return not any(each.error for each in found)
 
 
+def _asked(topics: Sequence[str]) -> list[tuple[str | None, list[str]]]:
+    """Return each cluster to look at, and which of its topics; none for all."""
+    if not topics:
+        return [(name, []) for name in project.configured_clusters()]
+    by_cluster: dict[str | None, list[str]] = {}
+    for cluster, topic in map(project.split, dict.fromkeys(topics)):
+        by_cluster.setdefault(cluster, []).append(topic)
+    return list(by_cluster.items())
+
+
 def _register(topics: Collection[str], found: Sequence[Discovered], err: Console) -> None:
     """Tell Dagster of the partitions of topics that it loads from now on."""
     if topics:
-        register({each.topic: range(each.partitions) for each in found if each.topic in topics}, err.print)
+        register({each.full_topic: range(each.partitions) for each in found if each.full_topic in topics}, err.print)
 
 
 def discovered_blocks(found: Sequence[Discovered], whole: bool = False) -> list[RenderableType]:
@@ -135,7 +148,7 @@ def _heading(found: Discovered) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
     grid.add_column(ratio=1, overflow="fold")
     tables = "".join(f" [green]→ {escape(table)}[/]" for table in found.tables)
-    cells = [f"[bold]{escape(found.topic)}[/]{tables}"]
+    cells = [f"[bold]{escape(found.full_topic)}[/]{tables}"]
     if not found.error:
         size = "" if found.estimated_bytes is None else f"≈ {size_of(found.estimated_bytes)}"
         cells += [f"{found.partitions:,} partition{'' if found.partitions == 1 else 's'}"]
@@ -216,7 +229,7 @@ def _interactive() -> bool:
 
 def chosen(found: Sequence[Discovered]) -> list[Discovered]:
     """Return the topics that the user wants written: asked on the terminal, until the answer names some."""
-    candidates = {each.topic: each for each in found if not each.tables and not each.error}
+    candidates = {each.full_topic: each for each in found if not each.tables and not each.error}
     if not candidates:
         return []
 

@@ -1,17 +1,20 @@
 """Is all that a run needs there? One examination per part, each with what it found or what to do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 from kafka_lake.common import environment
+from kafka_lake.common.cluster_variables import own_prefix
+from kafka_lake.common.environment import KAFKA, REGISTRY
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.retry import headline
-from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.kafka.registry_settings import properties_from_env
 from kafka_lake.lake.assertions import require_assertions
 from kafka_lake.lake.catalog import LakeCatalog
@@ -37,17 +40,32 @@ class Diagnosis:
     remedy: str
 
 
-def examine(brokers_at_hand: Callable[[], AbstractContextManager[None]], say: Callable[[str], None]) -> list[Diagnosis]:
+Cluster = tuple[KafkaResource, RegistryResource]
+"""A Kafka cluster, and its schema registry."""
+
+
+def examine(
+    brokers_at_hand: Callable[[], AbstractContextManager[None]],
+    say: Callable[[str], None],
+    clusters: Callable[[], Mapping[str | None, Cluster]] = lambda: {},
+) -> list[Diagnosis]:
     """Examine every part; one that is ill doesn't keep the others from being examined.
 
     Args:
         brokers_at_hand: Entered while the brokers are examined; may start some.
         say: Called with the name of the part under examination, and with the progress of downloads.
+        clusters: Gives the project's clusters by name; those with a name are examined instead of what the environment
+            says of the only one.
     """
+    try:
+        named = {name: cluster for name, cluster in clusters().items() if name}
+    except Exception as error:
+        ill = _ill("Project", error, "Mend the project's definitions; `dg check defs` loads them too.")
+        return [ill, *examine(brokers_at_hand, say)]
 
     def brokers() -> str:
         with brokers_at_hand():
-            return _brokers()
+            return _brokers(KafkaResource())
 
     examinations: list[tuple[str, Callable[[], str], str]] = [
         ("Java", _java, "Install Java 17 or 21 and set JAVA_HOME, or install the requirements again."),
@@ -56,27 +74,41 @@ def examine(brokers_at_hand: Callable[[], AbstractContextManager[None]], say: Ca
             lambda: _jars(say),
             "Check the network, or name your mirror's settings in KAFKA_LAKE_IVY_SETTINGS.",
         ),
-        ("Brokers", brokers, "Check KAFKA_LAKE_BOOTSTRAP_SERVERS and KAFKA_LAKE_KAFKA_*."),
+        *(_of_clusters(named) or [("Brokers", brokers, "Check KAFKA_LAKE_BOOTSTRAP_SERVERS and KAFKA_LAKE_KAFKA_*.")]),
         ("Catalog", _catalog, "Check PYICEBERG_CATALOG__* and that the catalog's server runs."),
         ("Warehouse", _warehouse, "Check the warehouse's address, its credentials and its permissions."),
         ("Spark", _spark, "Mend what is red above, then check SPARK_REMOTE or KAFKA_LAKE_SPARK_MASTER."),
     ]
-    if "url" in properties_from_env():
+    if not named and "url" in properties_from_env():
         # Most deployments have none, and need none.
         remedy = "Check KAFKA_LAKE_SCHEMA_REGISTRY_URL and KAFKA_LAKE_REGISTRY_*."
-        examinations.insert(3, ("Schema registry", _registry, remedy))
+        examinations.insert(3, ("Schema registry", partial(_registry, RegistryResource()), remedy))
     return [_examine(part, examination, remedy, say) for part, examination, remedy in examinations]
+
+
+def _of_clusters(clusters: Mapping[str, Cluster]) -> list[tuple[str, Callable[[], str], str]]:
+    examinations: list[tuple[str, Callable[[], str], str]] = []
+    for name, (kafka, registry) in clusters.items():
+        check = f"Check {own_prefix(KAFKA, name)}* and kafka_properties: in its YAML document."
+        examinations.append((f"Brokers {name}", partial(_brokers, kafka), check))
+        check = f"Check {own_prefix(REGISTRY, name)}* and registry_properties: in its YAML document."
+        examinations.append((f"Schema registry {name}", partial(_registry, registry), check))
+    return examinations
 
 
 def _examine(part: str, examination: Callable[[], str], remedy: str, say: Callable[[str], None]) -> Diagnosis:
     say(part)
     try:
         return Diagnosis(part, True, examination(), "")
-    except KafkaLakeError as error:
-        return Diagnosis(part, False, error.message, error.remedy or remedy)
     except Exception as error:
         # Whatever any of the libraries below raises is a finding, not a failure of the examination.
-        return Diagnosis(part, False, headline(error), remedy)
+        return _ill(part, error, remedy)
+
+
+def _ill(part: str, error: Exception, remedy: str) -> Diagnosis:
+    if isinstance(error, KafkaLakeError):
+        return Diagnosis(part, False, error.message, error.remedy or remedy)
+    return Diagnosis(part, False, headline(error), remedy)
 
 
 def _java() -> str:
@@ -87,16 +119,17 @@ def _jars(say: Callable[[str], None]) -> str:
     return f"{len(ensure_jars('spark', say))} for Spark in {jars_root()}"
 
 
-def _brokers() -> str:
-    resource = KafkaResource()
+def _brokers(resource: KafkaResource) -> str:
     cluster = resource.cluster()
     # What Spark's client can't be told is found here, not by the first run.
     resource.spark_options()
     return f"{len(cluster.topics())} topics at {cluster.bootstrap_servers}"
 
 
-def _registry() -> str:
-    registry = SchemaRegistry(properties_from_env())
+def _registry(resource: RegistryResource) -> str:
+    registry = resource.registry()
+    if registry is None:
+        return "none is configured, and none is needed without schema ids"
     return f"{len(registry.subjects())} subjects at {registry.url}"
 
 

@@ -26,19 +26,20 @@ class Variable:
 
 
 def variables(
-    catalog: LakeCatalog, bootstrap_servers: str, environment: Mapping[str, str] = os.environ
+    catalog: LakeCatalog, bootstrap_servers: Mapping[str | None, str], environment: Mapping[str, str] = os.environ
 ) -> list[Variable]:
     """Return what other tools need: PyIceberg's variables of the catalog, Spark's address, Kafka's, the registry's.
 
     Args:
         catalog: The deployment's catalog.
-        bootstrap_servers: The brokers.
+        bootstrap_servers: The brokers of each Kafka cluster, by its name.
         environment: Where ``SPARK_REMOTE`` and ``KAFKA_LAKE_SCHEMA_REGISTRY_URL`` are looked up.
     """
     prefix = f"PYICEBERG_CATALOG__{_shouted(catalog.name)}__"
     properties = {"type": catalog.type, **catalog.properties}
     found = [Variable(f"{prefix}{_shouted(name)}", value, is_secret(name, value)) for name, value in properties.items()]
-    found.append(Variable("KAFKA_BOOTSTRAP_SERVERS", bootstrap_servers))
+    for cluster, servers in bootstrap_servers.items():
+        found.append(Variable("KAFKA_BOOTSTRAP_SERVERS" + (f"_{cluster.upper()}" if cluster else ""), servers))
     if registry := SCHEMA_REGISTRY_URL.value(environment):
         found.append(Variable("SCHEMA_REGISTRY_URL", registry, is_secret("url", registry)))
     if remote := SPARK_REMOTE.value(environment):

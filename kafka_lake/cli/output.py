@@ -18,7 +18,7 @@ from kafka_lake.ingest.maintenance.clean import Cleaned
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import Commit, RunReport
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.topic_table import TopicTable, full_topic
 
 _PARTITIONS = 6
 _FILES = 10
@@ -33,7 +33,9 @@ def status_table(status: TopicStatus) -> Table:
     else:
         caption = f"snapshot {status.snapshot_id}, {status.committed_at}"
     caption += f"\n{status.rows:,} rows, {status.dead_letters:,} dead letters, lag {status.lag:,}"
-    table = Table("partition", title=f"{status.topic} → {status.table}", caption=caption, min_width=60)
+    table = Table(
+        "partition", title=f"{full_topic(status.cluster, status.topic)} → {status.table}", caption=caption, min_width=60
+    )
     for heading in ("position", "end", "lag"):
         table.add_column(heading, justify="right")
     for each in status.partitions:

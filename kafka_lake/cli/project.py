@@ -19,6 +19,7 @@ from kafka_lake.cli.explain import explanation
 from kafka_lake.cli.find_project import NoProjectError, Target, defs_folder, targets
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import SETTINGS, build_connections, settings_of
+from kafka_lake.components.keys import of_cluster
 from kafka_lake.components.register_partitions import register_topics
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
@@ -26,7 +27,6 @@ from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.stack import broker_at_hand
 
@@ -41,7 +41,7 @@ def target() -> Target:
     """
     found = targets()
     if len(found) > 1:
-        found = [each for each in found if isinstance(_resources(each).get("kafka"), KafkaResource)] or found
+        found = [each for each in found if _kafkas(_resources(each))] or found
     if len(found) > 1:
         raise ConfigurationError(
             f"There are several code locations here: {', '.join(map(str, found))}.", "Name one of them by -m or -f."
@@ -62,21 +62,25 @@ def topic_tables(topic: str | None = None) -> list[TopicTable]:
     """Return what the definitions say about topics and their tables, by topic.
 
     Args:
-        topic: Only this topic; None for all.
+        topic: Only this topic, by its name or with its cluster's, as in eu/orders; None for all.
 
     Raises:
-        ConfigurationError: If there is no project, no document of it is about that topic, or the definitions can't be
-            loaded.
+        ConfigurationError: If there is no project, no document of it is about that topic, several clusters have it, or
+            the definitions can't be loaded.
     """
     at = target()
     with _loading(at):
         specs = [dict(asset.metadata) for asset in _definitions(at).resolve_all_asset_specs()]
-    found = sorted((settings_of(each) for each in specs if SETTINGS in each), key=lambda each: each.topic)
+    found = sorted((settings_of(each) for each in specs if SETTINGS in each), key=lambda each: each.full_topic)
     if topic is None:
         return found
-    chosen = [each for each in found if each.topic == topic]
+    chosen = [each for each in found if topic in (each.topic, each.full_topic)]
+    if len(names := sorted({each.full_topic for each in chosen})) > 1:
+        raise ConfigurationError(
+            f"Topic {topic} is in several Kafka clusters here.", f"Name one of them: {' or '.join(names)}."
+        )
     if not chosen:
-        known = ", ".join(each.topic for each in found) or "none"
+        known = ", ".join(each.full_topic for each in found) or "none"
         raise ConfigurationError(
             f"Topic {topic} has no table here; the topics are: {known}.",
             "Add a YAML document of type kafka_lake.KafkaTopicTable to defs/.",
@@ -84,13 +88,27 @@ def topic_tables(topic: str | None = None) -> list[TopicTable]:
     return chosen
 
 
-def configured_cluster() -> KafkaCluster:
-    """Return the cluster of the definitions.
+def configured_clusters() -> dict[str | None, tuple[KafkaResource, RegistryResource]]:
+    """Return the Kafka clusters of the definitions with their registries by name, which only one of several may lack.
 
     Raises:
         ConfigurationError: If the definitions can't be loaded.
     """
-    return _of(_resources_at_hand(), "kafka", KafkaResource).cluster()
+    resources = _resources_at_hand()
+    return {
+        name: (kafka, _of(resources, of_cluster("registry", name), RegistryResource))
+        for name, kafka in (_kafkas(resources) or {None: KafkaResource()}).items()
+    }
+
+
+def split(topic: str) -> tuple[str | None, str]:
+    """Return the names of cluster and topic of what a user calls a topic.
+
+    >>> split("eu/orders"), split("orders")
+    (('eu', 'orders'), (None, 'orders'))
+    """
+    cluster, _, name = topic.rpartition("/")
+    return cluster or None, name
 
 
 @contextmanager
@@ -100,6 +118,7 @@ def connections_at_hand(
     with_catalog: bool = True,
     with_spark: bool = False,
     of_project: bool = True,
+    cluster: str | None = None,
 ) -> Iterator[Connections]:
     """Run the block with what its runs work with, as the definitions configure it; Spark is stopped behind it.
 
@@ -113,20 +132,23 @@ def connections_at_hand(
         with_catalog: The catalog is needed.
         with_spark: Spark is needed, and must answer if it is a Connect server.
         of_project: What they are is for the project to say; else for the environment alone.
+        cluster: Name of the Kafka cluster, if the project has several.
 
     Raises:
         KafkaLakeError: If the definitions can't be loaded, or what is needed doesn't answer.
     """
     resources = _resources_at_hand() if of_project else {}
     catalog = _of(resources, "catalog", CatalogResource)
-    kafka, registry = _of(resources, "kafka", KafkaResource), _of(resources, "registry", RegistryResource)
+    kafka = _kafka(resources, cluster, any_will_do=not with_broker)
+    registry = _of(resources, of_cluster("registry", kafka.cluster_name), RegistryResource)
     spark = resources.get("spark")
     if not isinstance(spark, SparkResource):
         spark = SparkResource(spark_config={}, catalog=catalog)
     # What Spark refuses becomes an error of ours; PySpark would log the JVM's stack trace before it.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
-        with broker_at_hand(Ports.from_env(), say) if with_broker else nullcontext():
+        servers = kafka.cluster().bootstrap_servers if kafka.cluster_name else None
+        with broker_at_hand(Ports.from_env(), say, servers) if with_broker else nullcontext():
             connections = build_connections(kafka, catalog, spark, registry)
             if with_broker:
                 connections.cluster.check()
@@ -136,7 +158,8 @@ def connections_at_hand(
                 spark.check()
             yield connections
             if with_broker and of_project:
-                register_topics(topics_if_any(), connections.cluster, say)
+                specs = [each for each in topics_if_any() if each.cluster == kafka.cluster_name]
+                register_topics(specs, connections.cluster, say)
     finally:
         spark.stop()
 
@@ -160,6 +183,28 @@ def _resources_at_hand() -> Mapping[str, Any]:
 def _resources(at: Target) -> Mapping[str, Any]:
     with _loading(at):
         return _definitions(at).resources or {}
+
+
+def _kafkas(resources: Mapping[str, Any]) -> dict[str | None, KafkaResource]:
+    return {each.cluster_name: each for each in resources.values() if isinstance(each, KafkaResource)}
+
+
+def _kafka(resources: Mapping[str, Any], cluster: str | None, any_will_do: bool) -> KafkaResource:
+    found = _kafkas(resources) or {None: KafkaResource()}
+    if cluster in found:
+        return found[cluster]
+    known = ", ".join(sorted(name for name in found if name))
+    if cluster is not None:
+        raise ConfigurationError(
+            f"No Kafka cluster here has the name {cluster}.",
+            f"Name one of {known}." if known else "The only one has no name: leave it out.",
+        )
+    if len(found) > 1 and not any_will_do:
+        raise ConfigurationError(
+            f"There are several Kafka clusters here: {known}.",
+            f"Name the topic with its cluster, as in {known.partition(',')[0]}/orders.",
+        )
+    return next(iter(found.values()))
 
 
 def _of(resources: Mapping[str, Any], name: str, kind: type[_Resource]) -> _Resource:

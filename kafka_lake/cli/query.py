@@ -58,7 +58,7 @@ def ask(spec: TopicTable, connections: Connections, sql: str, limit: int, as_jso
     if connections.catalog.table(spec.identifier) is None:
         raise KafkaLakeError(
             f"Topic {spec.topic} has no table {name} yet: no run has published any of its records.",
-            f"`kafka-lake ingest {spec.topic}` starts one.",
+            f"`kafka-lake ingest {spec.full_topic}` starts one.",
         )
     spark = connections.spark()
     try:
@@ -74,7 +74,8 @@ def ask(spec: TopicTable, connections: Connections, sql: str, limit: int, as_jso
     except PySparkException as error:
         raise KafkaLakeError(
             f"Spark can't run this query on {name}: {_first_line(error)}",
-            f"The table is {spec.table} or this; its columns are shown by `kafka-lake schema {spec.topic} --sample 0`.",
+            f"The table is {spec.table} or this; its columns are shown by `kafka-lake schema {spec.full_topic} "
+            "--sample 0`.",
         ) from error
     return Answer(columns, tuple(tuple(row) for row in rows[:limit]), len(rows) > limit)
 

@@ -48,6 +48,7 @@ class TopicStatus:
         rows: Rows of that snapshot, deletes by position and equality not counted.
         dead_letters: Rows of the dead-letter table.
         error: Why the topic could not be asked; empty if it could.
+        cluster: Name of its Kafka cluster; None if that has none.
     """
 
     topic: str
@@ -59,6 +60,16 @@ class TopicStatus:
     rows: int
     dead_letters: int
     error: str = ""
+    cluster: str | None = None
+
+
+def clusters_of(specs: Sequence[TopicTable]) -> list[str | None]:
+    """Return the names of the clusters that topics are of, in the topics' order; None alone if there are no topics.
+
+    Args:
+        specs: The topics.
+    """
+    return list(dict.fromkeys(spec.cluster for spec in specs)) or [None]
 
 
 def collect(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCatalog) -> list[TopicStatus]:
@@ -113,6 +124,7 @@ def _status(spec: TopicTable, now: Watermarks | KafkaLakeError, catalog: LakeCat
         rows=row_count(table),
         dead_letters=row_count(catalog.table(spec.dead_letter_table)),
         error=str(now) if isinstance(now, KafkaLakeError) else "",
+        cluster=spec.cluster,
     )
 
 

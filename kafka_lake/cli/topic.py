@@ -22,7 +22,7 @@ _out = Console()
 _err = Console(stderr=True)
 _STDIN = Path("-")
 
-Topic = Annotated[str, typer.Argument(help="The Kafka topic.")]
+Topic = Annotated[str, typer.Argument(help="The Kafka topic; with its cluster's name if there are several: eu/orders.")]
 
 
 @app.command()
@@ -30,11 +30,12 @@ def create(
     topic: Topic, partitions: Annotated[int, typer.Option(min=1, help="How many Kafka partitions it gets.")] = 1
 ) -> None:
     """Create a topic; one that exists is left as it is."""
-    from kafka_lake.cli.project import connections_at_hand
+    from kafka_lake.cli.project import connections_at_hand, split
     from kafka_lake.kafka.topics import create_topic
 
-    with connections_at_hand(_err.print) as connections:
-        created = create_topic(connections.cluster, topic, partitions)
+    cluster, name = split(topic)
+    with connections_at_hand(_err.print, cluster=cluster) as connections:
+        created = create_topic(connections.cluster, name, partitions)
     _say(f"Topic {topic} {'created' if created else 'is there already'}.")
 
 
@@ -50,11 +51,12 @@ def produce(
 
     With --key-field a line that isn't a JSON object with that field becomes a record without a key.
     """
-    from kafka_lake.cli.project import connections_at_hand
+    from kafka_lake.cli.project import connections_at_hand, split
     from kafka_lake.kafka.topics import produce as produce_records
 
-    with _opened(file) as lines, connections_at_hand(_err.print) as connections:
-        count = produce_records(connections.cluster, topic, records_of(lines, key_field))
+    cluster, name = split(topic)
+    with _opened(file) as lines, connections_at_hand(_err.print, cluster=cluster) as connections:
+        count = produce_records(connections.cluster, name, records_of(lines, key_field))
     _say(f"{count:,} record{'' if count == 1 else 's'} produced to topic {topic}.")
 
 
@@ -65,11 +67,12 @@ def tail(
     as_json: Annotated[bool, typer.Option("--json", help="For programs: a JSON object in each line.")] = False,
 ) -> None:
     """Show the newest records of a topic, the oldest of them first. No consumer group is involved."""
-    from kafka_lake.cli.project import connections_at_hand
+    from kafka_lake.cli.project import connections_at_hand, split
     from kafka_lake.kafka.sample import Sampler
 
-    with connections_at_hand(_err.print) as connections, Sampler(connections.cluster) as sampler:
-        records = sampler.newest(connections.cluster.watermarks_of(topic), number).records[-number:]
+    cluster, name = split(topic)
+    with connections_at_hand(_err.print, cluster=cluster) as connections, Sampler(connections.cluster) as sampler:
+        records = sampler.newest(connections.cluster.watermarks_of(name), number).records[-number:]
     if as_json:
         for each in records:
             typer.echo(json.dumps(as_json_object(each)))

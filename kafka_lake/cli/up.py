@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from threading import Event
 
 from kafka_lake.cli.find_project import dagster_folder, dagster_options, targets
-from kafka_lake.cli.project import configured_cluster, topic_tables
+from kafka_lake.cli.project import configured_clusters, topic_tables
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.register_partitions import register_topics
 from kafka_lake.local_stack.ports import Ports, check_free
@@ -60,12 +60,14 @@ def stay_up(
 
 def _register_topics(say: Callable[[str], None]) -> None:
     try:
-        specs, cluster = topic_tables(), configured_cluster()
+        specs = topic_tables()
+        clusters = {name: kafka.cluster() for name, (kafka, _) in configured_clusters().items()}
     except KafkaLakeError as error:
         # Dagster's pages say so too, and load the definitions again once they are mended.
         say(str(error))
         return
-    register_topics(specs, cluster, say)
+    for name, cluster in clusters.items():
+        register_topics([spec for spec in specs if spec.cluster == name], cluster, say)
 
 
 @contextmanager

@@ -43,7 +43,9 @@ BOOTSTRAP_SERVERS = Variable(
 KAFKA = Variable(
     "KAFKA_LAKE_KAFKA_",
     "Any property of librdkafka's clients, in upper case, with _ for each dot. "
-    "`KAFKA_LAKE_KAFKA_JAVA_…` is for Spark's Java client alone, `KAFKA_LAKE_KAFKA_LIBRDKAFKA_…` for Python's.",
+    "`KAFKA_LAKE_KAFKA_JAVA_…` is for Spark's Java client alone, `KAFKA_LAKE_KAFKA_LIBRDKAFKA_…` for Python's. A "
+    "cluster with a name has its own, `KAFKA_LAKE_KAFKA__<NAME>__…`, and for its brokers "
+    "`KAFKA_LAKE_KAFKA__<NAME>__BOOTSTRAP_SERVERS`.",
     example="KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL=SASL_SSL",
 )
 SCHEMA_REGISTRY_URL = Variable(
@@ -51,7 +53,8 @@ SCHEMA_REGISTRY_URL = Variable(
 )
 REGISTRY = Variable(
     "KAFKA_LAKE_REGISTRY_",
-    "Any property of confluent-kafka's SchemaRegistryClient, in upper case, with _ for each dot.",
+    "Any property of confluent-kafka's SchemaRegistryClient, in upper case, with _ for each dot. A cluster with a name "
+    "may have its own, `KAFKA_LAKE_REGISTRY__<NAME>__URL` among them.",
     example="KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO=user:password",
 )
 CATALOG = Variable("KAFKA_LAKE_CATALOG", "Name of the Iceberg catalog, in Spark and PyIceberg.", "lake")

@@ -179,10 +179,10 @@ class TopicReplacedError(DataLossError):
     """
 
     what_to_do: ClassVar[str] = (
-        "First check `KAFKA_LAKE_BOOTSTRAP_SERVERS`: a wrong cluster looks the same. If the topic really was "
-        "recreated and its records shall follow in the same table, run `kafka-lake reset TOPIC --to earliest` once, "
-        "or set `on_data_loss: continue`. Rows of the two topics are told apart by `_kafka.topic_id`. If they shall "
-        "not mix, set another `table:`."
+        "First check `KAFKA_LAKE_BOOTSTRAP_SERVERS`, and `cluster:` in the topic's YAML: a wrong cluster looks the "
+        "same. If the topic really was recreated and its records shall follow in the same table, run `kafka-lake "
+        "reset TOPIC --to earliest` once, or set `on_data_loss: continue`. Rows of the two topics are told apart by "
+        "`_kafka.topic_id`. If they shall not mix, set another `table:`."
     )
 
 

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter
 from kafka_lake.components.alive import alive
 from kafka_lake.components.dead_letters import build_dead_letter_assets
 from kafka_lake.components.failures import as_failures
-from kafka_lake.components.keys import op_name, pool_name, table_key, topic_key
+from kafka_lake.components.keys import of_cluster, op_name, pool_name, table_key, topic_key
 from kafka_lake.components.metadata import check_result
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.reporting import Event, Reporter
@@ -119,12 +119,23 @@ def build_connections(
     return Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), session, retry, schemas, commit_slots)
 
 
+def resource_keys(cluster: str | None) -> set[str]:
+    """Return the names of the resources that a run of a cluster's topic needs: the cluster's own, and the shared."""
+    return {of_cluster("kafka", cluster), of_cluster("registry", cluster), "catalog", "spark"}
+
+
+def connections_of(resources: Any, cluster: str | None, kept_session: str = "") -> Connections:
+    """Return what `build_connections` does, from the resources of a run that has those of `resource_keys`."""
+    kafka, registry = (getattr(resources, of_cluster(kind, cluster)) for kind in ("kafka", "registry"))
+    return build_connections(kafka, resources.catalog, resources.spark, registry, kept_session)
+
+
 def kept_session(spec: TopicTable) -> str:
     """Return the name of the session that the runs of a topic share; empty if each has its own.
 
     Code of the users' own may leave settings, views and modules behind, and is another one tomorrow.
     """
-    return "" if spec.transform else f"{spec.topic} to {'.'.join(spec.identifier)}"
+    return "" if spec.transform else f"{spec.full_topic} to {'.'.join(spec.identifier)}"
 
 
 def build_topic_assets(
@@ -149,7 +160,8 @@ def build_topic_assets(
         topic_key(spec),
         group_name=group_name,
         owners=owners,
-        description=f"Kafka topic {spec.topic}, observed by the sensor." + (f" {description}" if description else ""),
+        description=f"Kafka topic {spec.full_topic}, observed by the sensor."
+        + (f" {description}" if description else ""),
         kinds={"kafka"},
     )
     table = dg.AssetSpec(
@@ -157,9 +169,9 @@ def build_topic_assets(
         deps=[source],
         group_name=group_name,
         owners=owners,
-        description=description or f"The records of Kafka topic {spec.topic}.",
+        description=description or f"The records of Kafka topic {spec.full_topic}.",
         kinds={"iceberg", "spark"},
-        tags={TABLE_TAG: ""},
+        tags={TABLE_TAG: spec.cluster or ""},
         metadata={
             SETTINGS: dg.MetadataValue.json(_AS_JSON.dump_python(spec, mode="json")),
             "dagster/table_name": ".".join(spec.identifier),
@@ -174,21 +186,17 @@ def build_topic_assets(
         name=op_name(spec),
         specs=[table],
         check_specs=checks,
-        partitions_def=partitions_of(spec.topic),
+        partitions_def=partitions_of(spec.full_topic),
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
         pool=pool_name(spec),
+        required_resource_keys=resource_keys(spec.cluster),
     )
     def ingest_topic(
-        context: dg.AssetExecutionContext,
-        config: IngestConfig,
-        kafka: KafkaResource,
-        catalog: CatalogResource,
-        spark: SparkResource,
-        registry: RegistryResource,
+        context: dg.AssetExecutionContext, config: IngestConfig
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
         with as_failures(), alive(context.instance, context.run_id):
-            connections = build_connections(kafka, catalog, spark, registry, kept_session(spec))
+            connections = connections_of(context.resources, spec.cluster, kept_session(spec))
             if not context.selected_asset_keys:
                 yield from _check_published(context, spec, connections)
             elif continuous is not None and config.mode is Mode.incremental:

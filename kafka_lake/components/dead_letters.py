@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
-from kafka_lake.components.keys import dead_letter_check_op_name, dead_letter_key
+from kafka_lake.components.keys import dead_letter_check_op_name, dead_letter_key, of_cluster
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
@@ -35,9 +35,9 @@ def build_dead_letter_assets(
         deps=[source],
         group_name=group_name,
         owners=owners,
-        description=f"Records of Kafka topic {spec.topic} that fit no row, with their bytes and the reason. "
-        f"Mend the cause, then move them into the table: `kafka-lake dead-letters {spec.topic} --replay`, or the job "
-        "replay_dead_letters.",
+        description=f"Records of Kafka topic {spec.full_topic} that fit no row, with their bytes and the reason. "
+        f"Mend the cause, then move them into the table: `kafka-lake dead-letters {spec.full_topic} --replay`, or the "
+        f"job {of_cluster('replay_dead_letters', spec.cluster)}.",
         kinds={"iceberg"},
         metadata={"dagster/table_name": ".".join(spec.dead_letter_table)},
     )
@@ -80,7 +80,7 @@ def _verdict(spec: TopicTable, catalog: LakeCatalog) -> dict[str, Any]:
     return {
         "passed": not count,
         "severity": dg.AssetCheckSeverity.WARN,
-        "description": f"{found}: see `kafka-lake dead-letters {spec.topic}`." if count else None,
+        "description": f"{found}: see `kafka-lake dead-letters {spec.full_topic}`." if count else None,
         "metadata": dict(classes) or ({"dead_letters": count} if count else {}),
     }
 

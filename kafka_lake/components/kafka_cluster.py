@@ -1,29 +1,44 @@
-"""`type: kafka_lake.KafkaCluster`: the resources that all topics share, and the one sensor that watches them."""
+"""`type: kafka_lake.KafkaCluster`: the resources that its topics share, and the one sensor that watches them."""
+
+import re
+from pathlib import Path
+from typing import Self
 
 import dagster as dg
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
-from kafka_lake.components.replay_job import replay_dead_letters
+from kafka_lake.components.kafka_topic_table import KafkaTopicTable, place_of, refuse_shared_tables
+from kafka_lake.components.keys import of_cluster
+from kafka_lake.components.replay_job import build_replay_job
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensor import build_sensor
-from kafka_lake.components.text import Properties, Text
+from kafka_lake.components.text import OptionalText, Properties, Text
+from kafka_lake.components.which_cluster import Place, check_names, check_topics, shared
+from kafka_lake.ingest.topic_table import CLUSTER_NAME
 
 
 class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
     """A Kafka cluster, an Iceberg catalog and a Spark, for all the topics of this deployment.
 
     All have defaults for the embedded set-up and are configured by environment variables; what is given here wins.
-    Secrets belong in environment variables only.
+    Secrets belong in environment variables only. A project may have several such documents: each with a name, and
+    catalog and Spark in one of them.
     """
 
     model_config = ConfigDict(extra="forbid")
 
+    name: OptionalText = Field(
+        default=None,
+        description="Name of the cluster, where a project has several; its topics say it as `cluster:`. Then its "
+        "brokers and secrets are in variables of its own: `KAFKA_LAKE_KAFKA__<NAME>__…`, "
+        "`KAFKA_LAKE_REGISTRY__<NAME>__…`.",
+        examples=["eu"],
+    )
     kafka_properties: Properties = Field(default_factory=dict, description="librdkafka client properties; no secrets.")
     registry_properties: Properties = Field(
         default_factory=dict,
@@ -49,6 +64,22 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
     )
     sensor_running: bool = Field(default=True, description="Whether the sensor is on without being switched on.")
 
+    _place: Path = PrivateAttr(default_factory=Path)
+
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
+        """Return the component of a document, which remembers where that is."""
+        component = super().load(attributes, context)
+        component._place = place_of(context)
+        return component
+
+    @field_validator("name")
+    @classmethod
+    def _plain(cls, name: str | None) -> str | None:
+        if name is not None and not re.fullmatch(CLUSTER_NAME, name):
+            raise ValueError(f"{name!r} can't be the name of a cluster. Use lower-case letters, digits and single _")
+        return name
+
     @field_validator("keep_up_for")
     @classmethod
     def _duration(cls, text: str) -> str:
@@ -62,26 +93,43 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
         """Return resources, executor, sensor and job.
 
         Raises:
-            ConfigurationError: If two topics have a table in common.
+            ConfigurationError: If two topics have a table in common, if a topic's cluster isn't there, or if several
+                clusters can't be told apart.
         """
-        refuse_shared_tables(context.component_tree.get_all_components(KafkaTopicTable))
-        catalog = CatalogResource(properties=self.catalog_properties)
-        return dg.Definitions(
-            resources={
-                "kafka": KafkaResource(
-                    properties=self.kafka_properties,
-                    read_committed=self.read_committed,
-                    retry_attempts=self.retry_attempts,
-                    retry_max_seconds=self.retry_max_seconds,
-                ),
-                "registry": RegistryResource(properties=self.registry_properties),
+        topics = context.component_tree.get_all_components(KafkaTopicTable)
+        clusters = sorted(context.component_tree.get_all_components(KafkaCluster), key=lambda each: str(each._place))
+        places = [Place(each.name, each._place) for each in clusters]
+        check_names(places)
+        check_topics([each.place for each in topics], places)
+        refuse_shared_tables(topics)
+        common = {
+            setting: shared(setting, [(each._place, getattr(each, setting)) for each in clusters])
+            for setting in ("catalog_properties", "spark_config")
+        }
+        resources: dict[str, object] = {
+            of_cluster("kafka", self.name): KafkaResource(
+                properties=self.kafka_properties,
+                cluster_name=self.name,
+                read_committed=self.read_committed,
+                retry_attempts=self.retry_attempts,
+                retry_max_seconds=self.retry_max_seconds,
+            ),
+            of_cluster("registry", self.name): RegistryResource(
+                properties=self.registry_properties, cluster_name=self.name
+            ),
+        }
+        if self.name == clusters[0].name:
+            # Of resources with the same name Dagster takes one only.
+            catalog = CatalogResource(properties=common["catalog_properties"])
+            resources |= {
                 "catalog": catalog,
-                "spark": SparkResource(spark_config=self.spark_config, catalog=catalog),
-            },
+                "spark": SparkResource(spark_config=common["spark_config"], catalog=catalog),
+            }
+        keep_up = seconds_of(self.keep_up_for)
+        return dg.Definitions(
+            resources=resources,
             # One JVM or one Connect session a run: steps in processes of their own would start one each.
             executor=dg.in_process_executor,
-            sensors=[
-                build_sensor(self.sensor_interval_seconds, self.sensor_running, seconds_of(self.keep_up_for)),
-            ],
-            jobs=[replay_dead_letters],
+            sensors=[build_sensor(self.sensor_interval_seconds, self.sensor_running, keep_up, self.name)],
+            jobs=[build_replay_job(self.name)],
         )

@@ -11,6 +11,7 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.keys import plain_name
 from kafka_lake.components.topic_settings import TopicSettings
+from kafka_lake.components.which_cluster import Place
 
 
 class KafkaTopicTable(dg.Component, TopicSettings):
@@ -26,9 +27,13 @@ class KafkaTopicTable(dg.Component, TopicSettings):
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
         """Return the component of a document, which remembers where that is."""
         component = super().load(attributes, context)
-        place = context.component_path.file_path
-        component._place = place / "defs.yaml" if place.is_dir() else place
+        component._place = place_of(context)
         return component
+
+    @property
+    def place(self) -> Place:
+        """Return where the document is, and which topic and cluster it names."""
+        return Place(self.cluster, self._place, self.topic)
 
     def tables(self) -> tuple[tuple[str, str], ...]:
         """Return namespace and name of the tables that are this topic's alone."""
@@ -44,6 +49,12 @@ class KafkaTopicTable(dg.Component, TopicSettings):
             "continuous": self.continuous.settings() if self.continuous else None,
         }
         return dg.Definitions(assets=build_topic_assets(self.topic_table(context.path), **presentation))
+
+
+def place_of(context: dg.ComponentLoadContext) -> Path:
+    """Return the document that a component is loaded from."""
+    path = context.component_path.file_path
+    return path / "defs.yaml" if path.is_dir() else path
 
 
 def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:

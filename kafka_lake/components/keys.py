@@ -8,12 +8,25 @@ import dagster as dg
 from kafka_lake.ingest.topic_table import TopicTable
 
 TOPIC_TAG = "kafka_lake/topic"
-"""Tag of a run that the sensor asked for: the topic."""
+"""Tag of a run that the sensor asked for: the topic, with its cluster's name before it if that has one."""
+
+
+def of_cluster(name: str, cluster: str | None) -> str:
+    """Return what a cluster's own resource, sensor or job is called.
+
+    Args:
+        name: What it is called of a cluster without a name.
+        cluster: The cluster's name.
+
+    >>> of_cluster("kafka", "eu"), of_cluster("kafka", None)
+    ('kafka_eu', 'kafka')
+    """
+    return f"{name}_{cluster}" if cluster else name
 
 
 def topic_key(spec: TopicTable) -> dg.AssetKey:
     """Return the asset key of the topic."""
-    return dg.AssetKey(["kafka", spec.topic])
+    return dg.AssetKey(["kafka", *spec.full_topic.split("/")])
 
 
 def table_key(spec: TopicTable) -> dg.AssetKey:

@@ -6,7 +6,7 @@ import dagster as dg
 
 
 def partitions_of(topic: str) -> dg.DynamicPartitionsDefinition:
-    """Return the partitions definition of a topic; its keys are Kafka partition numbers."""
+    """Return the partitions definition of a topic, by its full name; its keys are Kafka partition numbers."""
     return dg.DynamicPartitionsDefinition(name=f"kafka/{topic}")
 
 
@@ -25,7 +25,7 @@ def register_partitions(instance: dg.DagsterInstance, topic: str, partitions: It
 
     Args:
         instance: Dagster's.
-        topic: The topic's name.
+        topic: The topic's full name.
         partitions: Its Kafka partitions.
 
     Returns:

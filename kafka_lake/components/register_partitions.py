@@ -20,23 +20,24 @@ def register_topics(specs: Iterable[TopicTable], cluster: KafkaCluster, say: Cal
     """Register the partitions that topics have now; topics that can't be asked are left out.
 
     Args:
-        specs: The topics.
-        cluster: Where they are.
+        specs: Topics of one cluster.
+        cluster: That one.
         say: Called with a line for the user if that fails.
     """
+    names = {spec.topic: spec.full_topic for spec in specs}
     try:
-        answers = cluster.watermarks(spec.topic for spec in specs)
+        answers = cluster.watermarks(names)
     except KafkaLakeError as error:
         say(_not_registered(error))
         return
-    register({t: answer.partitions for t, answer in answers.items() if isinstance(answer, Watermarks)}, say)
+    register({names[t]: answer.partitions for t, answer in answers.items() if isinstance(answer, Watermarks)}, say)
 
 
 def register(partitions: Mapping[str, Iterable[int]], say: Callable[[str], None]) -> None:
     """Register partitions with the Dagster of ``DAGSTER_HOME``, or with that of this deployment's folder.
 
     Args:
-        partitions: Kafka partitions by topic.
+        partitions: Kafka partitions by the topic's full name.
         say: Called with a line for the user if that fails.
     """
     try:

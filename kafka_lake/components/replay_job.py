@@ -4,14 +4,11 @@ import dagster as dg
 from pydantic import Field
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.components.assets import build_connections, topics_of
+from kafka_lake.components.assets import connections_of, resource_keys, topics_of
 from kafka_lake.components.dead_letters import report_dead_letters
 from kafka_lake.components.failures import as_failures
-from kafka_lake.components.keys import table_key
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.registry import RegistryResource
-from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.components.keys import of_cluster, table_key
+from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import replay_dead_letters as replay_letters
 from kafka_lake.ingest.topic_table import TopicTable
@@ -26,55 +23,56 @@ class ReplayConfig(dg.Config):
     )
 
 
-@dg.op(name="decode_again")
-def _replay(
-    context: dg.OpExecutionContext,
-    config: ReplayConfig,
-    kafka: KafkaResource,
-    catalog: CatalogResource,
-    spark: SparkResource,
-    registry: RegistryResource,
-) -> None:
-    with as_failures(allow_retries=False):
-        connections = build_connections(kafka, catalog, spark, registry)
-        for spec in _chosen(context, config.topic):
-            observer = Observer(on_step=context.log.debug, warn=context.log.warning)
-            done = replay_letters(spec, connections, context.run_id, config.where or None, observer)
-            context.log.info(
-                f"Topic {spec.topic}: {done.moved} dead letters are rows of table {'.'.join(spec.identifier)} now, "
-                f"{done.remaining} of those looked at remain."
+def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
+    """Return the job for the topics of a cluster, by the cluster's name."""
+
+    @dg.op(name=of_cluster("decode_again", cluster), required_resource_keys=resource_keys(cluster))
+    def replay(context: dg.OpExecutionContext, config: ReplayConfig) -> None:
+        with as_failures(allow_retries=False):
+            connections = connections_of(context.resources, cluster)
+            for spec in _chosen(context, cluster, config.topic):
+                _replay(context, spec, connections, config.where)
+
+    @dg.job(
+        name=of_cluster("replay_dead_letters", cluster),
+        description="Decodes a topic's dead letters again and moves those that fit by now into its table, exactly "
+        "once.",
+        executor_def=dg.in_process_executor,
+    )
+    def replay_dead_letters() -> None:
+        replay()
+
+    return replay_dead_letters
+
+
+def _replay(context: dg.OpExecutionContext, spec: TopicTable, connections: Connections, where: str) -> None:
+    observer = Observer(on_step=context.log.debug, warn=context.log.warning)
+    done = replay_letters(spec, connections, context.run_id, where or None, observer)
+    context.log.info(
+        f"Topic {spec.topic}: {done.moved} dead letters are rows of table {'.'.join(spec.identifier)} now, "
+        f"{done.remaining} of those looked at remain."
+    )
+    for partition in done.report.partitions():
+        if partition.rows:
+            # What lies downstream notices: the table's partitions have new rows.
+            context.log_event(
+                dg.AssetMaterialization(
+                    table_key(spec),
+                    partition=str(partition.partition),
+                    metadata={"rows_added": partition.rows, "from": "dead letters"},
+                )
             )
-            for partition in done.report.partitions():
-                if partition.rows:
-                    # What lies downstream notices: the table's partitions have new rows.
-                    context.log_event(
-                        dg.AssetMaterialization(
-                            table_key(spec),
-                            partition=str(partition.partition),
-                            metadata={"rows_added": partition.rows, "from": "dead letters"},
-                        )
-                    )
-            report_dead_letters(context.instance, spec, connections.catalog)
+    report_dead_letters(context.instance, spec, connections.catalog)
 
 
 def _topics(context: dg.OpExecutionContext) -> list[TopicTable]:
     return topics_of(context.repository_def)
 
 
-def _chosen(context: dg.OpExecutionContext, topic: str) -> list[TopicTable]:
-    specs = _topics(context)
+def _chosen(context: dg.OpExecutionContext, cluster: str | None, topic: str) -> list[TopicTable]:
+    specs = [spec for spec in _topics(context) if spec.cluster == cluster]
     chosen = [spec for spec in specs if spec.topic == topic]
     if not chosen:
         known = ", ".join(sorted({spec.topic for spec in specs})) or "none"
         raise ConfigurationError(f"Topic {topic} has no table here; the topics are: {known}.", "Name one of them.")
     return chosen
-
-
-@dg.job(
-    name="replay_dead_letters",
-    description="Decodes a topic's dead letters again and moves those that fit by now into its table, exactly once.",
-    executor_def=dg.in_process_executor,
-)
-def replay_dead_letters() -> None:
-    """Decode dead letters again."""
-    _replay()

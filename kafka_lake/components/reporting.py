@@ -123,7 +123,7 @@ class Reporter:
         self.so_far = self.so_far.plus(report)
         instance, spec, catalog = self.context.instance, self.spec, self.connections.catalog
         partitions = report.watermarks.partitions
-        self._told("its partitions", lambda: register_partitions(instance, spec.topic, partitions), patiently)
+        self._told("its partitions", lambda: register_partitions(instance, spec.full_topic, partitions), patiently)
         if report.total("dead_letters") and spec.dead_letters == "table":
             self._told("its dead letters", lambda: report_dead_letters(instance, spec, catalog), patiently)
         return self._told("its table", lambda: catalog.table(spec.identifier), patiently)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import takewhile
+from typing import Any
 
 import dagster as dg
 
@@ -18,11 +19,9 @@ from kafka_lake.common.offsets import Loss, Position, Watermarks
 from kafka_lake.components.alive import end_dead
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, TABLE_TAG, topics_of
 from kafka_lake.components.failures import as_failed_tick
-from kafka_lake.components.keys import TOPIC_TAG, op_name, table_key
+from kafka_lake.components.keys import TOPIC_TAG, of_cluster, op_name, table_key
 from kafka_lake.components.metadata import topic_observation
 from kafka_lake.components.partitions import missing_keys, partitions_of
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.ingest.plan.append import backlog
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -110,31 +109,35 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
     return Work(spec, missing, behind, due.losses, opens, sha256(state.encode()).hexdigest()[:16])
 
 
-def build_sensor(interval_seconds: int, running: bool, keep_up_seconds: float = 0.0) -> dg.SensorDefinition:
-    """Return the sensor.
+def build_sensor(
+    interval_seconds: int, running: bool, keep_up_seconds: float = 0.0, cluster: str | None = None
+) -> dg.SensorDefinition:
+    """Return the sensor of a cluster.
 
     Args:
         interval_seconds: Time between two looks; what is shorter than the daemon's loop is kept within a tick.
         running: Whether it is on by default.
         keep_up_seconds: For how long a run goes on looking in the sensor's stead; 0 for not at all.
+        cluster: The cluster's name; None if it has none.
     """
+    kafka = of_cluster("kafka", cluster)
     pace = Pace(float(interval_seconds), keep_up_seconds)
 
     @dg.sensor(
-        name=SENSOR,
-        asset_selection=dg.AssetSelection.tag(TABLE_TAG, ""),
+        name=of_cluster(SENSOR, cluster),
+        asset_selection=dg.AssetSelection.tag(TABLE_TAG, cluster or ""),
+        required_resource_keys={kafka, "catalog"},
         minimum_interval_seconds=interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
         description=_description(pace),
     )
-    def kafka_offsets(
-        context: dg.SensorEvaluationContext, kafka: KafkaResource, catalog: CatalogResource
-    ) -> dg.SensorResult | dg.SkipReason:
-        specs = topics_of(context.repository_def)
+    def kafka_offsets(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        specs = [spec for spec in topics_of(context.repository_def) if spec.cluster == cluster]
         if not specs:
             return dg.SkipReason("No topics: add a YAML document of type kafka_lake.KafkaTopicTable to defs/.")
+        resources: Any = context.resources
         with as_failed_tick():
-            return poll_topics(context, specs, kafka.cluster(), catalog.open(), pace)
+            return poll_topics(context, specs, getattr(resources, kafka).cluster(), resources.catalog.open(), pace)
 
     return kafka_offsets
 
@@ -213,7 +216,7 @@ def evaluate(
             position = positions[spec.identifier]
             if isinstance(position, Exception):
                 raise position
-            known = context.instance.get_dynamic_partitions(str(partitions_of(spec.topic).name))
+            known = context.instance.get_dynamic_partitions(str(partitions_of(spec.full_topic).name))
         except Exception as error:
             context.log.error(f"Topic {spec.topic} is skipped: {error}")
             failures.append(f"{spec.topic}: {error}")
@@ -221,14 +224,14 @@ def evaluate(
             continue
         work = work_of(spec, position, now, known)
         if work.new_partitions:
-            additions.append(partitions_of(spec.topic).build_add_request(list(work.new_partitions)))
-        if spec.topic in busy:
+            additions.append(partitions_of(spec.full_topic).build_add_request(list(work.new_partitions)))
+        if spec.full_topic in busy:
             notes.append(f"{spec.topic}: a run is in flight")
             continue
         if not work.offsets and not work.losses and not work.opens:
             notes.append(f"{spec.topic}: up to date")
             continue
-        if spec.topic in failed_lately and (pause := _pause(context, spec)) > 0:
+        if spec.full_topic in failed_lately and (pause := _pause(context, spec)) > 0:
             notes.append(f"{spec.topic}: its last runs failed, the next one starts in {pause:.0f} s")
             continue
         due.append((work, known))
@@ -239,7 +242,7 @@ def evaluate(
     if not due and not additions:
         return dg.SkipReason("; ".join([*notes, *failures]))
     attempts = _attempts(context, [work for work, _ in due])
-    requests = [_request(work, known, pace, attempts[work.spec.topic, work.fingerprint]) for work, known in due]
+    requests = [_request(work, known, pace, attempts[work.spec.full_topic, work.fingerprint]) for work, known in due]
     return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=additions, asset_events=observations)
 
 
@@ -248,7 +251,7 @@ def _busy_topics(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable
     runs = end_dead(context.instance, context.instance.get_runs(dg.RunsFilter(statuses=_IN_FLIGHT)))
     making = {key for run in runs for key in run.asset_selection or ()}
     tagged = {run.tags[TOPIC_TAG] for run in runs if TOPIC_TAG in run.tags}
-    return tagged | {spec.topic for spec in specs if table_key(spec) in making}
+    return tagged | {spec.full_topic for spec in specs if table_key(spec) in making}
 
 
 def _failed_lately(context: dg.SensorEvaluationContext) -> set[str]:
@@ -268,7 +271,9 @@ def _attempts(context: dg.SensorEvaluationContext, works: Sequence[Work]) -> Cou
 
 def _pause(context: dg.SensorEvaluationContext, spec: TopicTable) -> float:
     """Return for how many seconds more a topic is left alone whose last runs failed: twice as long after each."""
-    records = context.instance.get_run_records(dg.RunsFilter(tags={TOPIC_TAG: spec.topic}), limit=_COUNTED_FAILURES)
+    records = context.instance.get_run_records(
+        dg.RunsFilter(tags={TOPIC_TAG: spec.full_topic}), limit=_COUNTED_FAILURES
+    )
     failed = list(takewhile(lambda r: r.dagster_run.status == dg.DagsterRunStatus.FAILURE, records))
     if not failed or failed[0].end_time is None:
         return 0.0
@@ -279,13 +284,13 @@ def _request(work: Work, known: Sequence[str], pace: Pace, attempts: int) -> dg.
     # Dagster orders a range by insertion: the known keys come first, the new ones after them.
     keys = [*known, *work.new_partitions]
     return dg.RunRequest(
-        run_key=f"{work.spec.topic}:{work.fingerprint}:{attempts}",
+        run_key=f"{work.spec.full_topic}:{work.fingerprint}:{attempts}",
         asset_selection=[table_key(work.spec)],
         run_config={"ops": {op_name(work.spec): {"config": pace.run_config()}}},
         tags={
             _RANGE_START: keys[0],
             _RANGE_END: keys[-1],
-            TOPIC_TAG: work.spec.topic,
+            TOPIC_TAG: work.spec.full_topic,
             WORK_TAG: work.fingerprint,
         },
     )

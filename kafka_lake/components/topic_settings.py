@@ -136,7 +136,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                 f"schema: has a column {self.metadata_column}, which is the metadata column too. "
                 "Give the latter another name with metadata_column:."
             )
-        if (self.namespace, self.table or derived_table_name(self.topic)) == ("kafka", self.topic):
+        if (None, "kafka", self.topic) == (self.cluster, self.namespace, self.table or derived_table_name(self.topic)):
             raise ValueError(
                 f"namespace: topic {self.topic} and its table would be the same asset, kafka/{self.topic}. "
                 "Choose another namespace: or table:."

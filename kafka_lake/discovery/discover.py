@@ -15,7 +15,7 @@ from kafka_lake.discovery.guess import Guess, Schemas, guess
 from kafka_lake.discovery.json_columns import Column
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.ddl import check_ddl
-from kafka_lake.ingest.topic_table import TopicTable, derived_table_name
+from kafka_lake.ingest.topic_table import TopicTable, derived_table_name, full_topic
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.sample import Sample, Sampler
 
@@ -41,6 +41,7 @@ class Discovered:
         value: What values seem to be.
         key: What keys seem to be.
         error: Why the topic could not be looked at; empty if it could.
+        cluster: Name of its Kafka cluster; None if that has none.
     """
 
     topic: str
@@ -54,6 +55,12 @@ class Discovered:
     value: Guess = _NO_GUESS
     key: Guess = _NO_GUESS
     error: str = ""
+    cluster: str | None = None
+
+    @property
+    def full_topic(self) -> str:
+        """Return the topic's name among those of all clusters."""
+        return full_topic(self.cluster, self.topic)
 
 
 def topics_of(cluster: KafkaCluster, internal: bool) -> tuple[list[str], int]:
@@ -94,7 +101,8 @@ def discover(
         KafkaLakeError: If the cluster as a whole doesn't answer.
     """
     tables: dict[str, tuple[str, ...]] = {}
-    for spec in specs:
+    cluster = connections.cluster.name
+    for spec in (each for each in specs if each.cluster == cluster):
         tables[spec.topic] = (*tables.get(spec.topic, ()), ".".join(spec.identifier))
     answers = connections.cluster.watermarks(topics)
     policies = connections.cluster.cleanup_policies(
@@ -105,7 +113,7 @@ def discover(
     with Sampler(connections.cluster) as sampler:
         for topic, answer in answers.items():
             say(topic)
-            known = Discovered(topic, tables.get(topic, ()), cleanup_policy=policies.get(topic))
+            known = Discovered(topic, tables.get(topic, ()), cleanup_policy=policies.get(topic), cluster=cluster)
             try:
                 if isinstance(answer, KafkaLakeError):
                     raise answer
@@ -157,7 +165,7 @@ class Document:
     """A `defs.yaml` to be.
 
     Args:
-        topic: The topic that it makes a table of.
+        topic: The full name of the topic that it makes a table of.
         table: That table, ``namespace.table``.
         path: Where it goes.
         text: What will be in it.
@@ -181,7 +189,7 @@ def documents(found: Sequence[Discovered], specs: Iterable[TopicTable], folder: 
         ConfigurationError: If one of them can't be: the topic can't be read or has a table, the table is another
             topic's, or the file is there.
     """
-    owners = {".".join(spec.identifier): spec.topic for spec in specs}
+    owners = {".".join(spec.identifier): spec.full_topic for spec in specs}
     planned = []
     for each in found:
         table = derived_table_name(each.topic)
@@ -190,12 +198,12 @@ def documents(found: Sequence[Discovered], specs: Iterable[TopicTable], folder: 
             raise ConfigurationError(f"Nothing was written: {each.error}")
         if each.tables:
             raise ConfigurationError(
-                f"Nothing was written: topic {each.topic} has its table already, {', '.join(each.tables)}.",
+                f"Nothing was written: topic {each.full_topic} has its table already, {', '.join(each.tables)}.",
                 "Name topics that have none.",
             )
         if name in owners:
             raise ConfigurationError(
-                f"Nothing was written: the table of topic {each.topic} would be {name}, which is that of topic "
+                f"Nothing was written: the table of topic {each.full_topic} would be {name}, which is that of topic "
                 f"{owners[name]}.",
                 "Write one of them by hand, with another table: or namespace:.",
             )
@@ -203,8 +211,8 @@ def documents(found: Sequence[Discovered], specs: Iterable[TopicTable], folder: 
             raise ConfigurationError(
                 f"Nothing was written: {path} is there already.", "Add to it by hand, or name another folder by --into."
             )
-        owners[name] = each.topic
-        planned.append(Document(each.topic, name, path, document(each)))
+        owners[name] = each.full_topic
+        planned.append(Document(each.full_topic, name, path, document(each)))
     return planned
 
 
@@ -226,6 +234,8 @@ def write(planned: Iterable[Document]) -> None:
 def document(found: Discovered) -> str:
     """Return the YAML of a topic: before it what was found, behind it as comments what else may be set."""
     attributes = {"topic": found.topic}
+    if found.cluster:
+        attributes["cluster"] = found.cluster
     if found.value.format not in (None, "json"):
         attributes["format"] = str(found.value.format)
     parts = [

@@ -11,7 +11,7 @@ from typing import Any
 
 from kafka_lake.common.errors import KafkaLakeError, SchemaNotSupportedError, UnknownSchemaError
 from kafka_lake.discovery.json_columns import Column, columns_of, ddl, json_value
-from kafka_lake.ingest.decode.by_schema.registered import Part
+from kafka_lake.ingest.decode.by_schema.registered import GLUE_FORMAT, GLUE_HEADER, GLUE_NOT_READ, GLUE_STARTS, Part
 from kafka_lake.ingest.decode.by_schema.writer import writer_of
 from kafka_lake.ingest.decode.protobuf.indexes import message_indexes
 from kafka_lake.ingest.topic_table import Format
@@ -180,6 +180,9 @@ def _perhaps_written(contents: Sequence[bytes], ids: Sequence[int], part: Part, 
 
 def _unwritten(contents: Sequence[bytes], part: Part) -> Guess:
     """Return the guess for contents that stand for themselves."""
+    if _few(sum(not _is_glue(content) for content in contents), contents):
+        told = f"{GLUE_FORMAT[:1].lower()}{GLUE_FORMAT[1:]}"
+        return Guess("bytes", _told({(f"is {told}", f"are {told}"): len(contents)}, part), remarks=(GLUE_NOT_READ,))
     values = [json_value(content) for content in contents]
     nouns = Counter(_noun(content, value) for content, value in zip(contents, values, strict=True))
     evidence = _told(dict(nouns.most_common()), part)
@@ -195,6 +198,10 @@ def _unwritten(contents: Sequence[bytes], part: Part) -> Guess:
     sizes = {len(content) for content in contents}
     alike = len(nouns) == 1 and len(contents) > 1 and len(sizes) == 1
     return Guess("bytes", f"{evidence}, {sizes.pop()} bytes each" if alike else evidence)
+
+
+def _is_glue(content: bytes) -> bool:
+    return len(content) >= GLUE_HEADER and content.startswith(GLUE_STARTS)
 
 
 def _noun(content: bytes, value: Any) -> _Noun:

@@ -48,7 +48,7 @@ def rebuilt_position(spec: TopicTable, connections: Connections, state: TableSta
     """
     strangers = not _may_have_commits_of_ours(spec, state.table)
     where = f"Table {'.'.join(spec.identifier)} has rows, but no snapshot in the history of main carries a position"
-    way_on = f"Set the position with `kafka-lake reset {spec.topic} --to …`, or choose another table."
+    way_on = f"Set the position with `kafka-lake reset {spec.full_topic} --to …`, or choose another table."
     columns = _origins(state.table)
     if strangers and not columns:
         return None

@@ -6,6 +6,7 @@ where a password or a right has changed meanwhile.
 
 import re
 
+from kafka_lake.common.cluster_variables import own_variables
 from kafka_lake.common.errors import AuthenticationError, ConfigurationError, KafkaLakeError
 from kafka_lake.ingest.retry import java_text
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -30,8 +31,11 @@ def refused_by_kafka(error: BaseException, topic: str, cluster: KafkaCluster) ->
         What is missing or wrong; None if it is another error.
     """
     text = java_text(error)
-    if text is None:
-        return None
+    found = None if text is None else _refused(text, topic, cluster)
+    return found and own_variables(found, cluster.name)
+
+
+def _refused(text: str, topic: str, cluster: KafkaCluster) -> KafkaLakeError | None:
     properties = cluster.properties
     where = f"Reading topic {topic} in Spark: the cluster at {cluster.bootstrap_servers}"
     if found := _TOPIC.search(text):

@@ -80,7 +80,7 @@ def existing(context: Context, state: TableState | None) -> TableState:
         topic = context.spec.topic
         raise TableError(
             f"Table {context.table_name} of topic {topic} has no position yet.",
-            f"Fill it first: materialize it, or run `kafka-lake ingest {topic}`.",
+            f"Fill it first: materialize it, or run `kafka-lake ingest {context.spec.full_topic}`.",
         )
     return state
 
@@ -90,7 +90,7 @@ def _refuse_filled_by_others(context: Context, table: Table) -> None:
     who = filled_by(table)
     if who is None:
         return
-    topic = context.spec.topic
+    topic = context.spec.full_topic
     raise TableError(
         f"Table {context.table_name} was filled by {who}, and has no position in topic {topic}.",
         f"Nothing was read, since rows could double. Take it over with `kafka-lake adopt {context.table_name} --topic "
@@ -105,7 +105,7 @@ def _with_position(context: Context, topic: TopicEnds, state: TableState) -> Tab
             f"Table {context.table_name} has no rows, and no snapshot in the history of main carries a "
             f"position in topic {spec.topic} any more, though there was one.",
             "Nothing was read, since start is latest and records could be missed. Set the position with "
-            f"`kafka-lake reset {spec.topic} --to …`.",
+            f"`kafka-lake reset {spec.full_topic} --to …`.",
         )
     if state.position is not None or not row_count(table):
         return state

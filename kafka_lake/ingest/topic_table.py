@@ -42,6 +42,9 @@ class InDocuments:
 
 
 TopicName = Annotated[str, InDocuments(r"^[A-Za-z0-9._-]{1,249}$")]
+CLUSTER_NAME = r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$"
+"""What a cluster may be called: it is a part of variables' names, where two underscores end it, and of resources'."""
+ClusterName = Annotated[str, InDocuments(CLUSTER_NAME)]
 ColumnName = Annotated[str, InDocuments(r"^[A-Za-z_][A-Za-z0-9_]*$")]
 # Iceberg takes any name; a slash or a sign that URIs have a use for would make another folder of a table's.
 TableName = Annotated[str, InDocuments(r"^\w([\w .'-]*\w)?$")]
@@ -61,6 +64,11 @@ class TopicTable:
     table: TableName = Field(
         default_factory=lambda given: derived_table_name(given["topic"]),
         description="Name of the table; the topic's, in lower case, by default.",
+    )
+    cluster: ClusterName | None = Field(
+        default=None,
+        description="Name of the KafkaCluster document whose topic it is; needed where that has a name.",
+        examples=["eu"],
     )
     schema: str | None = Field(
         default=None,
@@ -202,6 +210,11 @@ class TopicTable:
     )
 
     @property
+    def full_topic(self) -> str:
+        """Return the topic's name among those of all clusters: ``eu/orders``, if its cluster has a name."""
+        return full_topic(self.cluster, self.topic)
+
+    @property
     def identifier(self) -> tuple[str, str]:
         """Return namespace and name of the table."""
         return self.namespace, self.table
@@ -261,6 +274,15 @@ def dead_letter_limit(text: int | str | None) -> int | float | None:
     if match and float(match["share"]) <= 100:
         return float(match["share"]) / 100
     raise ConfigurationError(f"max_dead_letters: {text!r} is no limit.", "Write a count as 100, or a share as 5%.")
+
+
+def full_topic(cluster: str | None, topic: str) -> str:
+    """Return a topic's name among those of all clusters; no topic has a slash in its own.
+
+    >>> full_topic("eu", "orders"), full_topic(None, "orders")
+    ('eu/orders', 'orders')
+    """
+    return f"{cluster}/{topic}" if cluster else topic
 
 
 def derived_table_name(topic: str) -> str:

@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from kafka_lake.common.cluster_variables import own_variables
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.kafka.explain import Failure, Right, explained, is_refusal, not_made
 
@@ -53,9 +54,11 @@ class KafkaClient:
     Args:
         properties: librdkafka client properties, ``bootstrap.servers`` among them.
         timeout: Seconds that one question may take. Brokers that have never answered are given up earlier.
+        name: The cluster's name in the project, for errors; None if it has none.
     """
 
-    def __init__(self, properties: Mapping[str, Any], timeout: float) -> None:
+    def __init__(self, properties: Mapping[str, Any], timeout: float, name: str | None = None) -> None:
+        self.name = name
         self.properties = dict(properties)
         self.timeout = timeout
         self._client: AdminClient | None = None
@@ -78,7 +81,7 @@ class KafkaClient:
         try:
             return client({**quiet, **settings})
         except KafkaException as error:
-            raise not_made(self._text(error.args[0]), self.properties) from error
+            raise own_variables(not_made(self._text(error.args[0]), self.properties), self.name) from error
 
     def _ask(self, what: str, future: Any, right: Right | None = None) -> Any:
         asked = time.monotonic()
@@ -122,7 +125,8 @@ class KafkaClient:
             # The client's own errors say that it gave up waiting; its reports say why the wait was in vain.
             cause = self._reported.refusal or self._reported.failure or cause
         code, text = (cause.code(), self._text(cause)) if cause else (None, "")
-        return explained(Failure(what, code, text, self._patience(), right), self.properties)
+        failure = Failure(what, code, text, self._patience(), right)
+        return own_variables(explained(failure, self.properties), self.name)
 
     def _text(self, error: ClientError) -> str:
         text = re.sub(

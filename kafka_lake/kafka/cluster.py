@@ -10,6 +10,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaExcep
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
+from kafka_lake.common.cluster_variables import own_variables
 from kafka_lake.common.errors import AuthenticationError, KafkaError, KafkaLakeError
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.kafka.client import GRACE_SECONDS, POLL_SECONDS, KafkaClient
@@ -39,10 +40,17 @@ class KafkaCluster(KafkaClient):
         properties: librdkafka client properties, ``bootstrap.servers`` among them.
         timeout: Seconds that one question may take. Brokers that have never answered are given up earlier.
         read_committed: End of a partition is the last stable offset; else the high watermark.
+        name: The cluster's name in the project; None if it has none.
     """
 
-    def __init__(self, properties: Mapping[str, Any], timeout: float = 15.0, read_committed: bool = True) -> None:
-        super().__init__(properties, timeout)
+    def __init__(
+        self,
+        properties: Mapping[str, Any],
+        timeout: float = 15.0,
+        read_committed: bool = True,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(properties, timeout, name)
         self._isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
 
     def check(self) -> None:
@@ -184,7 +192,10 @@ class KafkaCluster(KafkaClient):
                     told = error
             if getattr(told, "offset", 0) == OFFSET_INVALID:
                 # A leader that has just been elected doesn't know its end yet, and librdkafka takes that for an answer.
-                told = KafkaError(f"{what}: the cluster at {self.bootstrap_servers} can't tell them yet.", UNREACHABLE)
+                told = own_variables(
+                    KafkaError(f"{what}: the cluster at {self.bootstrap_servers} can't tell them yet.", UNREACHABLE),
+                    self.name,
+                )
             found.setdefault(member.topic, {})[member.partition] = told
         return found
 

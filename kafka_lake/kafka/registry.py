@@ -1,5 +1,6 @@
 """Questions to a schema registry by Confluent's API: what an id stands for, what a subject has. Reads only."""
 
+import re
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
@@ -7,8 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast, get_args
 
+from kafka_lake.common.cluster_variables import own_variables
 from kafka_lake.common.errors import (
     ConfigurationError,
+    KafkaLakeError,
     RegistryError,
     RegistryRefusedError,
     UnknownSchemaError,
@@ -52,13 +55,15 @@ class SchemaRegistry:
         properties: What confluent-kafka's ``SchemaRegistryClient`` takes, ``url`` among them, which may list several
             addresses of one registry and may have credentials. ``bearer.auth.token`` needs no other property.
         timeout: Seconds of silence after which a request counts as failed. It is tried twice.
+        cluster: Name of the Kafka cluster whose own registry it is, for errors; None for the only one.
 
     Raises:
         ConfigurationError: If ``url`` is missing or isn't a URL, if there are several credentials, or if a property
             that must be a number isn't one.
     """
 
-    def __init__(self, properties: Mapping[str, str], timeout: float = 10.0) -> None:
+    def __init__(self, properties: Mapping[str, str], timeout: float = 10.0, cluster: str | None = None) -> None:
+        self._cluster = cluster
         addresses, credentials = addresses_of(properties.get("url", ""))
         self.url = ",".join(addresses)
         self._settings = client_settings(properties, timeout) | {"url": self.url}
@@ -71,7 +76,7 @@ class SchemaRegistry:
                 )
             self._settings["basic.auth.user.info"] = credentials
         self._secrets = secrets_of(self._settings)
-        self._schemas: dict[int, WriterSchema] = {}
+        self._schemas: dict[tuple[int, str | None], WriterSchema] = {}
 
     def __repr__(self) -> str:
         return f"SchemaRegistry({self.url!r})"
@@ -93,11 +98,13 @@ class SchemaRegistry:
                 f"The client for the schema registry at {self.url} can't be made: {self._told(error)}.", PROPERTIES
             ) from None
 
-    def by_id(self, schema_id: int) -> WriterSchema:
+    def by_id(self, schema_id: int, subject: str | None = None) -> WriterSchema:
         """Return the schema that an id stands for, as the header of a record names it. Asked for once, then kept.
 
         Args:
             schema_id: The number after the magic byte 0.
+            subject: Of the values. If it begins with a context, as ``:.eu:orders-value`` does, the id is that
+                context's: each context counts for itself.
 
         Raises:
             UnknownSchemaError: If the registry has no such id, no longer has what the schema refers to, or the schema
@@ -106,8 +113,9 @@ class SchemaRegistry:
             RegistryError: If it doesn't answer.
             ConfigurationError: If the properties make no client.
         """
-        known = self._schemas.get(schema_id)
-        return known or self._schemas.setdefault(schema_id, self._fetched(schema_id))
+        context = _context(subject)
+        known = self._schemas.get((schema_id, context))
+        return known or self._schemas.setdefault((schema_id, context), self._fetched(schema_id, context))
 
     def latest(self, subject: str) -> WriterSchema | None:
         """Return the newest schema of a subject, asked for anew each time; None if there is no such subject.
@@ -147,10 +155,11 @@ class SchemaRegistry:
             return str(own)
         return self._ask("The global compatibility level", lambda client: client.get_compatibility()) or "NONE"
 
-    def _fetched(self, schema_id: int) -> WriterSchema:
-        what = f"Schema id {schema_id}"
+    def _fetched(self, schema_id: int, context: str | None) -> WriterSchema:
+        what = f"Schema id {schema_id}" + (f" of context {context}" if context else "")
         # Beyond that the API's type, a registry says 404 as it does at a wrong address.
-        found = self._ask(what, lambda client: client.get_schema(schema_id)) if 0 <= schema_id <= _LARGEST_ID else None
+        is_one = 0 <= schema_id <= _LARGEST_ID
+        found = self._ask(what, lambda client: client.get_schema(schema_id, context)) if is_one else None
         if found is None:
             raise UnknownSchemaError(
                 f"{what}: the schema registry at {self.url} has no such schema.",
@@ -193,6 +202,12 @@ class SchemaRegistry:
 
     def _ask(self, what: str, question: Callable[[Any], Any]) -> Any:
         """Return the client's answer; None if the registry says that there is no such thing."""
+        try:
+            return self._asked(what, question)
+        except KafkaLakeError as error:
+            raise own_variables(error, self._cluster) from None
+
+    def _asked(self, what: str, question: Callable[[Any], Any]) -> Any:
         client = self._client
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
@@ -269,6 +284,18 @@ class SchemaRegistry:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text[:_MESSAGE_LENGTH].rstrip(". ")
+
+
+def _context(subject: str | None) -> str | None:
+    """Return the context that a subject is qualified with, as the registry takes it.
+
+    https://docs.confluent.io/platform/current/schema-registry/schema-contexts-cp.html
+
+    >>> _context(":.eu:orders-value"), _context("orders-value")
+    (':.eu:', None)
+    """
+    found = re.match(r":\.[^:]*:", subject or "")
+    return found[0] if found else None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

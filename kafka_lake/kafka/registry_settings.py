@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from kafka_lake.common import environment
+from kafka_lake.common import cluster_variables, environment
 from kafka_lake.common.errors import ConfigurationError
 
 # The client's own retries are for a hiccup between two of many questions; who waits longer calls again.
@@ -19,24 +19,25 @@ PROPERTIES = "Mend it among the registry resource's properties, or in the KAFKA_
 """What to do about a property that is wrong."""
 
 
-def properties_from_env(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str | None = None) -> dict[str, str]:
     """Return the client properties that environment variables set.
 
     ``KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO`` is ``basic.auth.user.info``: one underscore stands for a dot.
-    ``KAFKA_LAKE_SCHEMA_REGISTRY_URL`` is ``url``. Empty variables count as unset.
+    ``KAFKA_LAKE_SCHEMA_REGISTRY_URL`` is ``url``. Empty variables count as unset. The registry of a cluster with a name
+    has variables of its own: ``KAFKA_LAKE_REGISTRY__EU__URL``.
 
     Args:
         environ: Variables to look at; the process's own by default.
+        cluster: The cluster's name; None if it has none.
 
     Returns:
         Properties in the names of confluent-kafka's ``SchemaRegistryClient``; without ``url`` if there is no registry.
     """
     variables = os.environ if environ is None else environ
-    found = {
-        name.removeprefix(environment.REGISTRY.name).lower().replace("_", "."): value
-        for name, value in variables.items()
-        if value and name.startswith(environment.REGISTRY.name) and name != environment.REGISTRY_PORT.name
-    }
+    given = {name: each for name, each in variables.items() if each and name != environment.REGISTRY_PORT.name}
+    found = cluster_variables.properties(environment.REGISTRY, cluster, given)
+    if cluster:
+        return found
     if url := environment.SCHEMA_REGISTRY_URL.value(variables):
         found["url"] = url
     return found

@@ -135,7 +135,7 @@ class EmbeddedBroker(Server):
                     f"Port {port} of 127.0.0.1 is taken by another program: end it, or give the broker another port."
                 )
         java = str(find_java() / "bin" / "java")
-        classpath = ["-cp", jars_classpath("broker")]
+        classpath = ["-cp", self.class_path()]
         properties = self._write_properties(controller_port)
         self._format([java, *classpath], properties)
         self._server = ServerProcess(
@@ -147,6 +147,10 @@ class EmbeddedBroker(Server):
         except ServerStartError as error:
             raise BrokerStartError(f"Kafka didn't start on {self.bootstrap_servers}: {error}") from None
         return self
+
+    def class_path(self) -> str:
+        """Return the Java class path of the broker; raises what `start` does."""
+        return jars_classpath("broker")
 
     def _write_properties(self, controller_port: int) -> Path:
         logs = self.data_dir / "logs"

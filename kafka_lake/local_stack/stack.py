@@ -267,17 +267,21 @@ def needs_connect(ports: Ports) -> bool:
 
 
 @contextmanager
-def broker_at_hand(ports: Ports, say: Callable[[str], None]) -> Iterator[None]:
+def broker_at_hand(ports: Ports, say: Callable[[str], None], servers: str | None = None) -> Iterator[None]:
     """Run the block with the embedded broker up, if that is the configured cluster and it isn't up anyway.
 
     Args:
         ports: The local stack's ports.
         say: Called with a line for the user when the broker is started.
+        servers: Brokers of the configured cluster; by default what the environment says.
     """
-    if names_broker() and properties_from_env()["bootstrap.servers"] != ports.broker.address:
+    if servers is None and names_broker():
+        servers = properties_from_env()["bootstrap.servers"]
+    if servers not in (None, ports.broker.address):
         yield
         return
-    use_broker(ports.broker.address)
+    if servers is None:
+        use_broker(ports.broker.address)
     if port_open(ports.broker.number):
         yield
         return

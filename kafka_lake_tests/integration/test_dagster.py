@@ -23,7 +23,7 @@ from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, build_top
 from kafka_lake.components.automation import follow_sources
 from kafka_lake.components.keys import dead_letter_key, table_key, topic_key
 from kafka_lake.components.partitions import partitions_of
-from kafka_lake.components.replay_job import replay_dead_letters
+from kafka_lake.components.replay_job import build_replay_job
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
@@ -762,7 +762,7 @@ def test_the_job_moves_dead_letters_and_what_lies_downstream_notices(
     monkeypatch.setattr("kafka_lake.components.replay_job._topics", lambda context: [lenient])
     definitions = dg.Definitions(
         assets=build_topic_assets(lenient, ["team:tests"], "tests", None),
-        jobs=[replay_dead_letters],
+        jobs=[build_replay_job()],
         resources={**runner.resources, "spark": SharedSpark(catalog=runner.resources["catalog"], spark_config={})},
     )
     job = definitions.resolve_job_def("replay_dead_letters")

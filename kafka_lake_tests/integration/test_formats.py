@@ -3,6 +3,7 @@
 import io
 import json
 import struct
+import uuid
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -152,6 +153,9 @@ def test_what_avro_cannot_be_is_a_dead_letter_with_its_reason(
     for bad in (b"\x01abc", b"\x00\x00", framed(4_000_000, good), framed(known, good[:-1]), framed(other, b'{"id": 1}'),
                 framed(recursive, b"\x00")):  # fmt: skip
         topic.send(bad)
+    version = uuid.UUID("0a1b2c3d-0000-4000-8000-00000000000f")
+    for start in (b"\x03\x00", b"\x03\x05", b"\x03\x07"):
+        topic.send(start + version.bytes + good)
     topic.send(None)
     spec = topic.spec(None, format="avro")
     ingest(spec, connections(schemas), "run-1")
@@ -160,6 +164,7 @@ def test_what_avro_cannot_be_is_a_dead_letter_with_its_reason(
     assert rows_by_id(see) == {1: {"id": 1, "name": "x"}}
     assert [name for name, _ in letters(see)] == [
         "no_schema_id", "no_schema_id", "unknown_schema", "malformed", "unknown_schema", "unknown_schema",
+        *["no_schema_id"] * 3,
     ]  # fmt: skip
     messages = [message for _, message in letters(see)]
     assert messages[0] == "The value begins with 0x01616263."
@@ -167,6 +172,10 @@ def test_what_avro_cannot_be_is_a_dead_letter_with_its_reason(
     assert messages[3].startswith(f"The bytes don't decode by schema id {known}.")
     assert messages[4] == f"Schema id {other} is JSON, the topic's format is avro."
     assert "next" in messages[5]
+    told = "Written in AWS Glue Schema Registry's format, schema version 0a1b2c3d-0000-4000-8000-00000000000f. "
+    assert messages[6] == messages[7]
+    assert messages[6].startswith(told + "That format is not read. Have the producer write Confluent's wire format")
+    assert messages[8] == "The value begins with 0x03070A1B2C.", "not a byte that Glue's serializers write"
 
 
 def test_a_registry_that_is_down_fails_the_run_before_anything_is_staged(

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import psutil
 import pytest
@@ -504,6 +505,28 @@ def test_the_second_of_two_addresses_answers_for_the_first() -> None:
     with Impostor(registered) as server:
         registry = SchemaRegistry({"url": f"http://127.0.0.1:{free_port()},{server.url}"})
         assert registry.by_id(1).text == '"string"'
+
+
+def test_an_id_is_that_of_the_subjects_context() -> None:
+    texts = {None: '"string"', ":.eu:": '"long"', ":.us:": '"int"'}
+
+    def answer(path: str, _: Headers) -> Answer:
+        asked = urlsplit(path)
+        assert asked.path == "/schemas/ids/1"
+        return 200, json.dumps({"schema": texts[parse_qs(asked.query).get("subject", [None])[0]]})
+
+    with Impostor(answer) as server:
+        schemas = SchemaRegistry({"url": server.url})
+        for _ in range(2):
+            found = [schemas.by_id(1, subject).text for subject in ("orders", ":.eu:orders", ":.us:orders", None)]
+            assert found == ['"string"', '"long"', '"int"', '"string"']
+    assert len(server.asked) == 3, "one question for each context"
+
+
+def test_an_address_may_be_that_of_a_context() -> None:
+    with Impostor(registered) as server:
+        SchemaRegistry({"url": f"{server.url}/contexts/.eu/"}).by_id(1)
+    assert [path.partition("?")[0] for path, _ in server.asked] == ["/contexts/.eu/schemas/ids/1"]
 
 
 def test_an_id_is_asked_for_once_also_by_many_threads() -> None:

@@ -165,6 +165,18 @@ def test_a_wire_format_that_nobody_knows_is_only_likely() -> None:
         assert guess([not_likely], "value", ALONE).format == "bytes"
 
 
+def test_what_glues_serializers_wrote_is_named() -> None:
+    written = [bytes([3, each]) + b"0123456789abcdef" + b"payload" for each in (0, 5)]
+    found = guess(written, "value", ALONE)
+    assert (found.format, found.evidence) == (
+        "bytes",
+        "2 of 2 sampled values are written in AWS Glue Schema Registry's format",
+    )
+    assert "Have the producer write Confluent's wire format" in found.remarks[0]
+    for other in (b"\x03\x01" + b"0123456789abcdef", b"\x03\x00" + b"0123456789abcde"):
+        assert "Glue" not in guess([other], "value", ALONE).evidence
+
+
 def test_a_registry_that_gives_no_answer_is_asked_but_once(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = SchemaRegistry({"url": "http://127.0.0.1:1"})
     schemas = Schemas(registry)

@@ -64,7 +64,7 @@ def test_what_a_shell_is_told_pyiceberg_understands(
     monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]
 ) -> None:
     stack = {"SPARK_REMOTE": "sc://127.0.0.1:7", "KAFKA_LAKE_SCHEMA_REGISTRY_URL": "http://127.0.0.1:8"}
-    found = variables(LakeCatalog("lake", properties), "kafka:9092", stack)
+    found = variables(LakeCatalog("lake", properties), {None: "kafka:9092"}, stack)
     script = "\n".join([*lines(found, secrets=True), "env"])
     done = subprocess.run(["sh", "-c", script], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True)
     told = dict(line.split("=", 1) for line in done.stdout.splitlines())
@@ -79,7 +79,7 @@ def test_what_a_shell_is_told_pyiceberg_understands(
 @pytest.mark.parametrize("properties", [REST, SQL])
 def test_a_shell_is_told_no_secret_that_nobody_asked_for(properties: dict[str, str]) -> None:
     stack = {"SPARK_REMOTE": "sc://host:443/;token=hidden-6", "KAFKA_LAKE_SCHEMA_REGISTRY_URL": "http://u:hidden-7@r"}
-    found = variables(LakeCatalog("lake", properties), "kafka:9092", stack)
+    found = variables(LakeCatalog("lake", properties), {None: "kafka:9092"}, stack)
     told = lines(found, secrets=False)
     assert "hidden" not in "\n".join(told)
     assert "# SPARK_REMOTE is a secret: kafka-lake env --secrets shows it" in told
@@ -87,5 +87,5 @@ def test_a_shell_is_told_no_secret_that_nobody_asked_for(properties: dict[str, s
 
 
 def test_a_shell_is_told_that_there_is_no_engine() -> None:
-    found = variables(LakeCatalog("lake", SQL), "kafka:9092", {})
+    found = variables(LakeCatalog("lake", SQL), {None: "kafka:9092"}, {})
     assert [each.name for each in found][-1] == "KAFKA_BOOTSTRAP_SERVERS"

@@ -405,6 +405,7 @@ def test_offsets_that_nobody_understands(text):
 def test_another_topic_is_refused(now, what):
     with pytest.raises(TopicReplacedError, match=f"its {what} differs.*0: 5") as refused:
         plan(Position(ME, {0: 5}), Watermarks(now, {0: 0}, {0: 9}), {}, 10)
+    assert ("mend cluster: in the topic's YAML" in refused.value.remedy) == (what == "cluster id")
     assert "on_data_loss: continue" in refused.value.remedy
     assert "kafka-lake reset pizzas --to" in refused.value.remedy
 

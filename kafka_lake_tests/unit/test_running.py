@@ -226,7 +226,7 @@ def test_status_waits_until_no_table_lags_or_the_time_is_over(
     left = iter(lags)
 
     @contextmanager
-    def at_hand(*_: object) -> Iterator[object]:
+    def at_hand(*_: object, **__: object) -> Iterator[object]:
         yield SimpleNamespace(cluster=None, catalog=None)
 
     def collect(*_: object) -> list[TopicStatus]:

@@ -1,12 +1,19 @@
 """Environment variables become client properties, for both clients, and secrets don't show."""
 
 import pytest
+from confluent_kafka import Consumer
 
 from kafka_lake.common.errors import ConfigurationError, KafkaError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.security.properties import client_properties, java_properties, properties_from_env
+from kafka_lake.kafka.security.properties import (
+    RENAMED,
+    SAME_IN_BOTH,
+    client_properties,
+    java_properties,
+    properties_from_env,
+)
 
 SECRET = "s3cr3t-never-shown"
 
@@ -57,7 +64,7 @@ def test_jaas(mechanism, module, spelling):
             spelling: mechanism,
             "sasl.username": "bob",
             "sasl.password": 'a"b\\c',
-            "message.max.bytes": "7",
+            "librdkafka.message.max.bytes": "7",
         }
     )
     assert java == {
@@ -151,3 +158,43 @@ def test_the_catalog_resource_shows_no_secret(monkeypatch):
     resource = CatalogResource(name="lake")
     assert resource.open().properties["credential"] == SECRET
     assert SECRET not in repr(resource) + str(resource) + resource.model_dump_json() + repr(resource.open())
+
+
+EVERYWHERE = dict.fromkeys(SAME_IN_BOTH, "2000") | {
+    "client.dns.lookup": "resolve_canonical_bootstrap_servers_only",
+    "check.crcs": "true",
+    "enable.metrics.push": "false",
+    "fetch.max.bytes": "2000000",
+}
+
+
+EVERYWHERE_RENAMED = dict.fromkeys(RENAMED, "1000")
+
+
+def test_what_concerns_both_clients_reaches_both():
+    given = {"bootstrap.servers": "127.0.0.1:1", **EVERYWHERE, **EVERYWHERE_RENAMED}
+    assert client_properties(given) == given
+    # librdkafka knows each of them: another name would be refused here.
+    Consumer({**client_properties(given), "group.id": "x", "log_level": 0}).close()
+    assert java_properties(given) == {
+        "bootstrap.servers": "127.0.0.1:1",
+        **EVERYWHERE,
+        **dict.fromkeys(RENAMED.values(), "1000"),
+    }
+
+
+@pytest.mark.parametrize("name", ["clinet.rack", "socket.keepalive.enable", "statistics.interval.ms", "debug"])
+def test_what_one_client_alone_has_is_refused_with_what_to_write_instead(name):
+    given = {"bootstrap.servers": "b:1", name: "1"}
+    with pytest.raises(ConfigurationError, match=f"no equivalent of Kafka property {name}") as refused:
+        java_properties(given)
+    assert f"set librdkafka.{name} instead" in refused.value.remedy
+    alone = {"bootstrap.servers": "b:1", f"librdkafka.{name}": "1"}
+    assert (client_properties(alone)[name], java_properties(alone)) == ("1", {"bootstrap.servers": "b:1"})
+
+
+@pytest.mark.parametrize(("name", "instead"), [("isolation.level", "read_committed:"), ("group.id", "consumer_group:")])
+def test_what_is_not_for_users_to_set_is_refused_with_the_setting(name, instead):
+    with pytest.raises(ConfigurationError, match=f"Kafka property {name} .* is not for users to set") as refused:
+        java_properties({"bootstrap.servers": "b:1", name: "x"})
+    assert instead in refused.value.remedy

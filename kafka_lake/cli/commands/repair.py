@@ -40,7 +40,9 @@ def dead_letters(
 
     specs = topic_tables(topic)
     told: list[dict[str, Any]] = []
-    with connections_at_hand(console.err.print, with_broker=replay, with_spark=replay) as connections:
+    with connections_at_hand(
+        console.err.print, with_broker=replay, with_spark=replay, cluster=specs[0].cluster
+    ) as connections:
         for spec in specs:
             if replay:
                 with followed(topic, console.err) as observer:
@@ -81,7 +83,7 @@ def replay(
     specs = topic_tables(topic)
     if not (start or end or chosen or yes):
         console.agree(f"Read all of topic {topic} again?")
-    with connections_at_hand(console.err.print, with_spark=True) as connections:
+    with connections_at_hand(console.err.print, with_spark=True, cluster=specs[0].cluster) as connections:
         for spec in specs:
             with followed(topic, console.err) as observer:
                 report = run.replay(spec, connections, str(uuid4()), extent, observer)
@@ -108,7 +110,7 @@ def reset(
 
     chosen = partitions_of(partitions)
     specs = topic_tables(topic)
-    with connections_at_hand(console.err.print, with_spark=True) as connections:
+    with connections_at_hand(console.err.print, with_spark=True, cluster=specs[0].cluster) as connections:
         due = []
         for spec in specs:
             plan = run.plan_reset(spec, connections, to, chosen)

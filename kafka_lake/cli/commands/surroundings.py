@@ -17,10 +17,11 @@ def env(
     In a shell: eval "$(kafka-lake env --secrets)"
     """
     from kafka_lake.cli import env as cli_env
-    from kafka_lake.cli.project import connections_at_hand
+    from kafka_lake.cli.project import configured_clusters, connections_at_hand
 
+    brokers = {name: kafka.cluster().bootstrap_servers for name, (kafka, _) in configured_clusters().items()}
     with connections_at_hand(console.err.print, with_broker=False) as connections:
-        found = cli_env.variables(connections.catalog, connections.cluster.bootstrap_servers)
+        found = cli_env.variables(connections.catalog, brokers)
     for line in cli_env.lines(found, secrets):
         typer.echo(line)
 
@@ -49,7 +50,9 @@ def init(
 
 
 def discover(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Kafka topics; all by default.")] = None,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Kafka topics, as orders or eu/orders; all by default.")
+    ] = None,
     write: Annotated[
         bool, typer.Option("--write", help="Write a defs.yaml for each topic named, or ask which.")
     ] = False,
@@ -74,12 +77,13 @@ def doctor() -> None:
     """Examine everything that a run needs; exit code 1 if anything is red."""
     from kafka_lake.cli.doctor import examine
     from kafka_lake.cli.output import diagnosis_table
+    from kafka_lake.cli.project import configured_clusters
     from kafka_lake.local_stack.ports import Ports
     from kafka_lake.local_stack.stack import broker_at_hand
 
     ports = Ports.from_env()
     with console.err.status("Examining") as working:
-        diagnoses = examine(lambda: broker_at_hand(ports, console.err.print), working.update)
+        diagnoses = examine(lambda: broker_at_hand(ports, console.err.print), working.update, configured_clusters)
     console.out.print(diagnosis_table(diagnoses))
     if not all(each.healthy for each in diagnoses):
         raise typer.Exit(1)

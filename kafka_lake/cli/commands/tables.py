@@ -1,6 +1,7 @@
 """``kafka-lake ingest``, ``status``, ``clean``, ``schema`` and ``query``: a topic's table and how it fares."""
 
 import json
+import time
 from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import uuid4
@@ -9,6 +10,7 @@ import typer
 
 from kafka_lake.cli import console
 from kafka_lake.cli.console import AnyTopic, AsJson, Topic
+from kafka_lake.common.errors import KafkaError
 
 
 def ingest(topic: Topic) -> None:
@@ -19,7 +21,7 @@ def ingest(topic: Topic) -> None:
     from kafka_lake.ingest import run
 
     specs = topic_tables(topic)
-    with connections_at_hand(console.err.print, with_spark=True) as connections:
+    with connections_at_hand(console.err.print, with_spark=True, cluster=specs[0].cluster) as connections:
         for spec, before in zip(specs, collect(specs, connections.cluster, connections.catalog), strict=True):
             with followed(topic, console.err, before.lag) as observer:
                 report = run.ingest(spec, connections, str(uuid4()), observer=observer)
@@ -36,25 +38,36 @@ def status(
     """Show per topic and partition how far its table is; exit code 1 if that can't be told, or --wait was in vain."""
     from kafka_lake.cli.output import status_table
     from kafka_lake.cli.project import connections_at_hand, topic_tables
-    from kafka_lake.cli.status import awaited, collect
+    from kafka_lake.cli.status import awaited, clusters_of, collect
     from kafka_lake.common.durations import seconds_of
 
     seconds = None if wait is None else seconds_of(wait)
-    specs = topic_tables(topic)
-    with connections_at_hand(console.err.print) as connections:
-        if seconds is None:
-            found = collect(specs, connections.cluster, connections.catalog)
-        else:
-            with console.err.status("Waiting for the tables"):
-                found = awaited(specs, connections.cluster, connections.catalog, seconds)
+    specs, found, untold = topic_tables(topic), [], False
+    deadline = time.monotonic() + (seconds or 0)
+    for cluster in clusters_of(specs):
+        of_cluster = [spec for spec in specs if spec.cluster == cluster]
+        try:
+            with connections_at_hand(console.err.print, cluster=cluster) as connections:
+                if seconds is None:
+                    found += collect(of_cluster, connections.cluster, connections.catalog)
+                else:
+                    with console.err.status("Waiting for the tables"):
+                        left = deadline - time.monotonic()
+                        found += awaited(of_cluster, connections.cluster, connections.catalog, left)
+        except KafkaError as error:
+            if cluster is None:
+                raise
+            # The topics of the other clusters can be told of.
+            untold = True
+            console.err.print(f"Kafka cluster {cluster}: {error}", style="red", markup=False, soft_wrap=True)
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
     else:
         for each in found:
             console.out.print(status_table(each))
-        if not found:
+        if not specs:
             console.out.print("No topic has a table here. `kafka-lake discover TOPIC --write` gives it one.")
-    if any(each.error or (wait and each.lag) for each in found):
+    if untold or any(each.error or (wait and each.lag) for each in found):
         raise typer.Exit(1)
 
 
@@ -106,7 +119,9 @@ def schema(
     refused = False
     told: list[Any] = []
     looks = not history and sample > 0
-    with connections_at_hand(console.err.print, with_broker=looks, with_spark=looks) as connections:
+    with connections_at_hand(
+        console.err.print, with_broker=looks, with_spark=looks, cluster=specs[0].cluster
+    ) as connections:
         for spec in specs:
             if history:
                 versions = cli_schema.history_of(spec, connections)
@@ -139,7 +154,10 @@ def query(
     from kafka_lake.cli.project import connections_at_hand, topic_tables
 
     spec = topic_tables(topic)[0]
-    with connections_at_hand(console.err.print, with_broker=False) as connections, console.err.status("Asking Spark"):
+    with (
+        connections_at_hand(console.err.print, with_broker=False, cluster=spec.cluster) as connections,
+        console.err.status("Asking Spark"),
+    ):
         answer = cli_query.ask(spec, connections, sql, limit, as_json)
     if as_json:
         typer.echo(cli_query.answer_json(answer.rows))

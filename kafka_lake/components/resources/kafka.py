@@ -1,8 +1,14 @@
 """The Kafka cluster as a Dagster resource. Secrets come in by environment variables and never show."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import dagster as dg
 from pydantic import Field
 
+from kafka_lake.common.cluster_variables import own_prefix, own_variables
+from kafka_lake.common.environment import KAFKA
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.security.properties import client_properties, java_properties, properties_from_env
 
@@ -23,6 +29,9 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         default=True, description="Leave out aborted and open transactions (Kafka's isolation.level)."
     )
 
+    cluster_name: str | None = Field(
+        default=None, description="The cluster's name, which is in the names of its variables; null for the only one."
+    )
     retry_attempts: int = Field(
         default=6,
         ge=1,
@@ -31,14 +40,39 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     retry_max_seconds: float = Field(default=30.0, ge=0, description="Longest pause between two attempts.")
 
     def _merged(self) -> dict[str, str]:
-        return {**properties_from_env(), **self.properties}
+        found = {**properties_from_env(cluster=self.cluster_name), **self.properties}
+        if not found.get("bootstrap.servers"):
+            raise ConfigurationError(
+                f"Nothing says where the brokers of Kafka cluster {self.cluster_name} are.",
+                f"Set {own_prefix(KAFKA, self.cluster_name)}BOOTSTRAP_SERVERS, or bootstrap.servers under "
+                "kafka_properties: in its YAML document.",
+            )
+        return found
 
     def cluster(self) -> KafkaCluster:
-        """Return a client for questions about topics and offsets."""
-        return KafkaCluster(client_properties(self._merged()), self.timeout, self.read_committed)
+        """Return a client for questions about topics and offsets.
+
+        Raises:
+            ConfigurationError: If properties are missing, or contradict each other.
+        """
+        with self._naming_own_variables():
+            properties = client_properties(self._merged())
+        return KafkaCluster(properties, self.timeout, self.read_committed, self.cluster_name)
 
     def spark_options(self) -> dict[str, str]:
-        """Return the options that make Spark's Kafka source read from this cluster."""
-        options = {f"kafka.{name}": value for name, value in java_properties(self._merged()).items()}
+        """Return the options that make Spark's Kafka source read from this cluster.
+
+        Raises:
+            ConfigurationError: As `cluster`, and if Java has no equivalent of a property.
+        """
+        with self._naming_own_variables():
+            options = {f"kafka.{name}": value for name, value in java_properties(self._merged()).items()}
         options["kafka.isolation.level"] = "read_committed" if self.read_committed else "read_uncommitted"
         return options
+
+    @contextmanager
+    def _naming_own_variables(self) -> Iterator[None]:
+        try:
+            yield
+        except ConfigurationError as error:
+            raise own_variables(error, self.cluster_name) from error.__cause__

@@ -42,12 +42,13 @@ def plan_adoption(
         raise TableError(
             f"Table {name} has a position already, in topic {state.position.identity.topic}: "
             f"{dict(state.position.offsets)}.",
-            f"Nothing was changed. It is this program's; `kafka-lake reset {spec.topic} --to …` sets its position.",
+            f"Nothing was changed. It is this program's; `kafka-lake reset {spec.full_topic} --to …` sets its "
+            "position.",
         )
     if state.head is None:
         raise TableError(
             f"Table {name} has no snapshot, so there is nothing to take over.",
-            f"Nothing was changed. Say where it begins with start:, and run `kafka-lake ingest {spec.topic}`.",
+            f"Nothing was changed. Say where it begins with start:, and run `kafka-lake ingest {spec.full_topic}`.",
         )
     _refuse_updated(table)
     _refuse_occupied_column(spec, table)
@@ -98,8 +99,8 @@ def _refuse_occupied_column(spec: TopicTable, table: Table) -> None:
     if rows.to_arrow().num_rows:
         raise TableError(
             f"Table {name} has no position, and its column {column} names the records of rows: a run has filled it.",
-            f"Nothing was changed. Run `kafka-lake ingest {spec.topic}`, which finds the position in the rows, or "
-            f"`kafka-lake reset {spec.topic} --to …`.",
+            f"Nothing was changed. Run `kafka-lake ingest {spec.full_topic}`, which finds the position in the rows, or "
+            f"`kafka-lake reset {spec.full_topic} --to …`.",
         )
 
 

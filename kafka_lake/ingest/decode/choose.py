@@ -1,6 +1,6 @@
 """Which decoder a topic's settings ask for, knowing what the table remembers of its schemas."""
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from pyspark.sql import types as T
@@ -59,7 +59,9 @@ def _one(
             f"Topic {spec.topic}: format {format_} of its {part}s needs a schema registry, and none is configured.",
             "Set KAFKA_LAKE_SCHEMA_REGISTRY_URL, or give the schema in a file with schema_file:.",
         )
-    decoder = Registered(format_, connections.registry.by_id, part=part)
+    # A producer whose values' subject is in a context writes its keys' ids of that context too.
+    fetch = partial(connections.registry.by_id, subject=spec.value_subject)
+    decoder = Registered(format_, fetch, part=part)
     return decoder.remembering(_remembered(state, MARKS[part]))
 
 

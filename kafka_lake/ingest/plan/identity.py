@@ -11,6 +11,13 @@ WAYS_ON = (
 )
 
 
+_WHY = {
+    False: "It was deleted and recreated.",
+    True: "These are the brokers of another cluster. If that is a mistake, mend cluster: in the topic's YAML, or the "
+    "brokers' address. If the topic has moved there, it is another topic, and its offsets are others.",
+}
+
+
 def unsure(position: Position | None, now: Watermarks, partitions: Collection[int] | None = None) -> list[int]:
     """Return the partitions that have another leader than when the position was written, whose logs may differ.
 
@@ -62,5 +69,5 @@ def another_topic(position: Position, now: Watermarks) -> TopicReplacedError:
         f"(table: topic {before.topic}, id {before.topic_id}, cluster {before.cluster_id}; "
         f"now: topic {current.topic}, id {current.topic_id}, cluster {current.cluster_id}). "
         f"The table's position is {dict(position.offsets)}.",
-        "It was deleted and recreated, or the brokers are others. " + WAYS_ON.format(topic=current.topic),
+        f"{_WHY[bool(clusters)]} {WAYS_ON.format(topic=current.topic)}",
     )

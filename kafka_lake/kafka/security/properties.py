@@ -2,44 +2,77 @@
 
 import os
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
-from kafka_lake.common import environment
+from kafka_lake.common import cluster_variables, environment
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.kafka.security import msk, sasl, tls
 from kafka_lake.kafka.security.settings import FOR_JAVA, FOR_LIBRDKAFKA, given_for, setting
 
-_SAME_IN_BOTH = (
+SAME_IN_BOTH = (
     "client.id",
     "client.rack",
     "client.dns.lookup",
+    "check.crcs",
     "connections.max.idle.ms",
+    "enable.metrics.push",
+    "fetch.max.bytes",
+    "fetch.min.bytes",
+    "max.partition.fetch.bytes",
     "metadata.max.age.ms",
     "reconnect.backoff.ms",
     "reconnect.backoff.max.ms",
+    "retry.backoff.ms",
+    "retry.backoff.max.ms",
+    "socket.connection.setup.timeout.ms",
 )
-_SECURITY = ("ssl.", "sasl.", "https.", "enable.ssl.", "enable.sasl.", "aws.")
+"""Properties that both clients have by the same name."""
+
+RENAMED = MappingProxyType(
+    {
+        "fetch.wait.max.ms": "fetch.max.wait.ms",
+        "socket.receive.buffer.bytes": "receive.buffer.bytes",
+        "socket.send.buffer.bytes": "send.buffer.bytes",
+        "socket.timeout.ms": "request.timeout.ms",
+    }
+)
+"""What Java calls those that have another name there."""
+
+_ASSIGNED = "Remove it: each run says itself which partitions and offsets it reads, and no consumer group is joined."
+OURS = MappingProxyType(
+    {
+        "auto.offset.reset": "Remove it: a topic's start: says where its table begins, its position where it goes on.",
+        "enable.auto.commit": _ASSIGNED,
+        "group.id": f"{_ASSIGNED} A topic's consumer_group: names the group that lag tools look at.",
+        "isolation.level": "Remove it, and set read_committed: in the KafkaCluster document.",
+    }
+)
+"""What is not for users to set, and what to do instead."""
+
+_CONNECTION = ("bootstrap.servers", "security.protocol")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
-def properties_from_env(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str | None = None) -> dict[str, str]:
     """Return the client properties that environment variables set.
 
     ``KAFKA_LAKE_KAFKA_SASL_PASSWORD`` is ``sasl.password``: one underscore stands for a dot.
-    ``KAFKA_LAKE_BOOTSTRAP_SERVERS`` is ``bootstrap.servers``.
+    ``KAFKA_LAKE_BOOTSTRAP_SERVERS`` is ``bootstrap.servers``. A cluster with a name has variables of its own alone:
+    ``KAFKA_LAKE_KAFKA__EU__SASL_PASSWORD``, so that no other brokers are ever told its password.
 
     Args:
         environ: Variables to look at; the process's own by default.
+        cluster: The cluster's name; None if it has none.
 
     Returns:
-        librdkafka properties. ``bootstrap.servers`` is the embedded broker's where nothing says otherwise.
+        librdkafka properties. Without a name, ``bootstrap.servers`` is the embedded broker's where nothing says
+        otherwise.
     """
     variables = os.environ if environ is None else environ
-    found = {
-        name.removeprefix(environment.KAFKA.name).lower().replace("_", "."): value
-        for name, value in variables.items()
-        if name.startswith(environment.KAFKA.name)
-    }
+    found = cluster_variables.properties(environment.KAFKA, cluster, variables)
+    if cluster:
+        return found
     found["bootstrap.servers"] = environment.BOOTSTRAP_SERVERS.value(variables) or found.get(
         "bootstrap.servers", "127.0.0.1:19092"
     )
@@ -74,11 +107,11 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
             what is translated; those that begin with ``librdkafka.`` are left out.
 
     Returns:
-        Java client properties; those that concern neither connection nor security are left out.
+        Java client properties.
 
     Raises:
-        ConfigurationError: If a property about security is missing, or has no equivalent in Java and no ``java.``
-            property replaces it.
+        ConfigurationError: If a property about security is missing, if one is not for users to set, or has no
+            equivalent in Java and no ``java.`` property replaces it.
     """
     java = {name.removeprefix(FOR_JAVA): value for name, value in properties.items() if name.startswith(FOR_JAVA)}
     given = _normal(
@@ -90,13 +123,16 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
             f"{setting('security.protocol')} is {protocol}.", f"Set it to one of {', '.join(_PROTOCOLS)}."
         )
     for name in given:
-        if name.startswith(_SECURITY) and name not in {*tls.TRANSLATED, *sasl.TRANSLATED} and name not in java:
+        if name in OURS:
+            raise ConfigurationError(f"{setting(name)} is not for users to set.", OURS[name])
+        if name not in {*_CONNECTION, *SAME_IN_BOTH, *RENAMED, *tls.TRANSLATED, *sasl.TRANSLATED, *java}:
             raise ConfigurationError(
                 f"Spark's Java client has no equivalent of Kafka property {name}. {tls.HINTS.get(name, '')}".strip(),
                 f"Remove it, or set {FOR_LIBRDKAFKA}{name} instead, which is for Python's client alone.",
             )
     told = {"bootstrap.servers": given["bootstrap.servers"]}
-    told |= {name: given[name] for name in ("security.protocol", *_SAME_IN_BOTH) if given.get(name)}
+    told |= {name: given[name] for name in ("security.protocol", *SAME_IN_BOTH) if given.get(name)}
+    told |= {java_name: given[name] for name, java_name in RENAMED.items() if given.get(name)}
     if protocol.endswith("SSL"):
         told |= tls.for_java(given, java)
     if protocol.startswith("SASL"):

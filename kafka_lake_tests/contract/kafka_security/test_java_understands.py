@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.kafka.security.properties import java_properties
 from kafka_lake_tests.contract.kafka_security.certificates import PASSWORD, Authority
+from kafka_lake_tests.unit.test_security import EVERYWHERE, EVERYWHERE_RENAMED
 from kafka_lake_tests.unit.test_security_modes import OIDC, PASSWORDS, jaas_options, secured
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]
@@ -45,6 +46,18 @@ def test_names_and_secrets_arrive_as_they_are(given: dict[str, str], jvm: Any) -
 def test_kerberos(jvm: Any) -> None:
     java = java_properties(secured(sasl_mechanism="GSSAPI", sasl_kerberos_principal="a/b@C", sasl_kerberos_keytab="/k"))
     assert options_in_java(jvm, java)["keyTab"] == "/k"
+
+
+def test_what_concerns_both_clients_has_the_name_that_java_knows(jvm: Any) -> None:
+    java = java_properties({"bootstrap.servers": "127.0.0.1:1", **EVERYWHERE, **EVERYWHERE_RENAMED})
+    known = set(jvm.org.apache.kafka.clients.consumer.ConsumerConfig.configNames())
+    assert java.keys() - known == set()
+    more = {"key.deserializer": "org.apache.kafka.common.serialization.ByteArrayDeserializer"}
+    more["value.deserializer"] = more["key.deserializer"]
+    config = jvm.org.apache.kafka.clients.consumer.ConsumerConfig(jvm.java.util.HashMap(java | more))
+    assert config.getString("client.rack") == EVERYWHERE["client.rack"]
+    assert config.getString("client.dns.lookup") == EVERYWHERE["client.dns.lookup"]
+    assert config.getInt("request.timeout.ms") == int(EVERYWHERE_RENAMED["socket.timeout.ms"])
 
 
 @pytest.mark.parametrize("elliptic", [False, True])

@@ -26,6 +26,11 @@ KEY_SCHEMA_IDS = "kafka-lake.key-schema-ids"
 _ID, _WHOLE, _JSON = "__kafka_lake_id", "__kafka_lake_whole", "__kafka_lake_json"
 _HEADER = 5
 _REST = 2**31 - 1
+GLUE_STARTS, GLUE_HEADER = (b"\x03\x00", b"\x03\x05"), 18
+GLUE_FORMAT = "Written in AWS Glue Schema Registry's format"
+GLUE_NOT_READ = (
+    "That format is not read. Have the producer write Confluent's wire format, or keep the values with format: bytes."
+)
 _LOOKED_UP = 200
 SCHEMA_TYPES: Mapping[str, SchemaType] = MappingProxyType(
     {"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "JSON"}
@@ -71,13 +76,9 @@ class Registered:
         value = F.col("value")
         frame = records.withColumn(_ID, schema_id(value)).withColumn(_WHOLE, value)
         json_ids = sorted({id_ for (id_, _), writer in self.writers.items() if writer.schema.kind == "JSON"})
-        verdicts = [
-            Verdict(
-                F.col(_ID).isNull(),
-                F.lit(NO_SCHEMA_ID),
-                F.concat(F.lit("The value begins with 0x"), F.hex(F.substring(value, 1, _HEADER)), F.lit(".")),
-            )
-        ]
+        began = F.concat(F.lit("The value begins with 0x"), F.hex(F.substring(value, 1, _HEADER)), F.lit("."))
+        why = F.when(is_glue(value), written_by_glue(value)).otherwise(began)
+        verdicts = [Verdict(F.col(_ID).isNull(), F.lit(NO_SCHEMA_ID), why)]
         if json_ids:
             payload = F.substring(value, _HEADER + 1, _REST)
             if max_record_bytes is not None:
@@ -224,3 +225,20 @@ def schema_id(value: Column) -> Column:
     """Return the schema id that a value begins with; null if it doesn't begin with a zero byte and four more."""
     framed = (F.octet_length(value) >= _HEADER) & (F.substring(value, 1, 1) == F.lit(b"\x00"))
     return F.when(framed, F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("bigint"))
+
+
+def is_glue(value: Column) -> Column:
+    """Return whether a value begins as the serializers of AWS Glue Schema Registry write it.
+
+    A byte 3, a byte for the compression, which is 0 or 5, and the schema version's UUID:
+    https://github.com/awslabs/aws-glue-schema-registry, AWSSchemaRegistryConstants.
+    """
+    begins = any_of([F.substring(value, 1, 2) == F.lit(start) for start in GLUE_STARTS])
+    return (F.octet_length(value) >= GLUE_HEADER) & begins
+
+
+def written_by_glue(value: Column) -> Column:
+    """Return why such a value isn't decoded, and what to do."""
+    digits = F.lower(F.hex(F.substring(value, 3, 16)))
+    version = F.regexp_replace(digits, "^(.{8})(.{4})(.{4})(.{4})(.{12})$", "$1-$2-$3-$4-$5")
+    return F.concat(F.lit(f"{GLUE_FORMAT}, schema version "), version, F.lit(f". {GLUE_NOT_READ}"))
