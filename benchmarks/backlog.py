@@ -22,7 +22,7 @@ import psutil
 from pyiceberg.table import Table
 
 from benchmarks.data import Topic, fill, noted
-from benchmarks.meter import adopt_orphans, memory_by_program
+from benchmarks.meter import adopt_orphans, cpu_seconds, memory_by_program
 from benchmarks.ours import NAMESPACE, Engine, catalog_in
 from benchmarks.results import document
 from benchmarks.throughput import scratch
@@ -89,6 +89,7 @@ class Run:
         began: When its process was started, by the monotonic clock.
         commits: What it told of each commit: ``at``, ``offsets``, ``remaining``.
         looks: At its memory, in the order of time.
+        cpu: CPU seconds of all its processes, as of the last look.
         killed: Whether it was killed.
         ended: When it ended.
     """
@@ -96,6 +97,7 @@ class Run:
     began: float
     commits: list[dict[str, Any]] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
+    cpu: float = 0
     killed: bool = False
     ended: float = 0
 
@@ -109,6 +111,7 @@ class Run:
             "records": records,
             "seconds": seconds,
             "records_per_second": records / seconds,
+            "cpu_seconds": self.cpu,
             "largest_commit": max((each["offsets"] for each in self.commits), default=0),
             "longest_commit_seconds": max(self._pauses(), default=0.0),
             **_peaks(self.looks),
@@ -262,6 +265,7 @@ def _watch(child: "subprocess.Popen[str]", run: Run) -> None:
         found = memory_by_program(child.pid)
         java = found.pop(_JAVA, 0)
         run.looks.append(Look(time.monotonic(), java, sum(found.values())))
+        run.cpu = max(run.cpu, cpu_seconds(child.pid))
         time.sleep(1)
 
 
@@ -287,7 +291,19 @@ def _kill(root: int) -> None:
                 each.kill()
 
 
-HEADER = ("Run", "end", "commits", "records", "s", "records/s", "largest commit", "peak memory", "Java", "Python")
+HEADER = (
+    "Run",
+    "end",
+    "commits",
+    "records",
+    "s",
+    "CPU s",
+    "records/s",
+    "largest commit",
+    "peak memory",
+    "Java",
+    "Python",
+)
 
 
 def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -299,6 +315,7 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
             f"{run['commits']:,}",
             f"{run['records']:,}",
             f"{run['seconds']:.0f}",
+            f"{run['cpu_seconds']:.0f}",
             f"{run['records_per_second']:,.0f}",
             f"{run['largest_commit']:,}",
             *(f"{run[name] / 2**20:,.0f} MiB" for name in ("peak_memory", "peak_java", "peak_python")),

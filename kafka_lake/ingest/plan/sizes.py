@@ -38,7 +38,7 @@ def within_bytes(
         return ceil(max(sum(estimated(r, known[r.partition]) for r in chunk(ranges, records)), mean * records))
 
     planned = range(1, sum(map(len, ranges)) + 1)
-    return chunk(ranges, max(1, bisect_right(planned, max_bytes, key=estimate)))
+    return chunk(ranges, bisect_right(planned, max_bytes, key=estimate))
 
 
 def estimated(within: OffsetRange, probes: Sequence[Probe]) -> float:
