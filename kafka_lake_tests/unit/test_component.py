@@ -316,7 +316,7 @@ def test_a_schema_file_is_found_beside_the_document(tmp_path):
     "spec",
     [
         TopicTable("t", "n", "o"),
-        TopicTable("t", "n", "o", "a int", ("a",), ("a desc",), {"x": "y"}, None, "latest", 5, "m:f", "g"),
+        TopicTable("t", "n", "o", "a int", ("a",), ("a desc",), {"x": "y"}, None, "latest", 5, None, "m:f", "g"),
         TopicTable("t", "n", "o", format="avro", key_format="string", renames={"a": "b"}, evolution="freeze"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
@@ -48,7 +49,8 @@ def test_to_read_the_topic_is_all_that_a_run_needs(
     stranger, topic: str, secure_broker: SecureBroker, view: Callable[[TopicTable], View]
 ) -> None:
     secure_broker.grant("stranger", AclOperation.READ, topic)
-    spec, warnings = spec_of(topic, None), list[str]()
+    # By such a limit records are looked at before each commit.
+    spec, warnings = replace(spec_of(topic, None), max_bytes_per_commit=1_000_000), list[str]()
     for run in range(1, 4):
         ingest(spec, stranger, f"run-{run}", observer=Observer(warn=warnings.append))
         assert view(spec).position() == {0: 2 * run, 1: 2 * run}
