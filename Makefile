@@ -142,6 +142,11 @@ bench-freshness: SECONDS_EACH ?= 100
 bench-freshness: $(STAMP) ## Seconds from a record to its row: by the sensor, and continuous (SECONDS_EACH=100 KEEP=1: into docs/ too)
 	@$(BIN)/python -m benchmarks freshness --seconds $(SECONDS_EACH) $(if $(KEEP),--keep)
 
+.PHONY: bench-backlog
+bench-backlog: N ?= 20000000
+bench-backlog: $(STAMP) ## A long backlog: memory over time, a run killed in the midst, each offset counted (N=20000000)
+	@$(BIN)/python -m benchmarks backlog --records $(N)
+
 .PHONY: lint
 lint: $(STAMP) ## Style, format, types, import rules, the links of the documentation
 	@$(BIN)/ruff check $(wildcard $(PACKAGES))

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import string
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,9 @@ _TEMPLATES = 4096
 _FIRST_ID = 10_000_000
 _BATCH = 10_000
 _PER_SECOND = 100
+# A record of `SMALL`, and what a note takes that has no characters.
+_SMALLEST = 144 + len(', "note": ""')
+_QUEUED_RECORDS, _QUEUED_BYTES = 500_000, 256 << 20
 _STORE = re.compile(rb'("store_id": )(\d+)')
 
 
@@ -32,6 +36,7 @@ class Shape:
         ddl: The columns of the table, as Spark DDL.
         broken: Share of the records that are cut off somewhere, 0 to 1.
         wrong_type: Share of the records whose ``store_id`` is a text, 0 to 1.
+        note: Characters of a text ``note`` at the end of each record; 0 for none.
     """
 
     name: str
@@ -39,6 +44,7 @@ class Shape:
     ddl: str
     broken: float = 0
     wrong_type: float = 0
+    note: int = 0
 
 
 ORDERS = Shape(
@@ -55,6 +61,17 @@ SMALL = Shape(
     "order_id bigint not null, store_id int, sauce string, cheese string, total_price double, date_ordered timestamp",
 )
 """Records of OLake's published size and partitions: 144 bytes, 5."""
+
+
+def noted(size: int) -> Shape:
+    """Return the shape of records of so many bytes each, most of them in one text.
+
+    Raises:
+        KafkaLakeError: If a record can't be so small.
+    """
+    if size <= _SMALLEST:
+        raise KafkaLakeError(f"A record of the backlog has more than {_SMALLEST} bytes.", "Ask for more of them.")
+    return replace(SMALL, name="backlog-orders", partitions=6, ddl=f"{SMALL.ddl}, note string", note=size - _SMALLEST)
 
 
 SHAPES = {shape.name: shape for shape in (ORDERS, SMALL)}
@@ -101,7 +118,7 @@ def _templates(shape: Shape) -> list[bytes]:
             "sauce": rng.choice(SAUCES),
             "cheese": rng.choice(CHEESES),
         }
-        if shape is SMALL:
+        if shape.ddl.startswith(SMALL.ddl):
             order["total_price"] = rng.randrange(800, 3000) / 100
         else:
             order["meats"] = rng.sample(MEATS, rng.randint(2, 5))
@@ -113,16 +130,24 @@ def _templates(shape: Shape) -> list[bytes]:
 def values(shape: Shape, count: int) -> Iterator[bytes]:
     """Yield the values of a topic's records, ids and times rising; the same arguments give the same values."""
     templates = _templates(shape)
+    text = _text(shape.note)
     begin = datetime(2026, 11, 21, tzinfo=UTC)
     for second in range(count // _PER_SECOND + 1):
         moment = (begin + timedelta(seconds=second)).strftime("%Y-%m-%dT%H:%M:%S").encode()
         for number in range(second * _PER_SECOND, min(count, (second + 1) * _PER_SECOND)):
-            yield b'{"order_id": %d, %b, "date_ordered": "%b.%03dZ"}' % (
+            yield b'{"order_id": %d, %b, "date_ordered": "%b.%03dZ"%b}' % (
                 _FIRST_ID + number,
                 templates[number * 7 % _TEMPLATES],
                 moment,
                 number * 37 % 1000,
+                b', "note": "%b"' % text[(at := number * 13 % _TEMPLATES) : at + shape.note] if shape.note else b"",
             )
+
+
+@cache
+def _text(note: int) -> bytes:
+    """Return random letters, of which each part of a length is another note."""
+    return "".join(random.Random(_SEED).choices(string.ascii_letters, k=note + _TEMPLATES)).encode() if note else b""
 
 
 def dirtied(shape: Shape, clean: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
@@ -164,11 +189,14 @@ def fill(bootstrap: str, shape: Shape, count: int) -> Topic:
             "linger.ms": 50,
             "batch.size": 1 << 20,
             "queue.buffering.max.messages": 1_000_000,
+            "message.max.bytes": 8 << 20,
             "delivery.report.only.error": True,
         }
     )
     batches: list[list[dict[str, bytes]]] = [[] for _ in range(shape.partitions)]
-    small = max(1, min(_BATCH, count // shape.partitions // 4))
+    # No more than a sixteenth of what may be queued in each batch.
+    most = max(1, _QUEUED_BYTES // 16 // (shape.note or 1))
+    small = max(1, min(_BATCH, most, count // shape.partitions // 4))
     size = dirty = 0
     for number, (value, spoilt) in enumerate(dirtied(shape, values(shape, count))):
         size += len(value)
@@ -177,18 +205,19 @@ def fill(bootstrap: str, shape: Shape, count: int) -> Topic:
         batch = batches[partition]
         batch.append({"value": value})
         if len(batch) == small:
-            _send(producer, shape.name, partition, batch, delivered)
+            _send(producer, shape, partition, batch, delivered)
             batch.clear()
     for partition, batch in enumerate(batches):
-        _send(producer, shape.name, partition, batch, delivered)
+        _send(producer, shape, partition, batch, delivered)
     left = producer.flush(120)
     if left or failures:
         raise KafkaLakeError(f"Topic {shape.name}: {left or len(failures)} records were not delivered. {failures[:1]}")
     return Topic(shape, count, size, dirty)
 
 
-def _send(producer: Producer, topic: str, partition: int, batch: list[dict[str, bytes]], delivered: object) -> None:
-    while len(producer) > 500_000:
+def _send(producer: Producer, shape: Shape, partition: int, batch: list[dict[str, bytes]], delivered: object) -> None:
+    topic = shape.name
+    while len(producer) > min(_QUEUED_RECORDS, _QUEUED_BYTES // (shape.note or 1)):
         producer.poll(0.05)
     if batch and (queued := producer.produce_batch(topic, batch, partition, delivered)) != len(batch):
         raise KafkaLakeError(f"Topic {topic}: {len(batch) - queued} records could not be queued.")

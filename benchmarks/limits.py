@@ -23,6 +23,7 @@ from benchmarks.results import Repeat
 _BATCH = 50_000
 
 _COLUMNS = {
+    "note": pa.string(),
     "order_id": pa.int64(),
     "store_id": pa.int32(),
     "sauce": pa.string(),

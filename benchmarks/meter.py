@@ -40,6 +40,16 @@ def memory_bytes(root: int) -> int:
     return sum(_pss(pid) for pid in _tree(root, _stats()))
 
 
+def memory_by_program(root: int) -> dict[str, int]:
+    """Return the memory of the tree as `memory_bytes` counts it, by the programs' names as the kernel has them."""
+    found: dict[str, int] = {}
+    for pid in _tree(root, _stats()):
+        with suppress(OSError):
+            name = Path("/proc", str(pid), "comm").read_text().strip()
+            found[name] = found.get(name, 0) + _pss(pid)
+    return found
+
+
 class PeakMemory:
     """The most memory that a tree of processes had while the block ran, looked at once a second.
 

@@ -1,5 +1,6 @@
 """The command line's tables and progress bars. What they show is found elsewhere."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -17,6 +18,7 @@ from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.maintenance.clean import Cleaned
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.progress import Progress as RunProgress
 from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.topic_table import TopicTable, full_topic
 
@@ -64,12 +66,14 @@ def followed(topic: str, console: Console, backlog: int | None = None) -> Iterat
         backlog: Offsets to read, for the bar; None if only the run's first commit will tell.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(escape(topic), total=backlog)
+    with Progress(*columns, TextColumn("{task.fields[rest]}"), console=console, transient=True) as progress:
+        task = progress.add_task(escape(topic), total=backlog, rest="")
+        so_far = [RunProgress(time.monotonic())]
 
         def on_commit(_commit: Commit, plan: Plan) -> None:
             done = int(progress.tasks[0].completed) + plan.records_at_most
-            progress.update(task, completed=done, total=done + plan.remaining)
+            so_far.append(so_far.pop().plus(plan, time.monotonic()))
+            progress.update(task, completed=done, total=done + plan.remaining, rest=so_far[0].time_left())
 
         def on_step(step: str) -> None:
             progress.update(task, description=escape(f"{topic}: {step}"))

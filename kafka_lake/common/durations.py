@@ -22,3 +22,16 @@ def seconds_of(text: str) -> float:
             f"{text!r} is no duration.", "Write a number and ms, s, m, h or d: 500ms, 30s, 10m, 24h, 7d."
         )
     return float(match[1]) * _UNITS[match[2]]
+
+
+def rough(seconds: float) -> str:
+    """Return a time as people say it when they aren't sure of it.
+
+    >>> [rough(each) for each in (0.2, 45, 100, 3600, 9000, 200_000)]
+    ['1 s', '45 s', '2 min', '60 min', '2.5 h', '2.3 days']
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 5400:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 86_400 else f"{seconds / 86_400:.1f} days"

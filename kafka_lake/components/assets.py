@@ -221,13 +221,15 @@ def build_topic_assets(
 def _materialize(
     context: dg.AssetExecutionContext, config: IngestConfig, spec: TopicTable, connections: Connections
 ) -> Iterator[Any]:
+    reporter = Reporter(context, spec, connections)
+
     def tell(commit: Commit, plan: Plan) -> None:
         context.log.info(
             f"Snapshot {commit.snapshot}: {commit.rows} rows, {commit.dead_letters} dead letters, "
-            f"{commit.tombstones} tombstones from {commit.records} records; {plan.remaining} offsets to go."
+            f"{commit.tombstones} tombstones from {commit.records} records; "
+            f"{reporter.committed(plan) or f'{plan.remaining} offsets to go'}."
         )
 
-    reporter = Reporter(context, spec, connections)
     observer = Observer(on_step=context.log.debug, on_commit=tell, warn=context.log.warning)
     try:
         if config.mode is Mode.replace:
@@ -242,8 +244,13 @@ def _materialize(
 
 
 def _context(reporter: Reporter) -> Context:
-    # What the log is told goes to the event log, where a line for each commit would be too many.
-    observer = Observer(warn=reporter.context.log.warning)
+    def tell(_: Commit, plan: Plan) -> None:
+        # What the log is told goes to the event log, where a line for each commit would be too many: a backlog that
+        # takes several of them has such lines.
+        if told := reporter.committed(plan):
+            reporter.context.log.info(f"{told}.")
+
+    observer = Observer(on_commit=tell, warn=reporter.context.log.warning)
     return Context(reporter.spec, reporter.connections, reporter.context.run_id, observer)
 
 

@@ -78,6 +78,7 @@ def figures_metadata(figures: Figures) -> dict[str, Any]:
     metadata: dict[str, Any] = {
         "rows_added": figures.rows,
         "records_read": figures.records,
+        "bytes_read": figures.bytes_read,
         "dead_letters": figures.dead_letters,
         "tombstones": figures.tombstones,
         # Aborted transactions, transaction markers, and what compaction removed.

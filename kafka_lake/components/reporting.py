@@ -5,6 +5,7 @@ of the whole run or table is told by one more materialization, without a partiti
 result of a check for each run, and plots those over time: so a result tells of the whole run so far.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -26,6 +27,8 @@ from kafka_lake.components.metadata import (
 from kafka_lake.components.partitions import register_partitions
 from kafka_lake.ingest.audit import GATES, Finding
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.progress import Progress
 from kafka_lake.ingest.report import PartitionReport, RunReport, RunSoFar, merged
 from kafka_lake.ingest.retry import RetryPolicy, call, headline, is_transient
 from kafka_lake.ingest.topic_table import TopicTable
@@ -46,6 +49,7 @@ class Reporter:
         connections: The catalog is asked for the table.
         chosen: The Kafka partitions that the run is for; None for all that the topic has.
         so_far: What has been told already.
+        progress: How far it is.
     """
 
     context: dg.AssetExecutionContext
@@ -53,10 +57,20 @@ class Reporter:
     connections: Connections
     chosen: frozenset[int] | None = field(init=False)
     so_far: RunSoFar = field(init=False, default_factory=RunSoFar)
+    progress: Progress = field(init=False, default_factory=lambda: Progress(time.monotonic()))
 
     def __post_init__(self) -> None:
         partitioned = self.context.has_partition_key or self.context.has_partition_key_range
         self.chosen = frozenset(map(int, self.context.partition_keys)) if partitioned else None
+
+    def committed(self, plan: Plan) -> str:
+        """Take note of a published commit, and return how far the run is; empty where nothing is left.
+
+        Args:
+            plan: Of the commit.
+        """
+        self.progress = self.progress.plus(plan, time.monotonic())
+        return self.progress.told()
 
     def interval(self, report: RunReport, silent: set[int]) -> Iterator[Event]:
         """Give what Dagster shows of a run that goes on.

@@ -1,11 +1,14 @@
 """What a run works with: the cluster, the catalog and the engine, however they were configured."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.common.record_sizes import Probe
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.record_sizes import record_sizes
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark.commit_slots import CommitSlots
@@ -25,6 +28,8 @@ class Connections:
         registry: Tells what a schema id means; None where no registry is configured.
         commit_slots: Whose commits wait for each other; None if they needn't, as Spark works on other machines.
         frames: Computes what names the records of Spark's frames.
+        record_sizes: Tells how large records are in equal parts of ranges of a topic, how many of which is its last
+            argument.
     """
 
     cluster: KafkaCluster
@@ -35,3 +40,4 @@ class Connections:
     registry: SchemaRegistry | None = None
     commit_slots: CommitSlots | None = None
     frames: Frames = field(default_factory=SparkFrames)
+    record_sizes: Callable[[KafkaCluster, str, Sequence[OffsetRange], int], list[Probe]] = record_sizes

@@ -14,6 +14,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 from kafka_lake.common.errors import AuditFailedError, KafkaLakeError, PublishRefusedError
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.audit import Finding, audit, schema_refused
+from kafka_lake.ingest.byte_limit import ByteLimit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.due import due
 from kafka_lake.ingest.dead_letters.isolate import Search
@@ -69,6 +70,7 @@ class Attempt:
         job: Gives the plan and the records.
         topic: What the topic holds.
         search: Cuts the plan while a record is sought that makes its batch fail.
+        byte_limit: Cuts the plan where its records have too many bytes.
         failed_so_far: Dead letters and records of the run's commits before this one; its limit is for the whole run.
         created: Tables that were made for this run; added to.
         decoding: The plan whose records are being decoded and staged: one of them may be the reason of a failure.
@@ -80,6 +82,7 @@ class Attempt:
     job: Job
     topic: TopicEnds
     search: Search
+    byte_limit: ByteLimit
     failed_so_far: tuple[int, int]
     created: set[tuple[str, str]]
     decoding: Plan | None = None
@@ -163,7 +166,7 @@ def _plan(attempt: Attempt, before: Tables) -> Plan | None:
     todo = attempt.job.plan(attempt.topic, before.table)
     attempt.context.observer.on_step("planned")
     if todo is not None:
-        todo = attempt.decoding = attempt.search.next(todo)
+        todo = attempt.decoding = attempt.byte_limit.cut(attempt.search.next(todo))
     return todo
 
 
@@ -290,4 +293,5 @@ def _report(todo: Plan, published: Published) -> Commit:
         staged.classes,
         waited(staged, published.at) if todo.kind != "replace" else None,
         published.at,
+        staged.bytes_read,
     )

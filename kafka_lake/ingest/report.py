@@ -31,6 +31,7 @@ class Commit:
         waited: How long its records had waited when it was published; None if none has a time, or all were there
             before.
         published_at: When readers could see it, in seconds since the epoch; None if nobody noted it.
+        bytes_read: Of the keys, values and headers of the records.
     """
 
     snapshot: int
@@ -48,6 +49,7 @@ class Commit:
     classes: tuple[LetterClass, ...] = ()
     waited: "Waited | None" = None
     published_at: float | None = None
+    bytes_read: int = 0
 
     @property
     def invisible(self) -> int:
@@ -128,6 +130,7 @@ class Figures:
         size: Their size in bytes.
         seconds: How long it took.
         waited: How old the records were when they were published.
+        bytes_read: Of the keys, values and headers of the records.
     """
 
     commits: int = 0
@@ -140,6 +143,7 @@ class Figures:
     size: int = 0
     seconds: float = 0.0
     waited: Waited | None = None
+    bytes_read: int = 0
 
     def plus(self, other: "Figures") -> "Figures":
         """Return the figures of both together."""
@@ -154,6 +158,7 @@ class Figures:
             self.size + other.size,
             self.seconds + other.seconds,
             self.waited.merged(other.waited) if self.waited and other.waited else self.waited or other.waited,
+            self.bytes_read + other.bytes_read,
         )
 
 
@@ -196,7 +201,7 @@ class RunReport:
 
     def figures(self) -> Figures:
         """Return what was done, in numbers."""
-        sums = ("records", "rows", "dead_letters", "tombstones", "invisible", "files", "size")
+        sums = ("records", "rows", "dead_letters", "tombstones", "invisible", "files", "size", "bytes_read")
         totals = {name: self.total(name) for name in sums}
         return Figures(commits=len(self.commits), seconds=self.seconds, waited=self.waited(), **totals)
 

@@ -10,13 +10,14 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_at
 from kafka_lake.common.errors import KafkaError, PublishRefusedError
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest import pipeline
+from kafka_lake.ingest.byte_limit import ByteLimit
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.dead_letters.isolate import Search, can_be_parted
+from kafka_lake.ingest.dead_letters.isolate import Search
 from kafka_lake.ingest.dead_letters.samples import quoted
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.pipeline import Attempt
-from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.plan.model import Plan, can_be_parted
 from kafka_lake.ingest.refused import refused_by_kafka
 from kafka_lake.ingest.report import Commit, RunReport
 from kafka_lake.ingest.retry import (
@@ -58,6 +59,7 @@ class Runner:
         self._committed = 0
         self._failed_so_far = (0, 0)
         self._search = Search()
+        self._byte_limit = ByteLimit(context)
         self._created: set[tuple[str, str]] = set()
         self._attempt: Attempt | None = None
         self._reported = time.monotonic()
@@ -133,6 +135,7 @@ class Runner:
             return None
         commit, todo = done
         self._search = self._search.done(todo, commit.rows)
+        self._byte_limit.done(todo, commit)
         self.commits.append(commit)
         self._committed += 1
         self.position = commit.after
@@ -167,6 +170,7 @@ class Runner:
             job=self.job,
             topic=self.topic,
             search=self._search,
+            byte_limit=self._byte_limit,
             failed_so_far=self._failed_so_far,
             created=self._created,
             position=self.position,

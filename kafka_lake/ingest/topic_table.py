@@ -99,6 +99,11 @@ class TopicTable:
     max_records_per_commit: int = Field(
         default=5_000_000, ge=1, description="A longer backlog becomes several commits of at most so many offsets each."
     )
+    max_bytes_per_commit: Annotated[int, Field(ge=1)] | None = Field(
+        default=2_000_000_000,
+        description="A longer backlog becomes several commits that read about so many bytes each: keys, values and "
+        "headers, uncompressed, by an estimate. null for no such limit.",
+    )
     transform: str | None = Field(
         default=None,
         description="`module:function`, from DataFrame to DataFrame, one row for one row.",

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import freshness, ours, results
+from benchmarks import backlog, freshness, ours, results
 from benchmarks.chart import draw
 from benchmarks.data import DIRTY, ORDERS, SMALL, Topic, fill
 from benchmarks.dirty import said
@@ -199,3 +199,25 @@ def freshness_assets(folder: Path) -> set[str]:
     )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
+
+
+def test_a_backlog_is_read_once_though_its_run_is_killed_in_the_midst(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("PYSPARK_GATEWAY", "SPARK_"))]:
+        monkeypatch.delenv(name)
+    said: list[str] = []
+    limits = {"max_records_per_commit": 300}
+    engine = ours.Engine(heap="512m", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})
+    result = backlog.measure(backlog.Settings(3000, 300, limits, engine), said.append)
+    first, second = result["runs"]
+    assert (first["killed"], second["killed"]) == (True, False)
+    assert 1500 <= first["records"] < 3000
+    assert first["records"] + second["records"] >= 3000 - limits["max_records_per_commit"]
+    assert all(map(backlog.is_exact, result["partitions"]))
+    assert min(each["peak_java"] for each in (first, second)) > 100 << 20
+    for header, rows in (
+        (backlog.HEADER, backlog.rows(result)),
+        (backlog.PHASES_HEADER, backlog.phase_rows(result)),
+        (backlog.PARTITIONS_HEADER, backlog.partition_rows(result)),
+    ):
+        assert rows
+        assert {len(row) for row in rows} == {len(header)}

@@ -26,7 +26,7 @@ from kafka_lake.executors.writing.files import _repetitive
 from kafka_lake.executors.writing.report import Failure, Report, dumped_report, failures_of, loaded, merged
 from kafka_lake.executors.writing.shapes import shaped
 from kafka_lake.executors.writing.spans import Span, Spans
-from kafka_lake.executors.writing.task import decode, decode_and_write
+from kafka_lake.executors.writing.task import bytes_of, decode, decode_and_write
 from kafka_lake.executors.writing.work import Work
 from kafka_lake.ingest.audit import partitions_of
 from kafka_lake.ingest.tasks import told
@@ -55,6 +55,14 @@ def batch(values: Sequence[bytes | None], headers: Sequence[Any] | None = None) 
             "headers": pa.array(headers or [[]] * count, header),
         }
     )
+
+
+def test_the_bytes_of_records_are_those_of_keys_values_and_headers() -> None:
+    given = batch([b"12345", None, b"7"], [[], [{"key": "head", "value": None}], [{"key": "h", "value": b"va"}]])
+    # The second record has a key of one byte.
+    assert bytes_of(given) == len("12345") + len("k") + len("head") + len("7") + len("h") + len("va")
+    assert bytes_of(given.slice(2)) == len("7") + len("h") + len("va")
+    assert bytes_of(given.slice(0, 0)) == 0
 
 
 def test_rows_carry_where_they_came_from() -> None:

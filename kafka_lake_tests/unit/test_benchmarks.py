@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from benchmarks import connect_sink, page
-from benchmarks.data import DIRTY, ORDERS, SHAPES, SMALL, Shape, dirtied, values
+from benchmarks import backlog, connect_sink, page
+from benchmarks.data import DIRTY, ORDERS, SHAPES, SMALL, Shape, dirtied, noted, values
 from benchmarks.freshness import Ledger, histogram, percentiles
 from benchmarks.limits import arrow_schema
-from benchmarks.meter import cpu_seconds
+from benchmarks.meter import cpu_seconds, memory_by_program, memory_bytes
 from benchmarks.results import DIRTY_HEADER, HEADER, Repeat, Series, as_json, dirty_rows, in_markdown, throughput_rows
 from kafka_lake.lake.catalog import LakeCatalog
 
@@ -53,7 +53,7 @@ def test_cpu_of_a_tree_counts_the_dead_and_the_living_once() -> None:
     assert 0.8 < used < 1.15
 
 
-@pytest.mark.parametrize(("shape", "size"), [(ORDERS, 251), (SMALL, 144)])
+@pytest.mark.parametrize(("shape", "size"), [(ORDERS, 251), (SMALL, 144), (noted(200), 200), (noted(5000), 5000)])
 def test_values_are_of_the_size_and_the_columns_that_are_told(shape: Shape, size: int) -> None:
     found = list(values(shape, 20_000))
     assert abs(sum(map(len, found)) / len(found) - size) < 1
@@ -200,3 +200,48 @@ def test_the_tables_of_performance_are_the_kept_results(name: str) -> None:
         page.update()
     (found,) = page.between(name).findall(page.PAGE.read_text())
     assert found == f"{page.tables()[name]}\n"
+
+
+def test_memory_is_told_by_program() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", _BURNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        ((program, found),) = memory_by_program(child.pid).items()
+        assert program.startswith("python")
+        assert found == pytest.approx(memory_bytes(child.pid), rel=0.2)
+        child.communicate("")
+
+
+_WHOLE = {"low": 3, "end": 9, "next": 9, "rows": 6, "distinct": 6, "first": 3, "last": 8}
+
+
+@pytest.mark.parametrize(
+    ("change", "exact"),
+    [
+        ({}, True),
+        ({"rows": 7}, False),
+        ({"rows": 5, "distinct": 5}, False),
+        ({"distinct": 5}, False),
+        ({"first": 4}, False),
+        ({"last": 9}, False),
+        ({"next": 8}, False),
+        ({"low": 9, "rows": 0, "distinct": 0, "first": None, "last": None}, True),
+        ({"low": 9}, False),
+    ],
+)
+def test_a_partition_is_exact_if_each_offset_is_there_once(change: dict[str, int], exact: bool) -> None:
+    assert backlog.is_exact(_WHOLE | change) == exact
+
+
+def test_the_peaks_of_a_run_are_told_for_equal_parts_of_its_time() -> None:
+    run = backlog.Run(100.0, ended=110.0, cpu=7.5)
+    run.commits = [{"at": 104.5, "offsets": 10, "remaining": 20}, {"at": 109.5, "offsets": 20, "remaining": 0}]
+    run.looks = [backlog.Look(100.5 + second, second << 20, 1 << 20) for second in range(10)]
+    told = run.told()
+    assert (told["records"], told["records_per_second"], told["largest_commit"]) == (30, 3.0, 20)
+    assert told["longest_commit_seconds"] == 5.0
+    assert [phase["records"] for phase in told["phases"]] == [0] * 4 + [10] * 5 + [30]
+    assert [phase["peak_java"] >> 20 for phase in told["phases"]] == list(range(10))
+    assert (told["peak_memory"] >> 20, told["peak_python"] >> 20) == (10, 1)

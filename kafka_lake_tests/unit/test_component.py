@@ -34,6 +34,7 @@ description: Every order.
 metadata_column: _source
 start: "2026-01-01T00:00:00Z"
 max_records_per_commit: 1000
+max_bytes_per_commit: 500000000
 transform: somewhere:function
 consumer_group: lag-watchers
 on_data_loss: continue
@@ -218,6 +219,7 @@ def test_all_attributes():
         metadata_column="_source",
         start="2026-01-01T00:00:00Z",
         max_records_per_commit=1000,
+        max_bytes_per_commit=500_000_000,
         transform="somewhere:function",
         consumer_group="lag-watchers",
         on_data_loss="continue",
@@ -314,7 +316,7 @@ def test_a_schema_file_is_found_beside_the_document(tmp_path):
     "spec",
     [
         TopicTable("t", "n", "o"),
-        TopicTable("t", "n", "o", None, "a int", ("a",), ("a desc",), {"x": "y"}, None, "latest", 5, "m:f", "g"),
+        TopicTable("t", "n", "o", None, "a int", ("a",), ("a desc",), {"x": "y"}, None, "latest", 5, None, "m:f", "g"),
         TopicTable("t", "n", "o", format="avro", key_format="string", renames={"a": "b"}, evolution="freeze"),
     ],
 )
@@ -349,6 +351,7 @@ def test_settings_survive_the_assets_metadata(spec):
         ("start: yesterday", "yesterday"),
         ("table: no/name", "table"),
         ("max_records_per_commit: 0", "max_records_per_commit"),
+        ("max_bytes_per_commit: 0", "max_bytes_per_commit"),
         ("namespace: kafka", "would be the same asset"),
         ("max_dead_letters: some", "max_dead_letters"),
         ("max_dead_letters: 101%", "max_dead_letters"),

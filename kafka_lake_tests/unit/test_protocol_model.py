@@ -90,6 +90,7 @@ def attempts(
         st.sampled_from([100, 1, 2, 3]),
         st.sampled_from([True, True, False]),
         st.lists(events(overtakers), min_size=fewest, max_size=most).map(tuple),
+        st.sampled_from([None, None, 1, 2]),
     )
 
 

@@ -58,6 +58,7 @@ class Report:
         newest_ms: The greatest likewise.
         spans: Its rows by Kafka partition, in any order.
         seen: What its batches had that no column takes, as `dumped` says it.
+        bytes_read: Of the records' keys, values and headers.
     """
 
     files: tuple[Any, ...] = ()
@@ -71,6 +72,7 @@ class Report:
     newest_ms: int | None = None
     spans: tuple[Span, ...] = ()
     seen: tuple[str, ...] = ()
+    bytes_read: int = 0
 
 
 def dumped_report(report: Report) -> bytes:

@@ -113,6 +113,13 @@ def _metadata(kept: pa.RecordBatch, work: Work) -> pa.StructArray:
     return pa.StructArray.from_arrays(list(columns.values()), list(columns))
 
 
+def bytes_of(batch: pa.RecordBatch) -> int:
+    """Return the bytes of a batch's keys, values and headers."""
+    headers = batch.column("headers").flatten()
+    columns = [batch.column("key"), batch.column("value"), *(headers.field(number) for number in range(2))]
+    return sum(pc.sum(pc.binary_length(each)).as_py() or 0 for each in columns)
+
+
 def _counted(report: Report, batch: pa.RecordBatch, failed: pa.RecordBatch) -> Report:
     stamps = pc.fill_null(batch.column("timestamp").cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
     # Kafka writes -1 where a record has no time.
@@ -125,6 +132,7 @@ def _counted(report: Report, batch: pa.RecordBatch, failed: pa.RecordBatch) -> R
     return replace(
         report,
         records=report.records + len(batch),
+        bytes_read=report.bytes_read + bytes_of(batch),
         tombstones=report.tombstones + batch.column("value").null_count,
         failed=report.failed + len(failed),
         untimed=report.untimed + batch.column("timestamp").null_count,

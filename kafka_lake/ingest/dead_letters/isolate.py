@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.ingest.plan.model import Plan, chunk
+from kafka_lake.ingest.plan.model import Plan, chunk, part
 
 _GROWTH = 8
 _FAILED_IN_A_ROW = 10
@@ -71,10 +71,10 @@ class Search:
             for each in plan.ranges:
                 if (each.partition, each.start) == (self.found.partition, self.found.offset) and len(each):
                     alone = (OffsetRange(each.partition, each.start, each.start + 1),)
-                    return replace(_part(plan, alone), undecodable=self.found.message)
+                    return replace(part(plan, alone), undecodable=self.found.message)
         if self.limit is None or plan.records_at_most <= self.limit:
             return plan
-        return _part(plan, chunk(plan.ranges, self.limit))
+        return part(plan, chunk(plan.ranges, self.limit))
 
     def failed(self, plan: Plan, message: str) -> "Search":
         """Return the search after a commit failed.
@@ -114,22 +114,3 @@ class Search:
         # What failed once and works in parts failed for a reason that is gone.
         limit = self.limit if left else self.limit * _GROWTH
         return Search(limit, left, None, 0 if rows else self.in_a_row)
-
-
-def can_be_parted(plan: Plan) -> bool:
-    """Return whether a commit reads records that can be committed in parts."""
-    return plan.kind in ("append", "replace") and plan.records_at_most > 0 and plan.undecodable is None
-
-
-def _part(plan: Plan, ranges: tuple[OffsetRange, ...]) -> Plan:
-    """Return a plan with some of its ranges, each from its start."""
-    ends = {r.partition: r.end for r in ranges}
-    if plan.kind == "replace":
-        after, deletes = plan.after, ranges
-    else:
-        after = plan.after.advanced(
-            tuple(OffsetRange(r.partition, r.start, ends.get(r.partition, r.start)) for r in plan.ranges)
-        )
-        deletes = plan.deletes
-    remaining = plan.remaining + plan.records_at_most - sum(len(r) for r in ranges)
-    return replace(plan, ranges=ranges, after=after, remaining=remaining, deletes=deletes)

@@ -117,6 +117,7 @@ def batch_metrics(decoder: Decoder, max_record_bytes: int | None = None) -> list
     timed = F.when(F.col("timestamp") >= F.timestamp_millis(F.lit(0)), F.col("timestamp"))
     return [
         F.count(F.lit(1)).alias("records"),
+        F.coalesce(F.sum(_bytes()), F.lit(0)).alias("bytes_read"),
         F.count_if(F.col("value").isNull()).alias("tombstones"),
         F.count_if(failed.isNotNull()).alias("failed"),
         F.count_if(F.col("timestamp").isNull()).alias("untimed"),
@@ -124,6 +125,19 @@ def batch_metrics(decoder: Decoder, max_record_bytes: int | None = None) -> list
         F.unix_millis(F.max(timed)).alias("newest_ms"),
         *decoder.metrics(max_record_bytes),
     ]
+
+
+def _bytes() -> Column:
+    """Return the bytes of a record's key, value and headers."""
+
+    def length(column: Column) -> Column:
+        return F.coalesce(F.octet_length(column), F.lit(0)).cast("bigint")
+
+    def added(total: Column, header: Column) -> Column:
+        return total + length(header["key"]) + length(header["value"])
+
+    headers = F.when(F.size("headers") > 0, F.aggregate("headers", F.lit(0).cast("bigint"), added)).otherwise(0)
+    return length(F.col("key")) + length(F.col("value")) + headers
 
 
 @dataclass(frozen=True)

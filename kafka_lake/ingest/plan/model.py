@@ -1,6 +1,6 @@
 """What one commit reads, and the position that it leaves behind."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position
@@ -57,6 +57,25 @@ def chunk(ranges: tuple[OffsetRange, ...], max_records: int) -> tuple[OffsetRang
             taken.append(OffsetRange(each.partition, each.start, each.start + share))
         left -= share
     return tuple(sorted(taken))
+
+
+def can_be_parted(plan: Plan) -> bool:
+    """Return whether a commit reads records that can be committed in parts."""
+    return plan.kind in ("append", "replace") and plan.records_at_most > 0 and plan.undecodable is None
+
+
+def part(plan: Plan, ranges: tuple[OffsetRange, ...]) -> Plan:
+    """Return a plan with some of its ranges, each from its start."""
+    ends = {r.partition: r.end for r in ranges}
+    if plan.kind == "replace":
+        after, deletes = plan.after, ranges
+    else:
+        after = plan.after.advanced(
+            tuple(OffsetRange(r.partition, r.start, ends.get(r.partition, r.start)) for r in plan.ranges)
+        )
+        deletes = plan.deletes
+    remaining = plan.remaining + plan.records_at_most - sum(len(r) for r in ranges)
+    return replace(plan, ranges=ranges, after=after, remaining=remaining, deletes=deletes)
 
 
 def position_only(position: Position) -> Plan:

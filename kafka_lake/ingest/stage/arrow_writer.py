@@ -191,6 +191,7 @@ def by_arrow(
         marks[LARGE_RECORDS] = str(done.large)
     counts = {
         "records": done.records,
+        "bytes_read": done.bytes_read,
         "tombstones": done.tombstones,
         "failed": done.failed,
         "untimed": done.untimed,
@@ -310,6 +311,7 @@ def _merged(reports: Sequence[Report]) -> Report:
         _pick(max, (each.newest_ms for each in reports)),
         tuple(chain.from_iterable(each.spans for each in reports)),
         tuple(chain.from_iterable(each.seen for each in reports)),
+        sum(each.bytes_read for each in reports),
     )
 
 

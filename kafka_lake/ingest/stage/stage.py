@@ -158,6 +158,7 @@ def stage(
         schemas=decoder.seen(counts),
         oldest_ms=counts.get("oldest_ms"),
         newest_ms=counts.get("newest_ms"),
+        bytes_read=counts["bytes_read"],
         unkept={**decoder.unkept(), **_untimed(spec, counts.get("untimed", 0))},
     )
 

@@ -94,6 +94,7 @@ class Staged:
         oldest_ms: The least Kafka timestamp of the records, milliseconds since the epoch; None if none has any.
         newest_ms: The greatest likewise.
         unkept: What was in the records and is in no column: path → what is said of it.
+        bytes_read: Of the keys, values and headers of the records.
     """
 
     primary: StagedTable
@@ -111,6 +112,7 @@ class Staged:
     oldest_ms: int | None = None
     newest_ms: int | None = None
     unkept: Mapping[str, str] = field(default_factory=dict)
+    bytes_read: int = 0
 
     def tables(self) -> list[StagedTable]:
         """Return the tables in the order of publication: side tables first, the primary last."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
@@ -36,6 +37,10 @@ def refused(call: Callable[[], object]) -> KafkaLakeError:
     return failed.value
 
 
+def no_spark() -> object:
+    raise AssertionError("Spark was touched")
+
+
 @pytest.fixture
 def stranger(clients: Clients, secure_broker: SecureBroker, topic: str, secured: Secured) -> object:
     """Return the connections of a user who has no right at all; the topic has four records."""
@@ -48,7 +53,8 @@ def test_to_read_the_topic_is_all_that_a_run_needs(
     stranger, topic: str, secure_broker: SecureBroker, view: Callable[[TopicTable], View]
 ) -> None:
     secure_broker.grant("stranger", AclOperation.READ, topic)
-    spec, warnings = spec_of(topic, None), list[str]()
+    # By such a limit records are looked at before each commit.
+    spec, warnings = replace(spec_of(topic, None), max_bytes_per_commit=1_000_000), list[str]()
     for run in range(1, 4):
         ingest(spec, stranger, f"run-{run}", observer=Observer(warn=warnings.append))
         assert view(spec).position() == {0: 2 * run, 1: 2 * run}
@@ -102,6 +108,18 @@ def test_who_may_describe_and_not_read_is_told_by_spark(
     assert f"Reading topic {topic} in Spark" in error.message
     assert f"doesn't allow READ on topic {topic} to user stranger" in error.message
     assert catalog_resource.open().table(spec.identifier) is None
+
+
+@pytest.mark.contract
+def test_who_may_not_read_is_told_so_where_records_are_looked_at_first(
+    stranger, topic: str, secure_broker: SecureBroker
+) -> None:
+    secure_broker.grant("stranger", AclOperation.DESCRIBE, topic)
+    spec = replace(spec_of(topic, None), max_bytes_per_commit=1_000_000)
+    error = refused(lambda: ingest(spec, replace(stranger, spark=no_spark), "run-1"))
+    assert type(error) is AuthorizationError
+    assert f"Reading topic {topic}:" in error.message
+    assert f"doesn't allow READ on topic {topic} to user stranger" in error.message
 
 
 @pytest.mark.contract

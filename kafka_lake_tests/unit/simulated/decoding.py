@@ -62,7 +62,7 @@ class SimulatedDecoding:
 
         def rows(held: list[Record]) -> list[Record]:
             # Counted while the rows are written.
-            counts["records"] = len(held)
+            counts["records"] = counts["bytes_read"] = len(held)
             counts["tombstones"] = sum(r.kind == "tombstone" for r in held)
             counts["failed"] = sum(self._is_letter(r) for r in held)
             return [record for record in held if record.kind in self._process.fits]

@@ -48,6 +48,7 @@ class Attempt:
     limit: int = 100
     accept_losses: bool = True
     events: tuple[Event, ...] = ()
+    max_bytes: int | None = None
 
 
 class Poison(Exception):

@@ -1,14 +1,15 @@
 """A process that runs one attempt over the simulated systems."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
-from kafka_lake.common.offsets import Watermarks
+from kafka_lake.common.offsets import OffsetRange, Watermarks
+from kafka_lake.common.record_sizes import Probe
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.append import Append
@@ -34,6 +35,7 @@ def spec_of(attempt: Attempt) -> TopicTable:
         *TABLE,
         schema="id bigint",
         max_records_per_commit=attempt.limit,
+        max_bytes_per_commit=attempt.max_bytes,
         on_data_loss="continue" if attempt.accept_losses else "fail",
         # What simulates Spark's writer has no files for Arrow to write.
         arrow=False,
@@ -63,7 +65,15 @@ class Process:
     def connections(self) -> Connections:
         cluster: Any = SimpleNamespace(watermarks_of=self._watermarks, commit_group=ignore, cut_off=self.world.cut_off)
         retry, spark, frames = RetryPolicy(ATTEMPTS, 0, 0), SimulatedSpark(self), SimulatedFrames(self)
-        return Connections(cluster, {}, SimulatedCatalog(self), lambda: spark, retry, frames=frames)  # type: ignore[arg-type]
+        return Connections(
+            cluster,
+            {},
+            SimulatedCatalog(self),
+            lambda: spark,
+            retry,
+            frames=frames,  # type: ignore[arg-type]
+            record_sizes=self._record_sizes,
+        )
 
     def context(self, run_id: str) -> Context:
         observer = Observer(on_step=self.pass_by, warn=ignore)
@@ -116,6 +126,11 @@ class Process:
             left = self.world.tables[identifier]
         self.publishing = None
         return left
+
+    def _record_sizes(self, _: Any, __: str, ranges: Sequence[OffsetRange], ___: int) -> list[Probe]:
+        # Each record is of one byte, as `SimulatedDecoding` counts them.
+        self.pass_by("record sizes")
+        return [Probe(r.partition, r.start, len(r), len(r)) for r in ranges if len(r)]
 
     def _watermarks(self, _: str) -> Watermarks:
         self.pass_by("watermarks")
