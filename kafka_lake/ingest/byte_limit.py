@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.common.record_sizes import Probe
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan, can_be_parted, part
@@ -39,11 +40,19 @@ class ByteLimit:
         limit = spec.max_bytes_per_commit
         if limit is None or not can_be_parted(todo) or self._surely_fits(todo, limit):
             return todo
+
+        def look(ranges: tuple[OffsetRange, ...], places: int) -> list[Probe]:
+            return connections.record_sizes(connections.cluster, spec.topic, ranges, places)
+
+        # Most commits are far from the limit, which a glance tells.
+        probes = look(todo.ranges, _FEWEST_PLACES)
+        self._largest = largest(probes)
+        if self._surely_fits(todo, limit):
+            return todo
         places = max(_FEWEST_PLACES, min(_MOST_PLACES, _PLACES // len(todo.ranges)))
-        probes: list[Probe] = []
         looked_at = todo.ranges
         for _ in range(_ROUNDS):
-            probes += connections.record_sizes(connections.cluster, spec.topic, looked_at, places)
+            probes += look(looked_at, places)
             fitting = within_bytes(todo.ranges, probes, limit, self._mean)
             # What is left of a long plan has few of the places: more of them there, then.
             if 2 * sum(map(len, fitting)) >= sum(map(len, looked_at)):

@@ -25,7 +25,9 @@ _SETTINGS: Mapping[str, Any] = {
     # Brokers give a whole batch at least, and no more than that is needed.
     "max.partition.fetch.bytes": 64 * 1024,
     "fetch.max.bytes": 8 * 1024 * 1024,
-    "queued.min.messages": 1,
+    # A partition whose queue is full is left alone for a second otherwise.
+    "fetch.queue.backoff.ms": 2,
+    "queued.min.messages": 16,
     "queued.max.messages.kbytes": 16 * 1024,
 }
 # Who names the offsets to read needs no right on the group.
@@ -54,6 +56,7 @@ def record_sizes(
     found: list[Probe] = []
     consumer = cluster.consumer(_SETTINGS)
     try:
+        consumer.assign([TopicPartition(topic, p, each[0].start) for p, each in left.items()])
         # By itself the client finds out but once a second who leads the partitions that it has been given. If this
         # fails, to read them tells why.
         with suppress(KafkaException):

@@ -104,3 +104,15 @@ def test_offsets_without_records_are_known_to_have_none(
     topic.wait_for(lambda: cluster.watermarks_of(topic.name).end == {0: 101})
     assert record_sizes(cluster, topic.name, (OffsetRange(0, 0, 101),), 1) == [Probe(0, 0, 101, len(b'{"id": 1}'))]
     assert record_sizes(cluster, topic.name, (OffsetRange(0, 0, 99),), 1) == [Probe(0, 0, 99, 0)]
+
+
+def test_every_place_is_looked_at_in_time(
+    broker: EmbeddedBroker, new_topic: NewTopic, connections: NewConnections
+) -> None:
+    """A client that leaves partitions alone for a second between two requests finds a tenth of the places by then."""
+    topic = new_topic(6)
+    fill(broker, topic, {partition: [50] * 800 for partition in range(6)})
+    ranges = [OffsetRange(partition, 0, 800) for partition in range(6)]
+    probes = record_sizes(connections().cluster, topic.name, ranges, 16)
+    places = {(each.partition, each.start) for each in probes}
+    assert places == {(partition, place * 50) for partition in range(6) for place in range(16)}
