@@ -18,6 +18,7 @@ from kafka_lake.common.home import home
 from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.lake.catalog_errors import explained, without_secrets
 from kafka_lake.lake.java_properties import java_properties, needed_classes
+from kafka_lake.lake.pyiceberg_compat.hive import compare_on_commit
 from kafka_lake.lake.pyiceberg_compat.loading import sparing
 from kafka_lake.lake.pyiceberg_compat.variant import teach_pyiceberg
 from kafka_lake.lake.pyiceberg_compat.writing import take_over_writing
@@ -142,6 +143,8 @@ class LakeCatalog:
         teach_pyiceberg()
         catalog = sparing(load_catalog(self.name, **{**self.properties, "type": self.type}), self.type)
         take_over_writing(catalog)
+        if self.type == "hive":
+            compare_on_commit(catalog)
         return catalog
 
     def _make_folder(self, folder: Path) -> None:

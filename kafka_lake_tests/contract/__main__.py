@@ -21,6 +21,7 @@ from kafka_lake_tests.contract.pairs import PAIRS
 _TESTS = Path(__file__).parents[1]
 WHAT = (
     "contract/test_calls.py",
+    "contract/test_hive.py",
     "integration/test_ingest.py",
     "integration/test_exactly_once.py",
     "integration/test_evolution.py",
