@@ -5,7 +5,7 @@ import os
 import warnings
 from pathlib import Path
 
-import requests.certs
+import certifi
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import NoEncryption
 from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_java_truststore
@@ -36,7 +36,7 @@ def trust_options(catalog: SparkCatalog) -> str:
             f"Catalog {catalog.name}: the certificates {catalog.ca_bundle} can't be read: {reason}.",
             f"Correct PYICEBERG_CATALOG__{catalog.name.upper()}__SSL__CABUNDLE.",
         ) from error
-    everybodys = Path(requests.certs.where()).read_bytes()
+    everybodys = Path(certifi.where()).read_bytes()
     store = cache() / "truststores" / f"{hashlib.sha256(own + everybodys).hexdigest()[:16]}.p12"
     if not store.is_file():
         with warnings.catch_warnings():

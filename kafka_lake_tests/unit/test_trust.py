@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+import certifi
 import pytest
-import requests.certs
 from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
 from kafka_lake.common.errors import ConfigurationError
@@ -29,7 +29,7 @@ def test_it_has_the_private_ca_and_everybodys(tmp_path):
     (store,) = (tmp_path / "cache" / "truststores").iterdir()
     assert str(store) in options
     held = [each.certificate for each in load_pkcs12(store.read_bytes(), None).additional_certs]
-    everybodys = Path(requests.certs.where()).read_text().count("BEGIN CERTIFICATE")
+    everybodys = Path(certifi.where()).read_text().count("BEGIN CERTIFICATE")
     assert authority.identity.certificate in held
     assert len(held) == everybodys + 1
     assert trust_options(catalog(authority.file)) == options

@@ -41,6 +41,8 @@ def run(broker: EmbeddedBroker, new_topic: NewTopic, tmp_path: Path) -> Run:
             for key, value in properties.items()
         }
         others = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "PYICEBERG_", "SPARK_"))}
+        # Where these are set, requests takes them instead of what PyIceberg says.
+        others = {k: v for k, v in others.items() if not k.endswith("_CA_BUNDLE")}
         environment = {
             **others,
             **settings,
