@@ -77,7 +77,7 @@ def python_properties(properties: Mapping[str, str]) -> dict[str, Any]:
     """
     told: dict[str, Any] = {key: value for key, value in properties.items() if not key.startswith("ssl.")}
     ssl: dict[str, Any] = {}
-    for key in properties.keys() - told.keys():
+    for key in (each for each in properties if each not in told):
         *groups, name = key.split(".")[1:]
         place = ssl
         for group in groups:
