@@ -156,7 +156,8 @@ def proxied(store: EmbeddedObjectStore, identity: Identity | None = None) -> Ite
     if identity:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(identity.certificate_file, identity.key_file())
-        server.socket = context.wrap_socket(server.socket, server_side=True)
+        # The handshake is each connection's own, so that no client can hold up the others.
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     found = Proxy(f"{'https' if identity else 'http'}://{HOST}:{server.server_address[1]}")
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
