@@ -140,7 +140,7 @@ def _open_catalog() -> LakeCatalog:
 def _catalog() -> str:
     catalog = _open_catalog()
     told = f"{catalog.name} ({catalog.type}), {catalog.check()} namespaces"
-    if table := next(catalog.tables(), None) if catalog.type == "rest" else None:
+    if table := next(catalog.tables(), None) if catalog.type in ("rest", "hive") else None:
         require_assertions(catalog, table)
         told += f", refuses commits that are overtaken (tried on {'.'.join(table.name())})"
     return told

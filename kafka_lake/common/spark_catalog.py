@@ -12,8 +12,11 @@ class SparkCatalog:
         name: Its name, in Spark too.
         conf: Spark settings that make it known there; secrets may be among them.
         needed_classes: Java classes that Spark needs for it beside Iceberg's, and by whose jar each comes.
+        ca_bundle: File with the certificates, as PEM, by which the catalog's server is trusted; empty for those that
+            everybody trusts.
     """
 
     name: str
     conf: Mapping[str, str]
     needed_classes: Mapping[str, str]
+    ca_bundle: str = ""

@@ -1,4 +1,4 @@
-"""Whether a catalog refuses a commit whose assertion doesn't hold, on which exactly once rests.
+"""Whether a catalog refuses a commit that is overtaken, on which exactly once rests.
 
 Iceberg's REST specification asks it of every server (``assert-ref-snapshot-id`` of ``updateTable``,
 https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml).
@@ -10,6 +10,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
 
 from kafka_lake.common.errors import CatalogRefusedError
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.pyiceberg_compat.hive import compares_on_commit
 
 _PROBE = "kafka_lake_probe"
 _NO_SNAPSHOT = 1
@@ -39,7 +40,9 @@ def keeps_assertions(table: Table) -> bool:
 
 
 def require_assertions(catalog: LakeCatalog, table: Table) -> None:
-    """Try whether a REST catalog keeps assertions; those of PyIceberg's other kinds keep them by its code.
+    """Try whether a REST catalog or a Hive Metastore refuses commits that are overtaken.
+
+    With databases and Glue, PyIceberg asks for the comparison in a way that no server ignores.
 
     Args:
         catalog: Of the table.
@@ -53,4 +56,11 @@ def require_assertions(catalog: LakeCatalog, table: Table) -> None:
             f"Catalog {catalog.name} at {catalog.address_of('uri')} makes commits whose assertions don't hold "
             f"(assert-ref-snapshot-id, tried on table {'.'.join(table.name())}): writers would undo each other's rows.",
             "Use a catalog that keeps Iceberg's REST specification; ask its maker for a version that does.",
+        )
+    if catalog.type == "hive" and not compares_on_commit(catalog.pyiceberg, *table.name()[-2:]):
+        raise CatalogRefusedError(
+            f"Catalog {catalog.name}: the Hive Metastore at {catalog.address_of('uri')} makes commits that were "
+            f"overtaken (expected_parameter_key, tried on table {'.'.join(table.name())}): a writer that stood still "
+            "longer than its lock lives would undo the rows of others.",
+            "Use Hive Metastore 2.3.10 or 4.0.0, which compare (HIVE-26882), or a REST catalog.",
         )

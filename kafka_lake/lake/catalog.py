@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -17,7 +18,8 @@ from kafka_lake.common.errors import CatalogRefusedError, ConfigurationError, Ka
 from kafka_lake.common.home import home
 from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.lake.catalog_errors import explained, without_secrets
-from kafka_lake.lake.java_properties import java_properties, needed_classes
+from kafka_lake.lake.java_properties import CA_BUNDLE, java_properties, needed_classes
+from kafka_lake.lake.pyiceberg_compat.hive import compare_on_commit
 from kafka_lake.lake.pyiceberg_compat.loading import sparing
 from kafka_lake.lake.pyiceberg_compat.variant import teach_pyiceberg
 from kafka_lake.lake.pyiceberg_compat.writing import take_over_writing
@@ -45,12 +47,48 @@ def properties_from_environment(name: str) -> dict[str, str]:
     """
     found = Config().get_catalog_config(name)
     if found:
-        return {str(key): str(value) for key, value in found.items()}
+        return flat_properties(found)
     return {
         "type": "sql",
         "uri": f"sqlite:///{home() / 'catalog.db'}",
         "warehouse": f"file://{home() / 'warehouse'}",
     }
+
+
+def flat_properties(found: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return properties that may be nested, as ``.pyiceberg.yaml`` has them, with dots in their names instead.
+
+    >>> flat_properties({"type": "rest", "ssl": {"cabundle": "/ca.pem"}})
+    {'type': 'rest', 'ssl.cabundle': '/ca.pem'}
+    """
+    flat: dict[str, str] = {}
+    for key, value in found.items():
+        flat |= (
+            flat_properties(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": str(value)}
+        )
+    return flat
+
+
+def python_properties(properties: Mapping[str, str]) -> dict[str, Any]:
+    """Return a catalog's properties as PyIceberg takes them: those of TLS nested, and files that a signer works with.
+
+    >>> python_properties({"ssl.cabundle": "/ca.pem", "ssl.client.cert": "/me.pem"})
+    {'ssl': {'cabundle': '/ca.pem', 'client': {'cert': '/me.pem'}}}
+    """
+    told: dict[str, Any] = {key: value for key, value in properties.items() if not key.startswith("ssl.")}
+    ssl: dict[str, Any] = {}
+    for key in (each for each in properties if each not in told):
+        *groups, name = key.split(".")[1:]
+        place = ssl
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[name] = properties[key]
+    if ssl:
+        told["ssl"] = ssl
+    if "s3.signer" in told:
+        # PyArrow signs by itself only.
+        told.setdefault("py-io-impl", "pyiceberg.io.fsspec.FsspecFileIO")
+    return told
 
 
 def configured_catalog() -> "LakeCatalog":
@@ -140,8 +178,12 @@ class LakeCatalog:
             elif parts.scheme == "file":
                 self._make_folder(Path(parts.path))
         teach_pyiceberg()
-        catalog = sparing(load_catalog(self.name, **{**self.properties, "type": self.type}), self.type)
+        catalog = sparing(
+            load_catalog(self.name, **{**python_properties(self.properties), "type": self.type}), self.type
+        )
         take_over_writing(catalog)
+        if self.type == "hive":
+            compare_on_commit(catalog)
         return catalog
 
     def _make_folder(self, folder: Path) -> None:
@@ -260,7 +302,9 @@ class LakeCatalog:
         Raises:
             ConfigurationError: If one of its properties can't be told to Spark.
         """
-        return SparkCatalog(self.name, self.spark_conf(), self.needed_classes())
+        return SparkCatalog(
+            self.name, self.spark_conf(), self.needed_classes(), ca_bundle=self.properties.get(CA_BUNDLE, "")
+        )
 
     def needed_classes(self) -> dict[str, str]:
         """Return the Java classes that Spark needs for this catalog beside Iceberg's, and by whose jar each comes."""

@@ -19,6 +19,11 @@ S3_FILES = "org.apache.iceberg.aws.s3.S3FileIO"
 AZURE_FILES = "org.apache.iceberg.azure.adlsv2.ADLSFileIO"
 GOOGLE_FILES = "org.apache.iceberg.gcp.gcs.GCSFileIO"
 
+CA_BUNDLE = "ssl.cabundle"
+"""The property that names the certificates by which a catalog's server is trusted: a file, as PEM."""
+
+_DELEGATION = "header.X-Iceberg-Access-Delegation"
+
 _FILES = {
     **dict.fromkeys(("s3", "s3a", "s3n"), S3_FILES),
     **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), AZURE_FILES),
@@ -81,17 +86,44 @@ def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict
         ConfigurationError: If one can't be told to Java.
     """
     told = {key: value for key, value in properties.items() if key not in _PYTHON_ONLY}
+    if kind == "rest":
+        told = _rest(name, told)
     java = {**_storage(name, kind, told), "type": kind}
     if kind == "sql":
         given = {key: value for key, value in java.items() if key.startswith("jdbc.")}
         java |= {"type": "jdbc", "jdbc.schema-version": "V1", **_database(name, properties["uri"]), **given}
-    if files := _FILES.get(urlsplit(properties.get("warehouse", "")).scheme):
+    if files := _files(kind, properties):
         java.setdefault("io-impl", files)
     if "s3.endpoint" in java:
         # As PyIceberg does: few servers other than Amazon's have a host name for each bucket.
         virtual = properties.get("s3.force-virtual-addressing", "").lower() == "true"
         java.setdefault("s3.path-style-access", "false" if virtual else "true")
     return java
+
+
+def _files(kind: str, properties: Mapping[str, str]) -> str | None:
+    """Return the Java class for the files; None if it can't be told from the properties, and Java finds it."""
+    scheme = urlsplit(properties.get("warehouse", "")).scheme
+    if kind == "rest" and not scheme and any(key.startswith("s3.") for key in properties):
+        return S3_FILES
+    return _FILES.get(scheme)
+
+
+def _rest(name: str, told: dict[str, str]) -> dict[str, str]:
+    """Return the properties of a REST catalog with those of its protocol in Java's names."""
+    if apart := [key for key in told if key.startswith(("ssl.client", "auth."))]:
+        raise ConfigurationError(
+            f"Catalog {name}: Spark can't be told {apart[0]}.",
+            "Use credential, token or oauth2-server-uri, which both engines take.",
+        )
+    told.pop(CA_BUNDLE, None)
+    if not any(key.lower() == _DELEGATION.lower() for key in told):
+        # As PyIceberg does by itself.
+        told[_DELEGATION] = "vended-credentials"
+    if "s3.signer" in told:
+        told.pop("s3.signer")
+        told.setdefault("s3.remote-signing-enabled", "true")
+    return told
 
 
 def needed_classes(java: Mapping[str, str]) -> dict[str, str]:

@@ -9,6 +9,9 @@ from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.spark.connect import AVRO_LIMITS, CLASSPATH, JVM_OPTIONS, on_driver
 from kafka_lake.spark.jars import jars_with
 from kafka_lake.spark.private_conf import REDACTION
+from kafka_lake.spark.trust import trust_options
+
+_DRIVER_OPTIONS = "spark.driver.defaultJavaOptions"
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -16,7 +19,7 @@ _DEFAULTS = {
     "spark.sql.caseSensitive": "false",
     "spark.ui.showConsoleProgress": "false",
     # Spark puts these before the user's own extraJavaOptions.
-    "spark.driver.defaultJavaOptions": AVRO_LIMITS,
+    _DRIVER_OPTIONS: AVRO_LIMITS,
     "spark.executor.defaultJavaOptions": AVRO_LIMITS,
     "spark.driver.extraJavaOptions": JVM_OPTIONS,
     # Each idle consumer keeps what it fetched ahead, up to 16 MiB: Spark's 64 would fill a small heap.
@@ -65,12 +68,15 @@ def local_conf(catalog: SparkCatalog, master: str, jars: str, extra: Mapping[str
         Spark settings by their standard names.
 
     Raises:
+        ConfigurationError: If the file of the certificates that the catalog is trusted by can't be read.
         JarsError: If a jar that the catalog needs can't be retrieved.
         JavaNotFoundError: If there is no Java.
     """
     needed = _needed(catalog, jars, extra)
     jars = ",".join(filter(None, [jars, *needed]))
     conf = {**_DEFAULTS, "spark.master": master, **catalog.conf, **extra}
+    if catalog.ca_bundle:
+        conf[_DRIVER_OPTIONS] = f"{trust_options(catalog)} {conf[_DRIVER_OPTIONS]}"
     if cores := local_cores(master):
         conf.setdefault(PARALLELISM, str(cores))
         return on_driver(conf, jars)

@@ -4,16 +4,14 @@ Its own ``main`` listens on every interface. So the same servlet is put into Jet
 """
 
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
-from unittest.mock import patch
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from kafka_lake.common.server_process import Server, ServerProcess, free_port, port_open
-from kafka_lake.spark import jars
 from kafka_lake.spark.java import find_java
+from kafka_lake_tests.server_jars import of_pyspark, retrieved
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")
 
@@ -22,24 +20,7 @@ _FROM_PYSPARK = ("hadoop-client-api-*.jar", "hadoop-client-runtime-*.jar", "py4j
 
 def server_jars() -> list[Path]:
     """Return the server's class path, retrieving what isn't here yet."""
-    with (
-        patch.object(jars, "IVY_FILE", IVY_FILE),
-        # Two artifacts of iceberg-core differ by their classifier alone.
-        patch.object(jars, "_ivy_command", _with_classifier(jars._ivy_command)),
-    ):
-        found = jars.ensure_jars("rest")  # type: ignore[arg-type]
-    spec = find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
-    shipped = Path(spec.origin).parent / "jars"
-    return found + [jar for pattern in _FROM_PYSPARK for jar in shipped.glob(pattern)]
-
-
-def _with_classifier(ivy_command: Any) -> Any:
-    def command(conf: str, folder: Path) -> list[str]:
-        return [part.replace("[artifact]", "[artifact](-[classifier])") for part in ivy_command(conf, folder)]
-
-    return command
+    return retrieved(IVY_FILE, "rest") + of_pyspark(*_FROM_PYSPARK)
 
 
 class RestCatalogServer(Server):

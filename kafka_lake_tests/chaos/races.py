@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
+import tenacity
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyiceberg.exceptions import CommitFailedException
@@ -181,12 +182,10 @@ def _race(
         branch = StagingBranch(arena.sessions[number], catalogs[number], identifier, name, head)
         try:
             branch.create()
-            mine = catalogs[number].table(identifier)
-            assert mine is not None
             row = pa.table({"race": [race], "contender": [number]}, _SCHEMA)
             # No two contenders claim the same position.
             position = Position(_WHO, {0: begin + 1 + number})
-            mine.append(row, {POSITION: position.to_json()}, branch=branch.name)
+            _stage(catalogs[number], identifier, row, position, branch.name)
             staged = branch.staged_snapshot()
             assert staged is not None
             branches[number] = (branch, staged)
@@ -223,6 +222,18 @@ def _race(
     for branch, _ in branches.values():
         branch.drop()
     return won[0] if len(won) == 1 else None
+
+
+@tenacity.retry(
+    # Another contender's row has got the sequence number; with a lock to wait for, PyIceberg takes it for a mistake.
+    retry=tenacity.retry_if_exception_message(match=r".*Cannot add snapshot with sequence number"),
+    stop=tenacity.stop_after_delay(_SECONDS / 2),
+    reraise=True,
+)
+def _stage(catalog: LakeCatalog, identifier: tuple[str, str], row: pa.Table, position: Position, branch: str) -> None:
+    table = catalog.table(identifier)
+    assert table is not None
+    table.append(row, {POSITION: position.to_json()}, branch=branch)
 
 
 def _compare(catalog: LakeCatalog, identifier: tuple[str, str], winners: list[tuple[int, int]], score: Score) -> None:

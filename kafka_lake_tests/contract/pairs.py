@@ -11,6 +11,7 @@ import pytest
 from kafka_lake.common.server_process import HOST, ServerProcess, free_port, port_open
 from kafka_lake.local_stack.object_store import BUCKET, EmbeddedObjectStore
 from kafka_lake_tests.chaos.catalog import RestCatalogServer
+from kafka_lake_tests.contract.hive import HiveMetastore
 from kafka_lake_tests.contract.postgres import Owner, database
 
 Properties = dict[str, str]
@@ -82,6 +83,12 @@ def _glue_s3(folder: Path) -> Iterator[Properties]:
         }
 
 
+@contextmanager
+def _hive_files(folder: Path) -> Iterator[Properties]:
+    with HiveMetastore(folder / "hive") as server:
+        yield {"type": "hive", "uri": server.uri, "warehouse": f"file://{server.warehouse}"}
+
+
 PAIRS: Mapping[str, Callable[[Path], AbstractContextManager[Properties]]] = {
     "sqlite_files": _sqlite_files,
     "postgres_files": _postgres_files,
@@ -89,4 +96,5 @@ PAIRS: Mapping[str, Callable[[Path], AbstractContextManager[Properties]]] = {
     "rest_files": _rest_files,
     "rest_s3": _rest_s3,
     "glue_s3": _glue_s3,
+    "hive_files": _hive_files,
 }

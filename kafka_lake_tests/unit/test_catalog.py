@@ -6,11 +6,15 @@ import pytest
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.lake.catalog import LakeCatalog, properties_from_environment
+from kafka_lake.lake.catalog import LakeCatalog, properties_from_environment, python_properties
 from kafka_lake.spark.jars import JarsError, spark_jars
 from kafka_lake.spark.settings import local_conf
 
 PREFIX = "spark.sql.catalog.lake."
+
+
+# As PyIceberg asks by itself.
+ASKS = {"header.X-Iceberg-Access-Delegation": "vended-credentials"}
 
 
 def spark(properties):
@@ -65,7 +69,54 @@ def test_rest_on_object_storage(kind):
         "s3.path-style-access": "true",
         "client.region": "eu-west-1",
         "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        **ASKS,
     }
+
+
+REST = {"type": "rest", "uri": "http://r"}
+
+
+def test_who_asks_for_signatures_does_not_ask_for_keys():
+    conf = spark({**REST, "header.x-iceberg-access-delegation": "remote-signing", "s3.signer": "S3V4RestSigner"})
+    assert conf["header.x-iceberg-access-delegation"] == "remote-signing"
+    assert "header.X-Iceberg-Access-Delegation" not in conf
+    assert conf["s3.remote-signing-enabled"] == "true"
+    assert "s3.signer" not in conf
+
+
+def test_a_signer_needs_files_that_others_sign_for():
+    told = python_properties({**REST, "s3.signer": "S3V4RestSigner"})
+    assert told["py-io-impl"] == "pyiceberg.io.fsspec.FsspecFileIO"
+    assert python_properties({**told, "py-io-impl": "mine.IO"})["py-io-impl"] == "mine.IO"
+    assert python_properties(REST) == REST
+
+
+def test_a_warehouse_by_name_with_settings_of_s3_is_in_s3():
+    assert spark({**REST, "warehouse": "prod", "s3.region": "a"})["io-impl"].endswith("S3FileIO")
+    assert "io-impl" not in spark({**REST, "warehouse": "prod"})
+
+
+def test_a_private_ca_is_for_both(monkeypatch):
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "rest")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", "https://r")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__SSL__CABUNDLE", "/ca.pem")
+    catalog = LakeCatalog("lake", properties_from_environment("lake"))
+    assert python_properties(catalog.properties)["ssl"] == {"cabundle": "/ca.pem"}
+    assert catalog.for_spark().ca_bundle == "/ca.pem"
+    assert not any("ssl" in key for key in catalog.spark_conf())
+
+
+def test_a_file_may_nest_the_settings(monkeypatch, tmp_path):
+    text = "catalog:\n  lake:\n    type: rest\n    uri: https://r\n    ssl:\n      cabundle: /ca.pem\n"
+    (tmp_path / ".pyiceberg.yaml").write_text(text)
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    assert properties_from_environment("lake") == {"type": "rest", "uri": "https://r", "ssl.cabundle": "/ca.pem"}
+
+
+@pytest.mark.parametrize("key", ["ssl.client.cert", "auth.type"])
+def test_what_spark_cannot_log_in_with_is_refused(key):
+    with pytest.raises(ConfigurationError, match=f"Spark can't be told {key}"):
+        spark({**REST, key: "x"})
 
 
 def test_a_given_io_wins():
@@ -258,18 +309,19 @@ AZURE = {"type": "rest", "uri": "http://r", "warehouse": "abfss://lake@acme.dfs.
     ],
 )
 def test_settings_of_azure_s_storage_reach_java(given, told):
-    assert spark({**AZURE, **given}) == {**AZURE, "io-impl": "org.apache.iceberg.azure.adlsv2.ADLSFileIO", **told}
+    files = {"io-impl": "org.apache.iceberg.azure.adlsv2.ADLSFileIO"}
+    assert spark({**AZURE, **given}) == {**AZURE, **ASKS, **files, **told}
 
 
 def test_settings_of_azure_s_storage_stay_as_they_are_where_it_is_not_known_to_be_used():
     settings = {"adls.client-secret": "hush", "adls.sas-token": "sv=1"}
     rest = {"type": "rest", "uri": "http://r", "warehouse": "lake"}
-    assert spark({**rest, **settings}) == {**rest, **settings}
+    assert spark({**rest, **settings}) == {**rest, **settings, **ASKS}
 
 
 def test_settings_of_google_s_storage_are_the_same_in_java():
     google = {"type": "rest", "uri": "http://r", "warehouse": "gs://lake", "gcs.oauth2.token": "t"}
-    assert spark(google) == {**google, "io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO"}
+    assert spark(google) == {**google, **ASKS, "io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO"}
 
 
 @pytest.mark.parametrize(

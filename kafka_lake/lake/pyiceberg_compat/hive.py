@@ -1,0 +1,164 @@
+"""Has PyIceberg's commits to a Hive Metastore name the metadata file that they replace, so that the server compares.
+
+By itself PyIceberg relies on a lock of the metastore. Such a lock ends five minutes after its holder's last sign of
+life, and PyIceberg gives none: a writer that stood still for so long would undo what others published meanwhile. With
+``expected_parameter_key`` the metastore refuses that (https://issues.apache.org/jira/browse/HIVE-26882; Hive 4.0.0 and
+2.3.10 know it). The lock stays: it is what other writers look at.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, ServerError, ServiceUnavailableError
+from pyiceberg.serializers import FromInputFile
+
+from kafka_lake.common.errors import CatalogRefusedError
+from kafka_lake.common.tested_versions import is_tested
+
+_LOCATION = "metadata_location"
+_MODIFIED = f"The table has been modified. The parameter value for key '{_LOCATION}' is"
+
+
+def compare_on_commit(catalog: Catalog) -> Catalog:
+    """Let a Hive catalog of PyIceberg's commit by compare-and-set; others of this process stay as they are.
+
+    Private: ``HiveCatalog._client``, which is replaced on this object, and ``_load_file_io``. Without them, or with a
+    version that wasn't tested, PyIceberg commits by itself, and `compares_on_commit` is false: such a catalog is
+    refused.
+
+    Args:
+        catalog: PyIceberg's, of type hive.
+    """
+    own: Any = catalog
+    if hasattr(own, "_client") and hasattr(own, "_load_file_io") and is_tested("pyiceberg"):
+
+        def earlier_files(location: str) -> set[str]:
+            metadata = FromInputFile.table_metadata(own._load_file_io(location=location).new_input(location))
+            return {entry.metadata_file for entry in metadata.metadata_log}
+
+        own._client = _ComparingClient(own._client, earlier_files)
+    return catalog
+
+
+def compares_on_commit(catalog: Catalog, database: str, table: str) -> bool:
+    """Return whether the metastore refuses to change a table that isn't as its writer has seen it.
+
+    One that doesn't refuse has written the table as it was, under its lock.
+
+    Args:
+        catalog: PyIceberg's, of type hive.
+        database: Of the table.
+        table: Any Iceberg table.
+
+    Raises:
+        CommitFailedException: If others hold the table's lock for long.
+        Exception: What PyIceberg raises if the metastore doesn't answer.
+    """
+    from hive_metastore.ttypes import EnvironmentContext, LockState, UnlockRequest
+
+    own: Any = catalog
+    if not isinstance(getattr(own, "_client", None), _ComparingClient):
+        return False
+    with own._client as client:
+        lock = client.lock(own._create_lock_request(database, table))
+        try:
+            if lock.state == LockState.WAITING:
+                own._wait_for_lock(database, table, lock.lockid, client)
+            seen = client.get_table(dbname=database, tbl_name=table)
+            client.expect(database, table, "kafka-lake.assertions")
+            client.alter_table_with_environment_context(database, table, seen, EnvironmentContext(properties={}))
+        except CommitFailedException:
+            return True
+        finally:
+            client.unlock(UnlockRequest(lockid=lock.lockid))
+    return False
+
+
+class _ComparingClient:
+    """PyIceberg's way to talk to the metastore; a context manager that gives a conversation.
+
+    Args:
+        client: PyIceberg's own.
+        earlier_files: Returns the metadata files before the one at a location.
+    """
+
+    def __init__(self, client: Any, earlier_files: Callable[[str], set[str]]) -> None:
+        self._client = client
+        self._earlier_files = earlier_files
+
+    def __enter__(self) -> "_Conversation":
+        return _Conversation(_answer(self._client.__enter__), self._earlier_files)
+
+    def __exit__(self, *error: Any) -> None:
+        self._client.__exit__(*error)
+
+
+class _Conversation:
+    """The metastore's methods; a table that was seen in it is changed only if it is still the same."""
+
+    def __init__(self, client: Any, earlier_files: Callable[[str], set[str]]) -> None:
+        self._client = client
+        self._earlier_files = earlier_files
+        self._seen: dict[tuple[str, str], str] = {}
+        self._expected: dict[tuple[str, str], str] = {}
+
+    def expect(self, dbname: str, tbl_name: str, location: str) -> None:
+        """Say what a table's metadata file must be for the next change, if not what was seen."""
+        self._expected[dbname, tbl_name] = location
+
+    def get_table(self, dbname: str, tbl_name: str) -> Any:
+        table = _answer(self._client.get_table, dbname=dbname, tbl_name=tbl_name)
+        self._seen[dbname, tbl_name] = (table.parameters or {}).get(_LOCATION, "")
+        return table
+
+    def alter_table_with_environment_context(
+        self, dbname: str, tbl_name: str, new_tbl: Any, environment_context: Any
+    ) -> None:
+        seen = self._seen.get((dbname, tbl_name), "")
+        if expected := self._expected.get((dbname, tbl_name), seen):
+            environment_context.properties |= {
+                "expected_parameter_key": _LOCATION,
+                "expected_parameter_value": expected,
+            }
+        try:
+            _answer(self._client.alter_table_with_environment_context, dbname, tbl_name, new_tbl, environment_context)
+        except ServerError as error:
+            if _MODIFIED not in str(error):
+                raise
+            # The metastore tries again by itself: what it found may be this very change.
+            now, new = self.get_table(dbname, tbl_name).parameters[_LOCATION], new_tbl.parameters[_LOCATION]
+            if new == seen or (new != now and new not in self._earlier_files(now)):
+                raise CommitFailedException(f"Table {dbname}.{tbl_name} was changed by somebody else.") from error
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(_answer, getattr(self._client, name))
+
+
+def _answer(method: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Return what the metastore answers; its errors that PyIceberg doesn't expect become errors of PyIceberg.
+
+    None of them says that a commit didn't happen: PyIceberg leaves the files of that commit where they are.
+
+    Raises:
+        CatalogRefusedError: If the metastore doesn't have the method.
+        ServerError: If it failed.
+        ServiceUnavailableError: If its answer doesn't come, or a lock of ours is gone.
+    """
+    from hive_metastore.ttypes import MetaException, NoSuchLockException
+    from thrift.Thrift import TApplicationException
+    from thrift.transport.TTransport import TTransportException
+
+    try:
+        return method(*args, **named)
+    except (TTransportException, NoSuchLockException) as error:
+        raise ServiceUnavailableError(error.message) from error
+    except MetaException as error:
+        raise ServerError(error.message) from error
+    except TApplicationException as error:
+        raise CatalogRefusedError(
+            f"The Hive Metastore can't be used: {error.message}. Iceberg's clients need methods that are gone since "
+            "Hive 4.0.1.",
+            "Use Hive Metastore 2.3.10 or 4.0.0, or the REST catalog that Hive has since 4.1 (type: rest).",
+        ) from error

@@ -1,0 +1,52 @@
+"""The trust store of Spark's driver: a private CA beside everybody's."""
+
+from pathlib import Path
+
+import certifi
+import pytest
+from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.spark_catalog import SparkCatalog
+from kafka_lake.spark.settings import local_conf
+from kafka_lake.spark.trust import trust_options
+from kafka_lake_tests.contract.kafka_security.certificates import Authority
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("KAFKA_LAKE_CACHE", str(tmp_path / "cache"))
+
+
+def catalog(ca_bundle):
+    return SparkCatalog("lake", {}, {}, str(ca_bundle))
+
+
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")
+def test_it_has_the_private_ca_and_everybodys(tmp_path):
+    authority = Authority(tmp_path)
+    options = trust_options(catalog(authority.file))
+    (store,) = (tmp_path / "cache" / "truststores").iterdir()
+    assert str(store) in options
+    held = [each.certificate for each in load_pkcs12(store.read_bytes(), None).additional_certs]
+    everybodys = Path(certifi.where()).read_text().count("BEGIN CERTIFICATE")
+    assert authority.identity.certificate in held
+    assert len(held) == everybodys + 1
+    assert trust_options(catalog(authority.file)) == options
+
+
+def test_the_driver_gets_it_beside_its_other_options(tmp_path):
+    conf = local_conf(catalog(Authority(tmp_path).file), "local[1]", "", {})
+    options = conf["spark.driver.defaultJavaOptions"]
+    assert "javax.net.ssl.trustStore=" in options
+    assert "org.apache.avro.limits" in options
+    assert "trustStore" not in local_conf(catalog(""), "local[1]", "", {})["spark.driver.defaultJavaOptions"]
+
+
+@pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), (b"nonsense", "no certificates as PEM")])
+def test_a_file_that_is_none_is_named_with_its_setting(tmp_path, content, reason):
+    file = tmp_path / "ca.pem"
+    if content:
+        file.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=rf"ca\.pem can't be read: .*{reason}.*LAKE__SSL__CABUNDLE"):
+        trust_options(catalog(file))
