@@ -37,6 +37,12 @@ _NO_ANSWER = (
 # What a server answers that is no catalog, or a catalog at another path.
 _NO_CATALOG = (iceberg.RESTError, requests.exceptions.JSONDecodeError, requests.exceptions.HTTPError, ValidationError)
 
+# Of botocore, which is an extra.
+_AMAZON = {
+    "NoRegionError": ("no region", "CLIENT__REGION", "AWS_DEFAULT_REGION (and AWS_REGION, for Spark)"),
+    "NoCredentialsError": ("no keys", "CLIENT__ACCESS_KEY_ID and CLIENT__SECRET_ACCESS_KEY", "those of AWS_PROFILE"),
+}
+
 _SECRET = re.compile(SECRET_NAME)
 _SQLITE_FILE = re.compile(r"unable to open database file|readonly database|file is not a database")
 
@@ -79,6 +85,12 @@ def explained(
         return ConfigurationError(f"{where} has an address that is no URL.", f"{change}, as in {example}.")
     if isinstance(error, ModuleNotFoundError | iceberg.NotInstalledError):
         return ConfigurationError(f"{where} needs a Python package: {_line(error, properties)}.", "Install it.")
+    if type(error).__module__ == "botocore.exceptions" and (lacks := _AMAZON.get(type(error).__name__)):
+        missing, settings, variables = lacks
+        return ConfigurationError(
+            f"{where} has {missing}.",
+            f"Set PYICEBERG_CATALOG__{catalog.upper()}__{settings}; or {variables} in the environment.",
+        )
     if isinstance(error, requests.exceptions.SSLError):
         return CatalogRefusedError(
             f"{where} isn't trusted: {_line(error, properties)}.",

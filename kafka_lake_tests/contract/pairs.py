@@ -79,6 +79,7 @@ def _glue_s3(folder: Path) -> Iterator[Properties]:
             "type": "glue",
             "warehouse": f"s3://{BUCKET}/glue",
             "glue.endpoint": f"http://{HOST}:{port}",
+            "glue.region": keys["s3.region"],
             **keys,
         }
 

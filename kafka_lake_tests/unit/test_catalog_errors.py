@@ -140,3 +140,12 @@ def test_an_absent_table_is_no_error(tmp_path: Path) -> None:
 )
 def test_addresses_are_shown_without_secrets(uri: str, shown: str) -> None:
     assert without_secrets(uri) == shown
+
+
+def test_glue_without_a_region_is_told_where_to_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    with pytest.raises(ConfigurationError, match=r"catalog lake \(glue\) has no region") as told:
+        LakeCatalog("lake", {"type": "glue", "warehouse": "s3://bucket/lake"}).pyiceberg  # noqa: B018
+    assert "PYICEBERG_CATALOG__LAKE__CLIENT__REGION" in told.value.remedy
