@@ -55,7 +55,13 @@ def how_to_read(
         ),
         "PyIceberg": "\n".join([*load, "print(table.scan(limit=10).to_pandas())"]),
         "DuckDB": "\n".join([*load, f'print(table.scan().to_duckdb("{view}").sql("SELECT * FROM {view} LIMIT 10"))']),
-        "Polars": "\n".join(["import polars as pl", *load, "print(pl.scan_iceberg(table).head(10).collect())"]),
+        "Polars": "\n".join(
+            [
+                "import polars as pl",
+                *load,
+                "print(pl.scan_iceberg(table, storage_options=table.io.properties).head(10).collect())",
+            ]
+        ),
     }
 
 

@@ -64,7 +64,8 @@ def _by_reader(catalog: Any, spec: TopicTable, session: Any, since: date) -> dic
     table = catalog.table(spec.identifier)
     listed, some = ", ".join(names), f"day >= DATE '{since}'"
     chosen = table.scan(row_filter=f"day >= '{since}'", selected_fields=tuple(names))
-    by_polars = polars.scan_iceberg(table).filter(polars.col("day") >= since).select(names)
+    lazy = polars.scan_iceberg(table, storage_options=table.io.properties)
+    by_polars = lazy.filter(polars.col("day") >= since).select(names)
     return {
         "PyIceberg": (tuple(row[name] for name in names) for row in chosen.to_arrow().to_pylist()),
         "Spark": session.sql(f"SELECT {listed} FROM {catalog.spark_name(spec.identifier)} WHERE {some}").collect(),
