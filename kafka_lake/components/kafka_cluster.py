@@ -1,15 +1,14 @@
 """`type: kafka_lake.KafkaCluster`: the resources that its topics share, and the one sensor that watches them."""
 
 import re
-from pathlib import Path
-from typing import Self
 
 import dagster as dg
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable, place_of, refuse_shared_tables
+from kafka_lake.components.from_document import FromDocument
+from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
 from kafka_lake.components.keys import of_cluster
 from kafka_lake.components.replay_job import build_replay_job
 from kafka_lake.components.resources.catalog import CatalogResource
@@ -22,7 +21,7 @@ from kafka_lake.components.which_cluster import Place, check_names, check_topics
 from kafka_lake.ingest.topic_table import CLUSTER_NAME
 
 
-class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
+class KafkaCluster(FromDocument):
     """A Kafka cluster, an Iceberg catalog and a Spark, for all the topics of this deployment.
 
     All have defaults for the embedded set-up and are configured by environment variables; what is given here wins.
@@ -63,15 +62,6 @@ class KafkaCluster(dg.Component, dg.Model, dg.Resolvable):
         "run waits in Dagster's queue. 0s: it ends where the topic ended when the run began.",
     )
     sensor_running: bool = Field(default=True, description="Whether the sensor is on without being switched on.")
-
-    _place: Path = PrivateAttr(default_factory=Path)
-
-    @classmethod
-    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
-        """Return the component of a document, which remembers where that is."""
-        component = super().load(attributes, context)
-        component._place = place_of(context)
-        return component
 
     @field_validator("name")
     @classmethod

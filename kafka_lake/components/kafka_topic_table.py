@@ -1,34 +1,24 @@
 """`type: kafka_lake.KafkaTopicTable`: a few lines of YAML become source asset, table asset and checks."""
 
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import dagster as dg
-from pydantic import BaseModel, PrivateAttr
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import build_topic_assets
+from kafka_lake.components.from_document import FromDocument
 from kafka_lake.components.keys import plain_name
 from kafka_lake.components.topic_settings import TopicSettings
 from kafka_lake.components.which_cluster import Place
 
 
-class KafkaTopicTable(dg.Component, TopicSettings):
+class KafkaTopicTable(FromDocument, TopicSettings):
     """A Kafka topic as an Iceberg table.
 
     Only ``topic`` is needed. Unknown keys, bad values and combinations that can't work are refused when
     definitions load.
     """
-
-    _place: Path = PrivateAttr(default_factory=Path)
-
-    @classmethod
-    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
-        """Return the component of a document, which remembers where that is."""
-        component = super().load(attributes, context)
-        component._place = place_of(context)
-        return component
 
     @property
     def place(self) -> Place:
@@ -49,12 +39,6 @@ class KafkaTopicTable(dg.Component, TopicSettings):
             "continuous": self.continuous.settings() if self.continuous else None,
         }
         return dg.Definitions(assets=build_topic_assets(self.topic_table(context.path), **presentation))
-
-
-def place_of(context: dg.ComponentLoadContext) -> Path:
-    """Return the document that a component is loaded from."""
-    path = context.component_path.file_path
-    return path / "defs.yaml" if path.is_dir() else path
 
 
 def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:

@@ -9,7 +9,6 @@ from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.spark.connect import AVRO_LIMITS, CLASSPATH, JVM_OPTIONS, on_driver
 from kafka_lake.spark.jars import jars_with
 from kafka_lake.spark.private_conf import REDACTION
-from kafka_lake.spark.trust import trust_options
 
 _DRIVER_OPTIONS = "spark.driver.defaultJavaOptions"
 
@@ -76,6 +75,9 @@ def local_conf(catalog: SparkCatalog, master: str, jars: str, extra: Mapping[str
     jars = ",".join(filter(None, [jars, *needed]))
     conf = {**_DEFAULTS, "spark.master": master, **catalog.conf, **extra}
     if catalog.ca_bundle:
+        # It takes a library for certificates, whose import every command would wait for.
+        from kafka_lake.spark.trust import trust_options
+
         conf[_DRIVER_OPTIONS] = f"{trust_options(catalog)} {conf[_DRIVER_OPTIONS]}"
     if cores := local_cores(master):
         conf.setdefault(PARALLELISM, str(cores))

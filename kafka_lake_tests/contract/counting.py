@@ -6,16 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-from typing import Any
 
-import requests
-
-from kafka_lake.common.server_process import HOST
+from kafka_lake_tests.contract.relay import Relay, served
 
 _TABLE = re.compile(r"/namespaces/(?P<namespace>[^/]+)/tables/(?P<table>[^/?]+)$")
-_HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "content-encoding", "host", "keep-alive"}
 
 
 @dataclass
@@ -48,36 +42,14 @@ class Requests:
 def counted(uri: str) -> Iterator[Requests]:
     """Run a proxy before a catalog, and yield what came through."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def _forward(self) -> None:
+    class Handler(Relay):
+        def handle_request(self) -> None:
             found.seen.append((self.command, self.path.partition("?")[0]))
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = self.body()
             if found.careless and self.command == "POST" and _TABLE.search(self.path):
                 body = json.dumps({**json.loads(body), "requirements": []}).encode()
-            headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP_BY_HOP}
-            answer = requests.request(self.command, uri + self.path, data=body, headers=headers, timeout=60)
-            self.send_response(answer.status_code)
-            for name, value in answer.headers.items():
-                if name.lower() not in _HOP_BY_HOP:
-                    self.send_header(name, value)
-            self.send_header("Content-Length", str(len(answer.content)))
-            self.end_headers()
-            self.wfile.write(b"" if self.command == "HEAD" else answer.content)
+            self.relay(uri, body)
 
-        do_GET = do_POST = do_HEAD = do_DELETE = do_PUT = _forward
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing on standard error."""
-
-    server = ThreadingHTTPServer((HOST, 0), Handler)
-    found = Requests(f"http://{HOST}:{server.server_address[1]}")
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with served(Handler) as address:
+        found = Requests(address)
         yield found
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -5,23 +5,19 @@ import json
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
-import requests
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from kafka_lake.common.server_process import HOST
 from kafka_lake.local_stack.object_store import EmbeddedObjectStore
 from kafka_lake_tests.contract.kafka_security.certificates import Identity
+from kafka_lake_tests.contract.relay import Relay, served
 
 _ROLE = "arn:aws:iam::000000000000:role/lake"
-_HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "content-encoding", "host", "keep-alive"}
 SIGN = "/v1/aws/s3/sign"
 """Where PyIceberg has requests signed; Iceberg's Java library asks at the table's own path, by the specification."""
 
@@ -110,23 +106,18 @@ def proxied(store: EmbeddedObjectStore, identity: Identity | None = None) -> Ite
     keys = store.s3_properties()
     signer = S3SigV4Auth(Credentials(keys["s3.access-key-id"], keys["s3.secret-access-key"]), "s3", keys["s3.region"])
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def _forward(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    class Handler(Relay):
+        def handle_request(self) -> None:
+            body = self.body()
             client = (self.headers.get("User-Agent") or "").partition("/")[0]
             found.clients.add(client)
             if self.path == SIGN or self.path.endswith("/sign"):
                 return self._sign(client, json.loads(body))
-            headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP_BY_HOP}
-            address = store.catalog_uri + self.path
-            answer = requests.request(self.command, address, data=body, headers=headers, timeout=60)
-            return self._answer(answer.status_code, dict(answer.headers), answer.content)
+            return self.relay(store.catalog_uri, body)
 
         def _sign(self, client: str, asked: dict[str, Any]) -> None:
             if not (self.headers.get("Authorization") or "").startswith("Bearer "):
-                return self._answer(401, {}, b"{}")
+                return self.answer(401, {}, b"{}")
             found.signed.add((client, asked["method"]))
             plain = {name: ",".join(values) for name, values in asked["headers"].items()}
             lower = {name.lower(): value for name, value in plain.items()}
@@ -136,34 +127,12 @@ def proxied(store: EmbeddedObjectStore, identity: Identity | None = None) -> Ite
             signer.add_auth(request)
             signed = {name: [value] for name, value in request.headers.items()}
             told = json.dumps({"uri": asked["uri"], "headers": signed}).encode()
-            return self._answer(200, {"Content-Type": "application/json", "Cache-Control": "no-cache"}, told)
+            return self.answer(200, {"Content-Type": "application/json", "Cache-Control": "no-cache"}, told)
 
-        def _answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                if name.lower() not in _HOP_BY_HOP:
-                    self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(b"" if self.command == "HEAD" else body)
-
-        do_GET = do_POST = do_HEAD = do_DELETE = do_PUT = _forward
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing on standard error."""
-
-    server = ThreadingHTTPServer((HOST, 0), Handler)
+    tls = None
     if identity:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(identity.certificate_file, identity.key_file())
-        # The handshake is each connection's own, so that no client can hold up the others.
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    found = Proxy(f"{'https' if identity else 'http'}://{HOST}:{server.server_address[1]}")
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(identity.certificate_file, identity.key_file())
+    with served(Handler, tls) as address:
+        found = Proxy(address)
         yield found
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
