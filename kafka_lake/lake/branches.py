@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 PREFIX = "kafka_lake_"
 _TRIES = 5
 _NEVER = "TIMESTAMP '1970-01-01 00:00:00'"
+SEQUENCE_TAKEN = r"(?is).*can(not|'t) add snapshot with sequence number"
+"""What says so: PyIceberg itself, and servers that check it as SeaweedFS does."""
 _NAME = re.compile(rf"{PREFIX}(?P<created>\d+)_(?P<head>\d+)_\w+")
 
 
@@ -45,7 +47,7 @@ def _in_sequence(append: Callable[[], object]) -> None:
     Nothing has happened then. PyIceberg tries again by itself where catalogs tell of a conflict, but takes this for the
     caller's mistake.
     """
-    _again(append, tenacity.retry_if_exception_message(match=r".*Cannot add snapshot with sequence number"))
+    _again(append, tenacity.retry_if_exception_message(match=SEQUENCE_TAKEN))
 
 
 def _can_merge(table: Table) -> bool:

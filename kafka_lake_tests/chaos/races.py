@@ -38,7 +38,7 @@ from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.lake.branches import StagingBranch, branch_name
+from kafka_lake.lake.branches import SEQUENCE_TAKEN, StagingBranch, branch_name
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION, ancestors, read_state, row_count
 from kafka_lake.local_stack.broker import EmbeddedBroker
@@ -226,7 +226,7 @@ def _race(
 
 @tenacity.retry(
     # Another contender's row has got the sequence number; with a lock to wait for, PyIceberg takes it for a mistake.
-    retry=tenacity.retry_if_exception_message(match=r".*Cannot add snapshot with sequence number"),
+    retry=tenacity.retry_if_exception_message(match=SEQUENCE_TAKEN),
     stop=tenacity.stop_after_delay(_SECONDS / 2),
     reraise=True,
 )

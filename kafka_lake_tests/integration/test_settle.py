@@ -10,6 +10,7 @@ from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest, replay_dead_letters
 from kafka_lake.lake.positions import head_of
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.contract.pairs import PAIRS
 from kafka_lake_tests.integration.test_exactly_once import at, killed_at  # noqa: F401
 from kafka_lake_tests.lanes import exhaustive
 
@@ -41,7 +42,10 @@ def rows_and_letters(view: View) -> dict[str, Any]:
 
 
 @pytest.mark.in_contract
-@pytest.mark.parametrize("version", ["2", exhaustive("3")])
+@pytest.mark.parametrize(
+    "version",
+    ["2", pytest.param("3", marks=[pytest.mark.exhaustive, pytest.mark.pairs(*(p for p in PAIRS if p != "rest_s3"))])],
+)
 def test_merge_on_read_letters_come_back_after_a_rollback(
     version: str, new_topic: Any, connections: Any, view: Any, spark_resource: Any
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.exceptions import BadRequestError, CommitFailedException, CommitStateUnknownException
 
 from kafka_lake.common.errors import PublishRefusedError, TableError
 from kafka_lake.ingest.retry import may_be_a_record
@@ -53,6 +53,23 @@ def test_a_snapshot_of_anothers_branch_in_the_same_moment_is_no_harm(catalog, mo
     snapshot = branch.written(branch.head)
     assert snapshot.summary["by"] == "us"
     assert other.staged_snapshot() not in (None, snapshot.snapshot_id)
+
+
+def test_a_server_says_the_same_in_its_own_words(catalog, monkeypatch):
+    branch, commit, told = begun(catalog), SqlCatalog.commit_table, []
+
+    def refuse_first(self: SqlCatalog, *arguments: Any) -> Any:
+        if not told:
+            told.append(True)
+            raise BadRequestError(
+                "BadRequestException: Failed to apply update: can't add snapshot with sequence number 2, must be > "
+                "than last sequence number 2"
+            )
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", refuse_first)
+    branch.append([], {"by": "us"})
+    assert branch.written(branch.head).summary["by"] == "us"
 
 
 def test_what_fails_otherwise_is_not_tried_again(catalog, monkeypatch):

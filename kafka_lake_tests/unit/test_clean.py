@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestFile
 
 from kafka_lake.ingest.connections import Connections
@@ -60,6 +61,23 @@ def test_a_dry_run_tells_and_removes_nothing(catalog):
     assert Path(left).exists()
     assert cleaned(catalog) == (left,)
     assert not Path(left).exists()
+
+
+def test_of_two_tables_made_at_once_the_one_that_stays_is_used(catalog, monkeypatch):
+    """Catalogs that look first and create then, as SeaweedFS's, let a second run's table take the first one's name."""
+    create, made = SqlCatalog.create_table, []
+
+    def create_twice(self, identifier, *arguments, **named):
+        made.append(create(self, identifier, *arguments, **named))
+        if len(made) == 1:
+            self.drop_table(identifier)
+            made.append(create(self, identifier, *arguments, **named))
+        return made[0]
+
+    monkeypatch.setattr(SqlCatalog, "create_table", create_twice)
+    table = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.schema))
+    assert table.metadata.table_uuid == made[1].metadata.table_uuid
+    assert table.current_snapshot() is not None
 
 
 def test_no_new_table_lies_where_another_one_has_been(catalog):

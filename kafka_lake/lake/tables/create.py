@@ -81,14 +81,21 @@ def ensure_table(
             )
         except TableAlreadyExistsError:
             table = catalog.pyiceberg.load_table(identifier)
-    if table.current_snapshot() is None:
+    if table.current_snapshot() is not None:
+        return table
+    try:
         # Two runs may both do this: an empty append changes nothing and carries no position.
         if table.format_version > 2 and begin is not None:
             begin()
         else:
             table.append(table.schema().as_arrow().empty_table())
-        table.refresh()
-    return table
+        return table.refresh()
+    except Exception:
+        # Catalogs that don't create in one step let two runs create a table of one name; the last one is the table.
+        now = catalog.table(identifier)
+        if now is None or now.metadata.table_uuid == table.metadata.table_uuid:
+            raise
+    return ensure_table(catalog, identifier, schema, partition_by, sort_by, properties, sources, renames, begin)
 
 
 def drop_if_unused(catalog: LakeCatalog, identifier: tuple[str, str]) -> bool:
