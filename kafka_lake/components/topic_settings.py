@@ -9,6 +9,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field, StringConstraints, create_model, model_validator
 
 from kafka_lake.common import environment
+from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.continuous_runs import ContinuousRuns
 from kafka_lake.components.text import Limit, OptionalText, Properties, Text, TextList, TextMap
@@ -129,7 +130,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                 raise ValueError(
                     "transform: without schema: the columns that it gets are not known. Declare them with schema:."
                 )
-        for problem in self._format_problems():
+        for problem in (*self._format_problems(), *self._keyed_problems()):
             raise ValueError(problem)
         if self.metadata_column and declared and self.metadata_column.lower() in {d.lower() for d in declared}:
             raise ValueError(
@@ -150,6 +151,28 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                 "Use hash or none."
             )
         return self
+
+    def _keyed_problems(self) -> Iterator[str]:
+        """Give what is set and can't be, given how the table is written."""
+        fields = pydantic_fields(TopicTable)
+        if self.write == "append":
+            for name in ("key", "order_by", "envelope", "deletes", "delete_when", "keep_deletes", "on_truncate"):
+                if (given := getattr(self, name)) not in (fields[name].default, list(fields[name].default or ())):
+                    yield f"{name}: {given} has no effect with write: append. Set write: upsert, or leave it out."
+            return
+        if self.metadata_column is None:
+            yield "metadata_column: write: upsert needs it to tell which change a row came from."
+        if self.transform is not None:
+            yield "transform: can't go with write: upsert yet. Do it in a view, or in a table made of this one."
+        if self.envelope != "none" and self.format != "json":
+            yield f"envelope: {self.envelope} is known in format json only, not in {self.format} yet."
+        if self.envelope != "none" and self.order_by:
+            yield f"order_by: envelope: {self.envelope} brings the order of its changes. Leave one of them out."
+        if self.envelope == "none" and self.on_truncate != "fail":
+            yield "on_truncate: records without an envelope empty no table. Leave it out."
+        if self.deletes == "soft" and self.columns is not None and "_deleted" in self.columns.lower().split():
+            yield "deletes: soft has a column _deleted of its own. Give the one of schema: another name."
+        seconds_of(self.keep_deletes)
 
     def _format_problems(self) -> Iterator[str]:
         """Give what is set and can't be, given the formats."""

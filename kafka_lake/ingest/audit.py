@@ -9,6 +9,7 @@ from kafka_lake.common.offsets import Loss, OffsetRange, Position
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode import WRONG_TYPE
+from kafka_lake.ingest.keyed.check import KeyedBatch
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
@@ -91,7 +92,7 @@ def audit(
     """
     primary = staged.primary
     held = None
-    if spec.metadata_column:
+    if spec.metadata_column and staged.keyed is None:
         held = None if primary.spans is None else partitions_of(primary.spans)
         if held is None or any(each.distinct != each.rows for each in held):
             held = _staged_partitions(spec, connections, staged, spec.metadata_column)
@@ -132,6 +133,8 @@ def _summed_rows(held: Sequence[PartitionRows]) -> dict[int, int]:
 
 def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
     """Check that rows, dead letters and tombstones make up the records read, and that no dead letter is missing."""
+    if staged.keyed is not None:
+        return _keyed_row_count(spec, plan, staged, staged.keyed)
     total = staged.primary.rows + staged.failed + staged.tombstones
     problems = []
     if total != staged.records:
@@ -139,9 +142,7 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
             f"{staged.records} records were read, but {staged.primary.rows} rows + {staged.failed} dead letters + "
             f"{staged.tombstones} tombstones make {total}"
         )
-    kept = staged.known_failed + (staged.dead_letters.rows if staged.dead_letters else 0)
-    if spec.dead_letters == "table" and plan.kind != "dead_letter_replay" and kept != staged.failed:
-        problems.append(f"{staged.failed} records didn't decode, but the dead-letter table has {kept} of them")
+    problems += _letters_missing(spec, plan, staged)
     facts = {
         "records_read": staged.records,
         "rows_added": staged.primary.rows,
@@ -153,6 +154,41 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
     if staged.primary.state.adopted:
         facts["rows_of_others_before"] = staged.primary.state.adopted
     return Finding("row_count", tuple(problems), facts)
+
+
+def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedBatch) -> Finding:
+    """Check that changes and dead letters make up the records, and that each key is as its newest change left it."""
+    problems = list(batch.check.problems)
+    if batch.changes + staged.failed != staged.records:
+        problems.append(
+            f"{staged.records} records were read, but {batch.changes} changes + {staged.failed} dead letters make "
+            f"{batch.changes + staged.failed}"
+        )
+    if batch.check.brought != batch.inserted + batch.updated:
+        problems.append(
+            f"{batch.inserted} rows were inserted and {batch.updated} updated, but {batch.check.brought} are as the "
+            "batch left them"
+        )
+    facts = {
+        "records_read": staged.records,
+        "changes": batch.changes,
+        "keys": batch.keys,
+        "rows_inserted": batch.inserted,
+        "rows_updated": batch.updated,
+        "rows_deleted": batch.deleted,
+        "keys_ignored": batch.ignored,
+        "keys_later_deleted": batch.late,
+        "dead_letters": staged.failed,
+        "invisible_offsets": max(0, plan.records_at_most - staged.records),
+    }
+    return Finding("row_count", (*problems, *_letters_missing(spec, plan, staged)), facts)
+
+
+def _letters_missing(spec: TopicTable, plan: Plan, staged: Staged) -> tuple[str, ...]:
+    kept = staged.known_failed + (staged.dead_letters.rows if staged.dead_letters else 0)
+    if spec.dead_letters != "table" or plan.kind == "dead_letter_replay" or kept == staged.failed:
+        return ()
+    return (f"{staged.failed} records didn't decode, but the dead-letter table has {kept} of them",)
 
 
 def dead_letters(spec: TopicTable, staged: Staged, earlier: tuple[int, int] = (0, 0)) -> Finding:

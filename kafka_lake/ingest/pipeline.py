@@ -19,6 +19,7 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.due import due
 from kafka_lake.ingest.dead_letters.isolate import Search
 from kafka_lake.ingest.dead_letters.reconcile import reconcile
+from kafka_lake.ingest.decode.key_columns import refuse_other_keys
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.publish import publish
@@ -154,6 +155,7 @@ def _look(attempt: Attempt) -> Tables:
         found = tables(context)
     state = found.table
     if state is not None:
+        refuse_other_keys(context.spec, state.table)
         state = with_position(context, attempt.topic, state, job.position_required, job.position_sought)
     attempt.position = state.position if state else None
     if attempt.position and attempt.topic.is_behind(attempt.position):

@@ -5,6 +5,12 @@ from collections.abc import Callable
 
 from kafka_lake.ingest.stage.staged import Staged
 
+_STEPS = {
+    "primary": "primary published",
+    "dead_letters": "dead letters published",
+    "deletes": "deletes published",
+}
+
 
 def publish(staged: Staged, on_step: Callable[[str], None]) -> float:
     """Make an audited commit visible.
@@ -24,5 +30,5 @@ def publish(staged: Staged, on_step: Callable[[str], None]) -> float:
     for table in staged.tables():
         table.branch.publish(table.snapshot)
         visible_at = time.time()
-        on_step("primary published" if table is staged.primary else "dead letters published")
+        on_step(_STEPS[next(name for name in _STEPS if table is getattr(staged, name))])
     return visible_at

@@ -26,6 +26,10 @@ REGISTERED: tuple[Format, ...] = (*BY_SCHEMA, "confluent")
 TimestampUnit = Literal["s", "ms", "us", "ns"]
 TimestampPrecision = Literal["micros", "exact"]
 Compatibility = Literal["none", "backward", "forward", "full"]
+WriteMode = Literal["append", "upsert"]
+Envelope = Literal["none", "debezium"]
+DeleteMode = Literal["apply", "soft", "ignore", "fail"]
+TruncateMode = Literal["fail", "ignore"]
 
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
 
@@ -103,6 +107,47 @@ class TopicTable:
         default=2_000_000_000,
         description="A longer backlog becomes several commits that read about so many bytes each: keys, values and "
         "headers, uncompressed, by an estimate. null for no such limit.",
+    )
+    write: WriteMode = Field(
+        default="append",
+        description="append: a row for each record. upsert: a row for each key, as its newest change left it; a record "
+        "without a value takes its key's row away.",
+    )
+    key: tuple[str, ...] = Field(
+        default=(),
+        description="With write upsert: columns that tell rows apart; the record's key by default.",
+        examples=[["order_id"]],
+    )
+    order_by: tuple[str, ...] = Field(
+        default=(),
+        description="With write upsert: columns that tell which of two changes of a key is the newer one. Equal ones "
+        "are told apart by Kafka partition and offset. Without them, and without an envelope, Kafka's offset alone "
+        "counts.",
+        examples=[["updated_at"]],
+    )
+    envelope: Envelope = Field(
+        default="none",
+        description="With write upsert: what values are wrapped in: none, or debezium (before, after, op, source).",
+    )
+    deletes: DeleteMode = Field(
+        default="apply",
+        description="With write upsert, what becomes of a deleted row: it goes (apply), it stays and `_deleted` is "
+        "true (soft), it stays as it is (ignore), or the run fails before it publishes (fail).",
+    )
+    delete_when: str | None = Field(
+        default=None,
+        description="With write upsert: SQL condition on a row's columns that makes a delete of it.",
+        examples=["status = 'removed'"],
+    )
+    keep_deletes: str = Field(
+        default="7d",
+        description="With write upsert: how long a deleted key is remembered, so that a late change doesn't bring its "
+        "row back: as 90m, 36h or 7d.",
+    )
+    on_truncate: TruncateMode = Field(
+        default="fail",
+        description="With an envelope, when the source's table was emptied: the run fails before it publishes, or "
+        "ignore: its rows stay.",
     )
     transform: str | None = Field(
         default=None,
@@ -228,6 +273,11 @@ class TopicTable:
     def dead_letter_table(self) -> tuple[str, str]:
         """Return namespace and name of the dead-letter table: the table's with an ending, cut where it is too long."""
         return self.namespace, shortened(self.table, "__dead_letters")
+
+    @property
+    def deletes_table(self) -> tuple[str, str]:
+        """Return namespace and name of the table of deleted keys."""
+        return self.namespace, shortened(self.table, "__deletes")
 
     @property
     def group(self) -> str | None:

@@ -19,6 +19,10 @@ TOO_DEEP = "too_deep"
 BAD_KEY = "bad_key"
 TRANSFORM_FAILED = "transform_failed"
 UNDECODABLE = "undecodable"
+NOT_A_CHANGE = "not_a_change"
+NO_KEY = "no_key"
+NO_ORDER = "no_order"
+OTHER_KEY = "other_key"
 
 ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
     {
@@ -34,6 +38,10 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
         BAD_KEY: "The value is well, but the key doesn't decode; the message says why.",
         TRANSFORM_FAILED: "The record was decoded, and the topic's transform refused it.",
         UNDECODABLE: "The record alone makes its batch fail; the message says how.",
+        NOT_A_CHANGE: "With an envelope: the value is no change of a row.",
+        NO_KEY: "With write upsert: a column of the row's key is null, or the record doesn't tell it.",
+        NO_ORDER: "With write upsert: what tells the order of changes is null, or isn't known.",
+        OTHER_KEY: "With an envelope: the record's key has other columns than the table's key; the message names both.",
     }
 )
 """Every class that a dead letter may have, and what it means, in one line each."""

@@ -11,9 +11,11 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.by_schema.from_file import FromFile
 from kafka_lake.ingest.decode.by_schema.registered import MARKS, SCHEMA_TYPES, Part, Registered
 from kafka_lake.ingest.decode.by_schema.writer import writer_of
+from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.key import Keyed
+from kafka_lake.ingest.decode.key_columns import key_columns
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decode.text import Plain
 from kafka_lake.ingest.topic_table import Format, TopicTable
@@ -34,10 +36,16 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
         RegistryError: If the registry doesn't answer.
         SchemaNotSupportedError: If a file's schema has types that no table can have.
     """
-    value = _one(spec, connections, state, "value", spec.format, spec.schema_file)
-    if spec.key_format is None:
-        return value
-    return Keyed(value, _one(spec, connections, state, "key", spec.key_format, spec.key_schema_file), spec.key_column)
+    rows: Decoder = _one(spec, connections, state, "value", spec.format, spec.schema_file)
+    if spec.key_format is not None:
+        key = _one(spec, connections, state, "key", spec.key_format, spec.key_schema_file)
+        rows = Keyed(rows, key, spec.key_column, of_tombstones=spec.write == "upsert")
+    if spec.write == "append":
+        return rows
+    columns = key_columns(spec, state.table if state else None)
+    of_record = spec.envelope != "none" and not spec.key
+    looks = spec.envelope != "none" or bool(spec.format == "json" and columns and columns != (spec.key_column,))
+    return Changes(rows, spec.envelope, columns, spec.order_by, of_record, looks)
 
 
 def _one(

@@ -25,11 +25,13 @@ class Keyed:
         value: Decodes values.
         key: Decodes keys.
         column: The key's column.
+        of_tombstones: Whether the key of a record without a value is decoded too: it tells which row goes.
     """
 
     value: Decoder
     key: Decoder
     column: str
+    of_tombstones: bool = False
 
     @property
     def fixed(self) -> Target | None:
@@ -77,13 +79,15 @@ class Keyed:
             fields[self.column] = key
         row = F.struct(*[fields[f.name].alias(f.name) for f in target.columns])
         bad_value = value.getField("error_class")
-        # A tombstone stays one, whatever its key is.
-        bad_key = F.when(F.col("value").isNotNull() & F.col("error_class").isNotNull(), F.lit(BAD_KEY))
+        # A tombstone stays one, whatever its key is, unless its key says which row goes.
+        asked = F.col("value").isNotNull() | F.lit(self.of_tombstones)
+        bad_key = F.when(asked & F.col("error_class").isNotNull(), F.lit(BAD_KEY))
+        alone = F.col("value").isNull() & F.lit(self.of_tombstones) & F.col("error_class").isNull()
         said = F.concat(F.lit("The key: "), F.coalesce("error_message", "error_class"))
         return frame.select(
             *records.columns,
             *(value.getField(name).alias(name) for name in observed),
-            F.when(value.getField("decoded").isNotNull(), row).alias("decoded"),
+            F.when(value.getField("decoded").isNotNull() | alone, row).alias("decoded"),
             F.coalesce(bad_value, bad_key).alias("error_class"),
             F.coalesce(value.getField("error_message"), F.when(bad_key.isNotNull() & bad_value.isNull(), said)).alias(
                 "error_message"

@@ -14,6 +14,10 @@ from kafka_lake.ingest.topic_table import TopicTable
 TRANSFORM_ERROR = "_error"
 """A transform may put text into a column of this name; rows where it isn't null are dead letters for that reason."""
 
+CHANGE, DELETED = "_change", "_deleted"
+"""Columns of keyed tables: what made the row, and where that is in its source's order; and whether it was deleted."""
+CHANGE_TYPE = T.StructType([T.StructField("op", T.StringType()), T.StructField("order", T.ArrayType(T.LongType()))])
+
 METADATA = T.StructType(
     [
         T.StructField("topic", T.StringType()),
@@ -57,7 +61,22 @@ def row_type(columns: T.StructType, spec: TopicTable) -> T.StructType:
         spec: Its metadata column counts.
     """
     metadata = [T.StructField(spec.metadata_column, METADATA)] if spec.metadata_column else []
-    return T.StructType([*columns.fields, *metadata])
+    return T.StructType([*columns.fields, *metadata, *change_columns(spec)])
+
+
+def change_columns(spec: TopicTable) -> list[T.StructField]:
+    """Return the columns by which a keyed table tells of changes."""
+    columns = []
+    if spec.write == "upsert" and spec.envelope != "none":
+        columns.append(T.StructField(CHANGE, CHANGE_TYPE))
+    if spec.write == "upsert" and spec.deletes == "soft":
+        columns.append(T.StructField(DELETED, T.BooleanType()))
+    return columns
+
+
+def origin_of(decoded: DataFrame, topic_id: str | None) -> Column:
+    """Return the metadata column of decoded records."""
+    return _metadata(_topic_id(decoded, topic_id))
 
 
 def transformed(decoded: DataFrame, spec: TopicTable, topic_id: str | None = None) -> DataFrame:

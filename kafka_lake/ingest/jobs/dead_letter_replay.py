@@ -11,7 +11,7 @@ from kafka_lake.ingest.dead_letters.due import due
 from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.record_keys import at_version, metadata_column_of
+from kafka_lake.ingest.record_keys import at_version, metadata_column_of, refuse_keyed
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import call
 from kafka_lake.ingest.stage.staged import Staged
@@ -52,6 +52,7 @@ class DeadLetterReplay(Job):
     def __init__(self, context: Context, where: str | None) -> None:
         super().__init__(context)
         metadata_column_of(context.spec)
+        refuse_keyed(context.spec)
         self._where = where
         self._done = False
         self._records: DataFrame | None = None

@@ -120,6 +120,8 @@ def why_not(spec: TopicTable, decoder: Decoder, target: Target, state: TableStat
     properties = metadata.properties
     if not spec.arrow:
         return "arrow is false"
+    if spec.write == "upsert":
+        return "changes are merged by Spark"
     if not isinstance(decoder, Json):
         return "the format has a decoder of its own"
     if spec.transform is not None or plan.kind != "append" or plan.deletes:

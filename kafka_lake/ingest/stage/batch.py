@@ -14,7 +14,8 @@ from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow, why_not
-from kafka_lake.ingest.stage.decoding import Decoding
+from kafka_lake.ingest.stage.decoding import Decoded, Decoding
+from kafka_lake.ingest.stage.keyed_rows import write_changes
 from kafka_lake.ingest.stage.replaced_rows import delete_replaced
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append, tasks_of
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 
 CLASSES = "classes"
 """Among the metrics of a batch: its dead letters by class, where who decoded them has counted them."""
+
+
+DELETES, KEYED = "deletes", "keyed"
+"""Likewise, of a keyed table: the staged table of deleted keys, and what became of the changes."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,8 @@ class Batch:
         decoded = self.decoding.decode(
             self.spec, self.decoder, self.target, self.records, self.plan.after.identity.topic_id
         )
+        if self.spec.write == "upsert":
+            return self._merge(branch, decoded, tasks, undo)
         return self._append_rows(branch, decoded.rows, tasks), decoded.counts(), decoded.judged
 
     def _append_files(
@@ -107,6 +114,23 @@ class Batch:
         failed = self.records if arrow.failed is None else arrow.failed
         classes = most_frequent_first(LetterClass(**vars(each)) for each in arrow.failures)
         return staged_table(branch, branch.head, self.state, arrow.spans), {**arrow.counts, CLASSES: classes}, failed
+
+    def _merge(
+        self, branch: StagingBranch, decoded: Decoded, tasks: int, undo: ExitStack
+    ) -> tuple[StagedTable, dict[str, Any], DataFrame]:
+        """Merge changes as one snapshot."""
+        primary, deletes, keyed = write_changes(
+            self.spec,
+            self.connections,
+            self.state,
+            branch,
+            decoded.rows,
+            self.plan.after.identity.topic_id,
+            self._summary(self.marks),
+            tasks,
+            undo,
+        )
+        return primary, {**decoded.counts(), DELETES: deletes, KEYED: keyed}, decoded.judged
 
     def _fitting(self, rows: DataFrame) -> DataFrame:
         spark = self.connections.spark()

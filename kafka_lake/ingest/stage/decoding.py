@@ -25,6 +25,7 @@ from kafka_lake.ingest.decode.rows import (
 )
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decode.undecodable import Unreadable
+from kafka_lake.ingest.keyed.changes import changes_of
 from kafka_lake.ingest.stage.dead_letter_rows import classes_of
 from kafka_lake.ingest.stage.schema_plan import SchemaPlan, plan_schema, refuse_changes
 from kafka_lake.ingest.stage.staged import LetterClass
@@ -148,7 +149,9 @@ class SparkDecoding:
         limit = spec.max_record_bytes
         decoded = decoder.decode(records, target, max_record_bytes=limit, messages=False)
         observation, metrics = Observation(), batch_metrics(decoder, limit)
-        rows = transformed(decoded.observe(observation, *metrics), spec, topic_id)
+        observed = decoded.observe(observation, *metrics)
+        is_keyed = spec.write == "upsert"
+        rows = changes_of(observed, spec, topic_id) if is_keyed else transformed(observed, spec, topic_id)
         refused = F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused")
         refusals = Observation() if marks_errors(rows, spec) else None
         if refusals is not None:

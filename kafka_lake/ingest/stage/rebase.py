@@ -71,7 +71,7 @@ def can_follow(plan: Plan, staged: Staged) -> bool:
     """Return whether a commit is of a kind that can be followed, whatever the others did."""
     # Dead letters name the snapshot that they were staged with, and may be published already.
     appends_only = plan.kind == "append" and not plan.deletes and staged.primary.snapshot == staged.primary.appended
-    return appends_only and staged.dead_letters is None
+    return appends_only and staged.dead_letters is None and staged.keyed is None
 
 
 def _goes_with(table: Table, files: Sequence[DataFile], before: Snapshot, head: int) -> bool:

@@ -10,8 +10,10 @@ from pyiceberg.types import StructType
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.key import Keyed
+from kafka_lake.ingest.decode.rows import change_columns
 from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.evolution.evolve import evolve
@@ -51,6 +53,8 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
         decoder: Knows what the records look like.
         state: The table, None if there is none yet.
     """
+    if isinstance(decoder, Changes):
+        decoder = decoder.rows
     # What a transform makes of the columns is the table's; what it gets has no table to evolve from.
     known = state is not None and spec.transform is None
     current = state.table.schema().as_struct() if state is not None and known else None
@@ -59,10 +63,13 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
         changes = evolve(current, sources, (), spec.policy).changes
         return SchemaPlan(decoder.fixed, tuple(c for c in changes if c.kind == "renamed"))
     adopted = state is not None and known and LAYOUT not in state.table.properties
-    columns = _without(current, {spec.metadata_column} | ({spec.key_column} if isinstance(decoder, Keyed) else set()))
+    about_changes = [field.name for field in change_columns(spec)]
+    key_column = {spec.key_column} if isinstance(decoder, Keyed) else set()
+    columns = _without(current, {spec.metadata_column, *about_changes} | key_column)
     taken = partition_names(state.table) if state is not None and known else frozenset()
     reserved = [
         *taken,
+        *about_changes,
         *(name for name in (spec.metadata_column, spec.key_column if spec.key_format else None) if name),
     ]
     if not isinstance(decoder, Keyed):

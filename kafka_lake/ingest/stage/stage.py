@@ -11,7 +11,7 @@ from kafka_lake.common.offsets import losses_to_json
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.dead_letters.due import UNSETTLED
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.stage.batch import CLASSES, Batch
+from kafka_lake.ingest.stage.batch import CLASSES, DELETES, KEYED, Batch
 from kafka_lake.ingest.stage.compatibility import refuse_incompatible
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows, known_letters, stage_dead_letters
 from kafka_lake.ingest.stage.decoding import Decoding
@@ -76,7 +76,8 @@ def stage(
         marks |= {ADOPTED_FROM: who, ADOPTED: str(rows)}
     if plan.losses:
         marks[LOSSES] = losses_to_json(plan.losses)
-    if spec.metadata_column and (known is not None or plan.kind == "dead_letter_replay"):
+    # The rows of keyed tables don't tell of each record, so they tell of no letter either.
+    if spec.write == "append" and spec.metadata_column and (known is not None or plan.kind == "dead_letter_replay"):
         marks[UNSETTLED] = run_id
     passes = 0
     with ExitStack() as undo:
@@ -159,6 +160,8 @@ def stage(
         oldest_ms=counts.get("oldest_ms"),
         newest_ms=counts.get("newest_ms"),
         bytes_read=counts["bytes_read"],
+        deletes=counts.get(DELETES),
+        keyed=counts.get(KEYED),
         unkept={**decoder.unkept(), **_untimed(spec, counts.get("untimed", 0))},
     )
 

@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.dead_letters.samples import quoted
+from kafka_lake.ingest.keyed.check import KeyedBatch
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.evolution.model import Conflict
@@ -95,6 +96,8 @@ class Staged:
         newest_ms: The greatest likewise.
         unkept: What was in the records and is in no column: path → what is said of it.
         bytes_read: Of the keys, values and headers of the records.
+        deletes: The table of deleted keys, None if there is nothing new for it.
+        keyed: What became of the changes; None for a table that is appended to.
     """
 
     primary: StagedTable
@@ -113,10 +116,12 @@ class Staged:
     newest_ms: int | None = None
     unkept: Mapping[str, str] = field(default_factory=dict)
     bytes_read: int = 0
+    deletes: StagedTable | None = None
+    keyed: KeyedBatch | None = None
 
     def tables(self) -> list[StagedTable]:
         """Return the tables in the order of publication: side tables first, the primary last."""
-        return [t for t in (self.dead_letters, self.primary) if t is not None]
+        return [t for t in (self.dead_letters, self.deletes, self.primary) if t is not None]
 
     def discard(self) -> None:
         """Remove what was staged and not published, files included."""

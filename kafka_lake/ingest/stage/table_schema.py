@@ -9,9 +9,11 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json.columns import nullable_all
+from kafka_lake.ingest.decode.key_columns import KEYED, keyed_property
 from kafka_lake.ingest.decode.rows import row_type, rows_of
 from kafka_lake.ingest.decode.target import Target, documented
 from kafka_lake.ingest.stage.schema_plan import SchemaPlan, plan_schema, refuse_changes, refuse_too_many
@@ -65,11 +67,19 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
         schema,
         spec.partition_by,
         spec.sort_by,
-        spec.table_properties,
+        {**_keyed_properties(spec, decoder), **spec.table_properties},
         _sources(spec, want),
         spec.renames,
         lambda: append_nothing(connections, spec.identifier),
     )
+
+
+def _keyed_properties(spec: TopicTable, decoder: Decoder) -> Mapping[str, str]:
+    """Return what a keyed table has beside others: its key, and that merges write what is new and what is gone."""
+    if not isinstance(decoder, Changes):
+        return {}
+    modes = {f"write.{each}.mode": "merge-on-read" for each in ("merge", "update", "delete")}
+    return {KEYED: keyed_property(spec, decoder.key), **modes}
 
 
 def row_columns(spec: TopicTable, decoder: Decoder, records: DataFrame, target: Target) -> T.StructType:

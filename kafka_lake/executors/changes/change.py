@@ -1,0 +1,35 @@
+"""A change of a keyed row, as a record tells it: plain data."""
+
+from dataclasses import dataclass
+
+UPSERT, READ, DELETE, TRUNCATE = "upsert", "read", "delete", "truncate"
+"""What a change does: brings a row, brings one that a snapshot has read, takes one away, takes all away."""
+
+NOT_A_CHANGE = "not_a_change"
+NO_KEY = "no_key"
+NO_ORDER = "no_order"
+OTHER_KEY = "other_key"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a record says of a row.
+
+    Args:
+        does: One of the four.
+        row: The row as JSON text in UTF-8; of a delete, its key columns at least. None if the record doesn't tell.
+        order: Where the change is in its source's order; None if only Kafka's offset tells.
+        error_class: Why the record is no change; empty if it is one.
+        error_message: What is wrong with it.
+    """
+
+    does: str
+    row: bytes | None
+    order: tuple[int, ...] | None
+    error_class: str = ""
+    error_message: str = ""
+
+
+def refused(error_class: str, message: str) -> Change:
+    """Return what stands for a record that is no change."""
+    return Change("", None, None, error_class, message)

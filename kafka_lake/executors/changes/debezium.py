@@ -1,0 +1,167 @@
+"""Debezium's envelope in JSON, with and without its schema: what a record says of a row, and where it is in its order.
+
+The order is the source's own, as whole numbers to be compared one by one. Times aren't: two changes may have the same.
+https://debezium.io/documentation/reference/stable/connectors/postgresql.html
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+
+from kafka_lake.executors.changes.change import (
+    DELETE,
+    NO_ORDER,
+    NOT_A_CHANGE,
+    OTHER_KEY,
+    READ,
+    TRUNCATE,
+    UPSERT,
+    Change,
+    refused,
+)
+from kafka_lake.executors.changes.spans import integer, is_null, members, string
+
+_OPERATIONS = {"c": UPSERT, "u": UPSERT, "r": READ, "d": DELETE, "t": TRUNCATE}
+_ENVELOPE = {"before", "after", "source", "op"}
+_NUMBER = re.compile(r"(\d+)$")
+
+
+def change_of(key: bytes | None, value: bytes | None, columns: Collection[str], of_record: bool) -> Change:
+    """Return what a record of Debezium's says.
+
+    Args:
+        key: The record's key, a JSON object, with or without its schema.
+        value: Its value; null for the tombstones that follow deletes.
+        columns: Those of the row's key.
+        of_record: Whether they are those of the record's key. If not, deletes must tell the row before.
+    """
+    told = key_row(key)
+    if of_record and told is not None and told.keys() != set(columns):
+        return refused(
+            OTHER_KEY,
+            f"The record's key has the columns {', '.join(sorted(told)) or '(none)'}, the table's key has "
+            f"{', '.join(sorted(columns))}.",
+        )
+    row = _text(told) if of_record else None
+    if value is None:
+        # One whose delete is there too says nothing new; after a compaction it may be all that is left.
+        return Change(DELETE, row, None)
+    try:
+        envelope = members(value.decode())
+    except UnicodeDecodeError:
+        envelope = None
+    if envelope is None:
+        return refused(NOT_A_CHANGE, "The value is not one JSON object in UTF-8.")
+    envelope = _payload(envelope)
+    if envelope is None or "op" not in envelope:
+        return refused(NOT_A_CHANGE, f"The value has no operation: {_what_else(envelope or {})}.")
+    operation = string(envelope["op"]) or envelope["op"]
+    does = _OPERATIONS.get(operation)
+    if does is None:
+        return refused(NOT_A_CHANGE, f"The operation {operation!r} is none of c, u, r, d and t.")
+    source = members(envelope.get("source", "")) or {}
+    order = order_of(source, does == READ)
+    if order is None:
+        return refused(NO_ORDER, _no_order(source))
+    if does == TRUNCATE:
+        return Change(does, None, order)
+    if does == DELETE:
+        # The key alone says which row: of the row before, many sources tell no more than that.
+        return Change(does, row or _row(envelope, "before"), order)
+    after = _row(envelope, "after")
+    if after is None:
+        return refused(NOT_A_CHANGE, f"The operation is {operation}, and `after` is no JSON object.")
+    return Change(does, after, order)
+
+
+def order_of(source: Mapping[str, str], is_read: bool = False) -> tuple[int, ...] | None:
+    """Return where a change is in its source's order; None if its source doesn't tell, or isn't known.
+
+    PostgreSQL: position of the last commit before the change's transaction, then of the change: transactions come in
+    the order of their commits, and their changes are interleaved in the log. MySQL and MariaDB: number of the log file,
+    position, row. SQL Server: positions of commit and change, and the number of the event. Oracle: change number of the
+    commit, then of the change.
+
+    Args:
+        source: The envelope's ``source``, each member as JSON text.
+        is_read: Whether it is a row of a snapshot, which has no transaction.
+    """
+    connector = string(source.get("connector"))
+    if connector == "postgresql":
+        sequence = json.loads(string(source.get("sequence")) or "[]")
+        numbers = [integer(json.dumps(each)) for each in sequence]
+        lsn = integer(source.get("lsn")) if len(numbers) < 2 or numbers[1] is None else numbers[1]
+        commit = numbers[0] if numbers and not is_read else None
+        return None if lsn is None else (lsn if commit is None else commit, lsn)
+    if connector in ("mysql", "mariadb"):
+        file = _NUMBER.search(string(source.get("file")) or "")
+        position = integer(source.get("pos"))
+        row = integer(source.get("row")) or 0
+        return None if file is None or position is None else (int(file[1]), position, row)
+    if connector == "sqlserver":
+        commit_lsn, change_lsn = _lsn(source.get("commit_lsn")), _lsn(source.get("change_lsn"))
+        if commit_lsn is None:
+            return None
+        return (*commit_lsn, *(change_lsn or (0, 0, 0)), integer(source.get("event_serial_no")) or 0)
+    if connector == "oracle":
+        scn = integer(source.get("scn"))
+        commit_scn = integer(source.get("commit_scn"))
+        return None if scn is None else (scn if commit_scn is None else commit_scn, scn)
+    return None
+
+
+def _lsn(text: str | None) -> tuple[int, ...] | None:
+    parts = (string(text) or "").split(":")
+    try:
+        numbers = tuple(int(part, 16) for part in parts)
+    except ValueError:
+        return None
+    return numbers if len(numbers) == 3 else None
+
+
+def _payload(envelope: dict[str, str]) -> dict[str, str] | None:
+    """Return what a JSON converter wrote with a schema, or the envelope itself."""
+    return members(envelope["payload"]) if envelope.keys() == {"schema", "payload"} else envelope
+
+
+def _row(envelope: Mapping[str, str], member: str) -> bytes | None:
+    text = envelope.get(member)
+    return text.encode() if text is not None and text.startswith("{") else None
+
+
+def key_row(key: bytes | None) -> dict[str, str] | None:
+    """Return the columns that a record's key tells, each as JSON text; None if it tells none.
+
+    >>> key_row(b'{"id": 1}'), key_row(b'{"schema": {}, "payload": {"id": 1}}'), key_row(b"1")
+    ({'id': '1'}, {'id': '1'}, None)
+    """
+    try:
+        found = members(key.decode()) if key is not None else None
+    except UnicodeDecodeError:
+        return None
+    return _payload(found) if found is not None else None
+
+
+def _text(row: Mapping[str, str] | None) -> bytes | None:
+    if row is None:
+        return None
+    return f"{{{', '.join(f'{json.dumps(name)}: {value}' for name, value in row.items())}}}".encode()
+
+
+def _what_else(envelope: Mapping[str, str]) -> str:
+    if "ddl" in envelope or "tableChanges" in envelope:
+        return "it is a change of the schema, of Debezium's own topic for those"
+    if "status" in envelope and "id" in envelope:
+        return "it begins or ends a transaction, of Debezium's own topic for those"
+    if envelope.keys() == {"ts_ms"}:
+        return "it is a heartbeat, of Debezium's own topic for those"
+    if not envelope.keys() & _ENVELOPE and envelope:
+        return "it looks like a row; set envelope: none if a transformation has taken the envelope off"
+    return "it is no envelope of Debezium's"
+
+
+def _no_order(source: Mapping[str, str]) -> str:
+    connector = string(source.get("connector"))
+    if is_null(source.get("connector")):
+        return "The envelope's source doesn't name its connector, so its order isn't known."
+    return f"The source of connector {connector} has no position that is known: its order can't be told."

@@ -1,0 +1,63 @@
+"""What Spark's tasks do with batches of records that are changes: tell them from their envelope."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from kafka_lake.executors.changes import debezium, plain
+from kafka_lake.executors.changes.change import Change
+from kafka_lake.executors.packing import Batches
+
+CHANGE, ORIGINAL = "change", "original_value"
+FIELDS = pa.struct(
+    [
+        ("does", pa.string()),
+        ("order", pa.list_(pa.int64())),
+        ("error_class", pa.string()),
+        ("error_message", pa.string()),
+    ]
+)
+"""The column ``change``."""
+
+
+def changes(work: Mapping[str, Any]) -> Batches:
+    """Return the function that makes of records what they say.
+
+    The column ``value`` becomes the row, null where there is none; the value that the record had goes into a column of
+    its own, and what the record says beside the row into another one.
+
+    Args:
+        work: Plain data: ``envelope``, the ``columns`` of the key, and whether they are those ``of_record``.
+    """
+    change_of = _teller(work["envelope"], work["columns"], work["of_record"])
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            keys, values = batch.column("key").to_pylist(), batch.column("value")
+            told = [change_of(key, value) for key, value in zip(keys, values.to_pylist(), strict=True)]
+            at = batch.schema.get_field_index("value")
+            rows = pa.array([each.row for each in told], pa.binary())
+            made = batch.set_column(at, "value", rows)
+            yield pa.RecordBatch.from_arrays(
+                [*made.columns, pa.array([_data(each) for each in told], FIELDS), values],
+                names=[*batch.schema.names, CHANGE, ORIGINAL],
+            )
+
+    return run
+
+
+def _teller(envelope: str, columns: list[str], of_record: bool) -> Callable[[bytes | None, bytes | None], Change]:
+    if envelope == "debezium":
+        return partial(debezium.change_of, columns=columns, of_record=of_record)
+    return partial(plain.change_of, columns=columns)
+
+
+def _data(change: Change) -> dict[str, Any]:
+    return {
+        "does": change.does or None,
+        "order": change.order,
+        "error_class": change.error_class or None,
+        "error_message": change.error_message or None,
+    }

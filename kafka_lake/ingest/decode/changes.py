@@ -1,0 +1,163 @@
+"""Records as changes of keyed rows: any format's decoder, told the row apart from what is said about it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.common.errors import TableError
+from kafka_lake.executors.changes import task
+from kafka_lake.executors.changes.change import DELETE, NO_KEY, NO_ORDER, READ, UPSERT
+from kafka_lake.executors.changes.debezium import key_row
+from kafka_lake.executors.changes.task import CHANGE, ORIGINAL
+from kafka_lake.ingest.decode import NULL_IN_REQUIRED_COLUMN
+from kafka_lake.ingest.decode.decoder import Decoder, Learned
+from kafka_lake.ingest.decode.json.columns import nullable_all
+from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.tasks import told
+
+_TEXT = T.StringType()
+_CHANGE = T.StructType(
+    [
+        T.StructField("does", _TEXT),
+        T.StructField("order", T.ArrayType(T.LongType())),
+        T.StructField("error_class", _TEXT),
+        T.StructField("error_message", _TEXT),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Decodes records that are changes; what it adds beside a decoder's columns is ``change``: what is done to the row.
+
+    A delete is decoded as far as it tells the row's key.
+
+    Args:
+        rows: Decodes rows.
+        envelope: What they are wrapped in.
+        key: Columns of the row's key; empty if it is the record's bytes, or not known before records are looked at.
+        order_by: Columns that tell the order of changes.
+        of_record: Whether the columns are those of the record's key.
+        looks: Whether each record must be looked at to tell its row: for an envelope, and for records without a value
+            whose key tells columns.
+    """
+
+    rows: Decoder
+    envelope: str
+    key: tuple[str, ...]
+    order_by: tuple[str, ...]
+    of_record: bool
+    looks: bool
+
+    @property
+    def fixed(self) -> Target | None:
+        """The columns, if they are settled."""
+        return self.rows.fixed
+
+    def incoming(self) -> Sequence[tuple[str, T.StructType]]:
+        """Return what rows look like."""
+        return self.rows.incoming()
+
+    def decode(
+        self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
+    ) -> DataFrame:
+        """Add the columns of every decoder's result to records, and ``change``."""
+        given = self._told(records)
+        # Deletes tell the key alone: what a row must have is asked of rows.
+        made = self.rows.decode(given, _relaxed(target), max_record_bytes=max_record_bytes, messages=messages)
+        change = F.col(CHANGE)
+        error_class, message = F.coalesce(change["error_class"], "error_class"), change["error_message"]
+        for when, name, said in self._verdicts(made, target):
+            error_class = F.coalesce(error_class, F.when(when, F.lit(name)))
+            message = F.coalesce(message, F.when(F.col("error_class").isNull() & when, said))
+        replaced = {
+            "value": F.col(ORIGINAL),
+            CHANGE: F.struct(change["does"].alias("does"), change["order"].alias("order")),
+            "error_class": error_class,
+            "error_message": F.coalesce("error_message", message if messages else F.lit(None).cast(_TEXT)),
+        }
+        return made.select(*[replaced.get(name, F.col(name)).alias(name) for name in made.columns if name != ORIGINAL])
+
+    def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
+        """Return what rows tell."""
+        return self.rows.metrics(max_record_bytes)
+
+    def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
+        """Return what a pass taught about rows."""
+        learned = self.rows.learn(counts, self._told(records), _relaxed(target))
+        return learned and Learned(replace(self, rows=learned.decoder), learned.again)
+
+    def look(self, records: DataFrame) -> "Changes":
+        """Return a decoder that has looked at rows, and at the columns of the first record's key if that is needed.
+
+        Raises:
+            TableError: If it is, and no record has any.
+        """
+        known = self
+        if self.of_record and not self.key:
+            found = records.filter(F.col("key").isNotNull()).select("key").head(1)
+            columns = key_row(bytes(found[0]["key"])) if found else None
+            if not columns:
+                raise TableError(
+                    "The first record with a key tells no columns by it: rows can't be told apart.",
+                    "Let the connector write keys as JSON objects, or name the columns with key:.",
+                )
+            known = replace(self, key=tuple(columns))
+        return replace(known, rows=self.rows.look(known._told(records)))
+
+    def marks(self) -> Mapping[str, str]:
+        """Return the marks of what decodes rows."""
+        return self.rows.marks()
+
+    def seen(self, counts: Mapping[str, Any]) -> Mapping[str, int]:
+        """Return the schemas of rows."""
+        return self.rows.seen(counts)
+
+    def unkept(self) -> Mapping[str, str]:
+        """Return what is said of rows."""
+        return self.rows.unkept()
+
+    def _told(self, records: DataFrame) -> DataFrame:
+        """Return records whose value is the row, with ``change`` and their own value beside it."""
+        if not self.looks:
+            none = F.lit(None)
+            does = F.when(F.col("value").isNull(), F.lit(DELETE)).otherwise(F.lit(UPSERT))
+            parts = [does, none.cast(_CHANGE["order"].dataType), none.cast(_TEXT), none.cast(_TEXT)]
+            change = F.struct(*[part.alias(name) for part, name in zip(parts, _CHANGE.names, strict=True)])
+            return records.withColumn(CHANGE, change).withColumn(ORIGINAL, F.col("value"))
+        fields = [*records.schema.fields, T.StructField(CHANGE, _CHANGE), T.StructField(ORIGINAL, T.BinaryType())]
+        work = {"envelope": self.envelope, "columns": list(self.key), "of_record": self.of_record}
+        return records.mapInArrow(told(task.changes, work), T.StructType(fields))
+
+    def _verdicts(self, made: DataFrame, target: Target) -> list[tuple[Column, str, Column]]:
+        """Return why a change is none, in the order of importance: condition, error class, message."""
+        row, does = F.col("decoded"), F.col(CHANGE)["does"]
+        is_row = does.isin(UPSERT, READ)
+        names = target.columns.fieldNames()
+
+        def missing(columns: Sequence[str]) -> Column:
+            nulls = [F.lit(name) if name not in names else F.when(row[name].isNull(), F.lit(name)) for name in columns]
+            return F.concat_ws(", ", *nulls)
+
+        key = missing(self.key) if self.key else F.when(F.col("key").isNull(), F.lit("the record's key")).otherwise("")
+        required = missing([f.name for f in target.columns if not f.nullable and f.name not in self.key])
+        order = missing(self.order_by)
+        return [
+            ((is_row | (does == DELETE)) & (key != ""), NO_KEY, F.concat(F.lit("Null or missing in the key: "), key)),
+            (is_row & (required != ""), NULL_IN_REQUIRED_COLUMN, _said("Required, but null or missing: ", required)),
+            (is_row & (order != ""), NO_ORDER, _said("Null or missing, and changes are ordered by it: ", order)),
+        ]
+
+
+def _said(before: str, names: Column) -> Column:
+    return F.concat(F.lit(before), names, F.lit("."))
+
+
+def _relaxed(target: Target) -> Target:
+    columns = nullable_all(target.columns)
+    assert isinstance(columns, T.StructType)
+    return replace(target, columns=columns)

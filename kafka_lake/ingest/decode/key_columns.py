@@ -1,0 +1,71 @@
+"""The columns of a keyed table's key, and what must stay as it is while the table has rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyiceberg.table import Table
+
+from kafka_lake.common.errors import TableError
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import row_count
+from kafka_lake.lake.tables.properties import from_json, to_json
+
+KEYED = "kafka-lake.keyed"
+"""A property of keyed tables: the columns of the key, and what tells the order of changes."""
+
+
+def key_columns(spec: TopicTable, table: Table | None) -> tuple[str, ...]:
+    """Return the columns that tell a topic's rows apart.
+
+    Args:
+        spec: Its settings.
+        table: Knows what the records' keys have shown; None if there is none yet.
+
+    Returns:
+        Their names; empty if it is the record's key as it is, or if records must be looked at first.
+    """
+    if spec.key:
+        return spec.key
+    if spec.envelope == "none":
+        return (spec.key_column,) if spec.key_format is not None else ()
+    return tuple((from_json(table, KEYED) or {}).get("key", ())) if table is not None else ()
+
+
+def keyed_property(spec: TopicTable, columns: Sequence[str]) -> str:
+    """Return what a keyed table's property tells."""
+    return to_json(_told(spec, columns))
+
+
+def refuse_other_keys(spec: TopicTable, table: Table) -> None:
+    """Stop a run whose settings don't go with the rows that are there.
+
+    Raises:
+        TableError: If they ask for another key or order than the table was written with, or for rows of another kind.
+    """
+    have = from_json(table, KEYED)
+    name = ".".join(spec.identifier)
+    rebuild = (
+        "Set it back; or drop the table and materialize it anew from the topic; or give the topic another table with "
+        "table:."
+    )
+    if spec.write == "append":
+        if have is not None:
+            raise TableError(f"Table {name} was written with write: upsert, and its topic is set to append.", rebuild)
+        return
+    if have is None:
+        if row_count(table):
+            raise TableError(f"Table {name} has rows that were appended, and its topic is set to upsert.", rebuild)
+        return
+    want = _told(spec, key_columns(spec, table))
+    if have != want:
+        differing = [each for each in want if have.get(each) != want[each]]
+        said = "; ".join(f"{each} was {_shown(have.get(each))} and is {_shown(want[each])}" for each in differing)
+        raise TableError(f"Table {name} was written with other settings: {said}.", rebuild)
+
+
+def _told(spec: TopicTable, columns: Sequence[str]) -> dict[str, Any]:
+    return {"key": list(columns), "order_by": list(spec.order_by), "envelope": spec.envelope}
+
+
+def _shown(value: Any) -> str:
+    return (", ".join(value) or "(none)") if isinstance(value, list) else str(value)

@@ -1,0 +1,1 @@
+"""Keyed tables: a row for each key, as its newest change left it."""

@@ -1,0 +1,106 @@
+"""Decoded records as changes of rows: the table's columns, what is done to the row, and what stays as it is."""
+
+from base64 import b64encode
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.executors.changes.change import DELETE, READ, TRUNCATE, UPSERT
+from kafka_lake.executors.changes.task import CHANGE as TOLD
+from kafka_lake.ingest.decode.rows import CHANGE, DELETED, change_columns, origin_of
+from kafka_lake.ingest.keyed.keys import DOES, KEPT
+from kafka_lake.ingest.topic_table import TopicTable
+
+TOLD_TYPE = "struct<does: string, order: array<bigint>>"
+_PLACEHOLDER = "__debezium_unavailable_value"
+_ENCODED = b64encode(_PLACEHOLDER.encode()).decode()
+
+
+def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame:
+    """Return the changes that records are.
+
+    Args:
+        decoded: Records with ``decoded``, ``change`` and ``error_class``.
+        spec: Its settings.
+        topic_id: The topic's id, for the metadata column.
+
+    Returns:
+        The table's columns, as the change tells them; what it does (`DOES`); and the columns that it leaves as they are
+        (`KEPT`). Records that are no change are left out.
+    """
+    if TOLD not in decoded.columns:
+        # None of them was looked at.
+        decoded = decoded.withColumn(TOLD, F.lit(None).cast(TOLD_TYPE))
+    told = F.col(TOLD)
+    good = decoded.filter(F.col("error_class").isNull() & told["does"].isNotNull())
+    columns = [F.col("decoded.*"), origin_of(good, topic_id).alias(spec.metadata_column or "")]
+    rows = good.select(*columns, told.alias(TOLD))
+    does = F.col(TOLD)["does"]
+    if spec.delete_when is not None:
+        gone = F.expr(spec.delete_when)
+        does = F.when(does.isin(UPSERT, READ) & gone, F.lit(DELETE)).otherwise(does)
+    values = decoded.schema["decoded"].dataType
+    assert isinstance(values, T.StructType)
+    kept = _left_out(values, spec)
+    if spec.deletes == "soft":
+        others = F.array(*[F.lit(field.name) for field in values])
+        # A delete by delete_when tells the row; the others tell its key alone.
+        kept = F.when(F.col(TOLD)["does"] == DELETE, others).otherwise(kept)
+    added = {DOES: does, KEPT: kept}
+    for field in change_columns(spec):
+        if field.name == CHANGE:
+            added[CHANGE] = F.struct(does.alias("op"), F.col(TOLD)["order"].alias("order"))
+        if field.name == DELETED:
+            added[DELETED] = does == DELETE
+    return rows.select(*[F.col(f"`{name}`") for name in rows.columns if name != TOLD], *_named(added))
+
+
+def counted(changes: DataFrame) -> dict[str, Column]:
+    """Return the aggregates that count changes by what they do."""
+    does = changes[DOES]
+    return {
+        "changes": F.count(F.lit(1)),
+        "deletes": F.count_if(does == DELETE),
+        "truncates": F.count_if(does == TRUNCATE),
+    }
+
+
+def can_leave_out(field: T.StructField, spec: TopicTable) -> bool:
+    """Return whether a change may leave a column as it is."""
+    if spec.deletes == "soft":
+        return True
+    return spec.envelope == "debezium" and _placeholder(F.lit(None), field.dataType) is not None
+
+
+def _left_out(values: T.StructType, spec: TopicTable) -> Column:
+    """Return the columns whose value the source didn't tell, since it hasn't changed (PostgreSQL's TOAST)."""
+    none = F.array().cast("array<string>")
+    if spec.envelope != "debezium":
+        return none
+    found = []
+    for field in values:
+        is_missing = _placeholder(F.col(f"`{field.name}`"), field.dataType)
+        if is_missing is not None:
+            found.append(F.when(is_missing, F.lit(field.name)))
+    return F.array_compact(F.array(*found)) if found else none
+
+
+def _placeholder(column: Column, kind: T.DataType) -> Column | None:
+    """Return whether a column's value stands for one that wasn't told; None if no value of its type does.
+
+    https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-toasted-values
+    """
+    if isinstance(kind, T.StringType):
+        return column.isin(_PLACEHOLDER, _ENCODED)
+    if isinstance(kind, T.BinaryType):
+        return column == F.lit(_PLACEHOLDER).cast("binary")
+    if isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StringType):
+        return (F.size(column) == 1) & F.get(column, F.lit(0)).isin(_PLACEHOLDER, _ENCODED)
+    if isinstance(kind, T.MapType) and isinstance(kind.keyType, T.StringType):
+        return F.map_contains_key(column, _PLACEHOLDER)
+    return None
+
+
+def _named(columns: dict[str, Column]) -> list[Column]:
+    return [column.alias(name) for name, column in columns.items()]

@@ -1,0 +1,65 @@
+"""The table of deleted keys: a late change must not bring a row back that was deleted after it."""
+
+import time
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.common.durations import seconds_of
+from kafka_lake.executors.changes.change import DELETE
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.decode.json.columns import nullable_all
+from kafka_lake.ingest.decode.rows import CHANGE
+from kafka_lake.ingest.keyed.keys import DOES, Keys, quoted
+from kafka_lake.ingest.record_keys import at_version
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import head_of
+from kafka_lake.lake.tables.create import ensure_table, schema_of
+from kafka_lake.spark.compat.arrow_types import to_arrow_schema
+
+DELETED_AT = "_deleted_at"
+"""When a run wrote the delete down."""
+_PLACE = ("topic_id", "partition", "offset", "key")
+
+
+def deletes_of(changes: DataFrame, keys: Keys) -> DataFrame:
+    """Return the deletes among changes as rows of the table of deleted keys: key, order, and place in Kafka."""
+    place = F.col(quoted(keys.metadata))
+    origin = F.struct(*[place[name].alias(name) for name in _PLACE]).alias(keys.metadata)
+    told = dict.fromkeys([*keys.columns, *keys.order_by, *([CHANGE] if keys.has_envelope else [])])
+    columns = [F.col(quoted(name)) for name in told]
+    gone = changes.filter(F.col(DOES) == DELETE)
+    return gone.select(*columns, origin, F.current_timestamp().alias(DELETED_AT))
+
+
+def without_late(connections: Connections, spec: TopicTable, changes: DataFrame, keys: Keys) -> DataFrame | None:
+    """Return the changes without those that a remembered delete of their key is newer than; None if none is remembered.
+
+    Args:
+        connections: Catalog and Spark.
+        spec: Its settings.
+        changes: What `folded` gave.
+        keys: Tell rows apart, and changes older from newer.
+    """
+    table = connections.catalog.table(spec.deletes_table)
+    head = head_of(table) if table else None
+    if table is None or head is None:
+        return None
+    name = connections.catalog.spark_name(spec.deletes_table)
+    since = F.timestamp_seconds(F.lit(time.time() - seconds_of(spec.keep_deletes)))
+    held = at_version(connections.spark(), name, head).filter(F.col(DELETED_AT) >= since).alias("d")
+    late = F.expr(f"{keys.same('d', 's')} AND NOT {keys.is_newer('s', 'd')}")
+    return changes.alias("s").join(held, late, "left_anti")
+
+
+def ensure_deletes_table(connections: Connections, spec: TopicTable, rows: T.StructType) -> None:
+    """Create the table of deleted keys, if there is none; by day, so that old deletes go without a file rewritten."""
+    kind = nullable_all(rows)
+    assert isinstance(kind, T.StructType)
+    ensure_table(
+        connections.catalog,
+        spec.deletes_table,
+        schema_of(to_arrow_schema(kind)),
+        [f"day({DELETED_AT})"],
+    )

@@ -1,0 +1,104 @@
+"""What tells the rows of a keyed table apart, and which of two changes of a row is the newer one.
+
+One order for all: for changes of a batch among themselves, for a batch against the table, and for the audit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kafka_lake.executors.changes.change import READ
+from kafka_lake.ingest.decode.rows import CHANGE
+from kafka_lake.ingest.topic_table import TopicTable
+
+DOES, KEPT = "__kafka_lake_does", "__kafka_lake_kept"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Key and order of a topic's changes, as SQL expressions.
+
+    Args:
+        metadata: The metadata column, which tells a change's place in Kafka.
+        columns: Those of the key; empty if it is the record's own.
+        order_by: Those of the order.
+        has_envelope: Whether an envelope tells the order.
+        topic_id: Changes of the topic with another id are older, whatever their offset.
+    """
+
+    metadata: str
+    columns: tuple[str, ...]
+    order_by: tuple[str, ...]
+    has_envelope: bool
+    topic_id: str
+
+    @classmethod
+    def of(cls, spec: TopicTable, columns: Sequence[str], topic_id: str) -> "Keys":
+        """Return those of a topic.
+
+        Args:
+            spec: Its settings.
+            columns: Of the key, as settings or table have them.
+            topic_id: The topic's id; empty if the brokers have none.
+        """
+        assert spec.metadata_column is not None, "a keyed table is refused at load without one"
+        return cls(spec.metadata_column, tuple(columns), spec.order_by, spec.envelope != "none", topic_id)
+
+    @property
+    def has_order(self) -> bool:
+        """Return whether changes tell their order themselves."""
+        return self.has_envelope or bool(self.order_by)
+
+    def key(self, alias: str) -> list[str]:
+        """Return the key's expressions, those of a table or a frame of this alias."""
+        if not self.columns:
+            return [f"{alias}.{quoted(self.metadata)}.`key`"]
+        return [f"{alias}.{quoted(each)}" for each in self.columns]
+
+    def same(self, one: str, other: str) -> str:
+        """Return the condition that two rows have the same key."""
+        return " AND ".join(f"{a} = {b}" for a, b in zip(self.key(one), self.key(other), strict=True))
+
+    def own_order(self, alias: str) -> list[str]:
+        """Return what changes themselves tell of their order."""
+        # A row that a snapshot has read never beats a change of the same position.
+        read = [f"{alias}.{CHANGE}.`op` <> '{READ}'"] if self.has_envelope else []
+        return [*self._told(alias), *read]
+
+    def place(self, alias: str) -> list[str]:
+        """Return what Kafka tells: whether it is today's topic, then partition and offset."""
+        column = f"{alias}.{quoted(self.metadata)}"
+        return [f"{column}.`topic_id` <=> {self._id()}", f"{column}.`partition`", f"{column}.`offset`"]
+
+    def order(self, alias: str) -> str:
+        """Return the order as one value: of two changes the greater one is the newer one."""
+        return f"struct({', '.join([*self.own_order(alias), *self.place(alias)])})"
+
+    def is_newer(self, change: str, row: str) -> str:
+        """Return the condition that a change is newer than what there is, or the very change that made it.
+
+        A tombstone has no order of its own: it is newer than what came before it in its Kafka partition.
+        """
+        newer = f"{self.order(change)} >= {self.order(row)}"
+        if not self.has_order:
+            return newer
+        untold = " AND ".join(f"{each} IS NULL" for each in self._told(change))
+        (topic, partition, offset), (its_topic, its_partition, its_offset) = self.place(change), self.place(row)
+        behind = f"({topic} AND NOT {its_topic}) OR ({partition} = {its_partition} AND {offset} >= {its_offset})"
+        return f"(CASE WHEN {untold} THEN ({topic} = {its_topic} OR {topic}) AND ({behind}) ELSE {newer} END)"
+
+    def other_partition(self, change: str, row: str) -> str:
+        """Return the condition that only Kafka's offset tells the order, and those aren't comparable."""
+        (topic, partition, _), (its_topic, its_partition, _) = self.place(change), self.place(row)
+        return f"({topic} AND {its_topic} AND {partition} <> {its_partition})"
+
+    def _told(self, alias: str) -> list[str]:
+        order = [f"{alias}.{CHANGE}.`order`"] if self.has_envelope else []
+        return [*(f"{alias}.{quoted(each)}" for each in self.order_by), *order]
+
+    def _id(self) -> str:
+        return f"'{self.topic_id.replace(chr(39), '')}'" if self.topic_id else "CAST(NULL AS STRING)"
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as SQL has it."""
+    return f"`{name.replace('`', '``')}`"

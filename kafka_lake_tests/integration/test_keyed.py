@@ -1,0 +1,149 @@
+"""Keyed tables on real servers: what a source holds is what the table holds, whatever came in which order and when."""
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.run import ingest
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake_tests.conftest import Topic, View
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewConnections = Callable[[], Connections]
+NewView = Callable[[TopicTable], View]
+
+
+def rows(view: View, *names: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row[name] for name in names) for row in view.rows())
+
+
+def facts(report: Any) -> dict[str, Any]:
+    return next(f.facts for f in report.commits[-1].findings if f.check == "row_count")
+
+
+def test_a_row_for_each_key_as_its_newest_record_left_it(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec(None, write="upsert")
+    topic.send({"id": 1, "v": "a"}, 0, key=b"one")
+    topic.send({"id": 2, "v": "b"}, 1, key=b"two")
+    topic.send({"id": 1, "v": "c"}, 0, key=b"one")
+    ingest(spec, connections(), "run-1")
+    assert rows(view(spec), "id", "v") == [(1, "c"), (2, "b")]
+
+    topic.send({"id": 2, "v": "d", "more": 1.5}, 1, key=b"two")
+    topic.send(None, 0, key=b"one")
+    topic.send({"id": 3, "v": "e"}, 0, key=b"three")
+    report = ingest(spec, connections(), "run-2")
+    assert rows(view(spec), "id", "v", "more") == [(2, "d", 1.5), (3, "e", None)]
+    told = facts(report)
+    assert (told["rows_inserted"], told["rows_updated"], told["rows_deleted"], told["keys_ignored"]) == (1, 1, 1, 0)
+
+    topic.send(None, 0, key=b"three")
+    topic.send({"id": 3, "v": "f"}, 0, key=b"three")
+    topic.send(None, 1, key=b"never there")
+    ingest(spec, connections(), "run-3")
+    assert rows(view(spec), "id", "v") == [(2, "d"), (3, "f")]
+    assert ingest(spec, connections(), "run-4").commits == []
+
+
+def test_the_order_is_the_columns_and_a_delete_is_remembered(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(3)
+    spec = topic.spec("id bigint, at bigint, v string", write="upsert", key=("id",), order_by=("at",),
+                      delete_when="v = 'gone'")  # fmt: skip
+    topic.send({"id": 1, "at": 5, "v": "new"}, 0)
+    topic.send({"id": 1, "at": 3, "v": "old"}, 1)
+    topic.send({"id": 2, "at": 9, "v": "gone"}, 2)
+    topic.send({"id": 2, "at": 8, "v": "late in the batch"}, 1)
+    ingest(spec, connections(), "run-1")
+    assert rows(view(spec), "id", "v") == [(1, "new")]
+    topic.send({"id": 2, "at": 7, "v": "late"}, 0)
+    topic.send({"id": 1, "at": 4, "v": "late"}, 2)
+    report = ingest(spec, connections(), "run-2")
+    assert rows(view(spec), "id", "v") == [(1, "new")]
+    assert facts(report)["keys_later_deleted"] == 1
+    topic.send({"id": 2, "at": 10, "v": "back"}, 0)
+    topic.send({"id": 3, "at": None, "v": "no order"}, 0)
+    topic.send({"id": None, "at": 1, "v": "no key"}, 0)
+    report = ingest(spec, connections(), "run-3")
+    assert rows(view(spec), "id", "v") == [(1, "new"), (2, "back")]
+    assert {(c["error_class"]) for c in view(spec).dead_letters()} == {"no_order", "no_key"}
+
+
+def test_a_key_of_two_partitions_without_an_order_stops_the_run(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec("v string", write="upsert")
+    topic.send({"v": "a"}, 0, key=b"one")
+    ingest(spec, connections(), "run-1")
+    topic.send({"v": "b"}, 1, key=b"one")
+    with pytest.raises(KafkaLakeError, match=r"partition 1 at offset 0; its row came from partition 0.*order_by"):
+        ingest(spec, connections(), "run-2")
+    assert rows(view(spec), "v") == [("a",)]
+    view(spec).assert_no_branches()
+
+
+def debezium(op: str, lsn: int, after: dict[str, Any] | None = None, commit: int | None = None) -> dict[str, Any]:
+    source = {"connector": "postgresql", "lsn": lsn, "sequence": json.dumps([commit and str(commit), str(lsn)])}
+    return {"before": None, "after": after, "op": op, "source": source, "ts_ms": 1}
+
+
+def test_debezium_without_a_setting_but_its_name(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec(None, write="upsert", envelope="debezium")
+
+    def send(change: dict[str, Any] | None, number: int) -> None:
+        topic.send(change, 0, key=json.dumps({"id": number}).encode())
+
+    send(debezium("r", 100, {"id": 1, "name": "ada", "price": 1.10}), 1)
+    send(debezium("r", 100, {"id": 2, "name": "bob", "price": 2.50}), 2)
+    send(debezium("c", 110, {"id": 3, "name": "cy", "price": None}, 105), 3)
+    ingest(spec, connections(), "run-1")
+    assert rows(view(spec), "id", "name", "price") == [(1, "ada", 1.1), (2, "bob", 2.5), (3, "cy", None)]
+
+    send(debezium("u", 120, {"id": 1, "name": "__debezium_unavailable_value", "price": 7.0}, 115), 1)
+    send(debezium("d", 130, None, 125), 2)
+    send(None, 2)
+    # Of a transaction that began earlier and was committed later.
+    send(debezium("u", 90, {"id": 3, "name": "cyd", "price": 1.0}, 128), 3)
+    # Of before the row that is there, though it comes later: what it tells is older than what the row has.
+    send(debezium("r", 90, {"id": 1, "name": "old", "price": 0.0}), 1)
+    send({"ts_ms": 7}, 9)
+    report = ingest(spec, connections(), "run-2")
+    assert rows(view(spec), "id", "name", "price") == [(1, "ada", 7.0), (3, "cyd", 1.0)]
+    assert [(c["error_class"], bytes(c["value"])) for c in view(spec).dead_letters()] == [
+        ("not_a_change", b'{"ts_ms": 7}')
+    ]
+    assert facts(report)["rows_deleted"] == 1
+
+
+def test_random_changes_end_as_a_model_in_memory(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(3)
+    spec = topic.spec("id bigint, at bigint, v bigint", write="upsert", key=("id",), order_by=("at",))
+    chance = random.Random(17)
+    newest: dict[int, tuple[int, int, int, int | None]] = {}
+    for batch in range(4):
+        for _ in range(60):
+            number, at, partition = chance.randrange(12), chance.randrange(40), chance.randrange(3)
+            value = chance.randrange(1000)
+            sent = topic.send({"id": number, "at": at, "v": value}, partition, key=str(number).encode())
+            newest[number] = max(newest.get(number, (-1, 0, 0, None)), (at, partition, sent.offset, value))
+        ingest(spec, connections(), f"run-{batch}")
+        assert rows(view(spec), "id", "at", "v") == sorted(
+            (number, at, value) for number, (at, _, _, value) in newest.items()
+        )
