@@ -158,7 +158,7 @@ class View:
     def fingerprint(self) -> tuple[Any, ...]:
         """Return all that a run which publishes nothing must leave as it was: refs, snapshots, data files."""
         prints: list[Any] = []
-        for name in (self.spec.identifier, self.spec.dead_letter_table):
+        for name in (self.spec.identifier, self.spec.dead_letter_table, self.spec.deletes_table):
             if table := self.catalog.table(name):
                 refs = {key: ref.snapshot_id for key, ref in table.metadata.refs.items()}
                 prints.append((refs, {s.snapshot_id for s in table.metadata.snapshots}, data_files(table)))

@@ -28,7 +28,9 @@ class KafkaTopicTable(FromDocument, TopicSettings):
     def tables(self) -> tuple[tuple[str, str], ...]:
         """Return namespace and name of the tables that are this topic's alone."""
         spec = self.topic_table(self._place.parent)
-        return (spec.identifier, spec.dead_letter_table) if self.dead_letters == "table" else (spec.identifier,)
+        return tuple(
+            each for each in spec.identifiers if self.dead_letters == "table" or each != spec.dead_letter_table
+        )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the topic's assets and checks."""

@@ -172,7 +172,10 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             yield "on_truncate: records without an envelope empty no table. Leave it out."
         if self.deletes == "soft" and self.columns is not None and "_deleted" in self.columns.lower().split():
             yield "deletes: soft has a column _deleted of its own. Give the one of schema: another name."
-        seconds_of(self.keep_deletes)
+        try:
+            seconds_of(self.keep_deletes)
+        except ConfigurationError as error:
+            yield f"keep_deletes: {error}"
 
     def _format_problems(self) -> Iterator[str]:
         """Give what is set and can't be, given the formats."""

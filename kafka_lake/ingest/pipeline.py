@@ -175,8 +175,7 @@ def _plan(attempt: Attempt, before: Tables) -> Plan | None:
 def _create(attempt: Attempt, before: Tables, todo: Plan, records: Any) -> None:
     spec, connections = attempt.context.spec, attempt.context.connections
     if before.table is None:
-        sought = (spec.identifier, spec.dead_letter_table)
-        attempt.created |= {each for each in sought if connections.catalog.table(each) is None}
+        attempt.created |= {each for each in spec.identifiers if connections.catalog.table(each) is None}
     attempt.context.decoding.create_table(spec, connections, records, todo.undecodable is not None)
     attempt.context.observer.on_step("table created")
     attempt.decoding = None

@@ -108,47 +108,6 @@ class TopicTable:
         description="A longer backlog becomes several commits that read about so many bytes each: keys, values and "
         "headers, uncompressed, by an estimate. null for no such limit.",
     )
-    write: WriteMode = Field(
-        default="append",
-        description="append: a row for each record. upsert: a row for each key, as its newest change left it; a record "
-        "without a value takes its key's row away.",
-    )
-    key: tuple[str, ...] = Field(
-        default=(),
-        description="With write upsert: columns that tell rows apart; the record's key by default.",
-        examples=[["order_id"]],
-    )
-    order_by: tuple[str, ...] = Field(
-        default=(),
-        description="With write upsert: columns that tell which of two changes of a key is the newer one. Equal ones "
-        "are told apart by Kafka partition and offset. Without them, and without an envelope, Kafka's offset alone "
-        "counts.",
-        examples=[["updated_at"]],
-    )
-    envelope: Envelope = Field(
-        default="none",
-        description="With write upsert: what values are wrapped in: none, or debezium (before, after, op, source).",
-    )
-    deletes: DeleteMode = Field(
-        default="apply",
-        description="With write upsert, what becomes of a deleted row: it goes (apply), it stays and `_deleted` is "
-        "true (soft), it stays as it is (ignore), or the run fails before it publishes (fail).",
-    )
-    delete_when: str | None = Field(
-        default=None,
-        description="With write upsert: SQL condition on a row's columns that makes a delete of it.",
-        examples=["status = 'removed'"],
-    )
-    keep_deletes: str = Field(
-        default="7d",
-        description="With write upsert: how long a deleted key is remembered, so that a late change doesn't bring its "
-        "row back: as 90m, 36h or 7d.",
-    )
-    on_truncate: TruncateMode = Field(
-        default="fail",
-        description="With an envelope, when the source's table was emptied: the run fails before it publishes, or "
-        "ignore: its rows stay.",
-    )
     transform: str | None = Field(
         default=None,
         description="`module:function`, from DataFrame to DataFrame, one row for one row.",
@@ -258,6 +217,47 @@ class TopicTable:
         default="micros",
         description="Format json: micros cuts, and counts, what a time has beyond microseconds; exact has it not fit.",
     )
+    write: WriteMode = Field(
+        default="append",
+        description="append: a row for each record. upsert: a row for each key, as its newest change left it; a record "
+        "without a value takes its key's row away.",
+    )
+    key: tuple[str, ...] = Field(
+        default=(),
+        description="With write upsert: columns that tell rows apart; the record's key by default.",
+        examples=[["order_id"]],
+    )
+    order_by: tuple[str, ...] = Field(
+        default=(),
+        description="With write upsert: columns that tell which of two changes of a key is the newer one. Equal ones "
+        "are told apart by Kafka partition and offset. Without them, and without an envelope, Kafka's offset alone "
+        "counts.",
+        examples=[["updated_at"]],
+    )
+    envelope: Envelope = Field(
+        default="none",
+        description="With write upsert: what values are wrapped in: none, or debezium (before, after, op, source).",
+    )
+    deletes: DeleteMode = Field(
+        default="apply",
+        description="With write upsert, what becomes of a deleted row: it goes (apply), it stays and `_deleted` is "
+        "true (soft), it stays as it is (ignore), or the run fails before it publishes (fail).",
+    )
+    delete_when: str | None = Field(
+        default=None,
+        description="With write upsert: SQL condition on a row's columns that makes a delete of it.",
+        examples=["status = 'removed'"],
+    )
+    keep_deletes: str = Field(
+        default="7d",
+        description="With write upsert: how long a deleted key is remembered, so that a late change doesn't bring its "
+        "row back: as 90m, 36h or 7d.",
+    )
+    on_truncate: TruncateMode = Field(
+        default="fail",
+        description="With an envelope, when the source's table was emptied: the run fails before it publishes, or "
+        "ignore: its rows stay.",
+    )
 
     @property
     def full_topic(self) -> str:
@@ -278,6 +278,12 @@ class TopicTable:
     def deletes_table(self) -> tuple[str, str]:
         """Return namespace and name of the table of deleted keys."""
         return self.namespace, shortened(self.table, "__deletes")
+
+    @property
+    def identifiers(self) -> tuple[tuple[str, str], ...]:
+        """Return namespace and name of each of the topic's tables, the one with its rows first."""
+        deletes = (self.deletes_table,) if self.write == "upsert" else ()
+        return (self.identifier, self.dead_letter_table, *deletes)
 
     @property
     def group(self) -> str | None:

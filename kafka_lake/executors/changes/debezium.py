@@ -23,6 +23,7 @@ from kafka_lake.executors.changes.spans import integer, is_null, members, string
 
 _OPERATIONS = {"c": UPSERT, "u": UPSERT, "r": READ, "d": DELETE, "t": TRUNCATE}
 _ENVELOPE = {"before", "after", "source", "op"}
+_LARGEST = 2**63 - 1
 _NUMBER = re.compile(r"(\d+)$")
 
 
@@ -61,7 +62,7 @@ def change_of(key: bytes | None, value: bytes | None, columns: Collection[str], 
         return refused(NOT_A_CHANGE, f"The operation {operation!r} is none of c, u, r, d and t.")
     source = members(envelope.get("source", "")) or {}
     order = order_of(source, does == READ)
-    if order is None:
+    if order is None or any(abs(number) > _LARGEST for number in order):
         return refused(NO_ORDER, _no_order(source))
     if does == TRUNCATE:
         return Change(does, None, order)
@@ -88,8 +89,7 @@ def order_of(source: Mapping[str, str], is_read: bool = False) -> tuple[int, ...
     """
     connector = string(source.get("connector"))
     if connector == "postgresql":
-        sequence = json.loads(string(source.get("sequence")) or "[]")
-        numbers = [integer(json.dumps(each)) for each in sequence]
+        numbers = _sequence(string(source.get("sequence")) or "[]")
         lsn = integer(source.get("lsn")) if len(numbers) < 2 or numbers[1] is None else numbers[1]
         commit = numbers[0] if numbers and not is_read else None
         return None if lsn is None else (lsn if commit is None else commit, lsn)
@@ -108,6 +108,14 @@ def order_of(source: Mapping[str, str], is_read: bool = False) -> tuple[int, ...
         commit_scn = integer(source.get("commit_scn"))
         return None if scn is None else (scn if commit_scn is None else commit_scn, scn)
     return None
+
+
+def _sequence(text: str) -> list[int | None]:
+    try:
+        sequence = json.loads(text)
+    except ValueError:
+        return []
+    return [integer(json.dumps(each)) for each in sequence] if isinstance(sequence, list) else []
 
 
 def _lsn(text: str | None) -> tuple[int, ...] | None:

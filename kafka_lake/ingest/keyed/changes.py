@@ -2,10 +2,12 @@
 
 from base64 import b64encode
 
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.executors.changes.change import DELETE, READ, TRUNCATE, UPSERT
 from kafka_lake.executors.changes.task import CHANGE as TOLD
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, change_columns, origin_of
@@ -38,7 +40,7 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
     rows = good.select(*columns, told.alias(TOLD))
     does = F.col(TOLD)["does"]
     if spec.delete_when is not None:
-        gone = F.expr(spec.delete_when)
+        gone = _condition(rows, spec, spec.delete_when)
         does = F.when(does.isin(UPSERT, READ) & gone, F.lit(DELETE)).otherwise(does)
     values = decoded.schema["decoded"].dataType
     assert isinstance(values, T.StructType)
@@ -54,6 +56,20 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
         if field.name == DELETED:
             added[DELETED] = does == DELETE
     return rows.select(*[F.col(f"`{name}`") for name in rows.columns if name != TOLD], *_named(added))
+
+
+def _condition(rows: DataFrame, spec: TopicTable, text: str) -> Column:
+    try:
+        # Connect analyses it only when it is asked for the schema.
+        rows.filter(F.expr(text)).schema  # noqa: B018
+    except (AnalysisException, ParseException) as error:
+        reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
+        columns = [name for name in rows.columns if name != TOLD]
+        raise ConfigurationError(
+            f"delete_when: {text!r} is no condition on the rows of topic {spec.topic}: {reason}.",
+            f"Its columns are {', '.join(columns)}.",
+        ) from error
+    return F.expr(text)
 
 
 def counted(changes: DataFrame) -> dict[str, Column]:

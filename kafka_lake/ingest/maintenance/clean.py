@@ -55,11 +55,11 @@ def sweep(
     """
     dropped: list[str] = []
     spared: set[str] = set()
-    for identifier in (spec.identifier, spec.dead_letter_table):
+    for identifier in spec.identifiers:
         table = connections.catalog.table(identifier)
         if table is None:
             continue
-        side = identifier == spec.dead_letter_table
+        side = identifier != spec.identifier
         for name, (created, head) in staging_branches(table).items():
             # Dead letters are staged and dropped together with the rows of the same attempt.
             alive = _publishable(table, name) and (not side or name in spared or _settles(table, name))
@@ -99,7 +99,7 @@ def clean(
     """
     branches = sweep(spec, connections, older_than_seconds, dry_run)
     files: list[str] = []
-    for identifier in (spec.identifier, spec.dead_letter_table):
+    for identifier in spec.identifiers:
         if (table := connections.catalog.table(identifier)) is not None:
             orphans = _orphans(table, connections.catalog, older_than_seconds)
             if not dry_run:

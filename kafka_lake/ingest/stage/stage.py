@@ -141,7 +141,8 @@ def stage(
                 letters if dead is None or known_failed else added_rows(connections, spec.dead_letter_table, dead)
             )
             classes = tuple(each.shown(spec) for each in classes)
-        if plan.kind == "replace":
+        # Nothing goes from a keyed table because it is read again.
+        if plan.kind == "replace" and spec.write == "append":
             primary, vanished = keep_what_vanished(spec, connections, plan, primary, letters)
         undo.pop_all()
     return Staged(

@@ -1,0 +1,181 @@
+"""What records say of keyed rows: envelopes, keys and orders, in Python alone."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_lake.executors.changes import debezium, plain
+from kafka_lake.executors.changes.change import DELETE, NO_ORDER, NOT_A_CHANGE, OTHER_KEY, READ, TRUNCATE, UPSERT
+from kafka_lake.executors.changes.spans import members
+from kafka_lake.ingest.keyed.keys import Keys
+from kafka_lake.ingest.keyed.merge import statement
+
+POSTGRES = {"connector": "postgresql", "lsn": 20, "sequence": '["10","20"]'}
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def envelope(op: str = "c", after: Any = None, source: Any = POSTGRES, **more: Any) -> dict[str, Any]:
+    return {"before": None, "after": after, "source": source, "op": op, **more}
+
+
+def told(value: Any, key: Any = {"id": 1}, columns: tuple[str, ...] = ("id",), of_record: bool = True) -> Any:  # noqa: B006
+    raw = [each if each is None or isinstance(each, bytes) else json.dumps(each).encode() for each in (key, value)]
+    return debezium.change_of(*raw, columns=columns, of_record=of_record)
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=5), st.sampled_from([None, 1, "\t"]), st.booleans())
+def test_members_are_the_texts_that_stand_there(document: dict[str, Any], indent: Any, ascii_: bool) -> None:
+    text = json.dumps(document, indent=indent, ensure_ascii=ascii_)
+    found = members(text)
+    assert found is not None
+    assert {name: json.loads(part) for name, part in found.items()} == document
+    assert all(part in text for part in found.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"a": 1.10, "a": 12345678901234567890.1}', {"a": "12345678901234567890.1"}),
+        (' {"a" :\n{"b":[1,2 ]}} ', {"a": '{"b":[1,2 ]}'}),
+        ("{}", {}),
+        ("[1]", None),
+        ("", None),
+        ('{"a": 1', None),
+        ('{"a" 1}', None),
+        ('{"a": 1} x', None),
+        ('{"a": 1,}', None),
+        ("{a: 1}", None),
+        ('{"a": 1 "b": 2}', None),
+    ],
+)
+def test_what_is_no_object_has_no_members(text: str, found: dict[str, str] | None) -> None:
+    assert members(text) == found
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize(("op", "does"), [("c", UPSERT), ("u", UPSERT), ("r", READ), ("d", DELETE), ("t", TRUNCATE)])
+def test_an_operation_with_and_without_the_converters_schema(op: str, does: str, wrapped: bool) -> None:
+    def sent(value: Any) -> Any:
+        return {"schema": {"type": "struct"}, "payload": value} if wrapped else value
+
+    row = {"id": 1, "price": 1.5} if op in "cur" else None
+    change = told(sent(envelope(op, row)), sent({"id": 1}))
+    assert (change.does, change.error_class) == (does, "")
+    assert change.order == ((20, 20) if op == "r" else (10, 20))
+    shown = json.loads(change.row) if change.row else None
+    assert shown == {"c": row, "u": row, "r": row, "d": {"id": 1}, "t": None}[op]
+
+
+def test_the_row_keeps_every_digit() -> None:
+    raw = b'{"op": "c", "source": %s, "after": {"n": 1.10, "m": 123456789012345678901234567890.12}}'
+    change = told(raw % json.dumps(POSTGRES).encode())
+    assert change.row == b'{"n": 1.10, "m": 123456789012345678901234567890.12}'
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "says"),
+    [
+        (b"no json", NOT_A_CHANGE, "not one JSON object"),
+        (b"\xff", NOT_A_CHANGE, "not one JSON object"),
+        ({"ts_ms": 1}, NOT_A_CHANGE, "heartbeat"),
+        ({"status": "BEGIN", "id": "1", "event_count": None}, NOT_A_CHANGE, "transaction"),
+        ({"source": {}, "ddl": "create table t"}, NOT_A_CHANGE, "schema"),
+        ({"id": 1, "name": "x"}, NOT_A_CHANGE, "envelope: none"),
+        (envelope("m"), NOT_A_CHANGE, "'m'"),
+        (envelope("c", None), NOT_A_CHANGE, "`after`"),
+        (envelope("c", {"id": 1}, {}), NO_ORDER, "connector"),
+        (envelope("c", {"id": 1}, {"connector": "mongodb"}), NO_ORDER, "mongodb"),
+        (envelope("c", {"id": 1}, {"connector": "postgresql"}), NO_ORDER, "postgresql"),
+    ],
+)
+def test_what_is_no_change_says_why(value: Any, error: str, says: str) -> None:
+    change = told(value)
+    assert change.error_class == error
+    assert says in change.error_message
+
+
+def test_a_key_of_other_columns_is_told_with_both() -> None:
+    change = told(envelope("u", {"id": 1}), {"id": 1, "tenant": 2})
+    assert change.error_class == OTHER_KEY
+    assert "id, tenant" in change.error_message
+    assert change.error_message.endswith("the table's key has id.")
+
+
+def test_a_key_that_is_not_the_records_is_told_by_the_row_before() -> None:
+    change = told({**envelope("d"), "before": {"mail": "a@b"}}, {"id": 1}, ("mail",), of_record=False)
+    assert (change.does, change.row) == (DELETE, b'{"mail": "a@b"}')
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        # Written earlier, committed later: transactions come in the order of their commits.
+        (("postgresql", {"sequence": '["10","50"]'}), ("postgresql", {"sequence": '["60","40"]'})),
+        (("postgresql", {"sequence": '["10","50"]'}), ("postgresql", {"sequence": '["10","51"]'})),
+        (("postgresql", {"sequence": '[null,"50"]'}), ("postgresql", {"sequence": '["50","51"]'})),
+        (("postgresql", {"lsn": 9}), ("postgresql", {"lsn": 10})),
+        # The files' numbers are numbers.
+        (("mysql", {"file": "bin.999999", "pos": 4, "row": 0}), ("mysql", {"file": "bin.1000000", "pos": 4, "row": 0})),
+        (("mysql", {"file": "bin.000002", "pos": 900}), ("mysql", {"file": "bin.000002", "pos": 1000})),
+        (("mariadb", {"file": "bin.2", "pos": 9, "row": 1}), ("mariadb", {"file": "bin.2", "pos": 9, "row": 2})),
+        (
+            ("sqlserver", {"commit_lsn": "00000027:00000ac0:0009", "change_lsn": "00000027:00000ac0:0002"}),
+            ("sqlserver", {"commit_lsn": "00000027:00000ac0:0010", "change_lsn": "00000027:00000ac0:0001"}),
+        ),
+        (
+            ("sqlserver", {"commit_lsn": "1:2:3", "change_lsn": "1:2:3", "event_serial_no": 1}),
+            ("sqlserver", {"commit_lsn": "1:2:3", "change_lsn": "1:2:3", "event_serial_no": 2}),
+        ),
+        (("oracle", {"scn": "9", "commit_scn": "20"}), ("oracle", {"scn": "8", "commit_scn": "30"})),
+    ],
+)
+def test_the_order_is_the_sources(older: tuple[str, Any], newer: tuple[str, Any]) -> None:
+    first, second = (
+        debezium.order_of({name: json.dumps(each) for name, each in {"connector": kind, **source}.items()})
+        for kind, source in (older, newer)
+    )
+    assert first is not None
+    assert second is not None
+    assert first < second
+
+
+@pytest.mark.parametrize(
+    ("key", "columns", "row"),
+    [
+        (b'{"id": 1}', ["id"], {"id": 1}),
+        (b'{"a": 1, "b": 2}', ["a", "b"], {"a": 1, "b": 2}),
+        (b"17", ["id"], {"id": 17}),
+        (b'"x"', ["id"], {"id": "x"}),
+        (b'a "quoted" b', ['na"me'], {'na"me': 'a "quoted" b'}),
+        (b"[1]", ["id"], {"id": "[1]"}),
+        (b"17", ["a", "b"], None),
+        (b"\xff", ["id"], None),
+        (None, ["id"], None),
+    ],
+)
+def test_a_records_key_tells_the_row_of_a_tombstone(key: bytes | None, columns: list[str], row: Any) -> None:
+    found = plain.change_of(key, None, columns)
+    assert found.does == DELETE
+    assert (json.loads(found.row) if found.row else None) == row
+
+
+def test_names_are_quoted_in_what_spark_is_told() -> None:
+    keys = Keys("_kafka", ("a`b",), ("at'time",), False, "it's")
+    text = statement("`c`.`n`.`t`.branch_x", "view", ["a`b", "at'time", "_kafka"], keys, [], [])
+    assert "t.`a``b` = s.`a``b`" in text
+    assert "<=> 'its'" in text
+    assert "raise_error" not in text, "an order of their own tells which is newer"
+
+
+def test_without_an_order_another_partition_is_an_error() -> None:
+    keys = Keys("_kafka", (), (), False, "id")
+    text = statement("t", "v", ["x", "_kafka"], keys, [], ["t.`_kafka`.`key` BETWEEN X'00' AND X'01'"])
+    assert "raise_error" in text
+    assert "BETWEEN" in text.splitlines()[0]
