@@ -170,8 +170,8 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             yield f"order_by: envelope: {self.envelope} brings the order of its changes. Leave one of them out."
         if self.envelope == "none" and self.on_truncate != "fail":
             yield "on_truncate: records without an envelope empty no table. Leave it out."
-        if self.deletes == "soft" and self.columns is not None and "_deleted" in self.columns.lower().split():
-            yield "deletes: soft has a column _deleted of its own. Give the one of schema: another name."
+        if self.deletes == "soft" and self.columns is not None and "_is_deleted" in self.columns.lower().split():
+            yield "deletes: soft has a column _is_deleted of its own. Give the one of schema: another name."
         try:
             seconds_of(self.keep_deletes)
         except ConfigurationError as error:

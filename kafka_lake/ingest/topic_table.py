@@ -240,7 +240,7 @@ class TopicTable:
     )
     deletes: DeleteMode = Field(
         default="apply",
-        description="With write upsert, what becomes of a deleted row: it goes (apply), it stays and `_deleted` is "
+        description="With write upsert, what becomes of a deleted row: it goes (apply), it stays and `_is_deleted` is "
         "true (soft), it stays as it is (ignore), or the run fails before it publishes (fail).",
     )
     delete_when: str | None = Field(

@@ -287,7 +287,7 @@ def test_deletes_as_the_settings_say(
     topic.send({"v": "b"}, key=b"2")
     topic.send(None, key=b"3")
     ingest(spec, connections(), "run-2")
-    found = sorted((row["v"], row.get("_deleted")) for row in view(spec).rows())
+    found = sorted((row["v"], row.get("_is_deleted")) for row in view(spec).rows())
     assert found == left
 
 

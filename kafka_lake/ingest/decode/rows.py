@@ -14,7 +14,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 TRANSFORM_ERROR = "_error"
 """A transform may put text into a column of this name; rows where it isn't null are dead letters for that reason."""
 
-CHANGE, DELETED = "_change", "_deleted"
+CHANGE, DELETED = "_change", "_is_deleted"
 """Columns of keyed tables: what made the row, and where that is in its source's order; and whether it was deleted."""
 CHANGE_TYPE = T.StructType([T.StructField("op", T.StringType()), T.StructField("order", T.ArrayType(T.LongType()))])
 

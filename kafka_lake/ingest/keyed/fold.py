@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_lake.executors.changes.change import DELETE
-from kafka_lake.ingest.decode.rows import CHANGE
+from kafka_lake.ingest.decode.rows import CHANGE, DELETED
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
 
 _ALIAS, _ORDER, _DELETED_AT = "change", "__kafka_lake_order", "__kafka_lake_deleted_at"
@@ -43,7 +43,9 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str]) -> DataFrame
     if not may_lack:
         newest = F.max_by(F.struct(*[F.col(f"`{name}`") for name in columns]), order).alias("newest")
         return ordered.groupBy(*by).agg(newest, partitions).select("newest.*", PARTITIONS)
-    deleted_at = F.max(F.when(F.col(DOES) == DELETE, order)).over(Window.partitionBy(*by))
+    # A row that is only marked keeps its values.
+    takes_away = (F.col(DOES) == DELETE) & F.lit(DELETED not in columns)
+    deleted_at = F.max(F.when(takes_away, order)).over(Window.partitionBy(*by))
     since = ordered.withColumn(_DELETED_AT, deleted_at)
     since = since.filter(F.col(_DELETED_AT).isNull() | (order >= F.col(_DELETED_AT)))
     whole = [name for name in columns if name not in may_lack and name != KEPT]
