@@ -22,6 +22,7 @@ from kafka_lake.ingest.audit import (
     schema_evolution,
     schema_refused,
 )
+from kafka_lake.ingest.keyed.check import KeyCheck, KeyedBatch
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.staged import LetterClass, Staged, StagedTable, Vanished
@@ -59,6 +60,7 @@ class Counted:
     tombstones: int = 0
     known_failed: int = 0
     dead_letters: Rows | None = None
+    keyed: KeyedBatch | None = None
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,38 @@ def test_a_record_that_is_nowhere_is_found(staged, problem):
     assert not finding.passed
     assert problem in "; ".join(finding.problems)
     assert finding.facts["records_read"] == 10
+
+
+def keyed(**found):
+    """Return what became of ten changes of six keys, as it should be but for what is told."""
+    asked = {name: found.pop(name) for name in ("doubled", "missing", "older", "undeleted", "brought") if name in found}
+    check = KeyCheck(**{"doubled": 0, "missing": 0, "older": 0, "undeleted": 0, "brought": 4, **asked})
+    whole = {"changes": 10, "keys": 6, "deletes": 1, "late": 0, "inserted": 1, "updated": 3, "deleted": 1, **found}
+    return KeyedBatch(**whole, check=check)
+
+
+def test_of_a_keyed_table_each_key_and_each_record_is_accounted_for():
+    finding = row_count(SPEC, PLAN, Counted(12, Rows(4), failed=2, dead_letters=Rows(2), keyed=keyed()))
+    assert finding.passed
+    facts = ("changes", "keys", "rows_inserted", "rows_updated", "rows_deleted", "keys_ignored", "dead_letters")
+    assert [finding.facts[name] for name in facts] == [10, 6, 1, 3, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("records", "batch", "problem"),
+    [
+        (11, keyed(), "11 records were read, but 10 changes + 0 dead letters make 10"),
+        (10, keyed(doubled=2), "2 keys have several rows"),
+        (10, keyed(missing=1), "1 keys have no row though a change brings one"),
+        (10, keyed(older=3), "3 keys have a row that is older than their change"),
+        (10, keyed(undeleted=1), "1 keys have a row though a newer change deletes it"),
+        (10, keyed(brought=3), "1 rows were inserted and 3 updated, but 3 are as the batch left them"),
+    ],
+)
+def test_a_key_that_is_not_as_its_change_left_it_is_found(records, batch, problem):
+    finding = row_count(SPEC, PLAN, Counted(records, Rows(4), keyed=batch))
+    assert problem in finding.problems
+    assert finding.refuses
 
 
 def continuity(plan=PLAN, before=BEFORE, held=HELD, carried=CARRIED, chain=()):
