@@ -312,3 +312,20 @@ def test_settings_that_do_not_go_with_the_rows_are_refused(new_topic: NewTopic, 
         ingest(replace(spec, key=("id", "at"), order_by=("at",)), connections(), "run-2")
     with pytest.raises(KafkaLakeError, match="its topic is set to append"):
         ingest(topic.spec("id int, at int"), connections(), "run-3")
+
+
+def test_deletes_are_forgotten_after_their_time(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec("v string", write="upsert", keep_deletes="2d")
+    topic.send(None, key=b"first")
+    ingest(spec, connections(), "run-1")
+    spark, name = connections().spark(), connections().catalog.spark_name(spec.deletes_table)
+    for days in (1, 3, 30):
+        old = f"SELECT _kafka, _deleted_at - INTERVAL '{days}' DAY FROM {name} WHERE _deleted_at > current_date()"
+        spark.sql(f"INSERT INTO {name} {old}")
+    topic.send(None, key=b"second")
+    ingest(spec, connections(), "run-2")
+    kept = spark.sql(f"SELECT datediff(current_date(), _deleted_at) AS days FROM {name} ORDER BY days").collect()
+    assert [row["days"] for row in kept] == [0, 0, 1]

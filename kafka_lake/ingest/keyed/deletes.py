@@ -1,7 +1,9 @@
 """The table of deleted keys: a late change must not bring a row back that was deleted after it."""
 
 import time
+from collections.abc import Iterator
 
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -14,12 +16,14 @@ from kafka_lake.ingest.decode.rows import CHANGE
 from kafka_lake.ingest.keyed.keys import DOES, Keys, quoted
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import head_of
 from kafka_lake.lake.tables.create import ensure_table, schema_of
 from kafka_lake.spark.compat.arrow_types import to_arrow_schema
 
 DELETED_AT = "_deleted_at"
 """When a run wrote the delete down."""
+_DAY = 86_400
 _PLACE = ("topic_id", "partition", "offset", "key")
 
 
@@ -63,3 +67,28 @@ def ensure_deletes_table(connections: Connections, spec: TopicTable, rows: T.Str
         schema_of(to_arrow_schema(kind)),
         [f"day({DELETED_AT})"],
     )
+
+
+def forget_old(connections: Connections, spec: TopicTable, branch: StagingBranch, table: Table) -> None:
+    """Let a branch of the table of deleted keys forget whole days that are past; no file is read or written again.
+
+    Args:
+        connections: Spark.
+        spec: Its settings say how long deletes are kept.
+        branch: Of the table, at its head.
+        table: The table.
+    """
+    past = int((time.time() - seconds_of(spec.keep_deletes)) // _DAY)
+    if all(day >= past for day in _days(table)):
+        return
+    until = f"timestamp_seconds({past} * {_DAY})"
+    connections.spark().sql(f"DELETE FROM {branch.write_name} WHERE {DELETED_AT} < {until}").collect()
+
+
+def _days(table: Table) -> Iterator[int]:
+    """Give the first day of each manifest, in days since 1970."""
+    snapshot = table.current_snapshot()
+    for manifest in snapshot.manifests(table.io) if snapshot else ():
+        for each in manifest.partitions or ():
+            if each.lower_bound is not None:
+                yield int.from_bytes(each.lower_bound, "little", signed=True)

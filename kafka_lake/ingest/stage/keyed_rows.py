@@ -15,7 +15,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.key_columns import key_columns
 from kafka_lake.ingest.keyed.changes import can_leave_out, counted
 from kafka_lake.ingest.keyed.check import NOTHING_FOUND, KeyedBatch, check_keys
-from kafka_lake.ingest.keyed.deletes import deletes_of, ensure_deletes_table, without_late
+from kafka_lake.ingest.keyed.deletes import deletes_of, ensure_deletes_table, forget_old, without_late
 from kafka_lake.ingest.keyed.fold import PARTITIONS, folded
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
 from kafka_lake.ingest.keyed.merge import NOT_THERE, OTHER_PARTITION, bounds, merge
@@ -162,6 +162,7 @@ def _stage_deletes(
     branch = StagingBranch(spark, connections.catalog, spec.deletes_table, name, state.head)
     branch.create()
     undo.callback(branch.discard)
+    forget_old(connections, spec, branch, table)
     columns = spark.table(connections.catalog.spark_name(spec.deletes_table)).schema
     told = {key: value for key, value in summary.items() if key in (POSITION, RUN_ID)}
     staged = append(branch, state, shaped(rows, columns).coalesce(tasks), told)
