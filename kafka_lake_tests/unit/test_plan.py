@@ -117,6 +117,13 @@ def test_a_first_run_starts_where_it_is_told(situation, limit):
         assert todo.after.identity == ME
 
 
+def test_a_first_position_has_the_logs_leader_epochs():
+    now = Watermarks(ME, {0: 0, 1: 2}, {0: 9, 1: 7}, {0: 4, 1: 6})
+    found = backlog(None, now, {0: 0, 1: 3})
+    assert found.before == Position(ME, {0: 0, 1: 3}, {0: 4, 1: 6})
+    assert plan(None, now, {0: 0, 1: 3}, 100).after == Position(ME, {0: 9, 1: 7}, {0: 4, 1: 6})
+
+
 def test_a_new_partition_is_read_from_its_beginning():
     found = backlog(Position(ME, {0: 5}), Watermarks(ME, {0: 0, 1: 0}, {0: 9, 1: 7}), {})
     assert found.ranges == (OffsetRange(0, 5, 9), OffsetRange(1, 0, 7))
