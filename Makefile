@@ -147,6 +147,11 @@ bench-backlog: N ?= 20000000
 bench-backlog: $(STAMP) ## A long backlog: memory over time, a run killed in the midst, each offset counted (N=20000000)
 	@$(BIN)/python -m benchmarks backlog --records $(N)
 
+.PHONY: bench-upsert
+bench-upsert: N ?= 1000000
+bench-upsert: $(STAMP) ## Changes into a keyed table of N rows: recent keys, keys at random, each row compared (N=1000000)
+	@$(BIN)/python -m benchmarks upsert --rows $(N)
+
 .PHONY: lint
 lint: $(STAMP) ## Style, format, types, import rules, the links of the documentation
 	@$(BIN)/ruff check $(wildcard $(PACKAGES))

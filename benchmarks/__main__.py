@@ -10,6 +10,7 @@ from rich.console import Console
 
 from benchmarks import backlog as long_backlog
 from benchmarks import page, results
+from benchmarks import upsert as upserts
 from benchmarks.chart import draw
 from benchmarks.dirty import Settings as DirtySettings
 from benchmarks.dirty import measure as measure_dirty
@@ -116,6 +117,22 @@ def backlog(
     _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
     if not all(map(long_backlog.is_exact, result["partitions"])):
         raise KafkaLakeError("The table is not what the topic holds.", "See the last table.")
+
+
+@app.command()
+def upsert(
+    rows: Annotated[int, typer.Option(min=1, help="Of the table.")] = 1_000_000,
+    changes: Annotated[int, typer.Option(min=1, help="Of each batch.")] = 100_000,
+    batches: Annotated[int, typer.Option(min=1, help="Of each kind of keys.")] = 3,
+    cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master.")] = 2,
+    heap: Annotated[str, typer.Option(help="Of Spark's JVM.")] = "2g",
+) -> None:
+    """Changes into a keyed table: of recent keys and of keys at random, and each row in the end."""
+    result = upserts.measure(upserts.Settings(rows, changes, batches, Engine(cores, heap)), _say)
+    _out.print(results.on_terminal(f"A keyed table of {rows:,} rows", upserts.HEADER, upserts.rows(result)))
+    _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
+    if not result["exact"]:
+        raise KafkaLakeError("The table is not what was produced.", "See the last column.")
 
 
 def _say(line: str) -> None:
