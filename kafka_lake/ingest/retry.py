@@ -246,6 +246,9 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, OSError):
         # Arrow and the file systems report a store's refusals as plain OSError.
         return not _LASTING_CAUSE.search(str(error))
+    if type(error).__module__ == "botocore.exceptions":
+        # An extra; what it calls the connection's errors isn't an error of the system to Python.
+        return bool({each.__name__ for each in type(error).__mro__} & {"ConnectionError", "HTTPClientError"})
     return isinstance(error, _PASSING_CATALOG_ERRORS)
 
 

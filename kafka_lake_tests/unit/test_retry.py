@@ -4,6 +4,7 @@ import json
 import ssl
 from types import SimpleNamespace
 
+import botocore.exceptions as botocore
 import grpc
 import pyspark
 import pytest
@@ -75,6 +76,9 @@ def operational(text: str) -> sql.OperationalError:
 
 
 TRANSIENT = [
+    botocore.ConnectionClosedError(endpoint_url="http://glue"),
+    botocore.EndpointConnectionError(endpoint_url="http://glue"),
+    botocore.ReadTimeoutError(endpoint_url="http://glue"),
     errors.KafkaError("no answer"),
     errors.RegistryError("no answer"),
     errors.CatalogError("no answer"),
@@ -107,6 +111,8 @@ TRANSIENT = [
 ]
 
 LASTING = [
+    botocore.NoCredentialsError(),
+    botocore.NoRegionError(),
     errors.UnknownTopicError("no such topic"),
     errors.AuthenticationError("refused"),
     errors.AuthorizationError("not allowed"),
