@@ -19,6 +19,8 @@ from kafka_lake_tests.chaos.races import Score, run_races
 from kafka_lake_tests.contract.pairs import PAIRS
 
 _TESTS = Path(__file__).parents[1]
+# A test that is interrupted in a call to Spark breaks the gateway for all that come after it.
+_SECONDS = 900
 WHAT = "every_pair or in_contract"
 """The marked tests make up the contract, all cases of each; others are about formats, commands and settings, whatever
 the catalog."""
@@ -48,7 +50,17 @@ class Outcome:
 def judge(pair: str, races: int, folder: Path, pytest_options: Sequence[str]) -> Outcome:
     """Run the contract's tests and races with one pair."""
     report = folder / f"{pair}.xml"
-    command = [sys.executable, "-m", "pytest", "-m", WHAT, "--pair", pair, f"--junitxml={report}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-m",
+        WHAT,
+        "--pair",
+        pair,
+        f"--junitxml={report}",
+        f"--timeout={_SECONDS}",
+    ]
     subprocess.run([*command, *pytest_options, str(_TESTS / "integration"), str(_TESTS / "contract")], check=False)
     cases = list(ElementTree.parse(report).iter("testcase"))
     bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]

@@ -30,7 +30,11 @@ def database(folder: Path, port: int, owner: Owner) -> Iterator[None]:
         server.psql(f"CREATE DATABASE {owner.database} OWNER {owner.user}")
         (server.pgdata / "pg_hba.conf").write_text(f"local all all trust\nhost all all {HOST}/32 scram-sha-256\n")
         options = f"-p {port} -c listen_addresses={HOST}"
-        pg_ctl(["-w", "-m", "fast", "-o", options, "restart"], pgdata=server.pgdata, user=server.system_user)
+        pg_ctl(
+            ["-w", "-m", "fast", "-l", str(server.pgdata / "log"), "-o", options, "restart"],
+            pgdata=server.pgdata,
+            user=server.system_user,
+        )
         yield
     finally:
         server.cleanup()
