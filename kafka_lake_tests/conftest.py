@@ -34,6 +34,7 @@ from kafka_lake.lake.positions import read_state
 from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake_tests.contract.pairs import PAIRS, start_pair
+from kafka_lake_tests.lanes import shown_in_short
 
 NAMESPACE = "it"
 
@@ -277,8 +278,12 @@ def pair_of(config: pytest.Config) -> str:
     return str(pairs[int(worker.removeprefix("gw")) % len(pairs)])
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is about other pairs than the one that this session has."""
+    """Leave out what is about other pairs than the one that this session has, and mark what the longer lane has."""
+    for each in items:
+        if shown_in_short(each.nodeid):
+            each.add_marker("exhaustive")
     pair = pair_of(config)
     others = [each for each in items if (about := each.get_closest_marker("pairs")) and pair not in about.args]
     config.hook.pytest_deselected(items=others)

@@ -1,8 +1,238 @@
-"""Which tests belong to `make test`, and which to `make exhaustive`, the longer lane that runs at night."""
+"""Which tests belong to `make test`, and which to `make exhaustive`, the longer lane that runs at night.
 
+A test is in the longer lane for one of two reasons: it is one more case of a test (`exhaustive`, beside its
+parameters), or what it proves in full is shown in short by another test (`SHOWN_IN_SHORT`, here).
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+
+SHOWN_IN_SHORT: Mapping[str, str] = {
+    # Each step at which a run can die, each race: the model takes them all in random order.
+    "integration/test_again.py::test_a_replay_killed_at_any_step_leaves_every_record_once": (
+        "integration/test_again.py::test_a_redelivery_killed_at_any_step_leaves_every_record_once"
+    ),
+    "integration/test_again.py::test_a_settlement_that_takes_out_too_much_is_not_published": (
+        "unit/test_protocol_model.py::test_every_history_ends_with_every_record_once"
+    ),
+    "integration/test_again.py::test_a_settlement_that_others_overtake_is_made_good_by_the_next_run": (
+        "unit/test_protocol_model.py::test_every_history_ends_with_every_record_once"
+    ),
+    "integration/test_exactly_once.py::test_dead_letters_of_a_killed_run_stay_single_if_others_come_between": (
+        "unit/test_protocol_model.py::test_every_history_ends_with_every_record_once"
+    ),
+    "integration/test_exactly_once.py::test_a_writer_that_is_always_faster_keeps_no_run_from_its_commit": (
+        "integration/test_exactly_once.py::test_the_loser_of_a_race_takes_what_the_winner_left"
+    ),
+    "integration/test_exactly_once.py::test_a_run_killed_at_any_step_is_made_good_by_the_next[primary staged-False]": (
+        "chaos/test_chaos.py::test_whatever_strikes_every_record_is_there_once"
+    ),
+    "integration/test_keyed.py::test_a_run_killed_at_a_step_leaves_each_key_as_it_shall_be[deletes published]": (
+        "integration/test_keyed.py::test_a_run_killed_at_a_step_leaves_each_key_as_it_shall_be"
+    ),
+    "integration/test_maintenance.py::test_the_next_run_sweeps_the_branches_of_a_dead_one[primary staged]": (
+        "chaos/test_chaos.py::test_whatever_strikes_every_record_is_there_once"
+    ),
+    "integration/test_settle.py::test_letters_of_a_dead_run_looked_at_before_a_slower_run_publishes": (
+        "unit/test_protocol_model.py::test_every_history_ends_with_every_record_once"
+    ),
+    "integration/test_settle.py::test_merge_on_read_letters_come_back_after_a_rollback": (
+        "integration/test_settle.py::test_letters_deleted_by_others_beside_an_older_file"
+    ),
+    "integration/test_previous_version.py::test_dead_letters_that_are_rows_by_now_are_reconciled_by_the_next_run": (
+        "integration/test_previous_version.py::test_a_run_that_died_between_its_publications_is_completed"
+    ),
+    "integration/test_previous_version.py::test_inferred_columns_go_on_evolving_and_skipped_offsets_stay_known": (
+        "integration/test_previous_version.py::test_a_run_that_died_between_its_publications_is_completed"
+    ),
+    # What others do to a table.
+    "integration/test_maintenance.py::test_a_position_is_not_rebuilt_from_letters_whose_rows_are_missing": (
+        "integration/test_maintenance.py::test_a_position_that_expired_is_rebuilt_from_the_rows"
+    ),
+    "integration/test_maintenance.py::test_a_position_that_cannot_be_rebuilt_with_certainty_is_refused": (
+        "integration/test_maintenance.py::test_a_position_that_expired_is_rebuilt_from_the_rows"
+    ),
+    "integration/test_maintenance.py::test_a_live_run_survives_a_clean_up_with_the_default_age": (
+        "integration/test_maintenance.py::test_files_that_no_snapshot_knows_are_removed_and_all_others_stay"
+    ),
+    "integration/test_cut_off.py::test_dead_letters_from_behind_a_cut_stay": (
+        "integration/test_cut_off.py::test_records_behind_a_cut_are_not_missed_in_silence"
+    ),
+    "integration/test_cut_off.py::test_another_leader_with_the_same_log_is_nothing_to_stop_at": (
+        "unit/test_plan.py::test_a_first_position_has_the_logs_leader_epochs"
+    ),
+    "integration/test_continuous.py::test_small_files_are_compacted_in_between": (
+        "integration/test_exactly_once.py::test_a_compaction_between_two_runs"
+    ),
+    "integration/test_continuous.py::test_dagsters_terminate_ends_the_run_and_nothing_is_left_behind": (
+        "integration/test_continuous.py::test_an_interrupt_in_the_middle_of_a_commit_discards_it"
+    ),
+    **dict.fromkeys(
+        (
+            "integration/test_adopt.py::test_a_query_that_was_stopped_is_taken_over_with_records_in_flight",
+            "integration/test_adopt.py::test_a_query_that_was_killed_within_a_batch_is_taken_over",
+            "integration/test_adopt.py::test_records_of_the_other_writer_are_never_read_again",
+        ),
+        "integration/test_adopt.py::test_a_batch_that_is_in_the_table_and_not_in_the_checkpoint_counts",
+    ),
+    "integration/test_adopt.py::test_a_table_that_moves_before_the_commit_is_not_taken_over": (
+        "integration/test_adopt.py::test_the_command_changes_nothing_without_yes"
+    ),
+    "integration/test_adopt.py::test_a_query_with_foreach_batch_is_taken_over_between_two_batches_only": (
+        "integration/test_adopt.py::test_a_batch_that_is_in_the_table_and_not_in_the_checkpoint_counts"
+    ),
+    # What a value becomes: by Spark and real tables for a few, by the decoders for thousands.
+    "integration/test_isolate.py::test_one_poisonous_record_among_a_thousand_becomes_a_dead_letter": (
+        "integration/test_isolate.py::test_a_poisonous_first_record_of_a_topic_blocks_nothing"
+    ),
+    "integration/test_again.py::test_a_table_of_format_v1_is_settled_time_and_again": (
+        "integration/test_settle.py::test_letters_deleted_by_others_beside_an_older_file"
+    ),
+    "integration/test_again.py::test_letters_that_fit_by_now_move_in_order_and_the_rest_say_why_not": (
+        "integration/test_again.py::test_letters_move_into_the_table_exactly_once"
+    ),
+    "integration/test_again.py::test_a_replay_moves_records_between_rows_and_dead_letters": (
+        "integration/test_again.py::test_a_reset_back_reads_again_and_doubles_nothing"
+    ),
+    **dict.fromkeys(
+        (
+            f"integration/test_again.py::test_how_many_dead_letters_a_run_bears[settings{case}]"
+            for case in ("2-False", "4-False", "5-True", "6-False")
+        ),
+        "integration/test_again.py::test_how_many_dead_letters_a_run_bears",
+    ),
+    "integration/test_fuzz.py::test_thousands_of_columns": "integration/test_avro.py::test_a_thousand_columns_decode",
+    "integration/test_evolution.py::test_names_that_no_column_can_have": (
+        "integration/test_decode.py::test_odd_names_are_columns_like_others"
+    ),
+    "integration/test_evolution.py::test_or_fail_the_run": (
+        "integration/test_evolution.py::test_a_frozen_table_refuses_and_one_that_ignores_new_fields_says_so"
+    ),
+    "integration/test_evolution.py::test_times_are_inferred_where_that_is_asked_for": (
+        "unit/test_discover.py::test_text_that_is_a_time_throughout"
+    ),
+    "integration/test_compatibility.py::test_our_verdict_is_the_registrys[backward]": (
+        "integration/test_compatibility.py::test_our_verdict_is_the_registrys"
+    ),
+    "integration/test_arrow.py::test_both_ways_make_the_same_rows_and_the_same_dead_letters[schema1]": (
+        "fuzz/test_end_to_end.py::test_every_value_is_in_the_table_or_in_a_dead_letter"
+    ),
+    "integration/test_decode.py::test_a_refused_letter_is_told_from_one_of_the_topic_made_anew": (
+        "integration/test_exactly_once.py::test_dead_letters_of_a_new_topic_are_not_taken_for_those_of_the_old"
+    ),
+    "integration/test_ingest.py::test_a_first_run_that_fails_leaves_no_empty_tables[a transform]": (
+        "integration/test_ingest.py::test_a_first_run_that_fails_leaves_no_empty_tables"
+    ),
+    "integration/test_ingest.py::test_start_latest_means_the_first_run_and_not_every_run[None]": (
+        "integration/test_ingest.py::test_start_latest_means_the_first_run_and_not_every_run"
+    ),
+    "integration/test_formats.py::test_incompatible_versions_are_not_published": (
+        "integration/test_compatibility.py::test_our_verdict_is_the_registrys"
+    ),
+    "integration/test_deliveries.py::test_a_registry_that_cant_be_retrieved_leaves_the_deliveries_out_and_says_so": (
+        "integration/test_formats.py::test_a_registry_that_is_down_fails_the_run_before_anything_is_staged"
+    ),
+    "integration/test_evolution.py::test_numbers_keep_their_precision": (
+        "fuzz/test_end_to_end.py::test_every_value_is_in_the_table_or_in_a_dead_letter"
+    ),
+    "integration/test_evolution.py::test_names_that_are_data_stop_at_the_bound_and_go_into_a_map": (
+        "integration/test_evolution.py::test_a_table_is_not_made_with_more_columns_than_the_bound"
+    ),
+    # Keyed tables.
+    "integration/test_keyed.py::test_random_changes_end_as_a_model_in_memory": (
+        "integration/test_keyed.py::test_the_table_is_what_the_database_is"
+    ),
+    "integration/test_keyed.py::test_debezium_without_a_setting_but_its_name": (
+        "integration/test_keyed.py::test_the_table_is_what_the_database_is"
+    ),
+    "integration/test_keyed.py::test_deletes_are_forgotten_after_their_time": (
+        "integration/test_keyed.py::test_the_order_is_the_columns_and_a_delete_is_remembered"
+    ),
+    "integration/test_keyed.py::test_deletes_as_the_settings_say[ignore-left1]": (
+        "integration/test_keyed.py::test_deletes_as_the_settings_say"
+    ),
+    # Dagster, the commands, and the servers of a local stack.
+    "integration/test_dagster.py::test_what_a_run_has_told_stays_in_sight_until_it_ends": (
+        "integration/test_dagster.py::test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices"
+    ),
+    "integration/test_dagster.py::test_a_run_without_a_partition_is_for_all_of_them[reading again-settings2]": (
+        "integration/test_dagster.py::test_a_run_without_a_partition_is_for_all_of_them"
+    ),
+    "integration/test_dagster.py::test_dagster_is_told_of_records_what_the_topic_lets_out[quoted-False-fail]": (
+        "integration/test_dagster.py::test_dagster_is_told_of_records_what_the_topic_lets_out"
+    ),
+    "integration/test_dagster.py::test_dagster_is_told_of_records_what_the_topic_lets_out[no samples-True-table]": (
+        "integration/test_dagster.py::test_dagster_is_told_of_records_what_the_topic_lets_out"
+    ),
+    "integration/test_dagster.py::test_dagster_is_told_of_records_what_the_topic_lets_out[quoted-True-table]": (
+        "integration/test_dagster.py::test_dagster_is_told_of_records_what_the_topic_lets_out"
+    ),
+    "integration/test_cli_again.py::test_dead_letters_come_back_and_the_topic_is_read_again": (
+        "integration/test_again.py::test_letters_move_into_the_table_exactly_once"
+    ),
+    "integration/test_names.py::test_a_namespace_and_a_table_may_be_called_anything": (
+        "integration/test_names.py::test_the_shortest_document_makes_a_table_of_a_topic_of_any_name"
+    ),
+    "integration/test_without_private_parts.py::test_spark_starts_and_tells_nobody_its_settings": (
+        "integration/test_without_private_parts.py::test_the_stack_trace_of_java_is_known_and_nothing_depends_on_it"
+    ),
+    **dict.fromkeys(
+        (
+            "integration/test_broker.py::test_data_survive_stop_and_kill",
+            "integration/test_broker.py::test_a_second_broker_on_the_same_data_is_refused",
+            "integration/test_broker.py::test_the_foreground_program_leaves_no_broker_behind[2]",
+            "integration/test_broker.py::test_the_foreground_program_leaves_no_broker_behind[15]",
+        ),
+        "integration/test_broker.py::test_the_foreground_program_leaves_no_broker_behind",
+    ),
+    "integration/test_registry.py::test_the_foreground_program_leaves_no_registry_behind": (
+        "integration/test_broker.py::test_the_foreground_program_leaves_no_broker_behind"
+    ),
+    "integration/test_launcher.py::test_runs_outlive_the_process_that_they_are_forked_from": (
+        "integration/test_launcher.py::test_a_run_is_forked_and_has_the_code_as_it_is_when_it_begins"
+    ),
+    "integration/test_dagster.py::test_the_job_knows_the_topics_of_its_code_location": (
+        "integration/test_dagster.py::test_the_job_moves_dead_letters_and_what_lies_downstream_notices"
+    ),
+    "integration/test_discover.py::test_topics_are_listed_and_the_chosen_written": (
+        "integration/test_partition_keys.py::test_a_topic_that_discover_writes_has_its_partitions_at_once"
+    ),
+    "unit/test_cli_errors.py::test_what_libraries_say_goes_to_a_file_unless_it_is_asked_for": (
+        "unit/test_cli_errors.py::test_no_broker"
+    ),
+    "unit/test_daemon.py::test_a_daemon_ends_itself_once_it_has_no_worker[without manager]": (
+        "unit/test_daemon.py::test_a_daemon_ends_itself_once_it_has_no_worker"
+    ),
+    "integration/test_launcher.py::test_runs_of_other_environments_are_not_forked": (
+        "integration/test_launcher.py::test_a_run_is_forked_and_has_the_code_as_it_is_when_it_begins"
+    ),
+    "integration/test_kafka_errors.py::test_a_wrong_password_is_told_in_seconds[topics]": (
+        "integration/test_kafka_errors.py::test_a_wrong_password_is_told_in_seconds"
+    ),
+    "unit/test_alive.py::test_a_run_with_a_process_for_each_step_lives_after_the_topics_step": (
+        "unit/test_sensor.py::test_a_dead_run_does_not_block_its_topic"
+    ),
+    # The whole stack.
+    "e2e/test_engine.py::test_the_shortest_document_makes_a_table": (
+        "integration/test_names.py::test_the_shortest_document_makes_a_table_of_a_topic_of_any_name"
+    ),
+    "e2e/test_engine.py::test_dead_letters_that_become_rows_are_taken_out": (
+        "integration/test_again.py::test_letters_move_into_the_table_exactly_once"
+    ),
+    "e2e/test_launch.py::test_one_partition_all_of_them_and_the_checks_alone_from_the_launchpad": (
+        "integration/test_dagster.py::test_a_run_without_a_partition_is_for_all_of_them"
+    ),
+    "e2e/test_secrets.py::test_spark_in_the_run_s_process": "e2e/test_secrets.py::test_a_connect_server_of_ours",
+    "e2e/test_demo.py::test_signal_leaves_no_process[options0-registry_is_up-15]": (
+        "e2e/test_demo.py::test_signal_leaves_no_process"
+    ),
+    "e2e/test_demo.py::test_signal_leaves_no_process[options1-dagster_is_up-2]": (
+        "e2e/test_demo.py::test_signal_leaves_no_process"
+    ),
+}
+"""Test, or one case of it, and the test of `make test` that shows in short what it proves."""
 
 
 def exhaustive(*values: Any, id: str | None = None) -> Any:
@@ -15,3 +245,9 @@ def exhaustive(*values: Any, id: str | None = None) -> Any:
         id: The name of the case; pytest's own if None.
     """
     return pytest.param(*values, id=id, marks=pytest.mark.exhaustive)
+
+
+def shown_in_short(node_id: str) -> bool:
+    """Tell whether a test, by its whole name, is in the longer lane for another one that shows the same in short."""
+    path = node_id.removeprefix("kafka_lake_tests/")
+    return path in SHOWN_IN_SHORT or path.partition("[")[0] in SHOWN_IN_SHORT

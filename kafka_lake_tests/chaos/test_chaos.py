@@ -1,4 +1,4 @@
-"""A short chaos of a fixed seed for the suite: a kill at every step, a zombie, a lost answer and a rollback."""
+"""A short chaos of a fixed seed for the suite: kills at steps, a zombie, a lost answer and a rollback."""
 
 from pathlib import Path
 
@@ -6,22 +6,30 @@ import pytest
 
 from kafka_lake_tests.chaos.__main__ import run_chaos
 from kafka_lake_tests.chaos.faults import LABELS
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
 _SEED = 20_261_121
-_FAULTS = ("kill at", "zombie at audited", "publication's answer lost", "rollback")
+_ONCE = ("zombie at audited", "publication's answer lost", "rollback")
 
 
 @pytest.mark.timeout(600)
-def test_whatever_strikes_every_record_is_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "labels",
+    [("primary staged", "dead letters published", "primary published"), exhaustive(LABELS)],
+    ids=("around a publication", "at every step"),
+)
+def test_whatever_strikes_every_record_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: tuple[str, ...]
+) -> None:
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
-    verdict, tally = run_chaos(tmp_path, _SEED, lambda done, deck: done < deck, only=_FAULTS)
+    faults = (*(f"kill at {label}" for label in labels), *_ONCE)
+    verdict, tally = run_chaos(tmp_path, _SEED, lambda done, deck: done < deck, only=faults)
     assert verdict.problems == []
-    assert {label: tally.killed_at.get(label, 0) for label in LABELS} == dict.fromkeys(LABELS, 1)
+    assert tally.killed_at == dict.fromkeys(labels, 1)
     assert verdict.figures["rows"] > 0
     assert verdict.figures["dead letters"] > 0
     assert verdict.figures["transactions committed"] > 0
     assert verdict.figures["transactions aborted"] > 0
-    once = ("zombie at audited", "publication's answer lost", "rollback")
-    assert {name: tally.injected[name] for name in once} == dict.fromkeys(once, 1)
+    assert {name: tally.injected[name] for name in _ONCE} == dict.fromkeys(_ONCE, 1)

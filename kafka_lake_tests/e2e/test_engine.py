@@ -72,7 +72,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def server(project: Path, catalog_resource: CatalogResource) -> Iterator[WarmServer]:
     extra = {"spark.sql.shuffle.partitions": "2"}
-    make_archive(print)
     conf = local_conf(catalog_resource.open().for_spark(), "local[2]", spark_jars(), extra)
     connect = ConnectSettings(heap="768m").server(project / "connect", 0, conf)
     with WarmServer(connect, None, print) as running, pytest.MonkeyPatch.context() as patch:
@@ -138,9 +137,16 @@ def test_who_does_not_know_the_token_is_refused(
     assert new_session().live_session().range(3).count() == 3
 
 
-def test_classes_and_imports_are_not_loaded_anew(server: WarmServer, new_session: NewSession) -> None:
-    assert str(make_archive(print)) in Path(f"/proc/{server.pid}/maps").read_text()
+@pytest.mark.exhaustive
+def test_classes_are_not_loaded_anew(project: Path, catalog_resource: CatalogResource) -> None:
+    archive = make_archive(print)
+    conf = local_conf(catalog_resource.open().for_spark(), "local[2]", spark_jars(), {})
+    connect = ConnectSettings(heap="768m").server(project / "archived", 0, conf)
+    with WarmServer(connect, None, print) as running:
+        assert str(archive) in Path(f"/proc/{running.pid}/maps").read_text()
 
+
+def test_imports_are_not_made_anew(server: WarmServer, new_session: NewSession) -> None:
     def parent_of_the_daemon(_: int) -> int:
         import psutil
 

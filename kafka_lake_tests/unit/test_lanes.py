@@ -1,0 +1,27 @@
+"""The longer lane: each test of it has one in `make test` that shows the same in short."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from kafka_lake_tests.lanes import SHOWN_IN_SHORT, shown_in_short
+
+TESTS = Path(__file__).parents[1]
+
+
+def functions(file: str) -> set[str]:
+    tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
+    return {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("name", sorted({*SHOWN_IN_SHORT, *SHOWN_IN_SHORT.values()}))
+def test_each_name_is_a_test(name: str) -> None:
+    file, _, function = name.partition("::")
+    assert function.partition("[")[0] in functions(file)
+
+
+@pytest.mark.parametrize(("name", "short"), SHOWN_IN_SHORT.items())
+def test_what_shows_it_in_short_is_not_in_the_longer_lane_itself(name: str, short: str) -> None:
+    assert shown_in_short(f"kafka_lake_tests/{name}")
+    assert not shown_in_short(f"kafka_lake_tests/{short}")
