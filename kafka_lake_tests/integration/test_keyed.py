@@ -2,6 +2,7 @@
 
 import json
 import random
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -96,6 +97,172 @@ def test_a_key_of_two_partitions_without_an_order_stops_the_run(
         ingest(spec, connections(), "run-2")
     assert rows(view(spec), "v") == [("a",)]
     view(spec).assert_no_branches()
+
+
+def test_a_key_may_be_of_any_type_that_has_an_order(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    columns = "at timestamp, there timestamp_ntz, day date, price decimal(38,9), name string, raw binary, much double"
+    names = ("at", "there", "day", "price", "name", "raw", "much")
+    keys: list[tuple[Any, ...]] = [
+        ("2026-10-25T00:30:00Z", "2026-10-25T02:30:00", "2026-10-25", "0.000000001", "ß\u0000\"'", "AP8=", 1.5),
+        ("2026-10-25T01:30:00Z", "2026-10-25T02:30:00.000001", "1582-10-10", "-1E-9", "\U0001f355", "", -0.0),
+        ("1883-11-18T00:00:00.123456Z", "0001-01-01T00:00:00", "9999-12-31", "9" * 29, "", "/w==", 3e-320),
+    ]  # fmt: skip
+    topic = new_topic(1)
+    spec = topic.spec(f"{columns}, n bigint", write="upsert", key=names)
+    for number in range(2):
+        for each in keys:
+            topic.send({**dict(zip(names, each, strict=True)), "n": number})
+        report = ingest(spec, connections(), f"run-{number}")
+        assert view(spec).dead_letters() == []
+        assert [row["n"] for row in view(spec).rows()] == [number] * 3
+    assert facts(report)["rows_updated"] == 3
+    found = {(r["at"].isoformat(), str(r["there"]), str(r["day"]), str(r["price"])) for r in view(spec).rows()}
+    assert ("1883-11-18T00:00:00.123456+00:00", "0001-01-01 00:00:00", "9999-12-31") in {each[:3] for each in found}
+
+
+def test_a_tombstone_is_newer_than_what_came_before_it_in_its_partition(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    """However the records are cut into batches: once each by itself, once all at once."""
+    history = [
+        ("late before it", [{"at": 5}, {"at": 3}, None], False),
+        ("late behind it", [{"at": 100}, None, {"at": 50}], False),
+        ("new behind it", [{"at": 100}, None, {"at": 150}], True),
+        ("alone", [None, {"at": 1}], True),
+        ("of text", [{"at": 1, "t": "2026-01-01T00:00:00Z"}, {"at": 1, "t": "2026-01-01T00:00:00.5Z"}, None], False),
+    ]
+    ends = {name for name, _, there in history if there}
+    for cut in (True, False):
+        topic = new_topic(1)
+        spec = topic.spec("id string, at bigint, t string", write="upsert", key=("id",), order_by=("at", "t"))
+        for step in range(3):
+            for name, records, _ in history:
+                for each in records[step : step + 1]:
+                    value = each and {"id": name, "t": "", **each}
+                    topic.send(value, key=json.dumps({"id": name}).encode())
+            if cut:
+                ingest(spec, connections(), f"run-{step}")
+        ingest(spec, connections(), "run-last")
+        assert view(spec).dead_letters() == []
+        assert {row["id"] for row in view(spec).rows()} == ends, "each by itself" if cut else "all at once"
+
+
+def test_columns_of_debezium_keep_what_was_not_told(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    """In each form that the connector of PostgreSQL has for it."""
+    topic, text = new_topic(1), "__debezium_unavailable_value"
+    spec = topic.spec(
+        "id bigint, _changed_by string, ints array<int>, longs array<bigint>, texts array<string>, ids array<string>, "
+        "store string, pairs map<string,string>, raw binary, doc variant",
+        write="upsert",
+        envelope="debezium",
+    )
+    row = {"_changed_by": "ada", "ints": [1], "longs": [2], "texts": ["a"], "ids": ["b"], "store": '{"a":"b"}',
+           "pairs": {"a": "b"}, "raw": "AQI=", "doc": {"a": 1}}  # fmt: skip
+    told = {"_changed_by": text, "ints": [*text.encode()], "longs": [*text.encode()], "texts": [text],
+            "ids": ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"], "store": f'{{"{text}":"{text}"}}', "pairs": {text: text},
+            "raw": b64encode(text.encode()).decode(), "doc": text}  # fmt: skip
+    for number, (op, values) in enumerate([("c", row), ("u", told), ("u", told)]):
+        topic.send(debezium(op, 10 + number, {"id": 1, **values}, number), key=b'{"id": 1}')
+        if number:
+            ingest(spec, connections(), f"run-{number}")
+    name = view(spec).sql_name()
+    (found,) = connections().spark().sql(f"SELECT *, to_json(doc) AS shown FROM {name}").collect()
+    names = ("_changed_by", "ints", "longs", "texts", "ids", "store", "pairs", "shown")
+    assert [found[each] for each in names] == ["ada", [1], [2], ["a"], ["b"], '{"a":"b"}', {"a": "b"}, '{"a":1}']
+    assert bytes(found["raw"]) == b"\x01\x02"
+    # Of a row that is gone nothing is left to keep.
+    topic.send(debezium("c", 20, {"id": 2, **row}, 19), key=b'{"id": 2}')
+    topic.send(debezium("d", 21, None, 20), key=b'{"id": 2}')
+    topic.send(debezium("u", 22, {"id": 2, **told}, 21), key=b'{"id": 2}')
+    with pytest.raises(KafkaLakeError, match=r"offset 5 doesn't tell _changed_by, .*, doc, which the source left"):
+        ingest(spec, connections(), "run-3")
+
+
+@pytest.mark.exhaustive
+def test_a_row_that_needs_a_new_column_has_what_a_later_change_leaves_out(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, text = new_topic(1), "__debezium_unavailable_value"
+    spec = topic.spec(None, write="upsert", envelope="debezium", on_incompatible="new_column")
+    topic.send(debezium("c", 10, {"id": 1, "p": 1, "big": "x"}, 9), key=b'{"id": 1}')
+    ingest(spec, connections(), "run-1")
+    topic.send(debezium("c", 20, {"id": 2, "p": {"a": 1}, "q": [1], "big": "y"}, 19), key=b'{"id": 2}')
+    topic.send(debezium("u", 30, {"id": 2, "p": 2, "q": [2], "big": text}, 29), key=b'{"id": 2}')
+    ingest(spec, connections(), "run-2")
+    assert rows(view(spec), "id", "big") == [(1, "x"), (2, "y")]
+    assert view(spec).dead_letters() == []
+
+
+def test_a_change_that_makes_its_batch_fail_becomes_a_dead_letter(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    fails = "CASE WHEN v = 'poison' THEN CAST(raise_error('more than anybody can bear') AS BOOLEAN) ELSE v = 'gone' END"
+    spec = topic.spec("v string", write="upsert", delete_when=fails)
+    for key, value in ((b"1", {"v": "a"}), (b"2", {"v": "poison"}), (b"3", {"v": "c"}), (b"3", None)):
+        topic.send(value, key=key)
+    ingest(spec, connections(), "run-1")
+    assert rows(view(spec), "v") == [("a",)]
+    (letter,) = view(spec).dead_letters()
+    assert (letter["offset"], letter["error_class"]) == (1, "undecodable")
+    assert "more than anybody can bear" in letter["error_message"]
+
+
+def test_text_of_times_is_ordered_by_time(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+    topic = new_topic(1)
+    spec = topic.spec(None, write="upsert", order_by=("at",))
+    # As Java writes them: without a fraction where it is zero.
+    topic.send({"at": "2026-01-01T00:00:00.5Z", "v": "newer"}, key=b"1")
+    topic.send({"at": "2026-01-01T00:00:00Z", "v": "older"}, key=b"1")
+    ingest(spec, connections(), "run-1")
+    assert rows(view(spec), "v") == [("newer",)]
+    topic.send({"at": "2026-01-01T00:00:00.250Z", "v": "late"}, key=b"1")
+    ingest(spec, connections(), "run-2")
+    assert rows(view(spec), "v") == [("newer",)]
+
+
+def test_what_a_source_calls_its_columns_means_nothing(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec(None, write="upsert", key_format="string")
+    row = {"_is_deleted": False, "_changed_by": "ada", "change": {"op": "x"}, "s": {"v": 1}, "t": {"v": 2}, "newest": 3}
+    topic.send(row, key=b"1")
+    topic.send(row, key=b"2")
+    ingest(spec, connections(), "run-1")
+    topic.send(None, key=b"1")
+    topic.send(None, key=b"never there")
+    ingest(spec, connections(), "run-2")
+    (found,) = view(spec).rows()
+    assert {name: found[name] for name in row} == row
+    assert found["_key"] == "2"
+
+
+def test_a_key_that_was_deleted_in_another_partition_stops_the_run(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec("v string", write="upsert")
+    topic.send({"v": "a"}, 1, key=b"one")
+    topic.send(None, 1, key=b"one")
+    ingest(spec, connections(), "run-1")
+    topic.send({"v": "back"}, 0, key=b"one")
+    with pytest.raises(KafkaLakeError, match=r"partition 0 at offset 0; .* came from partition 1.*order_by"):
+        ingest(spec, connections(), "run-2")
+    view(spec).assert_no_branches()
+    ordered = topic.spec("v string, at bigint", write="upsert", order_by=("at",))
+    ordered = replace(ordered, table=f"{ordered.table}_ordered")
+    topic.send({"v": "b", "at": 1}, 0, key=b"two")
+    ingest(ordered, connections(), "run-3")
+    topic.send(None, 1, key=b"two")
+    with pytest.raises(
+        KafkaLakeError, match=r"partition 1 at offset 2 deletes a key.* came from partition 0.*delete_when"
+    ):
+        ingest(ordered, connections(), "run-4")
 
 
 def debezium(op: str, lsn: int, after: dict[str, Any] | None = None, commit: int | None = None) -> dict[str, Any]:

@@ -94,9 +94,12 @@ def test_a_record_that_is_nowhere_is_found(staged, problem):
     assert finding.facts["records_read"] == 10
 
 
+FOUND = ("doubled", "missing", "older", "undeleted", "brought", "outside")
+
+
 def keyed(**found):
     """Return what became of ten changes of six keys, as it should be but for what is told."""
-    asked = {name: found.pop(name) for name in ("doubled", "missing", "older", "undeleted", "brought") if name in found}
+    asked = {name: found.pop(name) for name in FOUND if name in found}
     check = KeyCheck(**{"doubled": 0, "missing": 0, "older": 0, "undeleted": 0, "brought": 4, **asked})
     whole = {"changes": 10, "keys": 6, "deletes": 1, "late": 0, "inserted": 1, "updated": 3, "deleted": 1, **found}
     return KeyedBatch(**whole, check=check)
@@ -117,6 +120,7 @@ def test_of_a_keyed_table_each_key_and_each_record_is_accounted_for():
         (10, keyed(missing=1), "1 keys have no row though a change brings one"),
         (10, keyed(older=3), "3 keys have a row that is older than their change"),
         (10, keyed(undeleted=1), "1 keys have a row though a newer change deletes it"),
+        (10, keyed(outside=1), "1 keys are outside of the bounds by which files were skipped"),
         (10, keyed(brought=3), "1 rows were inserted and 3 updated, but 3 are as the batch left them"),
     ],
 )

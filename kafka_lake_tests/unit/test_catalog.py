@@ -9,6 +9,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.lake.catalog import LakeCatalog, properties_from_environment, python_properties
 from kafka_lake.spark.jars import JarsError, spark_jars
 from kafka_lake.spark.settings import local_conf
+from kafka_lake_tests.lanes import exhaustive
 
 PREFIX = "spark.sql.catalog.lake."
 
@@ -353,8 +354,8 @@ def test_what_java_can_not_be_told_is_refused_with_what_to_do(given, said, remed
             "software/amazon/awssdk/services/s3/S3Client",
             "iceberg-aws-bundle",
         ),
-        (AZURE, "com/azure/storage/file/datalake/DataLakeFileSystemClient", "iceberg-azure-bundle"),
-        (
+        exhaustive(AZURE, "com/azure/storage/file/datalake/DataLakeFileSystemClient", "iceberg-azure-bundle"),
+        exhaustive(
             {"type": "rest", "uri": "http://r", "warehouse": "gs://lake"},
             "com/google/cloud/storage/Storage",
             "iceberg-gcp-bundle",

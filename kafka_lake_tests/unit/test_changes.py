@@ -8,8 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_lake.executors.changes import debezium, plain
-from kafka_lake.executors.changes.change import DELETE, NO_ORDER, NOT_A_CHANGE, OTHER_KEY, READ, TRUNCATE, UPSERT
+from kafka_lake.executors.changes.change import (
+    DELETE,
+    NO_ORDER,
+    NOT_A_CHANGE,
+    NOTHING,
+    OTHER_KEY,
+    READ,
+    TRUNCATE,
+    UPSERT,
+)
 from kafka_lake.executors.changes.spans import members
+from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.keys import Keys
 from kafka_lake.ingest.keyed.merge import statement
 
@@ -68,7 +78,7 @@ def test_an_operation_with_and_without_the_converters_schema(op: str, does: str,
     row = {"id": 1, "price": 1.5} if op in "cur" else None
     change = told(sent(envelope(op, row)), sent({"id": 1}))
     assert (change.does, change.error_class) == (does, "")
-    assert change.order == ((20, 20) if op == "r" else (10, 20))
+    assert change.order == ((10, 0) if op == "r" else (10, 20))
     shown = json.loads(change.row) if change.row else None
     assert shown == {"c": row, "u": row, "r": row, "d": {"id": 1}, "t": None}[op]
 
@@ -155,6 +165,11 @@ def test_the_order_is_the_sources(older: tuple[str, Any], newer: tuple[str, Any]
         (b'"x"', ["id"], {"id": "x"}),
         (b'a "quoted" b', ['na"me'], {'na"me': 'a "quoted" b'}),
         (b"[1]", ["id"], {"id": "[1]"}),
+        (b'{"id": 1.10, "junk": "eu"}', ["ID"], {"id": 1.1}),
+        (b" 17 ", ["id"], {"id": " 17 "}),
+        (b"NaN", ["id"], {"id": "NaN"}),
+        (b"-Infinity", ["id"], {"id": "-Infinity"}),
+        (b"[" * 100_000, ["id"], {"id": "[" * 100_000}),
         (b"17", ["a", "b"], None),
         (b"\xff", ["id"], None),
         (None, ["id"], None),
@@ -168,7 +183,7 @@ def test_a_records_key_tells_the_row_of_a_tombstone(key: bytes | None, columns: 
 
 def test_names_are_quoted_in_what_spark_is_told() -> None:
     keys = Keys("_kafka", ("a`b",), ("at'time",), False, "it's")
-    text = statement("`c`.`n`.`t`.branch_x", "view", ["a`b", "at'time", "_kafka"], keys, [], [])
+    text = statement("`c`.`n`.`t`.branch_x", "view", ["a`b", "at'time", "_kafka"], keys, [], Bounds(()))
     assert "t.`a``b` = s.`a``b`" in text
     assert "<=> 'its'" in text
     assert "raise_error" not in text, "an order of their own tells which is newer"
@@ -176,6 +191,35 @@ def test_names_are_quoted_in_what_spark_is_told() -> None:
 
 def test_without_an_order_another_partition_is_an_error() -> None:
     keys = Keys("_kafka", (), (), False, "id")
-    text = statement("t", "v", ["x", "_kafka"], keys, [], ["t.`_kafka`.`key` BETWEEN X'00' AND X'01'"])
+    text = statement("t", "v", ["x", "_kafka"], keys, [], Bounds((("s.`_kafka`.`key`", "X'00'", "X'01'"),)))
     assert "raise_error" in text
-    assert "BETWEEN" in text.splitlines()[0]
+    assert "t.`_kafka`.`key` BETWEEN X'00' AND X'01'" in text.splitlines()[0]
+
+
+def test_text_that_begins_as_a_time_is_ordered_by_that_time() -> None:
+    keys = Keys("_kafka", ("id",), ("at", "n"), False, "id", texts=frozenset({"at"}))
+    assert "try_cast(s.`at` AS timestamp) END, s.`at`, s.`n`" in keys.order("s")
+
+
+def test_a_row_of_a_snapshot_is_older_than_the_next_transaction() -> None:
+    def order(op: str, lsn: int, sequence: str) -> Any:
+        return told(envelope(op, {"id": 1}, {"connector": "postgresql", "lsn": lsn, "sequence": sequence})).order
+
+    read = order("r", 100, '["80","100"]')
+    assert order("u", 79, '["70","79"]') < read < order("u", 90, '["80","90"]') < order("u", 105, '["80","105"]')
+    assert order("r", 100, '[null,"100"]') < order("u", 105, '[null,"105"]') < order("u", 103, '["110","103"]')
+
+
+def test_a_tombstone_whose_key_does_not_tell_the_row_says_nothing() -> None:
+    assert told(None, {"other": 1}, of_record=False).does == NOTHING
+    found = told(None, {"id": 1, "other": 2}, of_record=False)
+    assert (found.does, json.loads(found.row)) == (DELETE, {"id": 1, "other": 2})
+
+
+def test_what_nobody_would_write_is_an_error_that_can_be_written() -> None:
+    for key, source in (({"\ud800": 1}, POSTGRES), ({"id": 1}, {"connector": "\ud800"})):
+        found = told(envelope("c", {"id": 1}, source), key)
+        assert found.error_class in (NO_ORDER, OTHER_KEY)
+        assert "\\ud800" in found.error_message.encode().decode()
+    deep = {**POSTGRES, "sequence": "[" * 100_000}
+    assert told(envelope("c", {"id": 1}, deep)).order == (20, 20)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-UPSERT, READ, DELETE, TRUNCATE = "upsert", "read", "delete", "truncate"
-"""What a change does: brings a row, brings one that a snapshot has read, takes one away, takes all away."""
+UPSERT, READ, DELETE, TRUNCATE, NOTHING = "upsert", "read", "delete", "truncate", "nothing"
+"""What a change does: brings a row, brings one that a snapshot has read, takes one away, takes all away; or nothing."""
 
 NOT_A_CHANGE = "not_a_change"
 NO_KEY = "no_key"
@@ -16,7 +16,7 @@ class Change:
     """What a record says of a row.
 
     Args:
-        does: One of the four.
+        does: One of the five.
         row: The row as JSON text in UTF-8; of a delete, its key columns at least. None if the record doesn't tell.
         order: Where the change is in its source's order; None if only Kafka's offset tells.
         error_class: Why the record is no change; empty if it is one.
@@ -32,4 +32,5 @@ class Change:
 
 def refused(error_class: str, message: str) -> Change:
     """Return what stands for a record that is no change."""
-    return Change("", None, None, error_class, message)
+    # A name may be no text that can be written: JSON lets half a surrogate pair be told.
+    return Change("", None, None, error_class, message.encode("utf-8", "backslashreplace").decode())

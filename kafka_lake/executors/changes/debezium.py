@@ -12,6 +12,7 @@ from kafka_lake.executors.changes.change import (
     DELETE,
     NO_ORDER,
     NOT_A_CHANGE,
+    NOTHING,
     OTHER_KEY,
     READ,
     TRUNCATE,
@@ -46,7 +47,9 @@ def change_of(key: bytes | None, value: bytes | None, columns: Collection[str], 
     row = _text(told) if of_record else None
     if value is None:
         # One whose delete is there too says nothing new; after a compaction it may be all that is left.
-        return Change(DELETE, row, None)
+        if not of_record and told is not None and not told.keys() >= set(columns):
+            return Change(NOTHING, None, None)
+        return Change(DELETE, row if of_record else _text(told), None)
     try:
         envelope = members(value.decode())
     except UnicodeDecodeError:
@@ -68,7 +71,7 @@ def change_of(key: bytes | None, value: bytes | None, columns: Collection[str], 
         return Change(does, None, order)
     if does == DELETE:
         # The key alone says which row: of the row before, many sources tell no more than that.
-        return Change(does, row or _row(envelope, "before"), order)
+        return Change(does, row or _row(envelope, "before") or _text(told), order)
     after = _row(envelope, "after")
     if after is None:
         return refused(NOT_A_CHANGE, f"The operation is {operation}, and `after` is no JSON object.")
@@ -85,14 +88,17 @@ def order_of(source: Mapping[str, str], is_read: bool = False) -> tuple[int, ...
 
     Args:
         source: The envelope's ``source``, each member as JSON text.
-        is_read: Whether it is a row of a snapshot, which has no transaction.
+        is_read: Whether it is a row of a snapshot: it has what was committed by then.
     """
     connector = string(source.get("connector"))
     if connector == "postgresql":
         numbers = _sequence(string(source.get("sequence")) or "[]")
         lsn = integer(source.get("lsn")) if len(numbers) < 2 or numbers[1] is None else numbers[1]
-        commit = numbers[0] if numbers and not is_read else None
-        return None if lsn is None else (lsn if commit is None else commit, lsn)
+        commit = numbers[0] if numbers else None
+        if lsn is None:
+            return None
+        # A row that was read is older than the transaction which comes next, wherever that one's changes are.
+        return (lsn if commit is None else commit, 0 if is_read else lsn)
     if connector in ("mysql", "mariadb"):
         file = _NUMBER.search(string(source.get("file")) or "")
         position = integer(source.get("pos"))
@@ -113,7 +119,7 @@ def order_of(source: Mapping[str, str], is_read: bool = False) -> tuple[int, ...
 def _sequence(text: str) -> list[int | None]:
     try:
         sequence = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return [integer(json.dumps(each)) for each in sequence] if isinstance(sequence, list) else []
 

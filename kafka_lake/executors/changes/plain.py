@@ -34,8 +34,11 @@ def row_of(key: bytes | None, columns: Sequence[str]) -> bytes | None:
         text = key.decode()
     except UnicodeDecodeError:
         return None
-    if members(text) is not None:
-        return key
+    if (told := members(text)) is not None:
+        # What else the key tells is no column of the row.
+        names = {name.lower() for name in columns}
+        kept = {name: value for name, value in told.items() if name.lower() in names}
+        return f"{{{', '.join(f'{json.dumps(name)}: {value}' for name, value in kept.items())}}}".encode()
     if len(columns) != 1:
         return None
     name = json.dumps(columns[0], ensure_ascii=False)
@@ -43,9 +46,13 @@ def row_of(key: bytes | None, columns: Sequence[str]) -> bytes | None:
 
 
 def _scalar(text: str) -> str:
-    """Return a text as a JSON scalar: itself if it is one."""
+    """Return a text as a JSON scalar: itself if it is one, as it stands."""
     try:
-        found = json.loads(text)
-    except ValueError:
-        return json.dumps(text, ensure_ascii=False)
-    return text.strip() if isinstance(found, str | int | float | bool) else json.dumps(text, ensure_ascii=False)
+        found = json.loads(text, parse_constant=_no_json) if text == text.strip() else None
+    except (ValueError, RecursionError):
+        found = None
+    return text if isinstance(found, str | int | float | bool) else json.dumps(text, ensure_ascii=False)
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(name)

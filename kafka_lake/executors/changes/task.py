@@ -10,7 +10,7 @@ from kafka_lake.executors.changes import debezium, plain
 from kafka_lake.executors.changes.change import Change
 from kafka_lake.executors.packing import Batches
 
-CHANGE, ORIGINAL = "change", "original_value"
+CHANGE, ORIGINAL = "__kafka_lake_change", "__kafka_lake_original_value"
 FIELDS = pa.struct(
     [
         ("does", pa.string()),
@@ -19,7 +19,7 @@ FIELDS = pa.struct(
         ("error_message", pa.string()),
     ]
 )
-"""The column ``change``."""
+"""The column `CHANGE`, beside which a source may have any names."""
 
 
 def changes(work: Mapping[str, Any]) -> Batches:

@@ -58,14 +58,18 @@ def refuse_other_keys(spec: TopicTable, table: Table) -> None:
         return
     want = _told(spec, key_columns(spec, table))
     if have != want:
-        differing = [each for each in want if have.get(each) != want[each]]
-        said = "; ".join(f"{each} was {_shown(have.get(each))} and is {_shown(want[each])}" for each in differing)
+        differing = [each for each in {**want, **have} if have.get(each) != want.get(each)]
+        said = "; ".join(f"{each} was {_shown(have.get(each))} and is {_shown(want.get(each))}" for each in differing)
         raise TableError(f"Table {name} was written with other settings: {said}.", rebuild)
 
 
 def _told(spec: TopicTable, columns: Sequence[str]) -> dict[str, Any]:
-    return {"key": list(columns), "order_by": list(spec.order_by), "envelope": spec.envelope}
+    told = {"key": list(columns), "order_by": list(spec.order_by), "envelope": spec.envelope}
+    # Rows that are marked and rows that go are not to be had in one table.
+    return {**told, "deletes": "soft"} if spec.deletes == "soft" else told
 
 
 def _shown(value: Any) -> str:
+    if value is None:
+        return "another one"
     return (", ".join(value) or "(none)") if isinstance(value, list) else str(value)

@@ -16,16 +16,18 @@ class Unreadable(Nothing):
 
     Args:
         message: Why.
+        also_none: Whether a record without a value becomes one, too: in a keyed table it deletes a row.
     """
 
     message: str
+    also_none: bool = False
     fixed: Target | None = None
 
     def decode(
         self, records: DataFrame, target: Target, *, max_record_bytes: int | None = None, messages: bool = True
     ) -> DataFrame:
         """Add ``decoded``, ``error_class`` and ``error_message``: null and the same for all. See `Decoder.decode`."""
-        failed = F.col("value").isNotNull()
+        failed = F.lit(True) if self.also_none else F.col("value").isNotNull()
         return records.select(
             *records.columns,
             F.lit(None).cast(target.columns).alias("decoded"),

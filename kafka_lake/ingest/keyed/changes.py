@@ -1,6 +1,8 @@
 """Decoded records as changes of rows: the table's columns, what is done to the row, and what stays as it is."""
 
 from base64 import b64encode
+from hashlib import md5
+from uuid import UUID
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
@@ -11,12 +13,14 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.executors.changes.change import DELETE, READ, TRUNCATE, UPSERT
 from kafka_lake.executors.changes.task import CHANGE as TOLD
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, change_columns, origin_of
-from kafka_lake.ingest.keyed.keys import DOES, KEPT
+from kafka_lake.ingest.keyed.keys import DOES, KEPT, quoted
 from kafka_lake.ingest.topic_table import TopicTable
 
 TOLD_TYPE = "struct<does: string, order: array<bigint>>"
 _PLACEHOLDER = "__debezium_unavailable_value"
 _ENCODED = b64encode(_PLACEHOLDER.encode()).decode()
+_AS_MAP = f'{{"{_PLACEHOLDER}":"{_PLACEHOLDER}"}}'
+_AS_UUID = str(UUID(bytes=md5(_PLACEHOLDER.encode(), usedforsecurity=False).digest(), version=3))
 
 
 def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame:
@@ -55,7 +59,7 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
             added[CHANGE] = F.struct(does.alias("op"), F.col(TOLD)["order"].alias("order"))
         if field.name == DELETED:
             added[DELETED] = does == DELETE
-    return rows.select(*[F.col(f"`{name}`") for name in rows.columns if name != TOLD], *_named(added))
+    return rows.select(*[F.col(quoted(name)) for name in rows.columns if name != TOLD], *_named(added))
 
 
 def _condition(rows: DataFrame, spec: TopicTable, text: str) -> Column:
@@ -96,7 +100,7 @@ def _left_out(values: T.StructType, spec: TopicTable) -> Column:
         return none
     found = []
     for field in values:
-        is_missing = _placeholder(F.col(f"`{field.name}`"), field.dataType)
+        is_missing = _placeholder(F.col(quoted(field.name)), field.dataType)
         if is_missing is not None:
             found.append(F.when(is_missing, F.lit(field.name)))
     return F.array_compact(F.array(*found)) if found else none
@@ -108,11 +112,15 @@ def _placeholder(column: Column, kind: T.DataType) -> Column | None:
     https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-toasted-values
     """
     if isinstance(kind, T.StringType):
-        return column.isin(_PLACEHOLDER, _ENCODED)
+        return column.isin(_PLACEHOLDER, _ENCODED, _AS_MAP)
+    if isinstance(kind, T.VariantType):
+        return F.try_variant_get(column, "$", "string").isin(_PLACEHOLDER, _ENCODED, _AS_MAP)
     if isinstance(kind, T.BinaryType):
         return column == F.lit(_PLACEHOLDER).cast("binary")
     if isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StringType):
-        return (F.size(column) == 1) & F.get(column, F.lit(0)).isin(_PLACEHOLDER, _ENCODED)
+        return (F.size(column) == 1) & F.get(column, F.lit(0)).isin(_PLACEHOLDER, _ENCODED, _AS_UUID)
+    if isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.IntegerType | T.LongType):
+        return column == F.lit(list(_PLACEHOLDER.encode())).cast(kind)
     if isinstance(kind, T.MapType) and isinstance(kind.keyType, T.StringType):
         return F.map_contains_key(column, _PLACEHOLDER)
     return None

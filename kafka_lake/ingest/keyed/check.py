@@ -1,6 +1,5 @@
 """What the audit of a keyed table asks: is each key of the batch as its newest change left it?"""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -8,7 +7,10 @@ from pyspark.sql import functions as F
 
 from kafka_lake.executors.changes.change import DELETE
 from kafka_lake.ingest.decode.rows import DELETED
+from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
+
+_EACH = ("missing", "older", "undeleted", "brought", "outside")
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class KeyCheck:
         older: Keys whose row is older than their change.
         undeleted: Keys whose delete is newer than the row that they still have.
         brought: Keys whose row is what the batch's change made.
+        outside: Keys that are outside of the bounds by which files of the table were skipped.
     """
 
     doubled: int
@@ -28,6 +31,7 @@ class KeyCheck:
     older: int
     undeleted: int
     brought: int
+    outside: int = 0
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -37,6 +41,7 @@ class KeyCheck:
             "have no row though a change brings one": self.missing,
             "have a row that is older than their change": self.older,
             "have a row though a newer change deletes it": self.undeleted,
+            "are outside of the bounds by which files were skipped": self.outside,
         }
         return tuple(f"{count} keys {what}" for what, count in said.items() if count)
 
@@ -74,17 +79,17 @@ class KeyedBatch:
         return self.keys - self.inserted - self.updated - self.deleted
 
 
-def check_keys(staged: DataFrame, changes: DataFrame, keys: Keys, within: Sequence[str]) -> KeyCheck:
+def check_keys(staged: DataFrame, changes: DataFrame, keys: Keys, within: Bounds) -> KeyCheck:
     """Look for each change's key in the table as it is staged.
 
     Args:
         staged: The table's rows.
         changes: What was merged, one for each key.
         keys: Tell rows apart, and changes older from newer.
-        within: Conditions on the table's keys that hold for all changes.
+        within: Between which values the changes' keys lie.
     """
-    is_soft = DELETED in staged.columns
-    condition = " AND ".join([keys.same("t", "s"), *within])
+    is_soft = keys.is_soft
+    condition = " AND ".join([keys.same("t", "s"), *within.hold_for("t")])
     numbered = changes.withColumn("__kafka_lake_number", F.monotonically_increasing_id()).alias("s")
     joined = numbered.join(staged.withColumn("__kafka_lake_there", F.lit(True)).alias("t"), F.expr(condition), "left")
     there, own = "t.__kafka_lake_there", f"{keys.order('s')} = {keys.order('t')}"
@@ -103,13 +108,14 @@ def check_keys(staged: DataFrame, changes: DataFrame, keys: Keys, within: Sequen
             "undeleted"
         ),
         F.expr(f"{there} IS NOT NULL AND {own}").alias("brought"),
+        F.expr(f"NOT ({' AND '.join(['true', *within.hold_for('s')])})").alias("outside"),
     )
     each = facts.groupBy("number").agg(
         F.count_if("there").alias("rows"),
-        *[F.count_if(name).alias(name) for name in ("missing", "older", "undeleted", "brought")],
+        *[F.count_if(name).alias(name) for name in _EACH],
     )
     found = each.agg(
         F.count_if(F.col("rows") > 1).alias("doubled"),
-        *[F.count_if(F.col(name) > 0).alias(name) for name in ("missing", "older", "undeleted", "brought")],
+        *[F.count_if(F.col(name) > 0).alias(name) for name in _EACH],
     ).collect()[0]
     return KeyCheck(**found.asDict())

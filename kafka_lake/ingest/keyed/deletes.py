@@ -13,7 +13,7 @@ from kafka_lake.executors.changes.change import DELETE
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.decode.rows import CHANGE
-from kafka_lake.ingest.keyed.keys import DOES, Keys, quoted
+from kafka_lake.ingest.keyed.keys import DOES, OTHER_PARTITION, Keys, quoted, stop
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
@@ -53,20 +53,27 @@ def without_late(connections: Connections, spec: TopicTable, changes: DataFrame,
     name = connections.catalog.spark_name(spec.deletes_table)
     since = F.timestamp_seconds(F.lit(time.time() - seconds_of(spec.keep_deletes)))
     held = at_version(connections.spark(), name, head).filter(F.col(DELETED_AT) >= since).alias("d")
-    late = F.expr(f"{keys.same('d', 's')} AND NOT {keys.is_newer('s', 'd')}")
-    return changes.alias("s").join(held, late, "left_anti")
+    late = f"NOT {keys.is_newer('s', 'd')}"
+    if not keys.has_order:
+        late = (
+            f"CASE WHEN {keys.other_partition('s', 'd')} THEN {stop(OTHER_PARTITION, keys, 's', 'd')} ELSE {late} END"
+        )
+    return changes.alias("s").join(held, F.expr(f"{keys.same('d', 's')} AND {late}"), "left_anti")
 
 
 def ensure_deletes_table(connections: Connections, spec: TopicTable, rows: T.StructType) -> None:
-    """Create the table of deleted keys, if there is none; by day, so that old deletes go without a file rewritten."""
+    """Create the table of deleted keys, if there is none; by day, so that old deletes go without a file rewritten.
+
+    Columns of the key and the order that have become wider in the topic's table do so here.
+    """
     kind = nullable_all(rows)
     assert isinstance(kind, T.StructType)
-    ensure_table(
-        connections.catalog,
-        spec.deletes_table,
-        schema_of(to_arrow_schema(kind)),
-        [f"day({DELETED_AT})"],
-    )
+    schema = schema_of(to_arrow_schema(kind))
+    table = ensure_table(connections.catalog, spec.deletes_table, schema, [f"day({DELETED_AT})"])
+    types = {field.name: field.field_type for field in table.schema().fields}
+    if any(types.get(field.name) != field.field_type for field in schema.fields if field.field_type.is_primitive):
+        with table.update_schema() as update:
+            update.union_by_name(schema)
 
 
 def forget_old(connections: Connections, spec: TopicTable, branch: StagingBranch, table: Table) -> None:

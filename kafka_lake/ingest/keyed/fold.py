@@ -6,12 +6,19 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_lake.executors.changes.change import DELETE
-from kafka_lake.ingest.decode.rows import CHANGE, DELETED
-from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
+from kafka_lake.ingest.decode.rows import CHANGE
+from kafka_lake.ingest.keyed.bounds import Bounds
+from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys, quoted, stop
 
-_ALIAS, _ORDER, _DELETED_AT = "change", "__kafka_lake_order", "__kafka_lake_deleted_at"
+_ALIAS, _ORDER, _DELETED_AT = "__kafka_lake_changes", "__kafka_lake_order", "__kafka_lake_deleted_at"
 PARTITIONS = "__kafka_lake_partitions"
 """How many Kafka partitions the changes of a key came from."""
+NEEDS_ROW = "__kafka_lake_needs_row"
+"""Whether a delete has no order of its own, and none of a delete before it."""
+TOMBSTONE_ELSEWHERE = "KAFKA_LAKE_TOMBSTONE_ELSEWHERE"
+"""Begins the message of an error: a delete without an order is in another partition than its key's row."""
+UNKNOWN = "__kafka_lake_unknown"
+"""Columns that the newest change leaves as they are, though the row was deleted before it."""
 
 
 def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str]) -> DataFrame:
@@ -21,53 +28,61 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str]) -> DataFrame
     delete: so a row that is inserted, and changed in another column, keeps its values.
 
     Args:
-        changes: What `changes_of` gave, in the table's types.
+        changes: What `changes_of` gave, in the table's types; deletes have an order, if the key's changes have.
         keys: Tell rows apart, and changes older from newer.
         may_lack: Columns that a change may leave as they are.
 
     Returns:
         The columns of the changes; `KEPT` names those that no change of the batch has told; `order_of` has for each
-        that may be kept when it was told. And `PARTITIONS`.
+        that may be kept when it was told. And `PARTITIONS` and `UNKNOWN`.
     """
     columns = changes.columns
     named = changes.alias(_ALIAS)
     key = [F.expr(each).alias(f"__kafka_lake_key_{number}") for number, each in enumerate(keys.key(_ALIAS))]
-    if keys.has_order:
-        named = _tombstones_ordered(named, keys).alias(_ALIAS)
     ordered = named.select(
-        *[F.col(f"{_ALIAS}.`{name}`") for name in columns], *key, F.expr(keys.order(_ALIAS)).alias(_ORDER)
+        *[F.col(f"{_ALIAS}.{quoted(name)}") for name in columns], *key, F.expr(keys.order(_ALIAS)).alias(_ORDER)
     )
     by = [F.col(f"__kafka_lake_key_{number}") for number in range(len(key))]
-    partitions = F.count_distinct(F.col(f"`{keys.metadata}`")["partition"]).alias(PARTITIONS)
+    partitions = F.count_distinct(F.col(quoted(keys.metadata))["partition"]).alias(PARTITIONS)
     order = F.col(_ORDER)
     if not may_lack:
-        newest = F.max_by(F.struct(*[F.col(f"`{name}`") for name in columns]), order).alias("newest")
-        return ordered.groupBy(*by).agg(newest, partitions).select("newest.*", PARTITIONS)
+        newest = F.max_by(F.struct(*[F.col(quoted(name)) for name in columns]), order).alias("newest")
+        none = F.array().cast("array<string>").alias(UNKNOWN)
+        return ordered.groupBy(*by).agg(newest, partitions).select("newest.*", PARTITIONS, none)
     # A row that is only marked keeps its values.
-    takes_away = (F.col(DOES) == DELETE) & F.lit(DELETED not in columns)
+    takes_away = (F.col(DOES) == DELETE) & F.lit(not keys.is_soft)
     deleted_at = F.max(F.when(takes_away, order)).over(Window.partitionBy(*by))
     since = ordered.withColumn(_DELETED_AT, deleted_at)
     since = since.filter(F.col(_DELETED_AT).isNull() | (order >= F.col(_DELETED_AT)))
     whole = [name for name in columns if name not in may_lack and name != KEPT]
-    newest = F.max_by(F.struct(*[F.col(f"`{name}`") for name in whole]), order).alias("newest")
+    newest = F.max_by(F.struct(*[F.col(quoted(name)) for name in whole]), order).alias("newest")
     # Each value with the order of the change that tells it: the row may have a newer one.
-    told_by = [F.struct(F.col(f"`{name}`").alias("value"), order.alias("order")) for name in may_lack]
+    told_by = [F.struct(F.col(quoted(name)).alias("value"), order.alias("order")) for name in may_lack]
     values = [
-        F.max_by(F.when(_tells(name), told), F.when(_tells(name), order)).alias(value_of(number))
+        F.max_by(F.when(_tells(name) & ~takes_away, told), F.when(_tells(name) & ~takes_away, order)).alias(
+            value_of(number)
+        )
         for number, (name, told) in enumerate(zip(may_lack, told_by, strict=True))
     ]
     grouped = since.groupBy(*by).agg(newest, partitions, F.max(_DELETED_AT).alias(_DELETED_AT), *values)
     lacking = [F.when(F.col(value_of(number)).isNull(), F.lit(name)) for number, name in enumerate(may_lack)]
     # Behind a delete there is no row whose values could be kept.
-    kept = F.when(F.col(_DELETED_AT).isNull(), F.array_compact(F.array(*lacking)))
+    all_lacking, none = F.array_compact(F.array(*lacking)), F.array().cast("array<string>")
+    is_gone = F.col(_DELETED_AT).isNotNull()
+    unknown = F.when(is_gone & (F.col("newest")[DOES] != DELETE), all_lacking)
     found = {name: F.col("newest")[name] for name in whole}
     found |= {name: F.col(value_of(number))["value"] for number, name in enumerate(may_lack)}
-    found[KEPT] = F.coalesce(kept, F.array().cast("array<string>"))
+    found[KEPT] = F.when(is_gone, none).otherwise(all_lacking)
     orders = [
         F.coalesce(F.col(value_of(number))["order"], F.col(_DELETED_AT)).alias(order_of(number))
         for number in range(len(may_lack))
     ]
-    return grouped.select(*[found[name].alias(name) for name in columns], *orders, PARTITIONS)
+    return grouped.select(
+        *[found[name].alias(name) for name in columns],
+        *orders,
+        PARTITIONS,
+        F.coalesce(unknown, none).alias(UNKNOWN),
+    )
 
 
 def value_of(number: int) -> str:
@@ -84,19 +99,64 @@ def _tells(name: str) -> Column:
     return ~F.array_contains(F.col(KEPT), F.lit(name))
 
 
-def _tombstones_ordered(changes: DataFrame, keys: Keys) -> DataFrame:
-    """Give tombstones, which have no order of their own, that of the change before them in their Kafka partition."""
+def tombstones_ordered(changes: DataFrame, keys: Keys) -> DataFrame:
+    """Give deletes that have no order of their own the newest one before them in their Kafka partition.
+
+    Args:
+        changes: What `changes_of` gave, in the table's types.
+        keys: Tell rows apart, and changes older from newer.
+
+    Returns:
+        The changes, and `NEEDS_ROW`.
+    """
+    named = changes.alias(_ALIAS)
     place = [F.expr(each) for each in keys.place(_ALIAS)]
     before = Window.partitionBy(*[F.expr(each) for each in keys.key(_ALIAS)], *place[:2]).orderBy(place[2])
-    found: dict[str, Column] = {}
-    for name in keys.order_by:
-        found[name] = F.coalesce(
-            F.col(f"{_ALIAS}.`{name}`"), F.last(f"{_ALIAS}.`{name}`", ignorenulls=True).over(before)
-        )
+    told = [F.expr(each) for each in keys.told(_ALIAS)]
+    is_told = F.when(told[0].isNotNull(), F.expr(f"struct({', '.join(keys.own_order(_ALIAS))})"))
+    does = F.col(f"{_ALIAS}.{DOES}")
+    newest = F.max_by(
+        F.struct(*[each.alias(f"_{n}") for n, each in enumerate(told)], does.alias("does")), is_told
+    ).over(before)
+    last = [F.coalesce(each, newest[f"_{n}"]) for n, each in enumerate(told)]
+    # What follows a delete that tells its order says nothing more.
+    needs_row = (does == DELETE) & told[0].isNull() & ~F.coalesce(newest["does"] == DELETE, F.lit(False))
+    return named.select(*_with_order(_ALIAS, changes.columns, keys, last), needs_row.alias(NEEDS_ROW))
+
+
+def with_order_of_rows(changes: DataFrame, rows: DataFrame, keys: Keys, within: Bounds) -> DataFrame:
+    """Give deletes that have no order of their own that of the row which they delete, where it is newer.
+
+    So a change that is older than the row stays late when the row is gone. If only the row has an order, and it came
+    from another Kafka partition, the query fails: nothing tells which of the two is newer.
+
+    Args:
+        changes: What `tombstones_ordered` gave.
+        rows: The table's.
+        keys: Tell rows apart, and changes older from newer.
+        within: Between which values the keys of the changes lie that need a row.
+
+    Returns:
+        The changes.
+    """
+    named = changes.alias("s")
+    there = F.expr(" AND ".join([keys.same("s", "t"), *within.hold_for("t")]))
+    found = named.filter(F.col(NEEDS_ROW)).join(rows.alias("t"), there, "left")
+    told = list(zip(keys.told("s"), keys.told("t"), strict=True))
+    elsewhere = keys.other_partition("s", "t")
+    stopped = f"{elsewhere} AND {keys.is_untold('s')} AND {stop(TOMBSTONE_ELSEWHERE, keys, 's', 't')}"
+    own, its = (f"struct({', '.join(keys.own_order(alias))})" for alias in ("s", "t"))
+    takes = f"{keys.is_untold('s')} OR (NOT coalesce({elsewhere}, true) AND {its} > {own})"
+    last = [F.expr(f"CASE WHEN {stopped} THEN NULL WHEN {takes} THEN {its} ELSE {own} END") for own, its in told]
+    names = [name for name in changes.columns if name != NEEDS_ROW]
+    others = named.filter(~F.col(NEEDS_ROW)).select(*[F.col(f"s.{quoted(name)}") for name in names])
+    return others.unionByName(found.select(*_with_order("s", names, keys, last)))
+
+
+def _with_order(alias: str, names: Sequence[str], keys: Keys, order: Sequence[Column]) -> list[Column]:
+    """Return the columns of changes, with another order."""
+    replaced = dict(zip(keys.order_by, order, strict=False))
     if keys.has_envelope:
-        order = F.col(f"{_ALIAS}.{CHANGE}")["order"]
-        found[CHANGE] = F.struct(
-            F.col(f"{_ALIAS}.{CHANGE}")["op"].alias("op"),
-            F.coalesce(order, F.last(order, ignorenulls=True).over(before)).alias("order"),
-        )
-    return changes.select(*[found.get(name, F.col(f"{_ALIAS}.`{name}`")).alias(name) for name in changes.columns])
+        op = F.col(f"{alias}.{CHANGE}")["op"].alias("op")
+        replaced[CHANGE] = F.struct(op, order[-1].alias("order"))
+    return [replaced.get(name, F.col(f"{alias}.{quoted(name)}")).alias(name) for name in names]

@@ -6,11 +6,15 @@ One order for all: for changes of a batch among themselves, for a batch against 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pyspark.sql import types as T
+
 from kafka_lake.executors.changes.change import READ
 from kafka_lake.ingest.decode.rows import CHANGE
 from kafka_lake.ingest.topic_table import TopicTable
 
 DOES, KEPT = "__kafka_lake_does", "__kafka_lake_kept"
+OTHER_PARTITION = "KAFKA_LAKE_OTHER_PARTITION"
+"""Likewise: a key's row came from another Kafka partition, and only offsets tell which change is newer."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class Keys:
         order_by: Those of the order.
         has_envelope: Whether an envelope tells the order.
         topic_id: Changes of the topic with another id are older, whatever their offset.
+        is_soft: Whether rows that are deleted stay, marked.
+        texts: Columns of the order that are text.
     """
 
     metadata: str
@@ -30,18 +36,30 @@ class Keys:
     order_by: tuple[str, ...]
     has_envelope: bool
     topic_id: str
+    is_soft: bool = False
+    texts: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, spec: TopicTable, columns: Sequence[str], topic_id: str) -> "Keys":
+    def of(cls, spec: TopicTable, columns: Sequence[str], topic_id: str, table: T.StructType) -> "Keys":
         """Return those of a topic.
 
         Args:
             spec: Its settings.
             columns: Of the key, as settings or table have them.
             topic_id: The topic's id; empty if the brokers have none.
+            table: The table's columns.
         """
+        texts = frozenset(f.name for f in table if isinstance(f.dataType, T.StringType) and f.name in spec.order_by)
         assert spec.metadata_column is not None, "a keyed table is refused at load without one"
-        return cls(spec.metadata_column, tuple(columns), spec.order_by, spec.envelope != "none", topic_id)
+        return cls(
+            spec.metadata_column,
+            tuple(columns),
+            spec.order_by,
+            spec.envelope != "none",
+            topic_id,
+            spec.deletes == "soft",
+            texts,
+        )
 
     @property
     def has_order(self) -> bool:
@@ -62,12 +80,12 @@ class Keys:
         """Return what changes themselves tell of their order."""
         # A row that a snapshot has read never beats a change of the same position.
         read = [f"{alias}.{CHANGE}.`op` <> '{READ}'"] if self.has_envelope else []
-        return [*self._told(alias), *read]
+        return [*(each for one in self.told(alias) for each in self._compared(one)), *read]
 
     def place(self, alias: str) -> list[str]:
         """Return what Kafka tells: whether it is today's topic, then partition and offset."""
         column = f"{alias}.{quoted(self.metadata)}"
-        return [f"{column}.`topic_id` <=> {self._id()}", f"{column}.`partition`", f"{column}.`offset`"]
+        return [f"({column}.`topic_id` <=> {self._id()})", f"{column}.`partition`", f"{column}.`offset`"]
 
     def order(self, alias: str) -> str:
         """Return the order as one value: of two changes the greater one is the newer one."""
@@ -81,19 +99,32 @@ class Keys:
         newer = f"{self.order(change)} >= {self.order(row)}"
         if not self.has_order:
             return newer
-        untold = " AND ".join(f"{each} IS NULL" for each in self._told(change))
+        untold = self.is_untold(change)
         (topic, partition, offset), (its_topic, its_partition, its_offset) = self.place(change), self.place(row)
         behind = f"({topic} AND NOT {its_topic}) OR ({partition} = {its_partition} AND {offset} >= {its_offset})"
         return f"(CASE WHEN {untold} THEN ({topic} = {its_topic} OR {topic}) AND ({behind}) ELSE {newer} END)"
+
+    def is_untold(self, change: str) -> str:
+        """Return the condition that a change has no order of its own, though others have."""
+        return " AND ".join(f"{each} IS NULL" for each in self.told(change))
 
     def other_partition(self, change: str, row: str) -> str:
         """Return the condition that only Kafka's offset tells the order, and those aren't comparable."""
         (topic, partition, _), (its_topic, its_partition, _) = self.place(change), self.place(row)
         return f"({topic} AND {its_topic} AND {partition} <> {its_partition})"
 
-    def _told(self, alias: str) -> list[str]:
+    def told(self, alias: str) -> list[str]:
+        """Return what changes tell of their order by values: the columns of `order_by`, then the envelope's."""
         order = [f"{alias}.{CHANGE}.`order`"] if self.has_envelope else []
         return [*(f"{alias}.{quoted(each)}" for each in self.order_by), *order]
+
+    def _compared(self, expression: str) -> list[str]:
+        """Return what a value of the order is compared by: text that begins as a time does by that time first."""
+        name = expression.partition(".")[2]
+        if name not in {quoted(each) for each in self.texts}:
+            return [expression]
+        time = f"try_cast({expression} AS timestamp)"
+        return [f"CASE WHEN {expression} RLIKE '^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}' THEN {time} END", expression]
 
     def _id(self) -> str:
         return f"'{self.topic_id.replace(chr(39), '')}'" if self.topic_id else "CAST(NULL AS STRING)"
@@ -102,3 +133,10 @@ class Keys:
 def quoted(name: str) -> str:
     """Return a column's name as SQL has it."""
     return f"`{name.replace('`', '``')}`"
+
+
+def stop(marker: str, keys: Keys, change: str, row: str) -> str:
+    """Return the boolean that fails a query with the place of a change and the partition of the other row."""
+    column = quoted(keys.metadata)
+    place = f"{change}.{column}.`partition`, ' ', {change}.{column}.`offset`, ' ', {row}.{column}.`partition`"
+    return f"CAST(raise_error(concat('{marker} ', {place})) AS BOOLEAN)"

@@ -6,22 +6,16 @@ from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from kafka_lake.executors.changes.change import DELETE, READ, UPSERT
-from kafka_lake.ingest.decode.rows import DELETED
+from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.fold import order_of
-from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys, quoted
+from kafka_lake.ingest.keyed.keys import DOES, KEPT, OTHER_PARTITION, Keys, quoted, stop
 from kafka_lake.lake.branches import StagingBranch
 
 _PROPERTY = "spark.sql.iceberg.snapshot-property."
 NOT_THERE = "KAFKA_LAKE_VALUE_NOT_THERE"
 """Begins the message of an error: a change leaves a value as it is, and there is no row that has it."""
-OTHER_PARTITION = "KAFKA_LAKE_OTHER_PARTITION"
-"""Likewise: a key's row came from another Kafka partition, and only offsets tell which change is newer."""
-_PRUNABLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.StringType, T.BinaryType, T.DateType,
-             T.TimestampType, T.TimestampNTZType, T.DecimalType)  # fmt: skip
 
 
 def merge(
@@ -30,7 +24,7 @@ def merge(
     changes: DataFrame,
     keys: Keys,
     may_lack: Sequence[str],
-    within: Sequence[str],
+    within: Bounds,
     summary: Mapping[str, str],
 ) -> None:
     """Merge changes into a branch; `StagingBranch.written` tells whether they went where they should.
@@ -41,7 +35,7 @@ def merge(
         changes: What `folded` gave, without late ones.
         keys: Tell rows apart, and changes older from newer.
         may_lack: Columns that a change may leave as they are.
-        within: Conditions on the table's keys that hold for all changes, by which files are skipped.
+        within: Between which values the changes' keys lie.
         summary: Of the snapshot.
     """
     view = f"kafka_lake_{uuid4().hex}"
@@ -54,15 +48,15 @@ def merge(
 
 
 def statement(
-    table: str, view: str, columns: Sequence[str], keys: Keys, may_lack: Sequence[str], within: Sequence[str]
+    table: str, view: str, columns: Sequence[str], keys: Keys, may_lack: Sequence[str], within: Bounds
 ) -> str:
     """Return the MERGE. Pure."""
-    names = [name for name in columns if not name.startswith("__kafka_lake")]
+    ours = {DOES, KEPT, *(order_of(number) for number in range(len(may_lack)))}
+    names = [name for name in columns if name not in ours]
     newer, does = keys.is_newer("s", "t"), f"s.{DOES}"
     if not keys.has_order:
-        told = "concat('" + OTHER_PARTITION + " ', s.{0}.`partition`, ' ', s.{0}.`offset`, ' ', t.{0}.`partition`)"
-        stop = f"raise_error({told.format(quoted(keys.metadata))})"
-        newer = f"(CASE WHEN {keys.other_partition('s', 't')} THEN CAST({stop} AS BOOLEAN) ELSE {newer} END)"
+        stopped = stop(OTHER_PARTITION, keys, "s", "t")
+        newer = f"(CASE WHEN {keys.other_partition('s', 't')} THEN {stopped} ELSE {newer} END)"
     sets, values = [], []
     for name in names:
         column = quoted(name)
@@ -73,7 +67,7 @@ def statement(
         else:
             sets.append(f"t.{column} = s.{column}")
         values.append(f"s.{column}")
-    is_soft = DELETED in names
+    is_soft = keys.is_soft
     matched = [f"WHEN MATCHED AND {newer} AND {does} = '{DELETE}' THEN DELETE"] if not is_soft else []
     brings = f"{does} IN ('{UPSERT}', '{READ}')" + (
         f" OR ({does} = '{DELETE}' AND size(s.{KEPT}) = 0)" if is_soft else ""
@@ -82,7 +76,7 @@ def statement(
     said = f"concat('{NOT_THERE} ', {place}.`partition`, ' ', {place}.`offset`, ' ', array_join(s.{KEPT}, ', '))"
     lacking = f"raise_error({said})"
     whole = f"(CASE WHEN {does} <> '{DELETE}' AND size(s.{KEPT}) > 0 THEN CAST({lacking} AS BOOLEAN) ELSE true END)"
-    conditions = " AND ".join([keys.same("t", "s"), *within])
+    conditions = " AND ".join([keys.same("t", "s"), *within.hold_for("t")])
     return "\n".join(
         [
             f"MERGE INTO {table} AS t USING {view} AS s ON {conditions}",
@@ -92,35 +86,6 @@ def statement(
             f"THEN INSERT ({', '.join(map(quoted, names))}) VALUES ({', '.join(values)})",
         ]
     )
-
-
-def bounds(changes: DataFrame, keys: Keys) -> list[str]:
-    """Return conditions on the table's keys, between the least and the greatest of the changes'. One look at them."""
-    found = []
-    expressions = keys.key("t")
-    asked = changes.alias("s").select(*[F.expr(each).alias(f"k{i}") for i, each in enumerate(keys.key("s"))])
-    usable = [i for i, field in enumerate(asked.schema) if isinstance(field.dataType, _PRUNABLE)]
-    if not usable:
-        return []
-    row = asked.agg(
-        *[f(f"k{i}").alias(f"{n}{i}") for i in usable for n, f in (("lo", F.min), ("hi", F.max))]
-    ).collect()[0]
-    for i in usable:
-        low, high = row[f"lo{i}"], row[f"hi{i}"]
-        if low is None:
-            continue
-        kind = asked.schema[i].dataType
-        found.append(f"{expressions[i]} BETWEEN {_literal(low, kind)} AND {_literal(high, kind)}")
-    return found
-
-
-def _literal(value: Any, kind: T.DataType) -> str:
-    if isinstance(kind, T.BinaryType):
-        return f"X'{bytes(value).hex()}'"
-    if isinstance(kind, T.StringType):
-        encoded = str(value).encode().hex()
-        return f"CAST(X'{encoded}' AS STRING)"
-    return f"CAST('{value}' AS {kind.simpleString()})"
 
 
 @contextmanager

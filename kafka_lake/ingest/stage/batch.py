@@ -15,7 +15,7 @@ from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow, why_not
 from kafka_lake.ingest.stage.decoding import Decoded, Decoding
-from kafka_lake.ingest.stage.keyed_rows import write_changes
+from kafka_lake.ingest.stage.keyed_rows import ChangeRefusedError, write_changes
 from kafka_lake.ingest.stage.replaced_rows import delete_replaced
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append, tasks_of
@@ -119,17 +119,21 @@ class Batch:
         self, branch: StagingBranch, decoded: Decoded, tasks: int, undo: ExitStack
     ) -> tuple[StagedTable, dict[str, Any], DataFrame]:
         """Merge changes as one snapshot."""
-        primary, deletes, keyed = write_changes(
-            self.spec,
-            self.connections,
-            self.state,
-            branch,
-            decoded.rows,
-            self.plan.after.identity.topic_id,
-            self._summary(self.marks),
-            tasks,
-            undo,
-        )
+        try:
+            primary, deletes, keyed = write_changes(
+                self.spec,
+                self.connections,
+                self.state,
+                branch,
+                decoded.rows,
+                self.plan.after.identity.topic_id,
+                self._summary(self.marks),
+                tasks,
+                undo,
+            )
+        except ChangeRefusedError as error:
+            error.counts = decoded.counts()
+            raise
         return primary, {**decoded.counts(), DELETES: deletes, KEYED: keyed}, decoded.judged
 
     def _fitting(self, rows: DataFrame) -> DataFrame:

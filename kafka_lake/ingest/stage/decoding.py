@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
@@ -57,10 +58,11 @@ class Decoding(Protocol):
     def decoder(self, spec: TopicTable, connections: Connections, state: TableState | None) -> Decoder:
         """Return the decoder of a topic's records; `decoder_of` says more."""
 
-    def unreadable(self, message: str) -> Decoder:
+    def unreadable(self, spec: TopicTable, message: str) -> Decoder:
         """Return the decoder that makes a dead letter of every record.
 
         Args:
+            spec: The topic's settings.
             message: Why.
         """
 
@@ -120,9 +122,9 @@ class SparkDecoding:
         """Return the decoder of a topic's records; raises as `decoder_of`."""
         return decoder_of(spec, connections, state)
 
-    def unreadable(self, message: str) -> Decoder:
+    def unreadable(self, spec: TopicTable, message: str) -> Decoder:
         """Return the decoder that looks at nothing."""
-        return Unreadable(message)
+        return Unreadable(message, also_none=spec.write == "upsert")
 
     def create_table(self, spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool) -> None:
         """Create the table with the columns that a schema or the records show; raises as the function of this name.
@@ -159,9 +161,9 @@ class SparkDecoding:
 
         def counts() -> dict[str, Any]:
             # Through Connect the metrics may be late, and are missing then: counted in a pass of its own.
-            found = dict(observation.get or decoded.agg(*metrics).collect()[0].asDict())
+            found = dict(_observed(observation) or decoded.agg(*metrics).collect()[0].asDict())
             if refusals is not None:
-                marked = refusals.get or transformed(decoded, spec, topic_id).agg(refused).collect()[0].asDict()
+                marked = _observed(refusals) or transformed(decoded, spec, topic_id).agg(refused).collect()[0].asDict()
                 found["failed"] += marked["refused"]
             return found
 
@@ -182,3 +184,14 @@ class SparkDecoding:
     def records(self, letters: DataFrame) -> DataFrame:
         """Select what Kafka gave."""
         return records_from_dead_letters(letters)
+
+
+def _observed(observation: Observation) -> dict[str, Any]:
+    """Return what an observation has counted; nothing if Spark doesn't tell.
+
+    It doesn't where it has taken the node that counts out of the plan, as of a batch in which nothing is a row.
+    """
+    try:
+        return dict(observation.get)
+    except Py4JJavaError:
+        return {}

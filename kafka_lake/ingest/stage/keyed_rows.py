@@ -1,8 +1,8 @@
 """The way of keyed tables: a batch's changes are folded to one for each key, and merged into the run's branch."""
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame
@@ -10,29 +10,47 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import AuditFailedError
-from kafka_lake.executors.changes.change import DELETE
+from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.key_columns import key_columns
+from kafka_lake.ingest.decode.rows import change_columns
+from kafka_lake.ingest.keyed.bounds import bounds
 from kafka_lake.ingest.keyed.changes import can_leave_out, counted
 from kafka_lake.ingest.keyed.check import NOTHING_FOUND, KeyedBatch, check_keys
 from kafka_lake.ingest.keyed.deletes import deletes_of, ensure_deletes_table, forget_old, without_late
-from kafka_lake.ingest.keyed.fold import PARTITIONS, folded
-from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
-from kafka_lake.ingest.keyed.merge import NOT_THERE, OTHER_PARTITION, bounds, merge
+from kafka_lake.ingest.keyed.fold import (
+    NEEDS_ROW,
+    PARTITIONS,
+    TOMBSTONE_ELSEWHERE,
+    UNKNOWN,
+    folded,
+    tombstones_ordered,
+    with_order_of_rows,
+)
+from kafka_lake.ingest.keyed.keys import DOES, KEPT, OTHER_PARTITION, Keys, quoted
+from kafka_lake.ingest.keyed.merge import NOT_THERE, merge
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, summary_of
+from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, row_count, summary_of
 
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_ROWS_WORTH_A_PARTITION = 1_000_000
 _MERGED = "spark.merge-into.num-target-rows-"
 _ABOUT_CHANGES = T.StructType([T.StructField(DOES, T.StringType()), T.StructField(KEPT, T.ArrayType(T.StringType()))])
 
 
 class ChangeRefusedError(AuditFailedError):
-    """A change of a keyed table can't be applied, or its topic's settings say to stop at it. `main` is as it was."""
+    """A change of a keyed table can't be applied, or its topic's settings say to stop at it. `main` is as it was.
+
+    Attributes:
+        counts: The batch's metrics, once they are known.
+    """
+
+    counts: dict[str, Any] | None = None
 
     what_to_do: ClassVar[str] = (
         "The message names the change's Kafka partition and offset. A key whose changes come from several partitions "
@@ -71,29 +89,69 @@ def write_changes(
         ChangeRefusedError: If a change can't be applied, or the settings say to stop at it. Nothing is staged then but
             what ``undo`` takes away.
     """
+    try:
+        return _staged(spec, connections, state, branch, changes, topic_id, summary, tasks, undo)
+    except Exception as error:
+        if (refusal := _refusal(spec, error)) is None:
+            raise
+        raise refusal from error
+
+
+def _staged(
+    spec: TopicTable,
+    connections: Connections,
+    state: TableState,
+    branch: StagingBranch,
+    changes: DataFrame,
+    topic_id: str,
+    summary: Mapping[str, str],
+    tasks: int,
+    undo: ExitStack,
+) -> tuple[StagedTable, StagedTable | None, KeyedBatch]:
     spark = connections.spark()
     columns = spark.table(connections.catalog.spark_name(spec.identifier)).schema
-    keys = Keys.of(spec, key_columns(spec, state.table), topic_id)
+    keys = Keys.of(spec, key_columns(spec, state.table), topic_id, columns)
     may_lack = [
         f.name
         for f in columns
         if f.name not in keys.columns and f.name in _values(changes, spec) and can_leave_out(f, spec)
     ]
     with ExitStack() as held:
+        held.enter_context(_shuffles(spark, max(tasks, 2) + row_count(state.table) // _ROWS_WORTH_A_PARTITION))
         told = _held(shaped(changes, T.StructType([*columns.fields, *_ABOUT_CHANGES.fields])), held)
         figures = told.agg(*[each.alias(name) for name, each in counted(told).items()]).collect()[0]
         _refuse(spec, keys, told, figures)
         if spec.deletes == "ignore":
             told = told.filter(F.col(DOES) != DELETE)
-        told = told.filter(F.col(DOES) != "truncate")
+        told = told.filter(~F.col(DOES).isin(TRUNCATE, NOTHING))
+        name = connections.catalog.spark_name(spec.identifier)
+        if keys.has_order and figures["deletes"]:
+            assert state.head is not None, "ensure_table gives every table a first snapshot"
+            told = _deletes_ordered(
+                _held(tombstones_ordered(told, keys), held), keys, at_version(spark, name, state.head)
+            )
         one_each = _held(folded(told, keys, may_lack), held)
-        count, partitions = one_each.agg(F.count(F.lit(1)), F.max(PARTITIONS)).collect()[0]
-        if not keys.has_order and (partitions or 0) > 1:
+        place = F.col(quoted(keys.metadata))
+        unknown = F.struct(place["partition"], place["offset"], F.array_join(UNKNOWN, ", ").alias("columns"))
+        within, found = bounds(
+            one_each,
+            keys,
+            F.count(F.lit(1)).alias("count"),
+            F.max(PARTITIONS).alias("partitions"),
+            F.min(F.when(F.size(UNKNOWN) > 0, unknown)).alias("unknown"),
+        )
+        count = found["count"]
+        if found["unknown"] is not None:
+            raise _not_told(spec, *found["unknown"])
+        if not keys.has_order and (found["partitions"] or 0) > 1:
             raise _not_comparable(spec, "in one batch")
-        one_each = one_each.drop(PARTITIONS)
+        one_each = one_each.drop(PARTITIONS, UNKNOWN)
         deletes = None
-        if figures["deletes"] and spec.deletes != "ignore":
-            deletes = _stage_deletes(spec, connections, deletes_of(one_each, keys), branch.name, summary, tasks, undo)
+        gone, deletes_something = deletes_of(one_each, keys), figures["deletes"] and spec.deletes != "ignore"
+        if deletes_something or connections.catalog.table(spec.deletes_table) is not None:
+            ensure_deletes_table(connections, spec, gone.schema)
+        if deletes_something:
+            deletes = _stage_deletes(spec, connections, gone, branch.name, summary, tasks, undo)
         in_time = without_late(connections, spec, one_each, keys) if count else None
         in_time = one_each if in_time is None else _held(in_time, held)
         left = in_time.count() if in_time is not one_each else count
@@ -104,18 +162,13 @@ def write_changes(
                 deletes,
                 KeyedBatch(figures["changes"], count, figures["deletes"], count, 0, 0, 0, NOTHING_FOUND),
             )
-        within = bounds(in_time, keys)
         base = branch.staged_snapshot()
-        try:
-            merge(spark, branch, in_time, keys, may_lack, within, summary)
-        except Exception as error:
-            raise _refusal(spec, error) or error from error
+        merge(spark, branch, in_time, keys, may_lack, within, summary)
         primary = staged_table(branch, base, state)
-        found = summary_of(branch.written(base))
-        name = connections.catalog.spark_name(spec.identifier)
+        told_of_it = summary_of(branch.written(base))
         check = check_keys(at_version(spark, name, primary.snapshot), in_time, keys, within)
         inserted, updated, deleted = (
-            int(found.get(f"{_MERGED}{each}", 0)) for each in ("inserted", "updated", "deleted")
+            int(told_of_it.get(f"{_MERGED}{each}", 0)) for each in ("inserted", "updated", "deleted")
         )
         return (
             primary,
@@ -124,12 +177,29 @@ def write_changes(
         )
 
 
+def _deletes_ordered(told: DataFrame, keys: Keys, rows: DataFrame) -> DataFrame:
+    """Return the changes that `tombstones_ordered` gave; deletes have the order of their row, where they need it."""
+    within, found = bounds(told.filter(NEEDS_ROW), keys, F.count(F.lit(1)).alias("count"))
+    return with_order_of_rows(told, rows, keys, within) if found["count"] else told.drop(NEEDS_ROW)
+
+
+@contextmanager
+def _shuffles(spark: Any, partitions: int) -> Iterator[None]:
+    """Let shuffles of the block have so many partitions: two hundred, Spark's own, cost seconds for a few changes."""
+    before = spark.conf.get(_PARTITIONS, None)
+    spark.conf.set(_PARTITIONS, str(partitions))
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_PARTITIONS)
+        else:
+            spark.conf.set(_PARTITIONS, before)
+
+
 def _values(changes: DataFrame, spec: TopicTable) -> Sequence[str]:
-    return [
-        name
-        for name in changes.columns
-        if name not in (spec.metadata_column, DOES, KEPT) and not name.startswith("_change")
-    ]
+    others = (spec.metadata_column, DOES, KEPT, *(field.name for field in change_columns(spec)))
+    return [name for name in changes.columns if name not in others]
 
 
 def _held(frame: DataFrame, held: ExitStack) -> DataFrame:
@@ -153,7 +223,6 @@ def _stage_deletes(
     tasks: int,
     undo: ExitStack,
 ) -> StagedTable | None:
-    ensure_deletes_table(connections, spec, rows.schema)
     table = connections.catalog.table(spec.deletes_table)
     assert table is not None, "it has just been made"
     state = read_state(table)
@@ -178,7 +247,7 @@ def _refuse(spec: TopicTable, keys: Keys, told: DataFrame, figures: Any) -> None
         ("truncate", figures["truncates"], spec.on_truncate, "on_truncate: ignore"),
     ):
         if count and setting == "fail":
-            place = F.col(f"`{keys.metadata}`")
+            place = F.col(quoted(keys.metadata))
             first = (
                 told.filter(F.col(DOES) == does)
                 .agg(F.min(F.struct(place["partition"], place["offset"])))
@@ -198,13 +267,24 @@ def _refusal(spec: TopicTable, error: Exception) -> ChangeRefusedError | None:
         return _not_comparable(
             spec, f"in partition {found[1]} at offset {found[2]}; its row came from partition {found[3]}"
         )
-    if found := re.search(rf"{NOT_THERE} (\d+) (\d+) ([^\n]*)", text):
+    if found := re.search(rf"{TOMBSTONE_ELSEWHERE} (\d+) (\d+) (\d+)", text):
         return ChangeRefusedError(
-            f"Topic {spec.topic}: the change in partition {found[1]} at offset {found[2]} doesn't tell {found[3]}, "
-            "which the source left unchanged, and the table has no row of its key.",
-            "main is as it was. Read the topic from its beginning, or let the source take a new snapshot.",
+            f"Topic {spec.topic}: the record in partition {found[1]} at offset {found[2]} deletes a key and has no "
+            f"value, so no order; the key's row came from partition {found[3]}. Which is newer isn't known.",
+            "main is as it was. Let a value tell deletes, with delete_when:; or read past the record with "
+            "kafka-lake reset.",
         )
+    if found := re.search(rf"{NOT_THERE} (\d+) (\d+) ([^\n]*?)(?: SQLSTATE: \w+)?\s*(?:\n|$)", text):
+        return _not_told(spec, found[1], found[2], found[3])
     return None
+
+
+def _not_told(spec: TopicTable, partition: object, offset: object, columns: str) -> ChangeRefusedError:
+    return ChangeRefusedError(
+        f"Topic {spec.topic}: the change in partition {partition} at offset {offset} doesn't tell {columns}, which the "
+        "source left unchanged, and there is no row of its key by then.",
+        "main is as it was. Read the topic from its beginning, or let the source take a new snapshot.",
+    )
 
 
 def _not_comparable(spec: TopicTable, where: str) -> ChangeRefusedError:

@@ -15,6 +15,7 @@ from kafka_lake.ingest.stage.batch import CLASSES, DELETES, KEYED, Batch
 from kafka_lake.ingest.stage.compatibility import refuse_incompatible
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows, known_letters, stage_dead_letters
 from kafka_lake.ingest.stage.decoding import Decoding
+from kafka_lake.ingest.stage.keyed_rows import ChangeRefusedError
 from kafka_lake.ingest.stage.replaced_rows import keep_what_vanished
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
 from kafka_lake.ingest.stage.staged import LetterClass, Staged, StagedTable, Vanished
@@ -61,7 +62,7 @@ def stage(
     """
     known_before = decoder = decoding.decoder(spec, connections, state)
     if plan.undecodable is not None:
-        known_before = decoder = decoding.unreadable(plan.undecodable)
+        known_before = decoder = decoding.unreadable(spec, plan.undecodable)
         # There are no rows, and without a transform the columns are those of the table.
         spec = replace(spec, transform=None)
     seen = None if plan.kind == "dead_letter_replay" else letters_before
@@ -98,17 +99,28 @@ def stage(
                 run_id=run_id,
                 marks=told,
             )
-            primary, counts, judged = batch.write(undo)
+            refused: ChangeRefusedError | None = None
+            try:
+                primary, counts, judged = batch.write(undo)
+                on_step("primary staged")
+            except ChangeRefusedError as error:
+                if error.counts is None:
+                    raise
+                # With the columns that the batch itself shows, its other records may be the rows that a change needs.
+                counts, refused = error.counts, error
             failed = counts["failed"]
-            on_step("primary staged")
             learned = decoder.learn(counts, records, want.target)
             if learned is None:
+                if refused is not None:
+                    raise refused
                 break
             refuse_incompatible(spec, connections, known_before, learned.decoder)
             wiser = plan_schema(spec, learned.decoder, state)
             refuse_changes(spec, wiser.refused)
             decoder = learned.decoder
             if not learned.again and wiser.target == want.target:
+                if refused is not None:
+                    raise refused
                 want = wiser
                 break
             # The batch itself shows what was not known: give the table what that needs, and stage it again.

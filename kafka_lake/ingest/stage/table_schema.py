@@ -56,7 +56,7 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
         )
     kind = row_columns(spec, decoder, records, want.target)
     if has_variant(kind):
-        create_variant_table(spec, connections, kind)
+        create_variant_table(spec, connections, kind, _keyed_properties(spec, decoder))
         return
     schema = schema_of(arrow_columns(kind, want.target.columns))
     if decoder.fixed is None:

@@ -1,5 +1,7 @@
 """Tables with a variant column: Iceberg's format version 3, which Spark can make and PyIceberg can't yet."""
 
+from collections.abc import Mapping
+
 from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform
 from pyspark.sql import types as T
 
@@ -16,13 +18,16 @@ def has_variant(columns: T.StructType) -> bool:
     return any(isinstance(f.dataType, T.VariantType) for f in columns)
 
 
-def create_variant_table(spec: TopicTable, connections: Connections, columns: T.StructType) -> None:
+def create_variant_table(
+    spec: TopicTable, connections: Connections, columns: T.StructType, properties: Mapping[str, str]
+) -> None:
     """Create a topic's table with a first snapshot for branches to start from, unless it is there.
 
     Args:
         spec: Partition spec, sort order and properties.
         connections: Catalog and Spark.
         columns: The table's columns.
+        properties: Of the table, besides those of the settings.
 
     Raises:
         ConfigurationError: If this PyIceberg couldn't load it. Nothing is created then.
@@ -31,7 +36,7 @@ def create_variant_table(spec: TopicTable, connections: Connections, columns: T.
     connections.catalog.ensure_namespace(spec.namespace)
     spark, name = connections.spark(), connections.catalog.spark_name(spec.identifier)
     ours = {"write.distribution-mode": "hash" if spec.partition_by else "none"}
-    given = {**table_properties(ours, spec.table_properties), "format-version": "3"}
+    given = {**table_properties(ours, {**properties, **spec.table_properties}), "format-version": "3"}
     listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in given.items())
     fields = ", ".join(f"{quoted(f.name)} {f.dataType.simpleString()}" for f in columns)
     by = ", ".join(_partition(text) for text in spec.partition_by)
