@@ -17,6 +17,7 @@ import yaml
 
 from kafka_lake.common import environment as variables
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.home import starting_folder
 
 MODULE, FILE, WORKSPACE = "DAGSTER_MODULE_NAME", "DAGSTER_PYTHON_FILE", variables.WORKSPACE.name
 """Environment variables: Dagster's, and one of ours for what Dagster has only an option for."""
@@ -100,8 +101,11 @@ def choose(
 
 
 def project_folder() -> Path:
-    """Return the folder that has the project's ``.env`` and local state: the nearest with a project, or this one."""
-    here = Path.cwd()
+    """Return the folder that has the project's ``.env`` and local state: the nearest with a project, or this one.
+
+    A workspace that is named is in a project's folder, wherever the command is given.
+    """
+    here = starting_folder()
     for each in (here, *here.parents):
         with suppress(ConfigurationError):
             if _in_folder(each):

@@ -21,7 +21,7 @@ import psutil
 
 from kafka_lake.common.environment import HOME, SPARK_REMOTE
 from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.common.home import home
+from kafka_lake.common.home import home, starting_folder
 from kafka_lake.common.server_process import ServerProcess, port_open
 from kafka_lake.kafka.security.properties import properties_from_env
 from kafka_lake.lake.catalog import catalog_name, configured_catalog
@@ -303,7 +303,7 @@ def dagster_home() -> Path:
 
 def _own_dagster_yaml() -> Path | None:
     """Return the project's ``dagster.yaml``: the nearest one, no further up than the project's folder."""
-    here = Path.cwd()
+    here = starting_folder()
     for each in (here, *here.parents):
         if (each / "dagster.yaml").is_file():
             return each / "dagster.yaml"

@@ -40,7 +40,7 @@ def errors() -> str:
 
 
 def _error(cls: type[KafkaLakeError]) -> str:
-    meaning = inspect.cleandoc(cls.__doc__ or "").partition("\nArgs:")[0]
+    meaning = re.split("\n(?:Args|Attributes):", inspect.cleandoc(cls.__doc__ or ""))[0]
     retry = "yes, and runs do it automatically." if cls.retry_helps else "no, not before the cause is fixed."
     parts = [
         f"### {cls.__name__}",

@@ -335,6 +335,23 @@ def test_a_relative_home_is_the_project_s_wherever_the_command_is_given(
     assert (dagster_home() / "dagster.yaml").read_text() == "telemetry: {enabled: false}"
 
 
+def test_a_workspace_that_is_named_has_its_own_env_local_state_and_dagster_yaml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    write(project, {"pyproject.toml": PROJECT.format(root="shop_of_named"), **package("shop_of_named", "orders")})
+    write(project, {"workspace.yaml": "load_from:\n  - python_module: shop_of_named.definitions\n", ".env": "A=1\n"})
+    write(project, {"dagster.yaml": "telemetry: {enabled: false}"})
+    write(elsewhere, {"pyproject.toml": PROJECT.format(root="shop_of_else"), "dagster.yaml": "telemetry: {}"})
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("A", "")
+    monkeypatch.delenv("A")
+    done = CliRunner().invoke(app, ["-w", "../project/workspace.yaml", "env"])
+    assert f"{project}/.kafka_lake/" in done.output
+    assert os.environ["A"] == "1"
+    assert (dagster_home() / "dagster.yaml").read_text() == "telemetry: {enabled: false}"
+
+
 def test_dg_toml_and_both_files(tmp_path: Path) -> None:
     write(tmp_path, {"dg.toml": 'directory_type = "project"\n[project]\nroot_module = "a"\n'})
     found = targets(tmp_path, {})
