@@ -51,8 +51,8 @@ dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-
 	@$(BIN)/kafka-lake up --demo $(if $(S3),--s3)
 
 .PHONY: unit
-unit: $(STAMP) ## Tests of the code that decides: no JVM
-	@$(BIN)/pytest -n 2 --dist worksteal -m "not exhaustive" kafka_lake_tests/unit
+unit: $(STAMP) ## Tests of the code that decides: no JVM, no process, nothing to wait for
+	@$(BIN)/pytest -n 2 --dist worksteal -m "not exhaustive and not processes" kafka_lake_tests/unit
 
 # Two at a time, each with its own broker and Spark. The second line needs processes of their own: one that has spoken
 # to a Connect server can't start a Spark of its own any more.

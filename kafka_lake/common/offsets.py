@@ -26,7 +26,9 @@ class OffsetRange:
         return self.end - self.start
 
 
-LossReason = Literal["retention", "truncated", "partition gone", "topic made anew", "skipped"]
+_EARLIER_REASONS = {"topic made anew": "topic recreated"}
+"""Reasons as snapshots of earlier versions have them."""
+LossReason = Literal["retention", "truncated", "partition gone", "topic recreated", "skipped"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Loss:
             "retention": f"lost offsets {self.start} to {last} to retention",
             "truncated": f"was cut off at {self.start}, before the table's position {self.end}",
             "partition gone": f"is gone, the table's position in it was {self.start}",
-            "topic made anew": f"lost all that came at offset {self.start} and later when the topic was deleted",
+            "topic recreated": f"lost all that came at offset {self.start} and later when the topic was deleted",
             "skipped": f"skipped offsets {self.start} to {last} by a reset",
         }
         return f"partition {self.partition} {told[self.reason]}"
@@ -70,8 +72,9 @@ def losses_from_json(text: str) -> list[Loss]:
         ValueError: If the text is not such a document.
     """
     try:
-        return [Loss(**each) for each in json.loads(text)]
-    except (TypeError, json.JSONDecodeError) as error:
+        told = json.loads(text)
+        return [Loss(**{**each, "reason": _EARLIER_REASONS.get(each["reason"], each["reason"])}) for each in told]
+    except (TypeError, KeyError, json.JSONDecodeError) as error:
         raise ValueError(f"no list of losses: {text!r}") from error
 
 

@@ -1,10 +1,10 @@
-"""When tables that are made from topic tables are made anew."""
+"""When tables that are made from topic tables are made again."""
 
 import dagster as dg
 
 
 def follow_sources() -> dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey]:
-    """Return a condition: an asset is made anew once what it is made from has changed, and is never left behind.
+    """Return a condition: an asset is made again once what it is made from has changed, and is never left behind.
 
     It is `dagster.AutomationCondition.eager()` but for one thing. That one takes an asset for current as soon as it is
     made after its source has changed, though it may have read the source before: it would stay stale until the next

@@ -117,7 +117,7 @@ def build_sensor(
     Args:
         interval_seconds: Time between two looks; what is shorter than the daemon's loop is kept within a tick.
         running: Whether it is on by default.
-        keep_up_seconds: For how long a run goes on looking in the sensor's stead; 0 for not at all.
+        keep_up_seconds: For how long a run goes on looking instead of the sensor; 0 for not at all.
         cluster: The cluster's name; None if it has none.
     """
     kafka = of_cluster("kafka", cluster)

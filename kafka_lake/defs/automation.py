@@ -1,4 +1,4 @@
-"""Automation that is on from the start: tables made from topic tables follow them by themselves."""
+"""Automation that is on from the start: tables made from topic tables follow them automatically."""
 
 import dagster as dg
 

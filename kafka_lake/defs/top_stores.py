@@ -1,4 +1,4 @@
-"""The demo's gold table: the stores that sell the most, made anew from the orders whenever those change."""
+"""The demo's gold table: the stores that sell the most, made again from the orders whenever those change."""
 
 import dagster as dg
 

@@ -140,7 +140,7 @@ class _Keys:
 def _keys(column: str, table: Table) -> dict[tuple[str | None, int], _Keys]:
     """Look at all rows' topic ids, partitions and offsets, so many at a time.
 
-    A topic made anew uses the offsets of the old one again: only all three together name a record.
+    A topic recreated uses the offsets of the old one again: only all three together name a record.
     """
     fields = tuple(f"{column}.{name}" for name in ("topic_id", "partition", "offset"))
     offset = f"{column}.offset"

@@ -1,4 +1,4 @@
-"""Writes metadata files in PyIceberg's stead, where it would write none, or one that no Java reader loads again.
+"""Writes metadata files instead of PyIceberg, where it would write none, or one that no Java reader loads again.
 
 Only where PyIceberg writes metadata files by itself, so with all catalogs but REST.
 

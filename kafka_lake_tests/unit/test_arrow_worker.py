@@ -173,6 +173,7 @@ def test_values_that_are_all_different_get_no_dictionary(count: int) -> None:
     assert _repetitive(rows.slice(0, 100)) is True
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("task", "column", "count"),
     [(json_task.decode, "error_class", 2), (json_task.observe, "observed", 1), (decode_and_write, "error_class", 2)],

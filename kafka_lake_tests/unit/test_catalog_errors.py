@@ -56,6 +56,7 @@ def server(status: int, body: str) -> Iterator[str]:
         listening.server_close()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_port_where_nothing_listens(question: Callable[[LakeCatalog], object]) -> None:
     port = free_port()
@@ -81,6 +82,7 @@ def test_an_address_that_is_none(properties: dict[str, str], said: str) -> None:
     assert not is_transient(error)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("status", "body", "kind", "said"),
     [

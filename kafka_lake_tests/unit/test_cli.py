@@ -296,12 +296,12 @@ def test_a_reset_to_where_the_position_is_does_nothing(monkeypatch: pytest.Monke
 
 def test_a_reset_of_a_topic_made_anew_names_every_partition() -> None:
     anew = TopicIdentity("cluster", "another", SPEC.topic)
-    todo = Plan((), Position(anew, {0: 0, 1: 4}), 0, "reset", losses=(Loss(0, 9, None, "topic made anew"),))
+    todo = Plan((), Position(anew, {0: 0, 1: 4}), 0, "reset", losses=(Loss(0, 9, None, "topic recreated"),))
     assert pinned(Position(HERE, {0: 9, 1: 4}), todo) == "0:0,1:4"
     assert pinned(None, todo) == "0:0,1:4"
     text = shown(reset_table(SPEC, resets_of(Position(HERE, {0: 9, 1: 4, 2: 1}), todo)))
     assert "from 9 on" in text
-    assert "topic made anew" in text
+    assert "topic recreated" in text
     assert "gone" in text
 
 

@@ -16,6 +16,8 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.kafka import client
 from kafka_lake.spark import connect_session
 
+pytestmark = pytest.mark.processes
+
 TOPIC = "completed-pizzas"
 ON_BROKERS = [
     ("status",),

@@ -69,6 +69,7 @@ def kept(
     assert not port_open(listener.port)
 
 
+@pytest.mark.processes
 def test_a_server_that_dies_is_back_on_its_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with kept(tmp_path, monkeypatch) as (server, listener, said):
         first, remote = server.pid, server.remote
@@ -82,6 +83,7 @@ def test_a_server_that_dies_is_back_on_its_port(tmp_path: Path, monkeypatch: pyt
         assert str(listener.log) in said[0]
 
 
+@pytest.mark.processes
 def test_one_that_can_not_stay_up_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with kept(tmp_path, monkeypatch) as (server, listener, said):
         assert server.pid is not None
@@ -92,6 +94,7 @@ def test_one_that_can_not_stay_up_is_given_up(tmp_path: Path, monkeypatch: pytes
         assert sum("no more room" in line for line in said) == MAX_UNEXPECTED_ENDS
 
 
+@pytest.mark.processes
 def test_unused_it_rests_and_a_client_wakes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with kept(tmp_path, monkeypatch, idle=0.5) as (server, listener, said):
         first = server.pid
@@ -102,6 +105,7 @@ def test_unused_it_rests_and_a_client_wakes_it(tmp_path: Path, monkeypatch: pyte
         assert ["rests" in line for line in said] == [True, False]
 
 
+@pytest.mark.processes
 def test_while_a_client_is_connected_it_does_not_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with kept(tmp_path, monkeypatch, idle=0.5) as (server, listener, said):
         with socket.create_connection(("127.0.0.1", listener.port)):
@@ -112,6 +116,7 @@ def test_while_a_client_is_connected_it_does_not_rest(tmp_path: Path, monkeypatc
         until(lambda: server.pid is None, "rest once the client has gone")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("idle", [None, 3600.0])
 def test_a_worn_one_rests_as_soon_as_it_has_no_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: float | None
@@ -131,6 +136,7 @@ def test_a_worn_one_rests_as_soon_as_it_has_no_client(
         assert "rests" in said[0]
 
 
+@pytest.mark.processes
 def test_it_can_be_stopped_while_it_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with kept(tmp_path, monkeypatch, idle=0.1) as (server, _listener, said):
         until(lambda: server.pid is None, "rest")
@@ -313,7 +319,7 @@ def test_an_archive_of_classes_is_of_the_files_that_were_there_when_it_was_writt
     os.utime(jar, (1_000, 1_000))
     written_for = class_archive(classpath)
     assert class_archive(classpath) == written_for
-    # Java compares times and sizes, so a virtual environment made anew at the same place needs an archive of its own.
+    # Java compares times and sizes, so a virtual environment recreated at the same place needs an archive of its own.
     os.utime(jar, (2_000, 2_000))
     assert class_archive(classpath) != written_for
     jar.write_bytes(b"one more")

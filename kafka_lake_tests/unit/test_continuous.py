@@ -387,7 +387,7 @@ def test_what_was_asked_for_is_reached_by_offsets_of_the_same_topic_only():
     assert not reached(Position(ME, {0: 5}), target, {0, 1})
     assert reached(Position(ME, {0: 5, 1: 6}), target, {0}), "the other partition is another run's"
     assert reached(Position(ME, {0: 9, 1: 7}), target, {0, 1})
-    assert reached(Position(TopicIdentity("c", "other", "pizzas"), {0: 1}), target, {0, 1}), "it was made anew since"
+    assert reached(Position(TopicIdentity("c", "other", "pizzas"), {0: 1}), target, {0, 1}), "it was recreated since"
 
 
 def test_partitions_of_others_end_the_run_once_it_has_caught_up(steady):

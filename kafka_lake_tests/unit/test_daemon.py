@@ -15,6 +15,8 @@ import pytest
 
 from kafka_lake.spark import daemon as kafka_lake_daemon
 
+pytestmark = pytest.mark.processes
+
 UNUSED = 0.3
 DAEMON = f"from kafka_lake.spark import daemon; daemon._UNUSED_SECONDS = {UNUSED}; daemon.main()"
 

@@ -75,6 +75,7 @@ def test_money_has_two_digits_after_the_point() -> None:
         assert delivery.tip is None or delivery.tip.as_tuple().exponent == -2
 
 
+@pytest.mark.processes
 def test_no_registry_is_an_error_that_names_subject_and_address() -> None:
     with pytest.raises(KafkaLakeError, match=r"version 1 of lost-value .* at http://127\.0\.0\.1:9"):
         deliveries.DeliveryProducer("127.0.0.1:9", "lost", "http://127.0.0.1:9", 1)

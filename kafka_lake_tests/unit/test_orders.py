@@ -77,6 +77,7 @@ def test_toppings_are_lists_without_repetition() -> None:
         assert set(order.veggies) <= set(orders.VEGGIES)
 
 
+@pytest.mark.processes
 def test_produced_orders_are_keyed_by_store_and_unique_over_runs(bootstrap: str) -> None:
     topic = new_topic(bootstrap, "unique")
     seen: list[int] = []
@@ -90,6 +91,7 @@ def test_produced_orders_are_keyed_by_store_and_unique_over_runs(bootstrap: str)
     assert len({(key, partition) for key, partition, _ in records}) == orders.STORES
 
 
+@pytest.mark.processes
 def test_ids_go_on_after_the_highest_even_if_records_are_missing(bootstrap: str) -> None:
     topic = new_topic(bootstrap, "holes")
     producer = orders.OrderProducer(bootstrap, topic)
@@ -99,6 +101,7 @@ def test_ids_go_on_after_the_highest_even_if_records_are_missing(bootstrap: str)
     assert orders.next_order_id(bootstrap, topic) == 901
 
 
+@pytest.mark.processes
 def test_trickle_ends_when_asked_and_has_delivered_all(bootstrap: str) -> None:
     topic = new_topic(bootstrap, "trickle")
     stop = Event()
@@ -109,6 +112,7 @@ def test_trickle_ends_when_asked_and_has_delivered_all(bootstrap: str) -> None:
     assert orders.next_order_id(bootstrap, topic) == found + 1
 
 
+@pytest.mark.processes
 def test_records_that_are_not_delivered_are_an_error_that_names_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "TIMEOUT_S", 1.0)
     mock = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
@@ -120,6 +124,7 @@ def test_records_that_are_not_delivered_are_an_error_that_names_the_topic(monkey
         producer.flush()
 
 
+@pytest.mark.processes
 def test_no_broker_is_an_error_that_names_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "TIMEOUT_S", 1.0)
     with pytest.raises(KafkaLakeError, match=orders.TOPIC):

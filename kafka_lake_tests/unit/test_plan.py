@@ -193,7 +193,7 @@ def test_a_log_of_which_nothing_is_what_the_table_has_read_is_read_from_its_begi
     now = Watermarks(ME, {0: 1}, {0: 9}, {0: 0}, {0: None})
     todo = plan(position, now, {}, 100, accept_losses=True)
     assert todo.ranges == (OffsetRange(0, 1, 9),)
-    assert todo.losses == (Loss(0, 5, None, "topic made anew"),)
+    assert todo.losses == (Loss(0, 5, None, "topic recreated"),)
 
 
 def test_partitions_with_another_leader_than_the_positions_are_to_be_looked_at():
@@ -260,6 +260,11 @@ def test_going_on_after_a_loss_skips_what_is_gone_and_nothing_else():
     assert losses_from_json(losses_to_json(todo.losses)) == list(todo.losses)
 
 
+def test_a_loss_that_an_earlier_version_wrote_down_is_read():
+    written = '[{"partition":0,"start":5,"end":null,"reason":"topic made anew"}]'
+    assert losses_from_json(written) == [Loss(0, 5, None, "topic recreated")]
+
+
 def test_a_loss_with_nothing_left_to_read_still_moves_the_position():
     todo = plan(Position(ME, {0: 1, 1: 5}), Watermarks(ME, {0: 4, 1: 0}, {0: 4, 1: 5}), {}, 100, accept_losses=True)
     assert (todo.ranges, todo.after.offsets) == ((OffsetRange(0, 4, 4),), {0: 4, 1: 5})
@@ -272,8 +277,8 @@ def test_going_on_with_a_topic_made_anew_begins_at_its_start():
     assert todo.ranges == (OffsetRange(0, 0, 3),)
     assert todo.after == Position(anew, {0: 3})
     assert [(loss.partition, loss.start, loss.reason) for loss in todo.losses] == [
-        (0, 5, "topic made anew"),
-        (1, 2, "topic made anew"),
+        (0, 5, "topic recreated"),
+        (1, 2, "topic recreated"),
     ]
 
 
@@ -366,7 +371,7 @@ def test_a_reset_to_a_topic_made_anew_takes_its_identity():
     todo = resetting(AT, anew, {0: 0})
     assert todo.after == Position(anew.identity, {0: 0})
     assert todo.deletes == ()
-    assert todo.losses == (Loss(0, 6, None, "topic made anew"), Loss(1, 4, None, "topic made anew"))
+    assert todo.losses == (Loss(0, 6, None, "topic recreated"), Loss(1, 4, None, "topic recreated"))
 
 
 def test_a_reset_to_a_topic_made_anew_takes_its_leader_epochs():

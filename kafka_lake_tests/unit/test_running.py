@@ -74,6 +74,7 @@ def test_what_runs_is_found_until_it_is_removed(folder: Path) -> None:
     check_alone()
 
 
+@pytest.mark.processes
 def test_what_a_killed_stack_left_is_ignored_and_written_over(other_stack: subprocess.Popen[str], folder: Path) -> None:
     assert running() == Running("127.0.0.1:7", pids={"kafka-lake": 1})
     other_stack.send_signal(signal.SIGKILL)
@@ -87,6 +88,7 @@ def test_what_a_killed_stack_left_is_ignored_and_written_over(other_stack: subpr
     file.remove()
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("other_stack")
 def test_a_second_stack_in_the_same_folder_is_refused(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     result = CliRunner(env={"COLUMNS": "400"}).invoke(kafka_lake.cli.main.app, ["up"])
@@ -143,6 +145,7 @@ def test_the_catalog_that_runs_is_used_unless_one_is_configured() -> None:
     assert environment["PYICEBERG_CATALOG__PROD__TYPE"] == "rest"
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("other_stack")
 def test_a_command_asks_the_broker_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []

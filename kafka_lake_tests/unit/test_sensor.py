@@ -164,7 +164,7 @@ def test_a_table_that_begins_at_the_latest_offset_is_opened_before_the_first_rec
         Watermarks(ME, dict.fromkeys(range(12), 7), dict.fromkeys(range(12), 7)),
         Watermarks(ME, dict.fromkeys(range(12), 0), dict.fromkeys(range(12), 4)),
     ],
-    ids=["made anew and shorter", "all that came was lost to retention", "truncated"],
+    ids=["recreated and shorter", "all that came was lost to retention", "truncated"],
 )
 def test_a_topic_that_lost_records_does_not_stall_in_silence(instance, catalog, answers, now):
     consumed(catalog, TWELVE)

@@ -49,6 +49,7 @@ def test_made_are_those_that_succeeded_afterwards_oldest_first() -> None:
     assert [each.run_id for each in made(runs, TABLE, 9, by_sensor=True)] == ["early", "late"]
 
 
+@pytest.mark.processes
 def test_it_waits_until_the_runs_are_done_and_tells_for_what() -> None:
     said: list[str] = []
     told = Told([[], [run("12345678-9", "STARTED", ended=0)], [run("12345678-9")]])

@@ -190,7 +190,7 @@ def with_transform_errors(decoded: DataFrame, errors: DataFrame) -> DataFrame:
     )
     same = (F.col("partition") == F.col("failed_partition")) & (F.col("offset") == F.col("failed_offset"))
     if "topic_id" in decoded.columns:
-        # Letters of a topic that was made anew: its offsets are there twice.
+        # Letters of a topic that was recreated: its offsets are there twice.
         same = same & _topic_id(decoded, None).eqNullSafe(F.col("failed_topic_id"))
     joined = decoded.join(named, same, "left")
     failed = F.when(F.col("failure").isNotNull(), F.lit(TRANSFORM_FAILED))
@@ -227,7 +227,7 @@ def dead_letters_of(decoded: DataFrame, run_id: str, topic_id: str | None = None
         decoded: Records with ``error_class`` and ``error_message``; their own column ``topic_id`` counts, if there
             is one.
         run_id: The run that found them.
-        topic_id: The topic's id: topic, partition and offset alone would also name a record of the topic made anew.
+        topic_id: The topic's id: topic, partition and offset alone would also name a record of the topic recreated.
     """
     return decoded.filter(F.col("error_class").isNotNull()).select(
         F.col("topic"),

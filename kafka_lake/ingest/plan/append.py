@@ -52,7 +52,7 @@ def backlog(
     if not position.identity.same_as(now.identity):
         if position.identity.topic != now.identity.topic or not accept_losses:
             raise another_topic(position, now)
-        gone = tuple(Loss(p, o, None, "topic made anew") for p, o in sorted(position.offsets.items()))
+        gone = tuple(Loss(p, o, None, "topic recreated") for p, o in sorted(position.offsets.items()))
         return Backlog(Position(now.identity, dict(now.low), now.epochs), _to_the_end(now.low, now), gone)
     # A partition that the position doesn't know was added to the topic since: all of it is new.
     known = {**dict.fromkeys(now.partitions, 0), **position.offsets}
@@ -71,7 +71,7 @@ def backlog(
         elif partition in now.cut_off:
             cut = now.cut_off[partition]
             losses.append(
-                Loss(partition, offset, None, "topic made anew")
+                Loss(partition, offset, None, "topic recreated")
                 if cut is None
                 else Loss(partition, cut, offset, "truncated")
             )

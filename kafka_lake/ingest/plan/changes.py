@@ -109,7 +109,7 @@ def resetting(position: Position | None, now: Watermarks, targets: Mapping[int, 
     deletes = tuple(OffsetRange(p, after[p], at[p]) for p in sorted(at) if p in after and after[p] < at[p])
     losses = [Loss(p, at[p], after[p], "skipped") for p in sorted(at) if p in after and after[p] > at[p]]
     if position and not same:
-        losses = [Loss(p, o, None, "topic made anew") for p, o in sorted(position.offsets.items())]
+        losses = [Loss(p, o, None, "topic recreated") for p, o in sorted(position.offsets.items())]
     # Who names an offset takes the log as it is.
     epochs = {
         **now.epochs,

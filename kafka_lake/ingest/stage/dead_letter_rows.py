@@ -32,7 +32,7 @@ def known_letters(spec: TopicTable, connections: Connections, plan: Plan, letter
     if letters.head is None or not row_count(letters.table):
         return None
     if position is not None and not position.identity.same_as(plan.after.identity):
-        # Letters of a topic that has been made anew since; its offsets mean other records.
+        # Letters of a topic that has been recreated since; its offsets mean other records.
         position = Position(plan.after.identity, {})
     reached = None if plan.kind == "replace" or position is None else position.offsets
     ahead = [r for r in plan.ranges if len(r) and (reached is None or reached.get(r.partition, 0) > r.start)]
