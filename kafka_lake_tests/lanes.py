@@ -60,6 +60,9 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_cut_off.py::test_dead_letters_from_behind_a_cut_stay": (
         "integration/test_cut_off.py::test_records_behind_a_cut_are_not_missed_in_silence"
     ),
+    "integration/test_cut_off.py::test_a_cut_can_be_agreed_to_by_a_reset_to_the_very_same_offset": (
+        "integration/test_cut_off.py::test_records_behind_a_cut_are_not_missed_in_silence"
+    ),
     "integration/test_cut_off.py::test_another_leader_with_the_same_log_is_nothing_to_stop_at": (
         "unit/test_plan.py::test_a_first_position_has_the_logs_leader_epochs"
     ),
@@ -153,7 +156,22 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_keyed.py::test_deletes_as_the_settings_say[ignore-left1]": (
         "integration/test_keyed.py::test_deletes_as_the_settings_say"
     ),
+    "integration/test_keyed.py::test_a_key_that_was_deleted_in_another_partition_stops_the_run": (
+        "integration/test_keyed.py::test_a_key_of_two_partitions_without_an_order_stops_the_run"
+    ),
+    "integration/test_keyed.py::test_columns_of_debezium_keep_what_was_not_told": (
+        "integration/test_keyed.py::test_the_table_is_what_the_database_is"
+    ),
+    "integration/test_keyed.py::test_a_topic_is_read_again_without_harm_and_by_todays_settings": (
+        "integration/test_keyed.py::test_a_run_killed_at_a_step_leaves_each_key_as_it_shall_be"
+    ),
     # Dagster, the commands, and the servers of a local stack.
+    "integration/test_dagster.py::test_a_continuous_run_that_a_gate_fails_tells_of_the_commits_before": (
+        "integration/test_continuous.py::test_a_refused_commit_fails_the_run_and_those_before_it_stay"
+    ),
+    "contract/kafka_security/test_rights.py::test_to_read_the_topic_is_all_that_a_run_needs": (
+        "integration/test_discover.py::test_the_right_to_read_is_enough_and_its_lack_is_told"
+    ),
     "integration/test_dagster.py::test_what_a_run_has_told_stays_in_sight_until_it_ends": (
         "integration/test_dagster.py::test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices"
     ),
@@ -217,6 +235,9 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     # The whole stack.
     "e2e/test_engine.py::test_the_shortest_document_makes_a_table": (
         "integration/test_names.py::test_the_shortest_document_makes_a_table_of_a_topic_of_any_name"
+    ),
+    "e2e/test_engine.py::test_imports_are_not_made_anew": (
+        "e2e/test_engine.py::test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good"
     ),
     "e2e/test_engine.py::test_dead_letters_that_become_rows_are_taken_out": (
         "integration/test_again.py::test_letters_move_into_the_table_exactly_once"

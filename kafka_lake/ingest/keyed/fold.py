@@ -11,8 +11,8 @@ from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys, quoted, stop
 
 _ALIAS, _ORDER, _DELETED_AT = "__kafka_lake_changes", "__kafka_lake_order", "__kafka_lake_deleted_at"
-PARTITIONS = "__kafka_lake_partitions"
-"""How many Kafka partitions the changes of a key came from."""
+SEVERAL_PARTITIONS = "__kafka_lake_several_partitions"
+"""Whether the changes of a key came from several Kafka partitions."""
 NEEDS_ROW = "__kafka_lake_needs_row"
 """Whether a delete has no order of its own, and none of a delete before it."""
 TOMBSTONE_ELSEWHERE = "KAFKA_LAKE_TOMBSTONE_ELSEWHERE"
@@ -34,7 +34,7 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str]) -> DataFrame
 
     Returns:
         The columns of the changes; `KEPT` names those that no change of the batch has told; `order_of` has for each
-        that may be kept when it was told. And `PARTITIONS` and `UNKNOWN`.
+        that may be kept when it was told. And `SEVERAL_PARTITIONS` and `UNKNOWN`.
     """
     columns = changes.columns
     named = changes.alias(_ALIAS)
@@ -43,12 +43,13 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str]) -> DataFrame
         *[F.col(f"{_ALIAS}.{quoted(name)}") for name in columns], *key, F.expr(keys.order(_ALIAS)).alias(_ORDER)
     )
     by = [F.col(f"__kafka_lake_key_{number}") for number in range(len(key))]
-    partitions = F.count_distinct(F.col(quoted(keys.metadata))["partition"]).alias(PARTITIONS)
+    partition = F.col(quoted(keys.metadata))["partition"]
+    several = (F.min(partition) != F.max(partition)).alias(SEVERAL_PARTITIONS)
     order = F.col(_ORDER)
     if not may_lack:
         newest = F.max_by(F.struct(*[F.col(quoted(name)) for name in columns]), order).alias("newest")
         none = F.array().cast("array<string>").alias(UNKNOWN)
-        return ordered.groupBy(*by).agg(newest, partitions).select("newest.*", PARTITIONS, none)
+        return ordered.groupBy(*by).agg(newest, several).select("newest.*", SEVERAL_PARTITIONS, none)
     # A row that is only marked keeps its values.
     takes_away = (F.col(DOES) == DELETE) & F.lit(not keys.is_soft)
     deleted_at = F.max(F.when(takes_away, order)).over(Window.partitionBy(*by))
@@ -64,7 +65,7 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str]) -> DataFrame
         )
         for number, (name, told) in enumerate(zip(may_lack, told_by, strict=True))
     ]
-    grouped = since.groupBy(*by).agg(newest, partitions, F.max(_DELETED_AT).alias(_DELETED_AT), *values)
+    grouped = since.groupBy(*by).agg(newest, several, F.max(_DELETED_AT).alias(_DELETED_AT), *values)
     lacking = [F.when(F.col(value_of(number)).isNull(), F.lit(name)) for number, name in enumerate(may_lack)]
     # Behind a delete there is no row whose values could be kept.
     all_lacking, none = F.array_compact(F.array(*lacking)), F.array().cast("array<string>")
@@ -80,7 +81,7 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str]) -> DataFrame
     return grouped.select(
         *[found[name].alias(name) for name in columns],
         *orders,
-        PARTITIONS,
+        SEVERAL_PARTITIONS,
         F.coalesce(unknown, none).alias(UNKNOWN),
     )
 

@@ -1,7 +1,7 @@
 """A batch of records on its way into the topic's table: decoded, then written by Arrow or by Spark."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -64,15 +64,15 @@ class Batch:
     run_id: str
     marks: Mapping[str, str]
 
-    def write(self, undo: ExitStack) -> tuple[StagedTable, dict[str, Any], DataFrame]:
+    def write(self, undo: ExitStack) -> tuple[StagedTable, dict[str, Any], Callable[[], DataFrame]]:
         """Stage the rows, by Arrow if it can.
 
         Args:
             undo: Gets what takes them away again.
 
         Returns:
-            What was staged; the batch's metrics; and the records with ``error_class`` and ``error_message``, or those
-            alone that have them.
+            What was staged; the batch's metrics; and what gives the records with ``error_class`` and ``error_message``,
+            or those alone that have them.
         """
         spark = self.connections.spark()
         assert self.state.head is not None, "ensure_table gives every table a first snapshot"
@@ -107,17 +107,21 @@ class Batch:
 
     def _append_files(
         self, branch: StagingBranch, arrow: ByArrow, undo: ExitStack
-    ) -> tuple[StagedTable, dict[str, Any], DataFrame]:
+    ) -> tuple[StagedTable, dict[str, Any], Callable[[], DataFrame]]:
         """Append what Arrow wrote as one snapshot."""
         undo.callback(arrow.release)
         branch.append(arrow.files, self._summary({**self.marks, **arrow.marks}))
         failed = self.records if arrow.failed is None else arrow.failed
         classes = most_frequent_first(LetterClass(**vars(each)) for each in arrow.failures)
-        return staged_table(branch, branch.head, self.state, arrow.spans), {**arrow.counts, CLASSES: classes}, failed
+        return (
+            staged_table(branch, branch.head, self.state, arrow.spans),
+            {**arrow.counts, CLASSES: classes},
+            lambda: failed,
+        )
 
     def _merge(
         self, branch: StagingBranch, decoded: Decoded, tasks: int, undo: ExitStack
-    ) -> tuple[StagedTable, dict[str, Any], DataFrame]:
+    ) -> tuple[StagedTable, dict[str, Any], Callable[[], DataFrame]]:
         """Merge changes as one snapshot."""
         try:
             primary, deletes, keyed = write_changes(

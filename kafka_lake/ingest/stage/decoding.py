@@ -44,12 +44,13 @@ class Decoded:
     Args:
         rows: Those of the table, lazy.
         counts: Gives the batch's metrics, once the rows have been written.
-        judged: The records with ``error_class`` and ``error_message``, lazy.
+        judged: Gives the records with ``error_class`` and ``error_message``, lazy: few batches have dead letters, and
+            what decodes for messages is built for those alone.
     """
 
     rows: DataFrame
     counts: Callable[[], dict[str, Any]]
-    judged: DataFrame
+    judged: Callable[[], DataFrame]
 
 
 class Decoding(Protocol):
@@ -167,8 +168,9 @@ class SparkDecoding:
                 found["failed"] += marked["refused"]
             return found
 
-        judged = decoder.decode(records, target, max_record_bytes=limit)
-        return Decoded(without_errors(rows, spec), counts, judged)
+        return Decoded(
+            without_errors(rows, spec), counts, lambda: decoder.decode(records, target, max_record_bytes=limit)
+        )
 
     def letters(self, spec: TopicTable, judged: DataFrame, run_id: str, topic_id: str) -> DataFrame:
         """Select what failed; the transform is evaluated a second time if it sets rows apart."""

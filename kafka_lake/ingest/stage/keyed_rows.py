@@ -20,7 +20,7 @@ from kafka_lake.ingest.keyed.check import NOTHING_FOUND, KeyedBatch, check_keys
 from kafka_lake.ingest.keyed.deletes import deletes_of, ensure_deletes_table, forget_old, without_late
 from kafka_lake.ingest.keyed.fold import (
     NEEDS_ROW,
-    PARTITIONS,
+    SEVERAL_PARTITIONS,
     TOMBSTONE_ELSEWHERE,
     UNKNOWN,
     folded,
@@ -137,15 +137,15 @@ def _staged(
             one_each,
             keys,
             F.count(F.lit(1)).alias("count"),
-            F.max(PARTITIONS).alias("partitions"),
+            F.bool_or(SEVERAL_PARTITIONS).alias("several"),
             F.min(F.when(F.size(UNKNOWN) > 0, unknown)).alias("unknown"),
         )
         count = found["count"]
         if found["unknown"] is not None:
             raise _not_told(spec, *found["unknown"])
-        if not keys.has_order and (found["partitions"] or 0) > 1:
+        if not keys.has_order and found["several"]:
             raise _not_comparable(spec, "in one batch")
-        one_each = one_each.drop(PARTITIONS, UNKNOWN)
+        one_each = one_each.drop(SEVERAL_PARTITIONS, UNKNOWN)
         deletes = None
         gone, deletes_something = deletes_of(one_each, keys), figures["deletes"] and spec.deletes != "ignore"
         if deletes_something or connections.catalog.table(spec.deletes_table) is not None:

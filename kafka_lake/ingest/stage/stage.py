@@ -139,7 +139,7 @@ def stage(
         vanished: tuple[Vanished, ...] = ()
         letters = None
         if failed:
-            letters = decoding.letters(spec, judged, run_id, plan.after.identity.topic_id)
+            letters = decoding.letters(spec, judged(), run_id, plan.after.identity.topic_id)
             if plan.kind != "dead_letter_replay" and spec.dead_letters == "table":
                 dead, known_failed = stage_dead_letters(
                     spec, connections, plan, letters, primary=primary, run_id=run_id

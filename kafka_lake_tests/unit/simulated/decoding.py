@@ -67,7 +67,7 @@ class SimulatedDecoding:
             counts["failed"] = sum(self._is_letter(r) for r in held)
             return [record for record in held if record.kind in self._process.fits]
 
-        return Decoded(judged.derived(rows), lambda: counts, judged)
+        return Decoded(judged.derived(rows), lambda: counts, lambda: judged)
 
     def letters(self, _: TopicTable, judged: Any, *__: Any) -> Any:
         return judged.filter(self._is_letter)
