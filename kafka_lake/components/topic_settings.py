@@ -40,6 +40,17 @@ _YAML_TYPES: dict[object, object] = {
 _FIELDS = {"schema": "columns"}
 # Null stands for what `TopicTable` makes of the other settings, or of the environment.
 _COMPUTED = ("table", "samples")
+_OF_KEYED_TABLES = (
+    "key",
+    "order_by",
+    "envelope",
+    "deletes",
+    "delete_when",
+    "keep_deletes",
+    "ignore_null_updates",
+    "update_columns",
+    "on_truncate",
+)
 
 
 def _in_yaml(kind: Any) -> Any:
@@ -156,8 +167,12 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         """Give what is set and can't be, given how the table is written."""
         fields = pydantic_fields(TopicTable)
         if self.write == "append":
-            for name in ("key", "order_by", "envelope", "deletes", "delete_when", "keep_deletes", "on_truncate"):
-                if (given := getattr(self, name)) not in (fields[name].default, list(fields[name].default or ())):
+            for name in _OF_KEYED_TABLES:
+                default = fields[name].default
+                if (given := getattr(self, name)) not in (
+                    default,
+                    list(default) if isinstance(default, tuple) else None,
+                ):
                     yield f"{name}: {given} has no effect with write: append. Set write: upsert, or leave it out."
             return
         if self.metadata_column is None:
@@ -168,6 +183,13 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             yield f"envelope: {self.envelope} is known in format json only, not in {self.format} yet."
         if self.envelope != "none" and self.order_by:
             yield f"order_by: envelope: {self.envelope} brings the order of its changes. Leave one of them out."
+        if self.envelope != "none" and self.ignore_null_updates:
+            yield f"ignore_null_updates: a null is a value in envelope: {self.envelope}. Leave one of them out."
+        if self.envelope != "none" and self.update_columns is not None:
+            yield f"update_columns: envelope: {self.envelope} brings whole rows. Leave one of them out."
+        named = self.ignore_null_updates if isinstance(self.ignore_null_updates, list | tuple) else ()
+        if always := [name for name in named if name in (*self.key, *self.order_by)]:
+            yield f"ignore_null_updates: {', '.join(always)} is of key: or order_by:, which every change tells."
         if self.envelope == "none" and self.on_truncate != "fail":
             yield "on_truncate: records without an envelope empty no table. Leave it out."
         if self.deletes == "soft" and self.columns is not None and "_is_deleted" in self.columns.lower().split():

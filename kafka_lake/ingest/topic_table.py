@@ -258,6 +258,28 @@ class TopicTable:
         description="With an envelope, when the source's table was emptied: the run fails before it publishes, or "
         "ignore: its rows stay.",
     )
+    ignore_null_updates: bool | tuple[str, ...] = Field(
+        default=False,
+        description="With write upsert and without an envelope: columns that a change leaves as they are by a null; "
+        "true for all but those of key and order. A row that isn't there yet gets the null.",
+        examples=[["email", "phone"]],
+    )
+    update_columns: str | None = Field(
+        default=None,
+        description="With write upsert and without an envelope: the column that names the columns which a change "
+        "tells, as a list, or as text with commas. It leaves the others as they are; without any names it tells all.",
+        examples=["changed_columns"],
+    )
+
+    def null_leaves(self, column: str) -> bool:
+        """Return whether a change leaves a column as it is by a null."""
+        named = self.ignore_null_updates
+        return named if isinstance(named, bool) else column in named
+
+    @property
+    def is_partial(self) -> bool:
+        """Return whether a change may leave columns as they are because these settings say so."""
+        return bool(self.ignore_null_updates) or self.update_columns is not None
 
     @property
     def full_topic(self) -> str:

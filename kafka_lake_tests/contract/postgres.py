@@ -22,14 +22,23 @@ class Owner:
 
 
 @contextmanager
-def database(folder: Path, port: int, owner: Owner) -> Iterator[None]:
-    """Run a server with one database, which wants the password of who comes by network."""
+def database(folder: Path, port: int, owner: Owner, captured: bool = False) -> Iterator[None]:
+    """Run a server with one database, which wants the password of who comes by network.
+
+    Args:
+        folder: Where its data are, in a folder of their own.
+        port: Where it listens.
+        owner: Who owns the database.
+        captured: Whether its changes can be read from its log, by the owner.
+    """
     server = get_server(folder / "postgres", cleanup_mode="delete")
     try:
-        server.psql(f"CREATE ROLE {owner.user} LOGIN PASSWORD '{owner.password}'")
+        rights = " SUPERUSER" if captured else ""
+        server.psql(f"CREATE ROLE {owner.user} LOGIN PASSWORD '{owner.password}'{rights}")
         server.psql(f"CREATE DATABASE {owner.database} OWNER {owner.user}")
-        (server.pgdata / "pg_hba.conf").write_text(f"local all all trust\nhost all all {HOST}/32 scram-sha-256\n")
-        options = f"-p {port} -c listen_addresses={HOST}"
+        comers = "".join(f"host {what} all {HOST}/32 scram-sha-256\n" for what in ("all", "replication"))
+        (server.pgdata / "pg_hba.conf").write_text(f"local all all trust\n{comers}")
+        options = f"-p {port} -c listen_addresses={HOST} -c wal_level={'logical' if captured else 'replica'}"
         pg_ctl(
             ["-w", "-m", "fast", "-l", str(server.pgdata / "log"), "-o", options, "restart"],
             pgdata=server.pgdata,

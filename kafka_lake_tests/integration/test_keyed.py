@@ -85,6 +85,42 @@ def test_the_order_is_the_columns_and_a_delete_is_remembered(
     assert {(c["error_class"]) for c in view(spec).dead_letters()} == {"no_order", "no_key"}
 
 
+def test_a_change_may_tell_some_columns_and_leave_the_others(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec("id bigint, a string, b string, n int, told array<string>", write="upsert", key=("id",),
+                      ignore_null_updates=("a",), update_columns="told")  # fmt: skip
+    for row in (
+        {"id": 1, "a": "a1", "b": "b1", "n": 1},
+        {"id": 2, "a": "a2", "b": "b2", "n": 2},
+        {"id": 2, "b": "not told", "n": 22, "told": ["n"]},
+        {"id": 3, "b": "b3", "n": 3, "told": ["b"]},
+        {"id": 4, "a": "a4", "b": "b4", "n": 4},
+    ):
+        topic.send(row)
+    ingest(spec, connections(), "run-1")
+    assert rows(view(spec), "id", "a", "b", "n") == [
+        (1, "a1", "b1", 1), (2, "a2", "b2", 22), (3, None, "b3", None), (4, "a4", "b4", 4),
+    ]  # fmt: skip
+    for row in (
+        {"id": 1, "b": None, "n": 11},
+        {"id": 2, "a": "not told", "b": "b22", "told": ["b"]},
+        {"id": 3, "a": "a3", "told": ["a", "no such column"]},
+        {"id": 3, "n": 33, "told": ["n"]},
+    ):
+        topic.send(row)
+    topic.send(None, key=b'{"id": 4}')
+    topic.send({"id": 4, "n": 44, "told": ["n"]})
+    ingest(spec, connections(), "run-2")
+    assert rows(view(spec), "id", "a", "b", "n") == [
+        (1, "a1", None, 11), (2, "a2", "b22", 22), (3, "a3", "b3", 33), (4, None, None, 44),
+    ]  # fmt: skip
+    topic.send({"id": 5})
+    with pytest.raises(KafkaLakeError, match=r"update_columns: n has type int, in topic"):
+        ingest(replace(spec, update_columns="n"), connections(), "run-3")
+
+
 def test_a_key_of_two_partitions_without_an_order_stops_the_run(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

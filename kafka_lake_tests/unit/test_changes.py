@@ -18,6 +18,7 @@ from kafka_lake.executors.changes.change import (
     TRUNCATE,
     UPSERT,
 )
+from kafka_lake.executors.changes.connect_types import ConnectTypes
 from kafka_lake.executors.changes.spans import members
 from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.keys import Keys
@@ -37,7 +38,7 @@ def envelope(op: str = "c", after: Any = None, source: Any = POSTGRES, **more: A
 
 def told(value: Any, key: Any = {"id": 1}, columns: tuple[str, ...] = ("id",), of_record: bool = True) -> Any:  # noqa: B006
     raw = [each if each is None or isinstance(each, bytes) else json.dumps(each).encode() for each in (key, value)]
-    return debezium.change_of(*raw, columns=columns, of_record=of_record)
+    return debezium.change_of(*raw, columns=columns, of_record=of_record, types=ConnectTypes())
 
 
 @given(st.dictionaries(st.text(), VALUES, max_size=5), st.sampled_from([None, 1, "\t"]), st.booleans())
@@ -183,7 +184,7 @@ def test_a_records_key_tells_the_row_of_a_tombstone(key: bytes | None, columns: 
 
 def test_names_are_quoted_in_what_spark_is_told() -> None:
     keys = Keys("_kafka", ("a`b",), ("at'time",), False, "it's")
-    text = statement("`c`.`n`.`t`.branch_x", "view", ["a`b", "at'time", "_kafka"], keys, [], Bounds(()))
+    text = statement("`c`.`n`.`t`.branch_x", "view", ["a`b", "at'time", "_kafka"], keys, [], False, Bounds(()))
     assert "t.`a``b` = s.`a``b`" in text
     assert "<=> 'its'" in text
     assert "raise_error" not in text, "an order of their own tells which is newer"
@@ -191,7 +192,7 @@ def test_names_are_quoted_in_what_spark_is_told() -> None:
 
 def test_without_an_order_another_partition_is_an_error() -> None:
     keys = Keys("_kafka", (), (), False, "id")
-    text = statement("t", "v", ["x", "_kafka"], keys, [], Bounds((("s.`_kafka`.`key`", "X'00'", "X'01'"),)))
+    text = statement("t", "v", ["x", "_kafka"], keys, [], False, Bounds((("s.`_kafka`.`key`", "X'00'", "X'01'"),)))
     assert "raise_error" in text
     assert "t.`_kafka`.`key` BETWEEN X'00' AND X'01'" in text.splitlines()[0]
 

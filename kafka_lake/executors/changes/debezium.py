@@ -20,6 +20,7 @@ from kafka_lake.executors.changes.change import (
     Change,
     refused,
 )
+from kafka_lake.executors.changes.connect_types import ConnectTypes, Convert, converted
 from kafka_lake.executors.changes.spans import integer, is_null, members, string
 
 _OPERATIONS = {"c": UPSERT, "u": UPSERT, "r": READ, "d": DELETE, "t": TRUNCATE}
@@ -28,7 +29,9 @@ _LARGEST = 2**63 - 1
 _NUMBER = re.compile(r"(\d+)$")
 
 
-def change_of(key: bytes | None, value: bytes | None, columns: Collection[str], of_record: bool) -> Change:
+def change_of(
+    key: bytes | None, value: bytes | None, columns: Collection[str], of_record: bool, types: ConnectTypes
+) -> Change:
     """Return what a record of Debezium's says.
 
     Args:
@@ -36,8 +39,9 @@ def change_of(key: bytes | None, value: bytes | None, columns: Collection[str], 
         value: Its value; null for the tombstones that follow deletes.
         columns: Those of the row's key.
         of_record: Whether they are those of the record's key. If not, deletes must tell the row before.
+        types: Know the schemas that have been seen.
     """
-    told = key_row(key)
+    told = key_row(key, types)
     if of_record and told is not None and told.keys() != set(columns):
         return refused(
             OTHER_KEY,
@@ -56,7 +60,8 @@ def change_of(key: bytes | None, value: bytes | None, columns: Collection[str], 
         envelope = None
     if envelope is None:
         return refused(NOT_A_CHANGE, "The value is not one JSON object in UTF-8.")
-    envelope = _payload(envelope)
+    envelope, schema = _payload(envelope)
+    converts = types.of_envelope(schema) if schema is not None else {}
     if envelope is None or "op" not in envelope:
         return refused(NOT_A_CHANGE, f"The value has no operation: {_what_else(envelope or {})}.")
     operation = string(envelope["op"]) or envelope["op"]
@@ -71,8 +76,8 @@ def change_of(key: bytes | None, value: bytes | None, columns: Collection[str], 
         return Change(does, None, order)
     if does == DELETE:
         # The key alone says which row: of the row before, many sources tell no more than that.
-        return Change(does, row or _row(envelope, "before") or _text(told), order)
-    after = _row(envelope, "after")
+        return Change(does, row or _row(envelope, "before", converts) or _text(told), order)
+    after = _row(envelope, "after", converts)
     if after is None:
         return refused(NOT_A_CHANGE, f"The operation is {operation}, and `after` is no JSON object.")
     return Change(does, after, order)
@@ -133,18 +138,27 @@ def _lsn(text: str | None) -> tuple[int, ...] | None:
     return numbers if len(numbers) == 3 else None
 
 
-def _payload(envelope: dict[str, str]) -> dict[str, str] | None:
-    """Return what a JSON converter wrote with a schema, or the envelope itself."""
-    return members(envelope["payload"]) if envelope.keys() == {"schema", "payload"} else envelope
+def _payload(envelope: dict[str, str]) -> tuple[dict[str, str] | None, str | None]:
+    """Return what a JSON converter wrote with a schema, and that; or the envelope itself."""
+    if envelope.keys() == {"schema", "payload"}:
+        return members(envelope["payload"]), envelope["schema"]
+    return envelope, None
 
 
-def _row(envelope: Mapping[str, str], member: str) -> bytes | None:
+def _row(envelope: Mapping[str, str], member: str, converts: Mapping[str, Mapping[str, Convert]]) -> bytes | None:
     text = envelope.get(member)
-    return text.encode() if text is not None and text.startswith("{") else None
+    if text is None or not text.startswith("{"):
+        return None
+    row = members(text) if converts.get(member) else None
+    return text.encode() if row is None else _text(converted(row, converts[member]))
 
 
-def key_row(key: bytes | None) -> dict[str, str] | None:
+def key_row(key: bytes | None, types: ConnectTypes | None = None) -> dict[str, str] | None:
     """Return the columns that a record's key tells, each as JSON text; None if it tells none.
+
+    Args:
+        key: The record's key.
+        types: Know the schemas that have been seen; without them values are as they stand.
 
     >>> key_row(b'{"id": 1}'), key_row(b'{"schema": {}, "payload": {"id": 1}}'), key_row(b"1")
     ({'id': '1'}, {'id': '1'}, None)
@@ -153,7 +167,12 @@ def key_row(key: bytes | None) -> dict[str, str] | None:
         found = members(key.decode()) if key is not None else None
     except UnicodeDecodeError:
         return None
-    return _payload(found) if found is not None else None
+    if found is None:
+        return None
+    row, schema = _payload(found)
+    if row is None or schema is None or types is None:
+        return row
+    return converted(row, types.of_struct(schema))
 
 
 def _text(row: Mapping[str, str] | None) -> bytes | None:

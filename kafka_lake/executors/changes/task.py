@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from kafka_lake.executors.changes import debezium, plain
 from kafka_lake.executors.changes.change import Change
+from kafka_lake.executors.changes.connect_types import ConnectTypes
 from kafka_lake.executors.packing import Batches
 
 CHANGE, ORIGINAL = "__kafka_lake_change", "__kafka_lake_original_value"
@@ -50,7 +51,7 @@ def changes(work: Mapping[str, Any]) -> Batches:
 
 def _teller(envelope: str, columns: list[str], of_record: bool) -> Callable[[bytes | None, bytes | None], Change]:
     if envelope == "debezium":
-        return partial(debezium.change_of, columns=columns, of_record=of_record)
+        return partial(debezium.change_of, columns=columns, of_record=of_record, types=ConnectTypes())
     return partial(plain.change_of, columns=columns)
 
 

@@ -48,7 +48,7 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
         does = F.when(does.isin(UPSERT, READ) & gone, F.lit(DELETE)).otherwise(does)
     values = decoded.schema["decoded"].dataType
     assert isinstance(values, T.StructType)
-    kept = _left_out(values, spec)
+    kept = _untold(rows, spec, values, does) if spec.is_partial else _left_out(values, spec)
     if spec.deletes == "soft":
         others = F.array(*[F.lit(field.name) for field in values])
         # A delete by delete_when tells the row; the others tell its key alone.
@@ -88,8 +88,10 @@ def counted(changes: DataFrame) -> dict[str, Column]:
 
 def can_leave_out(field: T.StructField, spec: TopicTable) -> bool:
     """Return whether a change may leave a column as it is."""
-    if spec.deletes == "soft":
+    if spec.deletes == "soft" or spec.update_columns is not None:
         return True
+    if spec.ignore_null_updates:
+        return spec.null_leaves(field.name)
     return spec.envelope == "debezium" and _placeholder(F.lit(None), field.dataType) is not None
 
 
@@ -104,6 +106,41 @@ def _left_out(values: T.StructType, spec: TopicTable) -> Column:
         if is_missing is not None:
             found.append(F.when(is_missing, F.lit(field.name)))
     return F.array_compact(F.array(*found)) if found else none
+
+
+def _untold(rows: DataFrame, spec: TopicTable, values: T.StructType, does: Column) -> Column:
+    """Return the columns that a change leaves as they are, as the settings say; one that deletes tells all it has."""
+    named = [f.name for f in values if can_leave_out(f, spec) and f.name not in (*spec.key, *spec.order_by)]
+    none = F.array().cast("array<string>")
+    by_null = [F.when(F.col(quoted(name)).isNull(), F.lit(name)) for name in named if spec.null_leaves(name)]
+    untold = F.array_compact(F.array(*by_null)) if by_null else none
+    if spec.update_columns is not None:
+        told = _names(rows, spec, spec.update_columns)
+        others = F.array(*[F.lit(name) for name in named if name != spec.update_columns])
+        not_named = F.when(F.size(told) > 0, F.array_except(others, told)).otherwise(none)
+        untold = F.array_union(untold, not_named)
+    return F.when(does.isin(UPSERT, READ), untold).otherwise(none)
+
+
+def _names(rows: DataFrame, spec: TopicTable, name: str) -> Column:
+    """Return the column names that a column has.
+
+    Raises:
+        ConfigurationError: If it can't have any, or none of the declared columns is called so.
+    """
+    kind = next((field.dataType for field in rows.schema if field.name == name), None)
+    if isinstance(kind, T.StringType):
+        return F.transform(F.split(F.col(quoted(name)), ","), F.trim)
+    if isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StringType):
+        return F.col(quoted(name))
+    if kind is None and spec.schema is None:
+        # No record has shown it yet.
+        return F.array().cast("array<string>")
+    what = f"has type {kind.simpleString()}" if kind else "isn't a column"
+    raise ConfigurationError(
+        f"update_columns: {name} {what}, in topic {spec.topic}. It takes a list of names, or text with commas.",
+        f"Its columns are {', '.join(each for each in rows.columns if each not in (TOLD, spec.metadata_column))}.",
+    )
 
 
 def _placeholder(column: Column, kind: T.DataType) -> Column | None:

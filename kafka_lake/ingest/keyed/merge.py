@@ -24,6 +24,7 @@ def merge(
     changes: DataFrame,
     keys: Keys,
     may_lack: Sequence[str],
+    is_partial: bool,
     within: Bounds,
     summary: Mapping[str, str],
 ) -> None:
@@ -35,6 +36,7 @@ def merge(
         changes: What `folded` gave, without late ones.
         keys: Tell rows apart, and changes older from newer.
         may_lack: Columns that a change may leave as they are.
+        is_partial: Whether what it leaves is null in a row that isn't there yet; if not, the merge fails.
         within: Between which values the changes' keys lie.
         summary: Of the snapshot.
     """
@@ -42,13 +44,19 @@ def merge(
     changes.createOrReplaceTempView(view)
     try:
         with _summary(spark, summary):
-            spark.sql(statement(branch.write_name, view, changes.columns, keys, may_lack, within)).collect()
+            spark.sql(statement(branch.write_name, view, changes.columns, keys, may_lack, is_partial, within)).collect()
     finally:
         spark.catalog.dropTempView(view)
 
 
 def statement(
-    table: str, view: str, columns: Sequence[str], keys: Keys, may_lack: Sequence[str], within: Bounds
+    table: str,
+    view: str,
+    columns: Sequence[str],
+    keys: Keys,
+    may_lack: Sequence[str],
+    is_partial: bool,
+    within: Bounds,
 ) -> str:
     """Return the MERGE. Pure."""
     ours = {DOES, KEPT, *(order_of(number) for number in range(len(may_lack)))}
@@ -82,7 +90,7 @@ def statement(
             f"MERGE INTO {table} AS t USING {view} AS s ON {conditions}",
             *matched,
             f"WHEN MATCHED AND {newer} THEN UPDATE SET {', '.join(sets)}",
-            f"WHEN NOT MATCHED AND ({brings}){f' AND {whole}' if may_lack else ''} "
+            f"WHEN NOT MATCHED AND ({brings}){f' AND {whole}' if may_lack and not is_partial else ''} "
             f"THEN INSERT ({', '.join(map(quoted, names))}) VALUES ({', '.join(values)})",
         ]
     )

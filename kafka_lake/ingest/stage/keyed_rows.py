@@ -114,7 +114,7 @@ def _staged(
     may_lack = [
         f.name
         for f in columns
-        if f.name not in keys.columns and f.name in _values(changes, spec) and can_leave_out(f, spec)
+        if f.name not in (*keys.columns, *keys.order_by) and f.name in _values(changes, spec) and can_leave_out(f, spec)
     ]
     with ExitStack() as held:
         held.enter_context(_shuffles(spark, max(tasks, 2) + row_count(state.table) // _ROWS_WORTH_A_PARTITION))
@@ -141,7 +141,7 @@ def _staged(
             F.min(F.when(F.size(UNKNOWN) > 0, unknown)).alias("unknown"),
         )
         count = found["count"]
-        if found["unknown"] is not None:
+        if found["unknown"] is not None and not spec.is_partial:
             raise _not_told(spec, *found["unknown"])
         if not keys.has_order and found["several"]:
             raise _not_comparable(spec, "in one batch")
@@ -163,7 +163,7 @@ def _staged(
                 KeyedBatch(figures["changes"], count, figures["deletes"], count, 0, 0, 0, NOTHING_FOUND),
             )
         base = branch.staged_snapshot()
-        merge(spark, branch, in_time, keys, may_lack, within, summary)
+        merge(spark, branch, in_time, keys, may_lack, spec.is_partial, within, summary)
         primary = staged_table(branch, base, state)
         told_of_it = summary_of(branch.written(base))
         check = check_keys(at_version(spark, name, primary.snapshot), in_time, keys, within)

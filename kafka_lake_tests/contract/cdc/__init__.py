@@ -1,0 +1,1 @@
+"""A real PostgreSQL captured by a real Debezium: the table must be what the database is."""

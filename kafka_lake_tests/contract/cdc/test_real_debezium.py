@@ -1,0 +1,212 @@
+"""Whatever happens to a database, its table is what it is: PostgreSQL, Debezium, Kafka, Spark and Iceberg, all real."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from kafka_lake.common.errors import UnknownTopicError
+from kafka_lake.common.offsets import lag
+from kafka_lake.common.server_process import free_port
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.run import ingest
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import read_state
+from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake_tests.conftest import NAMESPACE, View
+from kafka_lake_tests.contract.cdc.debezium import Debezium
+from kafka_lake_tests.contract.cdc.source import NAME, Source
+from kafka_lake_tests.contract.postgres import Owner, database
+from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
+
+pytestmark = [pytest.mark.integration, pytest.mark.contract, pytest.mark.timeout(900)]
+
+OWNER = Owner("cdc", "cdc-secret", "shop")
+DECLARED = (
+    "id bigint not null, name string, big string, n int, price decimal(20,5), at timestamp, local timestamp_ntz, "
+    "day date, ok boolean, ratio double, doc string, tags array<string>, uid string, bytes binary, added string"
+)
+SECONDS = 120
+_SLOT = "SELECT pg_drop_replication_slot('debezium')"
+
+NewConnections = Callable[[], Connections]
+NewWorker = Callable[..., Debezium]
+VALUES: dict[str, Any] = {
+    "id": 1,
+    "name": "Zoë",
+    "big": "big",
+    "n": 7,
+    "price": Decimal("12.50000"),
+    "at": datetime(2026, 11, 24, 10, tzinfo=UTC),
+    "local": datetime(2026, 11, 24, 10, 0, 0, 123456),
+    "day": date(2026, 11, 24),
+    "ok": True,
+    "ratio": 0.1,
+    "doc": '{"a": 1.10}',
+    "tags": ["a", "b"],
+    "uid": "00000000-0000-0000-0000-000000000001",
+    "bytes": b"\x00\xff",
+}
+ROW = (
+    f"INSERT INTO {NAME} VALUES (1, 'Zoë', 'big', 7, 12.50, '2026-11-24T10:00:00Z', '2026-11-24 10:00:00.123456', "
+    "'2026-11-24', true, 0.1, '{\"a\": 1.10}', '{a,b}', '00000000-0000-0000-0000-000000000001', '\\x00ff')"
+)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Source]:
+    port = free_port()
+    with database(tmp_path, port, OWNER, captured=True):
+        found = Source(port, OWNER, seed=20_261_124)
+        found.create()
+        yield found
+
+
+@pytest.fixture
+def capture(tmp_path: Path, broker: EmbeddedBroker, source: Source) -> NewWorker:
+    """Return a function that makes a worker, not started, whose topics begin with ``prefix``."""
+
+    def worker(prefix: str, settings: Mapping[str, str] = MappingProxyType({})) -> Debezium:
+        port = int(source.execute("SHOW port")[0][0])
+        told = {"topic.prefix": prefix, **settings}
+        return Debezium(tmp_path / prefix, broker.bootstrap_servers, port, OWNER, told)
+
+    return worker
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of either side in Python's own types; of JSON what it means."""
+    return {name: _plain(name, value) for name, value in row.items()}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name == "doc":
+        return value if value is None else json.dumps(json.loads(value) if isinstance(value, str) else value)
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, UUID):
+        return str(value)
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
+
+
+def until_equal(spec: TopicTable, source: Source, connections: NewConnections, view: Callable[..., View]) -> None:
+    """Ingest until the table is what the database is; nobody changes that meanwhile."""
+    deadline = time.monotonic() + SECONDS
+    # JSON of the database's own is read as text, since Python's null is no JSON.
+    wanted = [plain({**row, "doc": doc}) for row, (doc,) in zip(
+        source.rows(), source.execute(f"SELECT doc::text FROM {NAME} ORDER BY id"), strict=True
+    )]  # fmt: skip
+    while True:
+        ingest(spec, connections(), str(uuid4()))
+        found = sorted(map(plain, view(spec).rows()), key=lambda row: row["id"])
+        told = [{name: row.get(name) for name in wanted[0]} for row in found]
+        if told == wanted:
+            return
+        if time.monotonic() > deadline:
+            assert {row["id"] for row in told} == {row["id"] for row in wanted}
+            for one, other in zip(told, wanted, strict=True):
+                assert one == other
+        time.sleep(0.5)
+
+
+def test_whatever_happens_the_table_is_what_the_database_is(
+    source: Source,
+    capture: NewWorker,
+    connections: NewConnections,
+    view: Callable[..., View],
+    killed_at: Callable[..., None],  # noqa: F811
+) -> None:
+    """Debezium's own settings; a batch read as a snapshot, changes after it; worker and runs killed; a lost slot."""
+    worker = capture("one")
+    spec = TopicTable(f"one.public.{NAME}", NAMESPACE, "captured", schema=DECLARED, write="upsert", envelope="debezium")
+    source.happen(200)
+    try:
+        worker.start()
+        await_records(spec, connections)
+        until_equal(spec, source, connections, view)
+        source.happen(300)
+        until_equal(spec, source, connections, view)
+        worker.kill()
+        source.happen(200)
+        worker.start()
+        for step in ("deletes published", "primary staged", "audited"):
+            source.happen(100)
+            await_records(spec, connections)
+            killed_at(spec, step)
+        until_equal(spec, source, connections, view)
+        source.execute(f"ALTER TABLE {NAME} ADD COLUMN added text")
+        source.execute(f"UPDATE {NAME} SET added = 'since' WHERE id % 2 = 0")
+        source.happen(200)
+        until_equal(spec, source, connections, view)
+        # A slot that is gone has lost changes: rows that only a new snapshot tells.
+        worker.stop()
+        source.execute(_SLOT)
+        source.execute(f"UPDATE {NAME} SET name = 'changed unseen', n = 7 WHERE id % 3 = 0")
+        (worker.folder / "offsets").unlink()
+        worker.start()
+        source.happen(100)
+        until_equal(spec, source, connections, view)
+    finally:
+        worker.stop()
+    assert view(spec).dead_letters() == []
+    view(spec).assert_no_branches()
+
+
+def test_the_shortest_document_gets_what_the_source_tells(
+    source: Source, capture: NewWorker, connections: NewConnections, view: Callable[..., View]
+) -> None:
+    """Debezium's own settings and ours: numbers are numbers, days and times are days and times."""
+    spec = TopicTable(f"short.public.{NAME}", NAMESPACE, "short", write="upsert", envelope="debezium",
+                      infer_timestamps=True)  # fmt: skip
+    source.execute(ROW)
+    with capture("short"):
+        await_records(spec, connections)
+        ingest(spec, connections(), "run-1")
+    (row,) = view(spec).rows()
+    assert {name: row[name] for name in VALUES} == {**VALUES, "price": 12.5, "bytes": "AP8="}
+
+
+def test_rows_without_a_schema_fit_the_columns_that_are_declared_for_them(
+    source: Source, capture: NewWorker, connections: NewConnections, view: Callable[..., View]
+) -> None:
+    """As docs/keyed-tables.md says of them."""
+    spec = TopicTable(f"bare.public.{NAME}", NAMESPACE, "bare", schema=DECLARED.replace("timestamp_ntz", "timestamp"),
+                      write="upsert", envelope="debezium")  # fmt: skip
+    source.execute(ROW)
+    converter = "org.apache.kafka.connect.json.JsonConverter"
+    bare = {f"{side}.converter": converter for side in ("key", "value")}
+    bare |= {f"{side}.converter.schemas.enable": "false" for side in ("key", "value")}
+    settings = {**bare, "decimal.handling.mode": "string", "time.precision.mode": "isostring"}
+    with capture("bare", settings):
+        await_records(spec, connections)
+        ingest(spec, connections(), "run-1")
+    assert view(spec).dead_letters() == []
+    (row,) = view(spec).rows()
+    wanted = {**VALUES, "local": VALUES["local"].replace(tzinfo=UTC)}
+    assert {name: row[name] for name in VALUES} == wanted
+
+
+def await_records(spec: TopicTable, connections: NewConnections) -> None:
+    """Wait until the topic has records that the table lacks, and for a second no others come."""
+    deadline = time.monotonic() + SECONDS
+    before, since = 0, time.monotonic()
+    while not before or time.monotonic() - since < 1:
+        assert time.monotonic() < deadline
+        here = connections()
+        table = here.catalog.table(spec.identifier)
+        try:
+            now = here.cluster.watermarks_of(spec.topic)
+        except UnknownTopicError:
+            time.sleep(0.2)
+            continue
+        lacking = sum(lag(read_state(table).position if table else None, now).values())
+        if lacking != before:
+            before, since = lacking, time.monotonic()
+        time.sleep(0.2)
