@@ -8,10 +8,11 @@ import binascii
 import json
 import re
 import struct
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 LEVELS = 64
@@ -239,7 +240,13 @@ def same(number: str, stored: float, kind: str) -> bool:
     """Return whether the shortest text of a float or double is the same number as a text."""
     if stored != stored or stored in (float("inf"), float("-inf")):
         return False
-    return Decimal(repr(stored) if kind == "double" else shortest(stored)) == Decimal(number)
+    given = Decimal(number)
+    if kind == "double" and 0 < abs(stored) < sys.float_info.min and len(given.normalize().as_tuple().digits) <= 15:
+        # The least doubles have few digits of their own: as many as were written are those of the number itself.
+        digits = len(given.normalize().as_tuple().digits)
+        if Context(digits).create_decimal_from_float(stored) == given:
+            return True
+    return Decimal(repr(stored) if kind == "double" else shortest(stored)) == given
 
 
 def shortest(number: float) -> str:

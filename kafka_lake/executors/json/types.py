@@ -6,6 +6,7 @@ always null.
 """
 
 import re
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -36,6 +37,8 @@ TIME = re.compile(
 _EXACT = 2**53
 _LONG = 2**63
 _WHOLE = 10**38
+_LEAST_NORMAL = sys.float_info.min
+_DIGITS_OF_ALL = sys.float_info.dig
 _NUMBERS = ("int53", "long", "whole")
 TIMES = ("date", "timestamp", "timestamp_ntz")
 _MICROS = 6
@@ -93,12 +96,20 @@ def _text_kind(text: str) -> Kind:
 def is_double(number: str) -> bool:
     """Return whether a number, as it is written, is the same as the shortest text of the double that is next to it.
 
+    The least numbers have fewer digits than others: of those, text with as many digits will do. Java writes two.
+
     >>> is_double("0.1"), is_double("0.10"), is_double("1e400"), is_double("9007199254740993"), is_double("1e-400")
     (True, True, False, False, False)
+    >>> is_double("4.9E-324"), is_double("4.8E-324")
+    (True, False)
     """
     near = float(number)
     text = repr(near)
-    return text == number or same_number(text, number)
+    if text == number or same_number(text, number):
+        return True
+    if not 0 < abs(near) < _LEAST_NORMAL or (given := _normal(number)) is None:
+        return False
+    return same_number(f"{near:.{min(len(given[1]), _DIGITS_OF_ALL) - 1}e}", number)
 
 
 def same_number(one: str, other: str) -> bool:

@@ -33,7 +33,7 @@ DECLARED = (
     "id bigint not null, name string, big string, n int, price decimal(20,5), at timestamp, local timestamp_ntz, "
     "day date, ok boolean, ratio double, doc string, tags array<string>, uid string, bytes binary, added string"
 )
-SECONDS = 120
+SECONDS = 60
 _SLOT = "SELECT pg_drop_replication_slot('debezium')"
 
 NewConnections = Callable[[], Connections]
@@ -110,6 +110,7 @@ def until_equal(spec: TopicTable, source: Source, connections: NewConnections, v
         if told == wanted:
             return
         if time.monotonic() > deadline:
+            assert [each["error_message"] for each in view(spec).dead_letters()] == []
             assert {row["id"] for row in told} == {row["id"] for row in wanted}
             for one, other in zip(told, wanted, strict=True):
                 assert one == other
