@@ -23,6 +23,7 @@ NOT_A_CHANGE = "not_a_change"
 NO_KEY = "no_key"
 NO_ORDER = "no_order"
 OTHER_KEY = "other_key"
+VALUE_NOT_SENT = "value_not_sent"
 
 ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
     {
@@ -42,6 +43,8 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
         NO_KEY: "With write upsert: a column of the row's key is null, or the record doesn't tell it.",
         NO_ORDER: "With write upsert: what tells the order of changes is null, or isn't known.",
         OTHER_KEY: "With an envelope: the record's key has other columns than the table's key; the message names both.",
+        VALUE_NOT_SENT: "With an envelope: the source didn't send a value since it hasn't changed, and there is no row "
+        "that has it.",
     }
 )
 """Every class that a dead letter may have, and what it means, in one line each."""

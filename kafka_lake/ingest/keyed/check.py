@@ -50,11 +50,26 @@ NOTHING_FOUND = KeyCheck(0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
+class NotSent:
+    """A change that lacks values which its source didn't send, and nothing else has.
+
+    Args:
+        partition: Kafka partition of the record.
+        offset: Its offset.
+        columns: Names of the columns.
+    """
+
+    partition: int
+    offset: int
+    columns: str
+
+
+@dataclass(frozen=True)
 class KeyedBatch:
     """What became of a batch of changes.
 
     Args:
-        changes: How many records were changes.
+        changes: How many records were changes that could be applied.
         keys: How many keys they were of.
         deletes: Deletes among the changes.
         late: Keys whose change was older than a delete that is remembered.
@@ -62,6 +77,7 @@ class KeyedBatch:
         updated: Rows that were changed.
         deleted: Rows that went.
         check: What the audit found of the batch's keys in the staged table.
+        not_sent: The changes that couldn't be applied, in the order of partition and offset.
     """
 
     changes: int
@@ -72,6 +88,7 @@ class KeyedBatch:
     updated: int
     deleted: int
     check: KeyCheck
+    not_sent: tuple[NotSent, ...] = ()
 
     @property
     def ignored(self) -> int:

@@ -1,6 +1,8 @@
 """Fold: of all changes of a key in a batch, one is left, with the newest value of each column."""
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -84,6 +86,33 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str]) -> DataFrame
         SEVERAL_PARTITIONS,
         F.coalesce(unknown, none).alias(UNKNOWN),
     )
+
+
+def without_value(changes: DataFrame, of: DataFrame, keys: Keys) -> DataFrame:
+    """Return the changes that bring rows of some keys, behind the last delete of each: those that lack a value.
+
+    Args:
+        changes: What `changes_of` gave, in the table's types.
+        of: The keys, as changes; `KEPT` and `UNKNOWN` name the columns.
+        keys: Tell rows apart, and changes older from newer.
+
+    Returns:
+        The Kafka partition and the offset of each, and the names of the columns.
+    """
+    names = F.array_join(F.when(F.size(UNKNOWN) > 0, F.col(UNKNOWN)).otherwise(F.col(KEPT)), ", ")
+    key = [F.expr(each).alias(f"__kafka_lake_key_{number}") for number, each in enumerate(keys.key("o"))]
+    lacking = of.alias("o").select(*key, names.alias("columns"))
+    by = [F.expr(each) for each in keys.key("c")]
+    same = [each == F.col(f"__kafka_lake_key_{number}") for number, each in enumerate(by)]
+    order = F.expr(keys.order("c"))
+    joined = changes.alias("c").join(lacking, reduce(and_, same))
+    deleted_at = F.max(F.when(F.col(f"c.{DOES}") == DELETE, order)).over(Window.partitionBy(*by))
+    place = F.col(f"c.{quoted(keys.metadata)}")
+    told = joined.select(
+        place["partition"].alias("partition"), place["offset"].alias("offset"), "columns",
+        (F.col(f"c.{DOES}") != DELETE).alias("brings"), (deleted_at.isNull() | (order > deleted_at)).alias("behind"),
+    )  # fmt: skip
+    return told.filter("brings AND behind").select("partition", "offset", "columns")
 
 
 def value_of(number: int) -> str:

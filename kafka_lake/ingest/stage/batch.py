@@ -15,7 +15,7 @@ from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow, why_not
 from kafka_lake.ingest.stage.decoding import Decoded, Decoding
-from kafka_lake.ingest.stage.keyed_rows import ChangeRefusedError, write_changes
+from kafka_lake.ingest.stage.keyed_rows import with_not_sent, write_changes
 from kafka_lake.ingest.stage.replaced_rows import delete_replaced
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append, tasks_of
@@ -123,22 +123,24 @@ class Batch:
         self, branch: StagingBranch, decoded: Decoded, tasks: int, undo: ExitStack
     ) -> tuple[StagedTable, dict[str, Any], Callable[[], DataFrame]]:
         """Merge changes as one snapshot."""
-        try:
-            primary, deletes, keyed = write_changes(
-                self.spec,
-                self.connections,
-                self.state,
-                branch,
-                decoded.rows,
-                self.plan.after.identity.topic_id,
-                self._summary(self.marks),
-                tasks,
-                undo,
-            )
-        except ChangeRefusedError as error:
-            error.counts = decoded.counts()
-            raise
-        return primary, {**decoded.counts(), DELETES: deletes, KEYED: keyed}, decoded.judged
+        primary, deletes, keyed = write_changes(
+            self.spec,
+            self.connections,
+            self.state,
+            branch,
+            decoded.rows,
+            self.plan.after.identity.topic_id,
+            self._summary(self.marks),
+            tasks,
+            undo,
+        )
+        counts = decoded.counts()
+        counts["failed"] += len(keyed.not_sent)
+        return (
+            primary,
+            {**counts, DELETES: deletes, KEYED: keyed},
+            lambda: with_not_sent(decoded.judged(), self.connections.spark(), keyed.not_sent),
+        )
 
     def _fitting(self, rows: DataFrame) -> DataFrame:
         spark = self.connections.spark()

@@ -5,18 +5,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ClassVar
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.decode import VALUE_NOT_SENT
 from kafka_lake.ingest.decode.key_columns import key_columns
 from kafka_lake.ingest.decode.rows import change_columns
-from kafka_lake.ingest.keyed.bounds import bounds
+from kafka_lake.ingest.keyed.bounds import Bounds, bounds
 from kafka_lake.ingest.keyed.changes import can_leave_out, counted
-from kafka_lake.ingest.keyed.check import NOTHING_FOUND, KeyedBatch, check_keys
+from kafka_lake.ingest.keyed.check import NOTHING_FOUND, KeyedBatch, NotSent, check_keys
 from kafka_lake.ingest.keyed.deletes import deletes_of, ensure_deletes_table, forget_old, without_late
 from kafka_lake.ingest.keyed.fold import (
     NEEDS_ROW,
@@ -26,6 +27,7 @@ from kafka_lake.ingest.keyed.fold import (
     folded,
     tombstones_ordered,
     with_order_of_rows,
+    without_value,
 )
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, OTHER_PARTITION, Keys, quoted
 from kafka_lake.ingest.keyed.merge import NOT_THERE, merge
@@ -39,18 +41,15 @@ from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, 
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ROWS_WORTH_A_PARTITION = 1_000_000
+_NOT_SENT = 100_000
+"""As many changes may lack a value in one batch."""
+_NOT_SENT_COLUMNS = {"partition": "int", "offset": "bigint", "columns": "string"}
 _MERGED = "spark.merge-into.num-target-rows-"
 _ABOUT_CHANGES = T.StructType([T.StructField(DOES, T.StringType()), T.StructField(KEPT, T.ArrayType(T.StringType()))])
 
 
 class ChangeRefusedError(AuditFailedError):
-    """A change of a keyed table can't be applied, or its topic's settings say to stop at it. `main` is as it was.
-
-    Attributes:
-        counts: The batch's metrics, once they are known.
-    """
-
-    counts: dict[str, Any] | None = None
+    """A change of a keyed table can't be applied, or its topic's settings say to stop at it. `main` is as it was."""
 
     what_to_do: ClassVar[str] = (
         "The message names the change's Kafka partition and offset. A key whose changes come from several partitions "
@@ -124,27 +123,19 @@ def _staged(
         if spec.deletes == "ignore":
             told = told.filter(F.col(DOES) != DELETE)
         told = told.filter(~F.col(DOES).isin(TRUNCATE, NOTHING))
-        name = connections.catalog.spark_name(spec.identifier)
+        name, head = connections.catalog.spark_name(spec.identifier), state.head
+        assert head is not None, "ensure_table gives every table a first snapshot"
         if keys.has_order and figures["deletes"]:
-            assert state.head is not None, "ensure_table gives every table a first snapshot"
-            told = _deletes_ordered(
-                _held(tombstones_ordered(told, keys), held), keys, at_version(spark, name, state.head)
-            )
-        one_each = _held(folded(told, keys, may_lack), held)
-        place = F.col(quoted(keys.metadata))
-        unknown = F.struct(place["partition"], place["offset"], F.array_join(UNKNOWN, ", ").alias("columns"))
-        within, found = bounds(
-            one_each,
-            keys,
-            F.count(F.lit(1)).alias("count"),
-            F.bool_or(SEVERAL_PARTITIONS).alias("several"),
-            F.min(F.when(F.size(UNKNOWN) > 0, unknown)).alias("unknown"),
-        )
-        count = found["count"]
-        if found["unknown"] is not None and not spec.is_partial:
-            raise _not_told(spec, *found["unknown"])
-        if not keys.has_order and found["several"]:
-            raise _not_comparable(spec, "in one batch")
+            told = _deletes_ordered(_held(tombstones_ordered(told, keys), held), keys, at_version(spark, name, head))
+        rows = at_version(spark, name, head)
+        not_sent: tuple[NotSent, ...] = ()
+        one_each, within, found = _one_each(spec, told, keys, may_lack, held)
+        if found["lacking"] and not spec.is_partial:
+            not_sent = _not_sent(spec, connections, told, one_each, rows, keys, within)
+            if not_sent:
+                told = told.join(_places(spark, not_sent), _at_place(keys), "left_anti")
+                one_each, within, found = _one_each(spec, told, keys, may_lack, held)
+        count, changed = found["count"], figures["changes"] - len(not_sent)
         one_each = one_each.drop(SEVERAL_PARTITIONS, UNKNOWN)
         deletes = None
         gone, deletes_something = deletes_of(one_each, keys), figures["deletes"] and spec.deletes != "ignore"
@@ -160,7 +151,7 @@ def _staged(
             return (
                 primary,
                 deletes,
-                KeyedBatch(figures["changes"], count, figures["deletes"], count, 0, 0, 0, NOTHING_FOUND),
+                KeyedBatch(changed, count, figures["deletes"], count, 0, 0, 0, NOTHING_FOUND, not_sent),
             )
         base = branch.staged_snapshot()
         merge(spark, branch, in_time, keys, may_lack, spec.is_partial, within, summary)
@@ -173,8 +164,85 @@ def _staged(
         return (
             primary,
             deletes,
-            KeyedBatch(figures["changes"], count, figures["deletes"], count - left, inserted, updated, deleted, check),
+            KeyedBatch(changed, count, figures["deletes"], count - left, inserted, updated, deleted, check, not_sent),
         )
+
+
+def _one_each(
+    spec: TopicTable, told: DataFrame, keys: Keys, may_lack: Sequence[str], held: ExitStack
+) -> tuple[DataFrame, Bounds, Row]:
+    """Fold changes to one for each key, and look at those: at their bounds, their count, and how many lack a value."""
+    one_each = _held(folded(told, keys, may_lack), held)
+    lacks = (F.col(DOES) != DELETE) & ((F.size(KEPT) > 0) | (F.size(UNKNOWN) > 0))
+    within, found = bounds(
+        one_each,
+        keys,
+        F.count(F.lit(1)).alias("count"),
+        F.bool_or(SEVERAL_PARTITIONS).alias("several"),
+        F.count_if(lacks).alias("lacking"),
+    )
+    if not keys.has_order and found["several"]:
+        raise _not_comparable(spec, "in one batch")
+    return one_each, within, found
+
+
+def _not_sent(
+    spec: TopicTable,
+    connections: Connections,
+    told: DataFrame,
+    one_each: DataFrame,
+    rows: DataFrame,
+    keys: Keys,
+    within: Bounds,
+) -> tuple[NotSent, ...]:
+    """Return the changes whose source left a value out that no change of the batch tells, and no row has.
+
+    Raises:
+        ChangeRefusedError: If there are more than a run bears.
+    """
+    in_time = without_late(connections, spec, one_each, keys)
+    lacking = (one_each if in_time is None else in_time).filter(F.col(DOES) != DELETE)
+    there = F.expr(" AND ".join([keys.same("t", "s"), *within.hold_for("t")]))
+    no_row = (
+        lacking.filter((F.size(KEPT) > 0) & (F.size(UNKNOWN) == 0)).alias("s").join(rows.alias("t"), there, "left_anti")
+    )
+    of = no_row.unionByName(lacking.filter(F.size(UNKNOWN) > 0))
+    found = without_value(told, of, keys).orderBy("partition", "offset").limit(_NOT_SENT + 1).collect()
+    if len(found) > _NOT_SENT:
+        raise _not_told(spec, *found[0])
+    return tuple(NotSent(*each) for each in found)
+
+
+def _places(spark: Any, changes: Sequence[NotSent]) -> DataFrame:
+    columns = ", ".join(f"__kafka_lake_{name} {kind}" for name, kind in _NOT_SENT_COLUMNS.items())
+    frame: DataFrame = spark.createDataFrame([(c.partition, c.offset, c.columns) for c in changes], columns)
+    return F.broadcast(frame)
+
+
+def _at_place(keys: Keys) -> Column:
+    place = F.col(quoted(keys.metadata))
+    return (place["partition"] == F.col("__kafka_lake_partition")) & (place["offset"] == F.col("__kafka_lake_offset"))
+
+
+def with_not_sent(judged: DataFrame, spark: Any, changes: Sequence[NotSent]) -> DataFrame:
+    """Return records with ``error_class`` and ``error_message``, which changes that lack a value have as well.
+
+    Args:
+        judged: The records of the batch.
+        spark: The session.
+        changes: Those of them that lack a value.
+    """
+    if not changes:
+        return judged
+    same = (F.col("partition") == F.col("__kafka_lake_partition")) & (F.col("offset") == F.col("__kafka_lake_offset"))
+    columns = F.col("__kafka_lake_columns")
+    said = F.concat(F.lit("Not sent, since unchanged, and no row of the key has it: "), columns, F.lit("."))
+    found = {
+        "error_class": F.coalesce("error_class", F.when(columns.isNotNull(), F.lit(VALUE_NOT_SENT))),
+        "error_message": F.coalesce("error_message", said),
+    }
+    joined = judged.join(_places(spark, changes), same, "left")
+    return joined.select(*[found.get(name, F.col(quoted(name))).alias(name) for name in judged.columns])
 
 
 def _deletes_ordered(told: DataFrame, keys: Keys, rows: DataFrame) -> DataFrame:

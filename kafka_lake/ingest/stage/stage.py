@@ -15,7 +15,6 @@ from kafka_lake.ingest.stage.batch import CLASSES, DELETES, KEYED, Batch
 from kafka_lake.ingest.stage.compatibility import refuse_incompatible
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows, known_letters, stage_dead_letters
 from kafka_lake.ingest.stage.decoding import Decoding
-from kafka_lake.ingest.stage.keyed_rows import ChangeRefusedError
 from kafka_lake.ingest.stage.replaced_rows import keep_what_vanished
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
 from kafka_lake.ingest.stage.staged import LetterClass, Staged, StagedTable, Vanished
@@ -99,28 +98,17 @@ def stage(
                 run_id=run_id,
                 marks=told,
             )
-            refused: ChangeRefusedError | None = None
-            try:
-                primary, counts, judged = batch.write(undo)
-                on_step("primary staged")
-            except ChangeRefusedError as error:
-                if error.counts is None:
-                    raise
-                # With the columns that the batch itself shows, its other records may be the rows that a change needs.
-                counts, refused = error.counts, error
+            primary, counts, judged = batch.write(undo)
             failed = counts["failed"]
+            on_step("primary staged")
             learned = decoder.learn(counts, records, want.target)
             if learned is None:
-                if refused is not None:
-                    raise refused
                 break
             refuse_incompatible(spec, connections, known_before, learned.decoder)
             wiser = plan_schema(spec, learned.decoder, state)
             refuse_changes(spec, wiser.refused)
             decoder = learned.decoder
             if not learned.again and wiser.target == want.target:
-                if refused is not None:
-                    raise refused
                 want = wiser
                 break
             # The batch itself shows what was not known: give the table what that needs, and stage it again.

@@ -52,13 +52,14 @@ class Source:
         self._next = 0
 
     def create(self) -> None:
-        """Create the table."""
+        """Create the table. Its log has whole rows: of a key that changes, PostgreSQL else tells no long value."""
         self.execute(f"CREATE TABLE {NAME} ({', '.join(f'{name} {kind}' for name, kind in COLUMNS.items())})")
+        self.execute(f"ALTER TABLE {NAME} REPLICA IDENTITY FULL")
 
     def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement in a transaction of its own, and return its rows, if it has any."""
         with closing(self._connect()) as connection, connection, connection.cursor() as cursor:
-            cursor.execute(statement, values)
+            cursor.execute(statement, values or None)
             return list(cursor.fetchall()) if cursor.description else []
 
     def rows(self) -> list[dict[str, Any]]:
