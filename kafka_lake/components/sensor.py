@@ -4,24 +4,21 @@ It asks brokers and catalog only, keeps no cursor, and compares anew at every ti
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
-from itertools import takewhile
 from typing import Any
 
 import dagster as dg
 
 from kafka_lake.common.errors import CatalogError, KafkaLakeError
 from kafka_lake.common.offsets import Loss, Position, Watermarks
-from kafka_lake.components.alive import end_dead
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, TABLE_TAG, topics_of
 from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.keys import TOPIC_TAG, of_cluster, op_name, table_key
 from kafka_lake.components.metadata import topic_observation
 from kafka_lake.components.partitions import missing_keys, partitions_of
+from kafka_lake.components.topic_runs import WORK_TAG, attempts, busy_topics, failed_lately, pause
 from kafka_lake.ingest.plan.append import backlog
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -29,23 +26,11 @@ from kafka_lake.lake.all_positions import all_positions
 from kafka_lake.lake.catalog import LakeCatalog
 
 SENSOR = "kafka_offsets"
-WORK_TAG = "kafka_lake/work"
 
 _RANGE_START = "dagster/asset_partition_range_start"
 _RANGE_END = "dagster/asset_partition_range_end"
 # Dagster's daemon looks at its sensors no more often, whatever they ask for.
 _DAEMON_LOOP_SECONDS = 5.0
-_COUNTED_FAILURES = 12
-_FIRST_PAUSE = 5.0
-_LONGEST_PAUSE = 1800.0
-_CLOCKS_DIFFER = 3600.0
-_IN_FLIGHT = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 
 @dataclass(frozen=True)
@@ -54,6 +39,7 @@ class Work:
 
     Args:
         spec: The topic.
+        partitions: Of the topic as it is now.
         new_partitions: Keys that Dagster doesn't know yet, in numeric order.
         behind: Offsets to consume per partition.
         losses: What Kafka no longer has of what the table lacks; the run says what comes of it.
@@ -63,6 +49,7 @@ class Work:
     """
 
     spec: TopicTable
+    partitions: tuple[int, ...]
     new_partitions: tuple[str, ...]
     behind: dict[int, int]
     losses: tuple[Loss, ...]
@@ -106,7 +93,9 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
     behind = {r.partition: len(r) for r in due.ranges}
     missing = tuple(missing_keys(known, now.partitions))
     opens = position is None and spec.start == "latest" and bool(now.partitions)
-    return Work(spec, missing, behind, due.losses, opens, sha256(state.encode()).hexdigest()[:16])
+    return Work(
+        spec, tuple(now.partitions), missing, behind, due.losses, opens, sha256(state.encode()).hexdigest()[:16]
+    )
 
 
 def build_sensor(
@@ -203,7 +192,7 @@ def evaluate(
     Raises:
         KafkaLakeError: If no topic at all could be looked at; the next tick tries again.
     """
-    busy, failed_lately = _busy_topics(context, specs), _failed_lately(context)
+    busy, failed = busy_topics(context, specs), failed_lately(context)
     due: list[tuple[Work, Sequence[str]]] = []
     additions, observations, failures, reasons, notes = [], [], [], [], []
     there = [spec.identifier for spec in specs if isinstance(answers[spec.topic], Watermarks)]
@@ -231,8 +220,8 @@ def evaluate(
         if not work.offsets and not work.losses and not work.opens:
             notes.append(f"{spec.topic}: up to date")
             continue
-        if spec.full_topic in failed_lately and (pause := _pause(context, spec)) > 0:
-            notes.append(f"{spec.topic}: its last runs failed, the next one starts in {pause:.0f} s")
+        if spec.full_topic in failed and (seconds := pause(context, spec)) > 0:
+            notes.append(f"{spec.topic}: its last runs failed, the next one starts in {seconds:.0f} s")
             continue
         due.append((work, known))
         observations.append(topic_observation(spec, now, work.behind))
@@ -241,48 +230,16 @@ def evaluate(
         raise KafkaLakeError("No topic could be looked at: " + "; ".join(dict.fromkeys(reasons)))
     if not due and not additions:
         return dg.SkipReason("; ".join([*notes, *failures]))
-    attempts = _attempts(context, [work for work, _ in due])
-    requests = [_request(work, known, pace, attempts[work.spec.full_topic, work.fingerprint]) for work, known in due]
+    before = attempts(context, [work.fingerprint for work, _ in due])
+    requests = [_request(work, known, pace, before[work.spec.full_topic, work.fingerprint]) for work, known in due]
     return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=additions, asset_events=observations)
 
 
-def _busy_topics(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable]) -> set[str]:
-    # By what a run makes, not by who asked for it: runs launched in the UI carry none of our tags.
-    runs = end_dead(context.instance, context.instance.get_runs(dg.RunsFilter(statuses=_IN_FLIGHT)))
-    making = {key for run in runs for key in run.asset_selection or ()}
-    tagged = {run.tags[TOPIC_TAG] for run in runs if TOPIC_TAG in run.tags}
-    return tagged | {spec.full_topic for spec in specs if table_key(spec) in making}
-
-
-def _failed_lately(context: dg.SensorEvaluationContext) -> set[str]:
-    """Return the topics whose last runs may have failed so lately that they are left alone: one query for all."""
-    since = datetime.fromtimestamp(time.time() - _LONGEST_PAUSE - _CLOCKS_DIFFER, UTC)
-    failed = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], updated_after=since)
-    return {run.tags[TOPIC_TAG] for run in context.instance.get_runs(failed) if TOPIC_TAG in run.tags}
-
-
-def _attempts(context: dg.SensorEvaluationContext, works: Sequence[Work]) -> Counter[tuple[str, str]]:
-    """Return how many runs have been asked for the same work, by topic and fingerprint: one query for all."""
-    if not works:
-        return Counter()
-    asked = dg.RunsFilter(tags={WORK_TAG: [work.fingerprint for work in works]})
-    return Counter((run.tags.get(TOPIC_TAG, ""), run.tags[WORK_TAG]) for run in context.instance.get_runs(asked))
-
-
-def _pause(context: dg.SensorEvaluationContext, spec: TopicTable) -> float:
-    """Return for how many seconds more a topic is left alone whose last runs failed: twice as long after each."""
-    records = context.instance.get_run_records(
-        dg.RunsFilter(tags={TOPIC_TAG: spec.full_topic}), limit=_COUNTED_FAILURES
-    )
-    failed = list(takewhile(lambda r: r.dagster_run.status == dg.DagsterRunStatus.FAILURE, records))
-    if not failed or failed[0].end_time is None:
-        return 0.0
-    return float(failed[0].end_time + min(_FIRST_PAUSE * 2 ** (len(failed) - 1), _LONGEST_PAUSE) - time.time())
-
-
 def _request(work: Work, known: Sequence[str], pace: Pace, attempts: int) -> dg.RunRequest:
-    # Dagster orders a range by insertion: the known keys come first, the new ones after them.
-    keys = [*known, *work.new_partitions]
+    # Dagster orders a range by insertion: the known keys come first, the new ones after them. It keeps those of a topic
+    # of the same name that another code location reads from its own cluster, too.
+    own = {str(partition) for partition in work.partitions}
+    keys = [key for key in (*known, *work.new_partitions) if key in own]
     return dg.RunRequest(
         run_key=f"{work.spec.full_topic}:{work.fingerprint}:{attempts}",
         asset_selection=[table_key(work.spec)],

@@ -47,7 +47,7 @@ class HiveMetastore(Server):
     def start(self) -> Self:
         self.warehouse.mkdir(parents=True, exist_ok=True)
         try:
-            self._stack.enter_context(database(self.folder, self._database_port, _OWNER))
+            self._stack.enter_context(database(self._database_port, _OWNER))
             self._start()
         except BaseException:
             self.stop()

@@ -31,20 +31,20 @@ def _sqlite_files(folder: Path) -> Iterator[Properties]:
 
 @contextmanager
 def _postgres_files(folder: Path) -> Iterator[Properties]:
-    with _postgres(folder, f"file://{folder / 'warehouse'}") as properties:
+    with _postgres(f"file://{folder / 'warehouse'}") as properties:
         yield properties
 
 
 @contextmanager
 def _postgres_s3(folder: Path) -> Iterator[Properties]:
-    with EmbeddedObjectStore(folder / "store") as store, _postgres(folder, f"s3://{BUCKET}/postgres") as properties:
+    with EmbeddedObjectStore(folder / "store") as store, _postgres(f"s3://{BUCKET}/postgres") as properties:
         yield {**properties, **store.s3_properties()}
 
 
 @contextmanager
-def _postgres(folder: Path, warehouse: str) -> Iterator[Properties]:
+def _postgres(warehouse: str) -> Iterator[Properties]:
     port = free_port()
-    with database(folder, port, _OWNER):
+    with database(port, _OWNER):
         login = f"{_OWNER.user}:{quote(_OWNER.password, safe='')}"
         uri = f"postgresql+psycopg2://{login}@{HOST}:{port}/{_OWNER.database}"
         yield {"type": "sql", "uri": uri, "warehouse": warehouse}
@@ -60,6 +60,14 @@ def _rest_s3(folder: Path) -> Iterator[Properties]:
 def _rest_files(folder: Path) -> Iterator[Properties]:
     with RestCatalogServer(folder / "rest") as server:
         yield {"type": "rest", "uri": server.uri}
+
+
+@contextmanager
+def _reference_s3(folder: Path) -> Iterator[Properties]:
+    with EmbeddedObjectStore(folder / "store") as store:
+        storage = {**store.s3_properties(), "s3.path-style-access": "true", "client.region": "us-east-1"}
+        with RestCatalogServer(folder / "rest", f"s3://{BUCKET}/reference", storage) as server:
+            yield {"type": "rest", "uri": server.uri, **store.s3_properties()}
 
 
 @contextmanager
@@ -96,6 +104,7 @@ PAIRS: Mapping[str, Callable[[Path], AbstractContextManager[Properties]]] = {
     "postgres_s3": _postgres_s3,
     "rest_files": _rest_files,
     "rest_s3": _rest_s3,
+    "reference_s3": _reference_s3,
     "glue_s3": _glue_s3,
     "hive_files": _hive_files,
 }

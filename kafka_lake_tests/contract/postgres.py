@@ -1,5 +1,6 @@
 """A real PostgreSQL on 127.0.0.1, for catalogs and for Dagster's storage."""
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -22,16 +23,22 @@ class Owner:
 
 
 @contextmanager
-def database(folder: Path, port: int, owner: Owner, captured: bool = False) -> Iterator[None]:
+def database(port: int, owner: Owner, captured: bool = False) -> Iterator[None]:
     """Run a server with one database, which wants the password of who comes by network.
 
     Args:
-        folder: Where its data are, in a folder of their own.
         port: Where it listens.
         owner: Who owns the database.
         captured: Whether its changes can be read from its log, by the owner.
     """
-    server = get_server(folder / "postgres", cleanup_mode="delete")
+    # As root, the server runs as a user of its own. Below pytest's folder it would end with the next pytest that starts
+    # on this machine: that one closes the folder for all other users again.
+    with tempfile.TemporaryDirectory(prefix="kafka-lake-postgres-") as folder:
+        yield from _served(Path(folder), port, owner, captured)
+
+
+def _served(folder: Path, port: int, owner: Owner, captured: bool) -> Iterator[None]:
+    server = get_server(folder / "data", cleanup_mode="delete")
     try:
         rights = " SUPERUSER" if captured else ""
         server.psql(f"CREATE ROLE {owner.user} LOGIN PASSWORD '{owner.password}'{rights}")

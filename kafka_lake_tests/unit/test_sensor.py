@@ -6,12 +6,13 @@ from dataclasses import replace
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._utils.error import serializable_error_info_from_exc_info
 
 from kafka_lake.common.errors import KafkaLakeError, UnknownTopicError
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.common.server_process import free_port
-from kafka_lake.components import sensor
+from kafka_lake.components import sensor, topic_runs
 from kafka_lake.components.alive import ALIVE_TAG
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, build_topic_assets
 from kafka_lake.components.failures import SensorFailedError
@@ -20,7 +21,8 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.sensor import WORK_TAG, Pace, build_sensor, evaluate, poll_topics
+from kafka_lake.components.sensor import Pace, build_sensor, evaluate, poll_topics
+from kafka_lake.components.topic_runs import WORK_TAG
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.positions import POSITION
@@ -98,9 +100,9 @@ def test_its_description_tells_what_stopping_it_leaves_running():
 
 def test_a_run_in_flight_keeps_its_topic_waiting(instance, catalog, answers):
     (request,) = tick(instance, catalog).run_requests
-    assert dg.DagsterRunStatus.QUEUED in sensor._IN_FLIGHT
+    assert dg.DagsterRunStatus.QUEUED in topic_runs.IN_FLIGHT
     # Dagster makes no queued run without a remote job: the others stand for it.
-    for status in set(sensor._IN_FLIGHT) - {dg.DagsterRunStatus.QUEUED}:
+    for status in set(topic_runs.IN_FLIGHT) - {dg.DagsterRunStatus.QUEUED}:
         run = run_of(instance, request, status)
         assert isinstance(tick(instance, catalog), dg.SkipReason), status
         instance.delete_run(run.run_id)
@@ -177,7 +179,7 @@ def test_a_topic_whose_runs_fail_is_left_alone_for_longer_and_longer(instance, c
     tick(instance, catalog)
     asked = []
     clock = {"now": time.time()}
-    monkeypatch.setattr(sensor.time, "time", lambda: clock["now"])
+    monkeypatch.setattr(topic_runs.time, "time", lambda: clock["now"])
     for _ in range(4):
         waited = 0
         while isinstance(result := tick(instance, catalog), dg.SkipReason):
@@ -278,7 +280,7 @@ def test_a_dead_run_does_not_block_its_topic(instance, catalog, answers, monkeyp
     tags = {TOPIC_TAG: "pizzas", ALIVE_TAG: "elsewhere:boot:1:17:123 2026-01-02T03:04:05+00:00"}
     job = dg.GraphDefinition("any").to_job()
     dead = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=tags)
-    monkeypatch.setattr(sensor, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(topic_runs, "_FIRST_PAUSE", 0.0)
     assert len(tick(instance, catalog).run_requests) == 1
     assert instance.get_run_by_id(dead.run_id).status is dg.DagsterRunStatus.FAILURE
 
@@ -301,12 +303,49 @@ def test_a_topic_that_must_wait_keeps_no_other_waiting(state, instance, catalog,
     assert told.startswith(f"pizzas: {why}")
 
 
+def run_of_location(instance, request, location, status):
+    origin = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin("127.0.0.1", 4000, location_name=location), "repo")
+    run = dg.DagsterRun(
+        "job",
+        tags=dict(request.tags),
+        status=dg.DagsterRunStatus.STARTED,
+        asset_selection=frozenset(request.asset_selection),
+        remote_job_origin=origin.get_job_origin("job"),
+    )
+    instance.add_run(run)
+    if status == "failed":
+        instance.report_run_failed(run)
+    return origin
+
+
+@pytest.mark.parametrize("status", ["in flight", "failed"])
+@pytest.mark.parametrize(("location", "waits"), [("eu", False), ("us", True)])
+def test_runs_of_another_code_location_keep_no_topic_of_that_name_waiting(
+    status, location, waits, instance, catalog, answers
+):
+    (request,) = tick(instance, catalog).run_requests
+    run_of_location(instance, request, location, status)
+    here = GrpcServerCodeLocationOrigin("127.0.0.1", 4001, location_name="us")
+    context = dg.SensorEvaluationContext(instance_ref=None, instance=instance, code_location_origin=here)
+    watermarks = KafkaResource().cluster().watermarks([SPEC.topic])
+    result = evaluate(context, [SPEC], watermarks, catalog, PACE)
+    assert isinstance(result, dg.SkipReason) == waits
+
+
+def test_only_partitions_of_the_topic_itself_are_asked_for(instance, catalog, answers):
+    # Another code location's topic of the same name has more of them.
+    instance.add_dynamic_partitions("kafka/pizzas", [str(p) for p in (20, 1, 0, 30)])
+    (request,) = tick(instance, catalog).run_requests
+    assert request.tags["dagster/asset_partition_range_start"] == "1"
+    assert request.tags["dagster/asset_partition_range_end"] == "11"
+
+
 def test_of_many_failures_a_few_tell_how_long_to_wait(instance, catalog, answers, monkeypatch):
     (request,) = tick(instance, catalog).run_requests
     for _ in range(15):
         instance.report_run_failed(run_of(instance, request, dg.DagsterRunStatus.STARTED))
     end = instance.get_run_records(limit=1)[0].end_time
-    monkeypatch.setattr(sensor.time, "time", lambda: end + 1)
+    monkeypatch.setattr(topic_runs.time, "time", lambda: end + 1)
     asked = []
     records = dg.DagsterInstance.get_run_records
 

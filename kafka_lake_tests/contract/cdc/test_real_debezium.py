@@ -61,9 +61,9 @@ ROW = (
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Iterator[Source]:
+def source() -> Iterator[Source]:
     port = free_port()
-    with database(tmp_path, port, OWNER, captured=True):
+    with database(port, OWNER, captured=True):
         found = Source(port, OWNER, seed=20_261_124)
         found.create()
         yield found

@@ -159,7 +159,7 @@ class Composed:
         self._opened.close()
 
     def _start_postgres(self) -> None:
-        self._opened.enter_context(database(self.folder, int(self.ports["5432"]), self.owner))
+        self._opened.enter_context(database(int(self.ports["5432"]), self.owner))
 
     def _start_objects(self) -> None:
         data = self.folder / "objects"
