@@ -12,7 +12,6 @@ from typing import Any, Self
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from kafka_lake.common.server_process import Server, ServerProcess, free_port, port_open
-from kafka_lake.spark.jars import ensure_jars
 from kafka_lake.spark.java import find_java
 from kafka_lake_tests.server_jars import of_pyspark, retrieved
 
@@ -28,7 +27,7 @@ def server_jars(s3: bool = False) -> list[Path]:
     Args:
         s3: Whether its files are in S3.
     """
-    storage = [*retrieved(IVY_FILE, "rest-s3"), *ensure_jars("aws")] if s3 else []
+    storage = retrieved(IVY_FILE, "rest-s3") if s3 else []
     return [*retrieved(IVY_FILE, "rest"), *of_pyspark(*_FROM_PYSPARK), *storage]
 
 
