@@ -14,12 +14,13 @@ from kafka_lake.cli.doctor import Diagnosis
 from kafka_lake.cli.repair import DeadLetters, LetterOffsets, PartitionReset
 from kafka_lake.cli.status import TopicStatus
 from kafka_lake.common.printable import printable
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.maintenance.clean import Cleaned
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.progress import Progress as RunProgress
-from kafka_lake.ingest.report import Commit, RunReport
+from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_table import TopicTable, full_topic
 
 _PARTITIONS = 6

@@ -22,19 +22,21 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.yield_slot import yields_slot
-from kafka_lake.ingest.audit import CHECKS, GATES
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
+from kafka_lake.ingest.finding import CHECKS, GATES
+from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.published import examine
-from kafka_lake.ingest.report import Commit, RunReport
+from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import RetryPolicy, call
 from kafka_lake.ingest.run import ingest, replay
+from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.topic_table import TopicTable
 
 SETTINGS = "kafka_lake/topic_table"
@@ -251,7 +253,7 @@ def _context(reporter: Reporter) -> Context:
             reporter.context.log.info(f"{told}.")
 
     observer = Observer(on_commit=tell, warn=reporter.context.log.warning)
-    return Context(reporter.spec, reporter.connections, reporter.context.run_id, observer)
+    return Context(reporter.spec, reporter.connections, reporter.context.run_id, observer, decoding=SparkDecoding())
 
 
 def _keep_up(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:

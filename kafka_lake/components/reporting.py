@@ -25,8 +25,8 @@ from kafka_lake.components.metadata import (
     topic_observation,
 )
 from kafka_lake.components.partitions import register_partitions
-from kafka_lake.ingest.audit import GATES, Finding
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.finding import GATES, Finding
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.progress import Progress
 from kafka_lake.ingest.report import PartitionReport, RunReport, RunSoFar, merged

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.common.record_sizes import Probe
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan, can_be_parted, part
 from kafka_lake.ingest.plan.sizes import LARGEST_RECORD, largest, within_bytes
-from kafka_lake.ingest.report import Commit
 
 # In all partitions together, and in one: more partitions have fewer each, as each place takes a request.
 _PLACES, _MOST_PLACES, _FEWEST_PLACES = 256, 16, 2

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.decoding import Decoding
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.stage.decoding import Decoding, SparkDecoding
 from kafka_lake.ingest.topic_table import TopicTable
 
 
@@ -28,7 +28,7 @@ class Context:
     run_id: str
     observer: Observer = field(default_factory=Observer)
     sleep: Callable[[float], None] = time.sleep
-    decoding: Decoding = field(default_factory=SparkDecoding)
+    decoding: Decoding = field(kw_only=True)
 
     @property
     def table_name(self) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.report import Commit
 
 log = logging.getLogger(__name__)
 

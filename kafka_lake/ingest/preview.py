@@ -9,16 +9,18 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
-from kafka_lake.ingest.audit import ColumnNote, noted
+from kafka_lake.ingest.audit import noted
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.choose import decoder_of
+from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
 from kafka_lake.ingest.decode.rows import dead_letters_of, rows_of
+from kafka_lake.ingest.decoding import SchemaPlan
+from kafka_lake.ingest.finding import ColumnNote
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.read import read
 from kafka_lake.ingest.stage.dead_letter_rows import classes_of
-from kafka_lake.ingest.stage.schema_plan import SchemaPlan, plan_schema, refuse_changes, refuse_too_many
-from kafka_lake.ingest.stage.staged import LetterClass
+from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes, refuse_too_many
 from kafka_lake.ingest.stage.table_schema import arrow_columns
 from kafka_lake.ingest.stage.variant_table import has_variant
 from kafka_lake.ingest.topic_table import TopicTable
@@ -44,7 +46,7 @@ class Preview:
 
     records: int
     tombstones: int
-    classes: tuple[LetterClass, ...]
+    classes: tuple[DeadLetterClass, ...]
     schemas: Mapping[str, int]
     notes: tuple[ColumnNote, ...]
     refused: str = ""
@@ -81,7 +83,7 @@ def preview(spec: TopicTable, connections: Connections, records: int) -> Preview
     now = connections.cluster.watermarks_of(spec.topic)
     ranges = newest(now, records)
     if not ranges:
-        return Preview(0, 0, (), {}, ())
+        return Preview(records=0, tombstones=0, classes=(), schemas={}, notes=())
     sample = read(connections, Plan(ranges, Position(now.identity, now.end), 0), spec.topic).cache()
     try:
         return _previewed(spec, connections, sample)
@@ -111,12 +113,12 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
     ignored = (*want.ignored, *(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new"))
     done = [c for c in (*want.renamed, *changes) if c not in ignored]
     return Preview(
-        counts["records"],
-        counts["tombstones"],
-        classes_of(dead_letters_of(decoded, "")) if counts["failed"] else (),
-        decoder.seen(counts),
-        noted(spec, done, ignored, want.conflicts, decoder.unkept()),
-        _refusal(spec, [*want.refused, *(c for c in done if not c.safe or spec.evolution == "freeze")])
+        records=counts["records"],
+        tombstones=counts["tombstones"],
+        classes=classes_of(dead_letters_of(decoded, "")) if counts["failed"] else (),
+        schemas=decoder.seen(counts),
+        notes=noted(spec, done, ignored=ignored, conflicts=want.conflicts, unkept=decoder.unkept()),
+        refused=_refusal(spec, [*want.refused, *(c for c in done if not c.safe or spec.evolution == "freeze")])
         or ("" if decoder.fixed is not None else _excess(spec, state, rows, want)),
     )
 

@@ -109,7 +109,7 @@ def _with_position(context: Context, topic: TopicEnds, state: TableState) -> Tab
         )
     if state.position is not None or not row_count(table):
         return state
-    position = rebuilt_position(spec, context.connections, state, topic.now)
+    position = rebuilt_position(context, state, topic.now)
     if position is None:
         _refuse_filled_by_others(context, table)
         warn(

@@ -38,7 +38,9 @@ class TopicEnds:
         spec, connections = self._context.spec, self._context.connections
         ask = connections.cluster.watermarks_of
         warn, sleep = self._context.observer.warn, self._context.sleep
-        self._now = call(connections.retry, warn, f"Topic {spec.topic}", lambda: ask(spec.topic), sleep)
+        self._now = call(
+            connections.retry, warn, what=f"Topic {spec.topic}", function=lambda: ask(spec.topic), sleep=sleep
+        )
         return self._now
 
     def validated(self, position: Position | None, partitions: Collection[int] | None = None) -> Watermarks:

@@ -22,10 +22,11 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.decode.decoder import Nothing, batch_metrics
+from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
+from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.compact import commits_since_compaction
 from kafka_lake.lake.positions import ancestors, head_of
@@ -71,7 +72,7 @@ class Going:
 def going(
     spec: TopicTable, connections: Connections, partitions: int = 1, settings: Continuous = SETTINGS, **hooks: Any
 ) -> Iterator[Going]:
-    context = Context(spec, connections, f"steady-{spec.table}", Observer(**hooks))
+    context = Context(spec, connections, f"steady-{spec.table}", Observer(**hooks), decoding=SparkDecoding())
     made = Going(continuous_run(context, settings, set(range(partitions))))
     with ThreadPoolExecutor(1) as pool:
         made.done = pool.submit(made.consume)
@@ -169,7 +170,7 @@ def test_an_interrupt_in_the_middle_of_a_commit_discards_it(
         if step == "audited":
             raise KeyboardInterrupt
 
-    context = Context(spec, connections(), "interrupted", Observer(on_step=interrupt))
+    context = Context(spec, connections(), "interrupted", Observer(on_step=interrupt), decoding=SparkDecoding())
     run = continuous_run(context, SETTINGS, {0})
     with pytest.raises(KeyboardInterrupt):
         list(run.reports())

@@ -9,8 +9,8 @@ from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 
 from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

@@ -18,9 +18,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from kafka_lake.common.errors import ConfigurationError, RegistryError
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry

@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kafka_lake.common.errors import PublishRefusedError
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest import pipeline
-from kafka_lake.ingest.dead_letters.due import STAGED_WITH
+from kafka_lake.ingest.dead_letters.unreconciled import STAGED_WITH
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, summary_of
 from kafka_lake_tests.lanes import exhaustive

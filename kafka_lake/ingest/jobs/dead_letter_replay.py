@@ -7,8 +7,8 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.common.errors import ConfigurationError, PublishRefusedError
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.dead_letters.due import due
 from kafka_lake.ingest.dead_letters.reconcile import reconcile
+from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of, refuse_keyed
@@ -73,7 +73,7 @@ class DeadLetterReplay(Job):
             # Metadata may have been expired that would tell of an unfinished one: look at the data.
             among = _letters(context) if where else None
             near = _chosen(context, where, among) if among else None
-            return reconcile(context.spec, context.connections, context.run_id, forced=True, among=near)
+            return reconcile(context, forced=True, among=near)
 
         call(context.connections.retry, context.observer.warn, f"Topic {context.spec.topic}", finish)
 
@@ -89,7 +89,7 @@ class DeadLetterReplay(Job):
         found = existing(self.context, state)
         assert found.position is not None, "existing has looked"
         # The letters are looked at after the table: what others made rows of by then is due, or taken out already.
-        if due(found, letters):
+        if unreconciled(found, letters):
             raise PublishRefusedError(
                 f"Another run moves dead letters of topic {self.context.spec.topic} into the table."
             )
@@ -106,13 +106,7 @@ class DeadLetterReplay(Job):
         self._done = True
         context = self.context
         try:
-            reconcile(
-                context.spec,
-                context.connections,
-                context.run_id,
-                relabelled=staged.letters,
-                on_step=context.observer.on_step,
-            )
+            reconcile(context, relabelled=staged.letters)
         except Exception as error:
             context.observer.warn(
                 f"Topic {context.spec.topic}: the letters that were moved will be taken out by the next run: {error}"

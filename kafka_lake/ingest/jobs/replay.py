@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from kafka_lake.common.errors import ConfigurationError, DataLossError
 from kafka_lake.common.offsets import OffsetRange, Watermarks
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.changes import refuse_adopted, replacement
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.plan.start import is_time, offsets_of, start_timestamp_ms
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of
-from kafka_lake.ingest.report import Commit
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState, adopted_position
@@ -79,7 +79,13 @@ class Replay(Job):
             for r in self._wanted
             if (start := max(r.start, self._reached.get(r.partition, 0))) < r.end
         ]
-        plans = replacement(found.position, topic.now, left, context.spec.max_records_per_commit, extent.keep_missing)
+        plans = replacement(
+            found.position,
+            topic.now,
+            wanted=left,
+            max_records=context.spec.max_records_per_commit,
+            keep_missing=extent.keep_missing,
+        )
         return plans[0] if plans else None
 
     def committed(self, commit: Commit, todo: Plan) -> None:

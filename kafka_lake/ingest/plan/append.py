@@ -112,7 +112,7 @@ def plan(
     Raises:
         DataLossError: If Kafka no longer has what comes next.
     """
-    due = backlog(position, now, starts, partitions, accept_losses)
+    due = backlog(position, now, starts=starts, partitions=partitions, accept_losses=accept_losses)
     wanted = tuple(r for r in due.ranges if partitions is None or r.partition in partitions)
     ranges = chunk(wanted, max_records)
     if not ranges and due.losses:

@@ -77,7 +77,16 @@ def replacement(
     while ranges := chunk(left, max_records):
         taken = {r.partition: r.end for r in ranges}
         left = tuple(OffsetRange(r.partition, taken.get(r.partition, r.start), r.end) for r in left)
-        plans.append(Plan(ranges, position, sum(len(r) for r in left), "replace", ranges, keep_missing))
+        plans.append(
+            Plan(
+                ranges=ranges,
+                after=position,
+                remaining=sum(len(r) for r in left),
+                kind="replace",
+                deletes=ranges,
+                keep_missing=keep_missing,
+            )
+        )
     return plans
 
 
@@ -116,4 +125,4 @@ def resetting(position: Position | None, now: Watermarks, targets: Mapping[int, 
         **({p: e for p, e in position.epochs.items() if p not in targets} if at and position else {}),
     }
     stay = position_only(Position(now.identity, after, {p: epochs[p] for p in after if p in epochs}))
-    return Plan(stay.ranges, stay.after, 0, "reset", deletes, losses=tuple(losses))
+    return Plan(ranges=stay.ranges, after=stay.after, remaining=0, kind="reset", deletes=deletes, losses=tuple(losses))

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.decoder import Nothing
 from kafka_lake.ingest.decode.target import Target
-from kafka_lake.ingest.stage.decoding import Decoded
-from kafka_lake.ingest.stage.schema_plan import SchemaPlan
+from kafka_lake.ingest.decoding import Decoded, SchemaPlan
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.tables.create import ensure_table
 from kafka_lake_tests.unit.simulated.frames import Frame
@@ -57,7 +56,7 @@ class SimulatedDecoding:
     def evolve_table(self, *_: Any) -> tuple[SchemaPlan, tuple[()]]:
         return SchemaPlan(Target(COLUMNS, {})), ()
 
-    def decode(self, _: TopicTable, decoder: Any, target: Target, records: Frame, __: str) -> Decoded:
+    def decode(self, _: TopicTable, decoder: Any, target: Target, records: Frame, topic_id: str) -> Decoded:
         judged, counts = decoder.decode(records, target), dict[str, int]()
 
         def rows(held: list[Record]) -> list[Record]:
