@@ -76,13 +76,13 @@ def followed(topic: str, console: Console, backlog: int | None = None) -> Iterat
             so_far.append(so_far.pop().plus(plan, time.monotonic()))
             progress.update(task, completed=done, total=done + plan.remaining, rest=so_far[0].time_left())
 
-        def on_step(step: str) -> None:
+        def step_done(step: str) -> None:
             progress.update(task, description=escape(f"{topic}: {step}"))
 
         def warn(line: str) -> None:
             progress.console.print(escape(line), highlight=False, soft_wrap=True)
 
-        yield Observer(on_step, on_commit, warn)
+        yield Observer(step_done, on_commit, warn)
 
 
 def run_line(report: RunReport) -> str:

@@ -232,7 +232,7 @@ def _materialize(
             f"{reporter.committed(plan) or f'{plan.remaining} offsets to go'}."
         )
 
-    observer = Observer(on_step=context.log.debug, on_commit=tell, warn=context.log.warning)
+    observer = Observer(step_done=context.log.debug, on_commit=tell, warn=context.log.warning)
     try:
         if config.mode is Mode.replace:
             extent = Extent(config.start, config.end, reporter.chosen, config.keep_missing)

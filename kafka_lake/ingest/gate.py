@@ -137,7 +137,7 @@ def _audited(
     if failed := [f for f in findings if f.refuses]:
         reasons = "; ".join(f"{f.check}: {p}" for f in failed for p in f.problems)
         raise GateFailedError(f"Topic {context.spec.topic}, table {context.table_name}: {reasons}.", findings)
-    context.observer.on_step("audited")
+    context.observer.step_done("audited")
     return findings, by_partition
 
 
@@ -160,5 +160,5 @@ def _followed(context: Context, todo: Plan, staged: Staged) -> Staged:
             f"Table {context.table_name}: main moved from snapshot {staged.primary.branch.head} "
             "meanwhile, and what was written doesn't go with what is there now."
         )
-    context.observer.on_step("followed")
+    context.observer.step_done("followed")
     return followed

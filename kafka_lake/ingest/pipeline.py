@@ -146,7 +146,7 @@ def _plan(attempt: Attempt, found: Tables) -> Plan | None:
         # Another run has been further than this one could know when it began.
         attempt.topic.poll()
     todo = attempt.job.plan(attempt.topic, found.table)
-    attempt.context.observer.on_step("planned")
+    attempt.context.observer.step_done("planned")
     return None if todo is None else attempt.byte_limit.cut(attempt.search.next(todo))
 
 
@@ -161,7 +161,7 @@ def _create(attempt: Attempt, todo: Plan, records: DataFrame, known: Outcome) ->
     context = attempt.context
     yield replace(known, decoding=todo)
     context.decoding.create_table(context.spec, context.connections, records, todo.undecodable is not None)
-    context.observer.on_step("table created")
+    context.observer.step_done("table created")
     yield known
     for each in _steps(attempt):
         yield replace(each, created=known.created | each.created)

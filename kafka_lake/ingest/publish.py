@@ -30,5 +30,5 @@ def publish(context: Context, staged: Staged) -> float:
     for table in staged.tables():
         table.branch.publish(table.snapshot)
         visible_at = time.time()
-        context.observer.on_step(_STEPS[next(name for name in _STEPS if table is getattr(staged, name))])
+        context.observer.step_done(_STEPS[next(name for name in _STEPS if table is getattr(staged, name))])
     return visible_at

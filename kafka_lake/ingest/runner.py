@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from pyspark.errors import AnalysisException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
@@ -11,6 +12,7 @@ from kafka_lake.common.errors import KafkaError, PublishRefusedError
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.byte_limit import ByteLimit
+from kafka_lake.ingest.causes import headline, is_transient, kafka_data_loss, may_be_a_record
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.isolate import Search
@@ -20,15 +22,7 @@ from kafka_lake.ingest.pipeline import Attempt, Done
 from kafka_lake.ingest.plan.model import Plan, can_be_parted
 from kafka_lake.ingest.refused import refused_by_kafka
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.retry import (
-    LONGEST_SHORT_PAUSE,
-    call,
-    headline,
-    is_transient,
-    kafka_data_loss,
-    may_be_a_record,
-    short_pauses,
-)
+from kafka_lake.ingest.retry import LONGEST_SHORT_PAUSE, short_pauses
 from kafka_lake.ingest.samples import quoted
 from kafka_lake.ingest.table_state import Tables
 from kafka_lake.ingest.topic_ends import TopicEnds
@@ -159,17 +153,8 @@ class Runner:
             sleep=self._pause,
             reraise=True,
         )
-        what = f"Topic {context.spec.topic}"
-        return retrying(
-            lambda: call(
-                context.connections.retry,
-                context.observer.warn,
-                what=what,
-                function=self._try_commit,
-                sleep=self._pause,
-                passes=self._passes,
-            )
-        )
+        patient = replace(context, sleep=self._pause)
+        return retrying(lambda: patient.with_retries(self._try_commit, self._passes))
 
     def _try_commit(self) -> Done | None:
         outcome = pipeline.commit(

@@ -198,7 +198,7 @@ def test_a_registry_that_is_down_fails_the_run_before_anything_is_staged(
     patient = connections(down)
     impatient = type(patient)(**{**vars(patient), "retry": type(patient.retry)(attempts=1)})
     with pytest.raises(RegistryError, match=r"127\.0\.0\.1:9"):
-        ingest(spec, impatient, "run-2", observer=Observer(on_step=steps.append))
+        ingest(spec, impatient, "run-2", observer=Observer(step_done=steps.append))
     assert (see.table.metadata, data_files(see.table)) == (before, files)
     assert "primary staged" not in steps
     ingest(spec, connections(schemas), "run-3")

@@ -125,7 +125,7 @@ class Script:
 
     @property
     def context(self) -> Context:
-        observer = Observer(on_step=self.said.append, warn=self.said.append)
+        observer = Observer(step_done=self.said.append, warn=self.said.append)
         return Context(
             TopicTable("pizzas", "lake", "pizzas"), self.connections, "run", observer, decoding=SparkDecoding()
         )

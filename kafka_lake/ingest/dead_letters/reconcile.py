@@ -108,11 +108,11 @@ def reconcile(
         for key, value in summary.items():
             writer = writer.option(f"snapshot-property.{key}", value)
         writer.append()
-        context.observer.on_step("dead letters reconciled")
+        context.observer.step_done("dead letters reconciled")
         staged = branch.written(base).snapshot_id
         _audit(context, (letters.head, staged), taken, given)
         branch.publish(staged)
-    context.observer.on_step("reconciled dead letters published")
+    context.observer.step_done("reconciled dead letters published")
     return taken - given
 
 

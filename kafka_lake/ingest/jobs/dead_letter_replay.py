@@ -13,7 +13,6 @@ from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of, refuse_keyed
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.retry import call
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
@@ -75,7 +74,7 @@ class DeadLetterReplay(Job):
             near = _chosen(context, where, among) if among else None
             return reconcile(context, forced=True, among=near)
 
-        call(context.connections.retry, context.observer.warn, f"Topic {context.spec.topic}", finish)
+        context.with_retries(finish)
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
         """Return the commit that brings the letters; None once it is done, or if there are none.

@@ -181,7 +181,7 @@ def _stage_rows(source: _Source, decoder: Decoder, marks: Mapping[str, str], und
             marks={**marks, **decoder.marks()},
         )
         written = batch.write(undo)
-        context.observer.on_step("primary staged")
+        context.observer.step_done("primary staged")
         learned = decoder.learn(written.counts, source.records, plan.target)
         if learned is None:
             return _StagedRows(written, decoder, plan, left_out)
@@ -212,7 +212,7 @@ def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack) -> _Fai
         table, known = stage_dead_letters(context, plan, rows, batch.primary)
         if table is not None:
             undo.callback(table.branch.discard)
-        context.observer.on_step("dead letters staged")
+        context.observer.step_done("dead letters staged")
     # Who decoded them may have counted them by class.
     classes = () if known else batch.counts.get(CLASSES, ())
     if not classes:
