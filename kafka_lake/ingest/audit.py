@@ -103,7 +103,7 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
             f"{staged.records} records were read, but {staged.primary.rows} rows + {staged.failed} dead letters + "
             f"{staged.tombstones} tombstones make {total}"
         )
-    problems += _letters_missing(spec, plan, staged)
+    problems += _dead_letters_missing(spec, plan, staged)
     facts = {
         "records_read": staged.records,
         "rows_added": staged.primary.rows,
@@ -142,10 +142,10 @@ def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedB
         "dead_letters": staged.failed,
         "invisible_offsets": max(0, plan.records_at_most - staged.records),
     }
-    return Finding("row_count", (*problems, *_letters_missing(spec, plan, staged)), facts)
+    return Finding("row_count", (*problems, *_dead_letters_missing(spec, plan, staged)), facts)
 
 
-def _letters_missing(spec: TopicTable, plan: Plan, staged: Staged) -> tuple[str, ...]:
+def _dead_letters_missing(spec: TopicTable, plan: Plan, staged: Staged) -> tuple[str, ...]:
     kept = staged.known_failed + (staged.dead_letters.rows if staged.dead_letters else 0)
     if spec.dead_letters != "table" or plan.kind == "dead_letter_replay" or kept == staged.failed:
         return ()
@@ -153,7 +153,7 @@ def _letters_missing(spec: TopicTable, plan: Plan, staged: Staged) -> tuple[str,
 
 
 def dead_letters(spec: TopicTable, staged: Staged, earlier: tuple[int, int] = (0, 0)) -> Finding:
-    """Check that no more records failed than the topic's settings bear, counted over the whole run."""
+    """Check that no more records failed than the topic's settings allow, counted over the whole run."""
     failed, records = staged.failed + earlier[0], staged.records + earlier[1]
     classes = "; ".join(
         f"{c.count} {c.name}, the first in partition {c.partition} at offset {c.offset}{_reason(c)}"
@@ -174,8 +174,8 @@ def dead_letters(spec: TopicTable, staged: Staged, earlier: tuple[int, int] = (0
     return Finding("dead_letters", tuple(problems), facts)
 
 
-def _reason(letters: DeadLetterClass) -> str:
-    return f": {letters.message}" if letters.message else ""
+def _reason(of: DeadLetterClass) -> str:
+    return f": {of.message}" if of.message else ""
 
 
 def data_loss(losses: Sequence[Loss]) -> Finding:

@@ -100,7 +100,7 @@ class Decoding(Protocol):
             topic_id: The topic's id, for the metadata column.
         """
 
-    def letters(self, spec: TopicTable, judged: DataFrame, run_id: str, topic_id: str) -> DataFrame:
+    def dead_letters(self, spec: TopicTable, judged: DataFrame, run_id: str, topic_id: str) -> DataFrame:
         """Return the records that became no row, as rows of the dead-letter table.
 
         Args:
@@ -110,8 +110,8 @@ class Decoding(Protocol):
             topic_id: The topic's id.
         """
 
-    def classes(self, letters: DataFrame) -> tuple[DeadLetterClass, ...]:
+    def classes(self, dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:
         """Return dead letters by class, the most frequent first."""
 
-    def records(self, letters: DataFrame) -> DataFrame:
+    def records(self, dead_letters: DataFrame) -> DataFrame:
         """Return the records that dead letters were, as Kafka gave them."""

@@ -142,7 +142,9 @@ def _audited(
 
 
 def _published(context: Context, found: Tables, todo: Plan, staged: Staged) -> float:
-    if staged.dead_letters is None and dead_letters_head(context) != (found.letters.head if found.letters else None):
+    if staged.dead_letters is None and dead_letters_head(context) != (
+        found.dead_letters.head if found.dead_letters else None
+    ):
         # Letters that have come meanwhile may be of records that are rows with this commit.
         raise PublishRefusedError(f"Table {context.table_name}: its dead-letter table has changed meanwhile.")
     try:

@@ -130,14 +130,14 @@ def _find(attempt: Attempt) -> Tables:
     """Return the tables, dead letters reconciled and the position rebuilt where that is needed."""
     context, job = attempt.context, attempt.job
     found = tables(context)
-    if found.letters and found.table and unreconciled(found.table, found.letters):
+    if found.dead_letters and found.table and unreconciled(found.table, found.dead_letters):
         reconcile(context)
         found = tables(context)
     state = found.table
     if state is not None:
         refuse_other_keys(context.spec, state.table)
         state = with_position(context, attempt.topic, state, required=job.position_required, sought=job.position_sought)
-    return Tables(state, found.letters)
+    return Tables(state, found.dead_letters)
 
 
 def _plan(attempt: Attempt, found: Tables) -> Plan | None:
@@ -170,7 +170,7 @@ def _create(attempt: Attempt, todo: Plan, records: DataFrame, known: Outcome) ->
 def _stage(context: Context, found: Tables, todo: Plan, records: DataFrame) -> Staged:
     assert found.table is not None, "it has been created"
     try:
-        return stage(context, found.table, todo, records, dead_letters_before=found.letters)
+        return stage(context, found.table, todo, records, dead_letters_before=found.dead_letters)
     except SchemaRefusedError as error:
         raise GateFailedError(error.message, [schema_refused(error)], error.remedy) from error
 
@@ -178,12 +178,15 @@ def _stage(context: Context, found: Tables, todo: Plan, records: DataFrame) -> S
 def _left(found: Tables, staged: Staged) -> Tables | None:
     """Return the tables as a commit left them; None where an answer was lost, or dead letters may be obsolete now."""
     table = staged.primary.branch.published
-    letters = staged.dead_letters.branch.published if staged.dead_letters else found.letters and found.letters.table
-    if table is None or (letters is None and staged.dead_letters):
+    dead_letters = found.dead_letters.table if found.dead_letters else None
+    if staged.dead_letters:
+        dead_letters = staged.dead_letters.branch.published
+        if dead_letters is None:
+            return None
+    if table is None:
         return None
-    left = Tables(read_state(table), read_state(letters) if letters else None)
-    assert left.table is not None, "it has just been read"
-    return None if left.letters and unreconciled(left.table, left.letters) else left
+    left, beside = read_state(table), read_state(dead_letters) if dead_letters else None
+    return None if beside and unreconciled(left, beside) else Tables(left, beside)
 
 
 def _report(todo: Plan, published: Published) -> Commit:

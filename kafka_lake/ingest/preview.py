@@ -28,7 +28,7 @@ from kafka_lake.lake.positions import TableState, read_state
 from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables.create import schema_of
 
-_LOOKS = 4
+_PASSES = 4
 
 
 @dataclass(frozen=True)
@@ -96,55 +96,55 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
     state = read_state(table) if table else None
     decoder = decoder_of(spec, connections, state)
     decoder = decoder if state else decoder.look(sample)
-    want, counts = plan_schema(spec, decoder, state), {}
-    for _ in range(_LOOKS):
-        counts = _counted(decoder, sample, want)
-        learned = decoder.learn(counts, sample, want.target)
+    plan, counts = plan_schema(spec, decoder, state), {}
+    for _ in range(_PASSES):
+        counts = _counted(decoder, sample, plan)
+        learned = decoder.learn(counts, sample, plan.target)
         if learned is None:
             break
         wiser = plan_schema(spec, learned.decoder, state)
-        settled = not learned.again and wiser.target == want.target
-        decoder, want = learned.decoder, wiser
-        if settled:
+        is_final = not learned.again and wiser.target == plan.target
+        decoder, plan = learned.decoder, wiser
+        if is_final:
             break
-    decoded = decoder.decode(sample, want.target, max_record_bytes=spec.max_record_bytes)
+    decoded = decoder.decode(sample, plan.target, max_record_bytes=spec.max_record_bytes)
     rows = rows_of(decoded, spec).schema
-    changes = _changes(spec, state, rows, want)
-    ignored = (*want.ignored, *(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new"))
-    done = [c for c in (*want.renamed, *changes) if c not in ignored]
+    changes = _changes(spec, state, rows, plan)
+    ignored = (*plan.ignored, *(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new"))
+    done = [c for c in (*plan.renamed, *changes) if c not in ignored]
     return Preview(
         records=counts["records"],
         tombstones=counts["tombstones"],
         classes=classes_of(dead_letters_of(decoded, "")) if counts["failed"] else (),
         schemas=decoder.seen(counts),
-        notes=noted(spec, done, ignored=ignored, conflicts=want.conflicts, unkept=decoder.unkept()),
-        refused=_refusal(spec, [*want.refused, *(c for c in done if not c.safe or spec.evolution == "freeze")])
-        or ("" if decoder.fixed is not None else _excess(spec, state, rows, want)),
+        notes=noted(spec, done, ignored=ignored, conflicts=plan.conflicts, unkept=decoder.unkept()),
+        refused=_refusal(spec, [*plan.refused, *(c for c in done if not c.safe or spec.evolution == "freeze")])
+        or ("" if decoder.fixed is not None else _excess(spec, state, rows, plan)),
     )
 
 
-def _counted(decoder: Decoder, sample: DataFrame, want: SchemaPlan) -> dict[str, Any]:
-    decoded = decoder.decode(sample, want.target, messages=False)
+def _counted(decoder: Decoder, sample: DataFrame, plan: SchemaPlan) -> dict[str, Any]:
+    decoded = decoder.decode(sample, plan.target, messages=False)
     counted: dict[str, Any] = decoded.agg(*batch_metrics(decoder)).collect()[0].asDict()
     return counted
 
 
-def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, want: SchemaPlan) -> list[Change]:
+def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, plan: SchemaPlan) -> list[Change]:
     if has_variant(rows):
         return []
-    schema = schema_of(arrow_columns(rows, want.target.columns))
+    schema = schema_of(arrow_columns(rows, plan.target.columns))
     if state is None:
         return [Change(f.name, "added", "", str(f.field_type)) for f in schema.fields if f.name != spec.metadata_column]
-    renamed = {c.after for c in want.renamed}
+    renamed = {c.after for c in plan.renamed}
     return [c for c in needed_changes(state.table.schema(), schema) if c.column.rpartition(".")[2] not in renamed]
 
 
-def _excess(spec: TopicTable, state: TableState | None, rows: T.StructType, want: SchemaPlan) -> str:
+def _excess(spec: TopicTable, state: TableState | None, rows: T.StructType, plan: SchemaPlan) -> str:
     if has_variant(rows):
         return ""
     try:
         refuse_too_many(
-            spec, state.table.schema() if state else None, schema_of(arrow_columns(rows, want.target.columns))
+            spec, state.table.schema() if state else None, schema_of(arrow_columns(rows, plan.target.columns))
         )
     except KafkaLakeError as error:
         return str(error)

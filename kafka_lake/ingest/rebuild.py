@@ -31,7 +31,7 @@ def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Po
     """Return the position that the rows prove: commits are whole, so all before the last offset is there.
 
     None if no row can be ours, so that the table begins where a new one would. All rows of ours name their record in
-    the metadata column, and all snapshots of ours bear marks: that is so if no row has a value there, no snapshot has
+    the metadata column, and all snapshots of ours have marks: that is so if no row has a value there, no snapshot has
     a mark, and none that had one can have expired.
 
     Partitions without a row begin where a new table would begin, or where the table was taken over from another writer.

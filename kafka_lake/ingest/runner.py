@@ -258,7 +258,7 @@ class Runner:
 
     def _sweep(self) -> None:
         left = self._left
-        if left and not any(staging_branches(each.table) for each in (left.table, left.letters) if each):
+        if left and not any(staging_branches(each.table) for each in (left.table, left.dead_letters) if each):
             return
         try:
             sweep(self.context.spec, self.context.connections)

@@ -162,7 +162,7 @@ def leaf_paths(kind: IcebergType, path: str = "") -> Iterator[str]:
         yield path
 
 
-def needed_changes(current: Schema, wanted: Schema) -> list[Change]:
+def needed_changes(current: Schema, target: Schema) -> list[Change]:
     """Return what a table's schema must undergo to take rows of another schema; columns are matched by name.
 
     Columns that the rows lack become null and need no change, and neither do columns of a type that the table's
@@ -170,12 +170,12 @@ def needed_changes(current: Schema, wanted: Schema) -> list[Change]:
 
     Args:
         current: The table's schema.
-        wanted: The schema of the rows, any field ids.
+        target: The schema of the rows, any field ids.
 
     Returns:
         Safe and unsafe changes; `Change.safe` tells which.
     """
-    matched = StructType(*_ids_like(current.as_struct(), wanted.as_struct()))
+    matched = StructType(*_ids_like(current.as_struct(), target.as_struct()))
     found = _struct_changes("", current.as_struct(), matched)
     return [c for c in found if c.kind not in ("removed", "made required", "renamed")]
 
@@ -183,9 +183,9 @@ def needed_changes(current: Schema, wanted: Schema) -> list[Change]:
 _NEW_ID = 1_000_000
 
 
-def _ids_like(current: StructType, wanted: StructType) -> Iterator[NestedField]:
+def _ids_like(current: StructType, target: StructType) -> Iterator[NestedField]:
     by_name = {field.name.lower(): field for field in current.fields}
-    for field in wanted.fields:
+    for field in target.fields:
         twin = by_name.get(field.name.lower())
         kind = field.field_type if twin is None else _types_like(twin.field_type, field.field_type)
         yield NestedField(
@@ -193,23 +193,23 @@ def _ids_like(current: StructType, wanted: StructType) -> Iterator[NestedField]:
         )
 
 
-def _types_like(current: IcebergType, wanted: IcebergType) -> IcebergType:
-    if isinstance(current, StructType) and isinstance(wanted, StructType):
-        return StructType(*_ids_like(current, wanted))
-    if isinstance(current, ListType) and isinstance(wanted, ListType):
-        element = _types_like(current.element_type, wanted.element_type)
-        return ListType(current.element_id, element, element_required=wanted.element_required)
-    if isinstance(current, MapType) and isinstance(wanted, MapType):
+def _types_like(current: IcebergType, target: IcebergType) -> IcebergType:
+    if isinstance(current, StructType) and isinstance(target, StructType):
+        return StructType(*_ids_like(current, target))
+    if isinstance(current, ListType) and isinstance(target, ListType):
+        element = _types_like(current.element_type, target.element_type)
+        return ListType(current.element_id, element, element_required=target.element_required)
+    if isinstance(current, MapType) and isinstance(target, MapType):
         return MapType(
             current.key_id,
-            _types_like(current.key_type, wanted.key_type),
+            _types_like(current.key_type, target.key_type),
             current.value_id,
-            _types_like(current.value_type, wanted.value_type),
-            value_required=wanted.value_required,
+            _types_like(current.value_type, target.value_type),
+            value_required=target.value_required,
         )
-    if promotes(wanted, current):
+    if promotes(target, current):
         return current
-    return wanted
+    return target
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class ContinuousRun:
             with self.stop.by_signals():
                 try:
                     try:
-                        self._turn()
+                        self._poll_and_commit()
                     except Exception as error:
                         self._wait_out(error)
                     else:
@@ -119,7 +119,7 @@ class ContinuousRun:
         context.observer.warn(f"Topic {context.spec.topic}: {headline(error)} The run continues in {pause:.1f} s.")
         self.stop.sleep(pause)
 
-    def _turn(self) -> None:
+    def _poll_and_commit(self) -> None:
         others_wait = self._pause()
         now = self.clock()
         watermarks = self.runner.topic.poll()

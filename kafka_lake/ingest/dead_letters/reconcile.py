@@ -61,9 +61,9 @@ def reconcile(
     loaded = [connections.catalog.table(name) for name in (spec.identifier, spec.dead_letter_table)]
     if loaded[0] is None or loaded[1] is None or spec.metadata_column is None:
         return 0
-    table, letters = read_state(loaded[0]), read_state(loaded[1])
-    found = unreconciled(table, letters)
-    if letters.head is None or table.head is None or not (found or forced or relabelled is not None):
+    table, dead_letters = read_state(loaded[0]), read_state(loaded[1])
+    found = unreconciled(table, dead_letters)
+    if dead_letters.head is None or table.head is None or not (found or forced or relabelled is not None):
         return 0
     with ExitStack() as undo:
         if relabelled is not None:
@@ -72,7 +72,7 @@ def reconcile(
             _Case(
                 context=context,
                 table=table,
-                letters=letters,
+                dead_letters=dead_letters,
                 found=found,
                 forced=forced,
                 among=among,
@@ -84,22 +84,22 @@ def reconcile(
         given: int = change.coming.count() if change.coming is not None else 0
         if not found and not taken and not given:
             return 0
-        summary = {RUN_ID: context.run_id, RECONCILED_FROM: str(letters.head)}
-        if letters.position is not None:
-            summary[POSITION] = letters.position.to_json()
+        summary = {RUN_ID: context.run_id, RECONCILED_FROM: str(dead_letters.head)}
+        if dead_letters.position is not None:
+            summary[POSITION] = dead_letters.position.to_json()
         if found:
             summary[RECONCILED] = found.mark
-        name = branch_name(context.run_id, letters.head, "settle")
+        name = branch_name(context.run_id, dead_letters.head, "settle")
         branch = StagingBranch(
             spark=connections.spark(),
             catalog=connections.catalog,
             identifier=spec.dead_letter_table,
             name=name,
-            head=letters.head,
+            head=dead_letters.head,
         )
         branch.create()
         undo.callback(branch.discard)
-        base = letters.head
+        base = dead_letters.head
         if taken:
             _take_out(connections, branch, leaving, change.ranges)
             base = branch.written(base).snapshot_id
@@ -110,7 +110,7 @@ def reconcile(
         writer.append()
         context.observer.step_done("dead letters reconciled")
         staged = branch.written(base).snapshot_id
-        _audit(context, (letters.head, staged), taken, given)
+        _audit(context, (dead_letters.head, staged), taken, given)
         branch.publish(staged)
     context.observer.step_done("reconciled dead letters published")
     return taken - given
@@ -123,13 +123,13 @@ class _Case:
     Args:
         context: Of the run.
         table: The topic's table.
-        letters: Its dead-letter table.
+        dead_letters: Its dead-letter table.
         found: What metadata say is to be reconciled.
     """
 
     context: Context
     table: TableState
-    letters: TableState
+    dead_letters: TableState
     found: Unreconciled | None
     forced: bool
     among: DataFrame | None
@@ -152,14 +152,14 @@ class _Change:
 
 
 def _change(case: _Case) -> _Change:
-    context, table, letters, found = case.context, case.table, case.letters, case.found
+    context, table, dead_letters, found = case.context, case.table, case.dead_letters, case.found
     spec, connections = context.spec, context.connections
     assert table.head is not None, "the caller has looked"
-    assert letters.head is not None, "the caller has looked"
+    assert dead_letters.head is not None, "the caller has looked"
     spark, name = connections.spark(), connections.catalog.spark_name(spec.dead_letter_table)
     frames, before = connections.frames, None
-    held = at_version(spark, name, letters.head)
-    if found and found.restore is not None and letters.table.metadata.snapshot_by_id(found.restore):
+    held = at_version(spark, name, dead_letters.head)
+    if found and found.restore is not None and dead_letters.table.metadata.snapshot_by_id(found.restore):
         before = at_version(spark, name, found.restore)
     ranges = joined(_places(case), frames.apart)
     if ranges is None:
@@ -179,7 +179,7 @@ def _places(case: _Case) -> Iterator[list[OffsetRange] | None]:
     spec, connections, found = case.context.spec, case.context.connections, case.found
     if found:
         snapshots = [(spec.identifier, case.table, each) for each in found.commits]
-        snapshots += [(spec.dead_letter_table, case.letters, each) for each in found.stale]
+        snapshots += [(spec.dead_letter_table, case.dead_letters, each) for each in found.stale]
         # After a rollback no mark tells of all that others may have published since; and many queries cost more than
         # one.
         if found.rolled_back or len(snapshots) > _MOST_PLACES:
@@ -193,8 +193,8 @@ def _places(case: _Case) -> Iterator[list[OffsetRange] | None]:
         yield near(connections, case.among)
 
 
-def _instead(frames: Frames, letters: DataFrame, others: DataFrame) -> DataFrame:
-    return frames.without(letters, others).unionByName(others, allowMissingColumns=True)
+def _instead(frames: Frames, dead_letters: DataFrame, others: DataFrame) -> DataFrame:
+    return frames.without(dead_letters, others).unionByName(others, allowMissingColumns=True)
 
 
 def _kept(frame: DataFrame, undo: ExitStack) -> DataFrame:

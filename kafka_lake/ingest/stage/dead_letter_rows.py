@@ -22,14 +22,14 @@ from kafka_lake.lake.tables.create import ensure_table, schema_of
 from kafka_lake.spark.compat.arrow_types import to_arrow_schema
 
 
-def known_letters(context: Context, plan: Plan, letters: TableState) -> DataFrame | None:
-    """Return the letters that the dead-letter table has of what the plan reads; None if it has none.
+def known_dead_letters(context: Context, plan: Plan, dead_letters: TableState) -> DataFrame | None:
+    """Return the rows that the dead-letter table has of what the plan reads; None if it has none.
 
     It has some after a run that died between its two publications, a rollback of the table, or a lost position, and
     whenever records are read again.
     """
-    position = letters.position
-    if letters.head is None or not row_count(letters.table):
+    position = dead_letters.position
+    if dead_letters.head is None or not row_count(dead_letters.table):
         return None
     if position is not None and not position.identity.same_as(plan.after.identity):
         # Letters of a topic that has been recreated since; its offsets mean other records.
@@ -41,21 +41,21 @@ def known_letters(context: Context, plan: Plan, letters: TableState) -> DataFram
     held = at_version(
         context.connections.spark(),
         context.connections.catalog.spark_name(context.spec.dead_letter_table),
-        letters.head,
+        dead_letters.head,
     )
     known = context.connections.frames.within_topic(held, ahead, plan.after.identity.topic_id)
     return known if known.limit(1).count() else None
 
 
 def stage_dead_letters(
-    context: Context, plan: Plan, letters: DataFrame, primary: StagedTable
+    context: Context, plan: Plan, dead_letters: DataFrame, primary: StagedTable
 ) -> tuple[StagedTable | None, int]:
     """Write dead letters to a branch of their table.
 
     Args:
         context: Of the run.
         plan: Its position goes into the snapshot's summary, unless the table has been further.
-        letters: The records that became no row, as rows of the table.
+        dead_letters: The records that became no row, as rows of the table.
         primary: The rows that are staged with them.
 
     Returns:
@@ -64,17 +64,17 @@ def stage_dead_letters(
     table = ensure_table(
         context.connections.catalog,
         context.spec.dead_letter_table,
-        schema_of(to_arrow_schema(nullable_all(letters.schema))),
+        schema_of(to_arrow_schema(nullable_all(dead_letters.schema))),
     )
     state = read_state(table)
     position, known_failed = state.position, 0
     if position is not None and not position.identity.same_as(plan.after.identity):
         position = None
     # Of the very snapshot that the branch starts from: what others publish meanwhile refuses this one.
-    if (known := known_letters(context, plan, state)) is not None:
-        fresh = context.connections.frames.without(letters, known)
-        known_failed = letters.count() - fresh.count()
-        letters = fresh
+    if (known := known_dead_letters(context, plan, state)) is not None:
+        fresh = context.connections.frames.without(dead_letters, known)
+        known_failed = dead_letters.count() - fresh.count()
+        dead_letters = fresh
     summary = {
         POSITION: _furthest(plan.after, position).to_json(),
         RUN_ID: context.run_id,
@@ -92,7 +92,7 @@ def stage_dead_letters(
     branch.create()
     try:
         columns = spark.table(context.connections.catalog.spark_name(identifier)).schema
-        staged = append(branch, state, shaped(letters, columns).coalesce(tasks_of(plan, spark)), summary)
+        staged = append(branch, state, shaped(dead_letters, columns).coalesce(tasks_of(plan, spark)), summary)
     except BaseException:
         branch.discard()
         raise
@@ -120,7 +120,7 @@ def added_rows(context: Context, identifier: tuple[str, str], staged: StagedTabl
     )
 
 
-def classes_of(letters: DataFrame) -> tuple[DeadLetterClass, ...]:
+def classes_of(dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:
     """Return dead letters by class, the most frequent first, each with its first one of the lowest partition."""
     sample = F.struct(
         F.col("partition"),
@@ -128,7 +128,7 @@ def classes_of(letters: DataFrame) -> tuple[DeadLetterClass, ...]:
         F.col("error_message"),
         F.substring(F.make_valid_utf8(F.col("value").cast("string")), 1, SAMPLE_CHARACTERS).alias("value"),
     )
-    grouped = letters.groupBy("error_class").agg(F.count(F.lit(1)).alias("count"), F.min(sample).alias("sample"))
+    grouped = dead_letters.groupBy("error_class").agg(F.count(F.lit(1)).alias("count"), F.min(sample).alias("sample"))
     found = [
         DeadLetterClass(
             name=row["error_class"],

@@ -89,20 +89,20 @@ class SparkDecoding:
             without_errors(rows, spec), counts, lambda: decoder.decode(records, target, max_record_bytes=limit)
         )
 
-    def letters(self, spec: TopicTable, judged: DataFrame, run_id: str, topic_id: str) -> DataFrame:
+    def dead_letters(self, spec: TopicTable, judged: DataFrame, run_id: str, topic_id: str) -> DataFrame:
         """Select what failed; the transform is evaluated a second time if it sets rows apart."""
         decoded = judged
         if spec.transform is not None and marks_errors(transformed(decoded, spec, topic_id), spec):
             decoded = with_transform_errors(decoded, transform_errors(transformed(decoded, spec, topic_id), spec))
         return dead_letters_of(decoded, run_id, topic_id=topic_id)
 
-    def classes(self, letters: DataFrame) -> tuple[DeadLetterClass, ...]:
+    def classes(self, dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:
         """Group by class."""
-        return classes_of(letters)
+        return classes_of(dead_letters)
 
-    def records(self, letters: DataFrame) -> DataFrame:
+    def records(self, dead_letters: DataFrame) -> DataFrame:
         """Select what Kafka gave."""
-        return records_from_dead_letters(letters)
+        return records_from_dead_letters(dead_letters)
 
 
 def _observed(observation: Observation) -> dict[str, Any]:

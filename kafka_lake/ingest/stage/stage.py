@@ -16,7 +16,7 @@ from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.batch import CLASSES, DELETES, KEYED, Batch, WrittenBatch
 from kafka_lake.ingest.stage.compatibility import refuse_incompatible
-from kafka_lake.ingest.stage.dead_letter_rows import added_rows, known_letters, stage_dead_letters
+from kafka_lake.ingest.stage.dead_letter_rows import added_rows, known_dead_letters, stage_dead_letters
 from kafka_lake.ingest.stage.replaced_rows import keep_what_vanished
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
 from kafka_lake.ingest.stage.staged import Staged, StagedTable, Vanished
@@ -80,7 +80,7 @@ def stage(
         known_failed=failed.known,
         classes=failed.classes,
         vanished=vanished,
-        letters=failed.rows,
+        failed_rows=failed.rows,
         ignored=(*rows.plan.ignored, *rows.left_out),
         conflicts=rows.plan.conflicts,
         schemas=rows.decoder.seen(counts),
@@ -151,7 +151,7 @@ def _marks(source: _Source, dead_letters_before: TableState | None) -> dict[str,
     if plan.losses:
         marks[LOSSES] = losses_to_json(plan.losses)
     may_be_obsolete = plan.kind == "dead_letter_replay" or (
-        dead_letters_before is not None and known_letters(context, plan, dead_letters_before) is not None
+        dead_letters_before is not None and known_dead_letters(context, plan, dead_letters_before) is not None
     )
     # The rows of keyed tables don't tell of each record, so they tell of no dead letter either.
     if may_be_obsolete and context.spec.write == "append" and context.spec.metadata_column:
@@ -206,7 +206,7 @@ def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack) -> _Fai
     if not batch.counts["failed"]:
         return _Failed()
     context, plan, spec = source.context, source.plan, source.context.spec
-    rows = context.decoding.letters(spec, batch.judged(), context.run_id, plan.after.identity.topic_id)
+    rows = context.decoding.dead_letters(spec, batch.judged(), context.run_id, plan.after.identity.topic_id)
     table, known = None, 0
     if plan.kind != "dead_letter_replay" and spec.dead_letters == "table":
         table, known = stage_dead_letters(context, plan, rows, batch.primary)

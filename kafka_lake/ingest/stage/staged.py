@@ -61,7 +61,7 @@ class Staged:
         known_failed: Those of the failed that are in the dead-letter table already.
         classes: The failed by class.
         vanished: Rows that would be lost by a replacement, since Kafka no longer has their records.
-        letters: The failed as rows of the dead-letter table, lazy.
+        failed_rows: The failed as rows of the dead-letter table, lazy.
         ignored: Columns that the records would have needed, and the topic's policy leaves out.
         conflicts: Types that the records brought and the columns don't take, and where such values go.
         schemas: How many records were written with which schema of the registry.
@@ -81,7 +81,7 @@ class Staged:
     known_failed: int
     classes: tuple[DeadLetterClass, ...] = ()
     vanished: tuple[Vanished, ...] = ()
-    letters: DataFrame | None = None
+    failed_rows: DataFrame | None = None
     ignored: tuple[Change, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     schemas: Mapping[str, int] = field(default_factory=dict)

@@ -171,16 +171,16 @@ class _Evolving:
         is_new: bool,
     ) -> list[Column]:
         """Find a column for the values that one can't take; return those that are wanted for them."""
-        wanted = []
+        columns = []
         for version in versions:
             rest = column.hand_over(rest, version, True)
         while rest and self.policy.on_incompatible == "new_column":
             name = versioned_name(column.name, taken)
             taken.add(name)
-            wanted.append(Column(name, place.step(name), None, source))
-            rest = column.hand_over(rest, wanted[-1], is_new or self.policy.evolution == "evolve")
+            columns.append(Column(name, place.step(name), None, source))
+            rest = column.hand_over(rest, columns[-1], is_new or self.policy.evolution == "evolve")
         column.misfits += [(part, None) for part in rest]
-        return wanted
+        return columns
 
     def _made(self, column: Column, shapes: int, at_top: bool, ledger: Ledger) -> NestedField | None:
         """Return the field that a column becomes; None if the policy doesn't let it be added."""

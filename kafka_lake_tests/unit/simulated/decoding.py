@@ -68,14 +68,14 @@ class SimulatedDecoding:
 
         return Decoded(judged.derived(rows), lambda: counts, lambda: judged)
 
-    def letters(self, _: TopicTable, judged: Any, *__: Any) -> Any:
+    def dead_letters(self, _: TopicTable, judged: Any, *__: Any) -> Any:
         return judged.filter(self._is_letter)
 
     def classes(self, _: Any) -> tuple[()]:
         return ()
 
-    def records(self, letters: Any) -> Any:
-        return letters
+    def records(self, dead_letters: Any) -> Any:
+        return dead_letters
 
     def _is_letter(self, record: Record) -> bool:
         return record.kind != "tombstone" and record.kind not in self._process.fits
