@@ -100,7 +100,13 @@ class IngestConfig(dg.Config):
         # Up to a quarter less: else runs that began together would end together, and start together again.
         time_limit = self.keep_up_for * (1 - crc32(run_id.encode()) / 2**34)
         trigger = min(self.look_every, time_limit)
-        return Continuous(trigger, time_limit, 0.0, None, max(_REPORT_SECONDS, trigger))
+        return Continuous(
+            trigger=trigger,
+            time_limit=time_limit,
+            idle=0.0,
+            compact_every=None,
+            report_every=max(_REPORT_SECONDS, trigger),
+        )
 
 
 def build_connections(
@@ -118,7 +124,15 @@ def build_connections(
     )
     session = partial(spark.live_session, kept_session)
     schemas, commit_slots = registry.registry(), spark.commit_slots()
-    return Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), session, retry, schemas, commit_slots)
+    return Connections(
+        cluster=kafka.cluster(),
+        kafka_options=kafka.spark_options(),
+        catalog=catalog.open(),
+        spark=session,
+        retry=retry,
+        registry=schemas,
+        commit_slots=commit_slots,
+    )
 
 
 def resource_keys(cluster: str | None) -> set[str]:
@@ -129,7 +143,9 @@ def resource_keys(cluster: str | None) -> set[str]:
 def connections_of(resources: Any, cluster: str | None, kept_session: str = "") -> Connections:
     """Return what `build_connections` does, from the resources of a run that has those of `resource_keys`."""
     kafka, registry = (getattr(resources, of_cluster(kind, cluster)) for kind in ("kafka", "registry"))
-    return build_connections(kafka, resources.catalog, resources.spark, registry, kept_session)
+    return build_connections(
+        kafka, resources.catalog, spark=resources.spark, registry=registry, kept_session=kept_session
+    )
 
 
 def kept_session(spec: TopicTable) -> str:
@@ -236,9 +252,9 @@ def _materialize(
     try:
         if config.mode is Mode.replace:
             extent = Extent(config.start, config.end, reporter.chosen, config.keep_missing)
-            report = replay(spec, connections, context.run_id, extent, observer)
+            report = replay(spec, connections, run_id=context.run_id, extent=extent, observer=observer)
         else:
-            report = ingest(spec, connections, context.run_id, reporter.chosen, observer)
+            report = ingest(spec, connections, run_id=context.run_id, partitions=reporter.chosen, observer=observer)
     except GateFailedError as error:
         yield from reporter.refused(error.findings)
         raise

@@ -195,7 +195,7 @@ class _Evolving:
                 return None
             ledger.absorb(inner)
             required = at_top and self.current is None and len(always) == shapes
-            made = NestedField(next(self.ids), column.name, kind, required, column.parts[0].field.doc)
+            made = NestedField(next(self.ids), column.name, kind, required=required, doc=column.parts[0].field.doc)
         else:
             required = had.required
             if required and len(always) < shapes:
@@ -247,7 +247,7 @@ class _Evolving:
                     next(self.ids),
                     widest_of(key, [k.kind.key_type for k in kinds if isinstance(k.kind, MapType)]),
                 )
-            return MapType(key_id, key, value.field_id, value.field_type, value.required)
+            return MapType(key_id, key, value.field_id, value.field_type, value_required=value.required)
         widest = widest_of(base, [k.kind for k in kinds])
         if have is None or widest == base:
             return widest
