@@ -84,7 +84,7 @@ def run(request: Request, out: Console, err: Console) -> bool:
             def say(topic: str, working: Status = working) -> None:
                 working.update(f"Looking at topic {escape(topic)}")
 
-            found += discover(topics, specs, connections, request.sample, say)
+            found += discover(topics, specs, connections=connections, count=request.sample, say=say)
     if not request.as_json:
         out.print(*discovered_blocks(found, whole=bool(request.topics)))
         if left_out:

@@ -14,7 +14,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.retry import headline
+from kafka_lake.ingest.causes import headline
 from kafka_lake.kafka.registry_settings import properties_from_env
 from kafka_lake.lake.assertions import require_assertions
 from kafka_lake.lake.catalog import LakeCatalog

@@ -162,7 +162,11 @@ def _topics(request: Request, err: Console) -> list[Discovered]:
         working = stack.enter_context(err.status("Looking at topics"))
         topics = list(dict.fromkeys(request.topics)) or topics_of(connections.cluster, False)[0]
         found = discover(
-            topics, [], connections, _SAMPLE, lambda topic: working.update(f"Looking at topic {escape(topic)}")
+            topics,
+            [],
+            connections=connections,
+            count=_SAMPLE,
+            say=lambda topic: working.update(f"Looking at topic {escape(topic)}"),
         )
     if asks:
         err.print(*discovered_blocks(found))

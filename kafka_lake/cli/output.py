@@ -14,12 +14,13 @@ from kafka_lake.cli.doctor import Diagnosis
 from kafka_lake.cli.repair import DeadLetters, LetterOffsets, PartitionReset
 from kafka_lake.cli.status import TopicStatus
 from kafka_lake.common.printable import printable
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.maintenance.clean import Cleaned
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.progress import Progress as RunProgress
-from kafka_lake.ingest.report import Commit, RunReport
+from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_table import TopicTable, full_topic
 
 _PARTITIONS = 6
@@ -75,13 +76,13 @@ def followed(topic: str, console: Console, backlog: int | None = None) -> Iterat
             so_far.append(so_far.pop().plus(plan, time.monotonic()))
             progress.update(task, completed=done, total=done + plan.remaining, rest=so_far[0].time_left())
 
-        def on_step(step: str) -> None:
+        def step_done(step: str) -> None:
             progress.update(task, description=escape(f"{topic}: {step}"))
 
         def warn(line: str) -> None:
             progress.console.print(escape(line), highlight=False, soft_wrap=True)
 
-        yield Observer(on_step, on_commit, warn)
+        yield Observer(step_done, on_commit, warn)
 
 
 def run_line(report: RunReport) -> str:

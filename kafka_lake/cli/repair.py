@@ -128,12 +128,14 @@ def dead_letters(spec: TopicTable, catalog: LakeCatalog, where: str | None = Non
         by_class.setdefault(row["error_class"], []).append(row)
     found = [
         Letters(
-            each,
-            ERROR_CLASSES.get(each, ""),
-            sum(row["offset_count_sum"] for row in rows),
-            _time(max(row["failed_at_max_max"] for row in rows)),
-            tuple(LetterOffsets(row["partition"], row["offset_min_min"], row["offset_max_max"]) for row in rows),
-            tuple(examples.get(each, ())),
+            name=each,
+            meaning=ERROR_CLASSES.get(each, ""),
+            count=sum(row["offset_count_sum"] for row in rows),
+            failed_at=_time(max(row["failed_at_max_max"] for row in rows)),
+            offsets=tuple(
+                LetterOffsets(row["partition"], row["offset_min_min"], row["offset_max_max"]) for row in rows
+            ),
+            samples=tuple(examples.get(each, ())),
         )
         for each, rows in by_class.items()
     ]
@@ -253,12 +255,12 @@ def resets_of(before: Position | None, plan: Plan) -> list[PartitionReset]:
     losses = {loss.partition: loss for loss in plan.losses}
     return [
         PartitionReset(
-            p,
-            known.get(p),
-            plan.after.offsets.get(p),
-            removed.get(p),
-            (losses[p].start, losses[p].end) if p in losses else None,
-            losses[p].reason if p in losses else "",
+            partition=p,
+            before=known.get(p),
+            after=plan.after.offsets.get(p),
+            removed=removed.get(p),
+            skipped=(losses[p].start, losses[p].end) if p in losses else None,
+            reason=losses[p].reason if p in losses else "",
         )
         for p in sorted({*known, *plan.after.offsets})
     ]

@@ -64,18 +64,24 @@ def topic_schema(spec: TopicTable, connections: Connections, sample: int) -> Top
     """
     table = connections.catalog.table(spec.identifier)
     return TopicSchema(
-        spec.topic,
-        ".".join(spec.identifier),
-        _columns(table) if table else (),
-        _registered(spec, connections),
-        preview(spec, connections, sample) if sample else None,
+        topic=spec.topic,
+        table=".".join(spec.identifier),
+        columns=_columns(table) if table else (),
+        registered=_registered(spec, connections),
+        preview=preview(spec, connections, sample) if sample else None,
     )
 
 
 def _columns(table: IcebergTable) -> tuple[ColumnState, ...]:
     sources = sources_of(table)
     return tuple(
-        ColumnState(f.name, readable(str(f.field_type)), f.required, sources.get(f.name, ""), f.doc or "")
+        ColumnState(
+            column=f.name,
+            type=readable(str(f.field_type)),
+            required=f.required,
+            source=sources.get(f.name, ""),
+            doc=f.doc or "",
+        )
         for f in table.schema().fields
     )
 

@@ -22,19 +22,21 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.yield_slot import yields_slot
-from kafka_lake.ingest.audit import CHECKS, GATES
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
+from kafka_lake.ingest.finding import CHECKS, GATES
+from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.published import examine
-from kafka_lake.ingest.report import Commit, RunReport
+from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import RetryPolicy, call
 from kafka_lake.ingest.run import ingest, replay
+from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.topic_table import TopicTable
 
 SETTINGS = "kafka_lake/topic_table"
@@ -98,7 +100,13 @@ class IngestConfig(dg.Config):
         # Up to a quarter less: else runs that began together would end together, and start together again.
         time_limit = self.keep_up_for * (1 - crc32(run_id.encode()) / 2**34)
         trigger = min(self.look_every, time_limit)
-        return Continuous(trigger, time_limit, 0.0, None, max(_REPORT_SECONDS, trigger))
+        return Continuous(
+            trigger=trigger,
+            time_limit=time_limit,
+            idle=0.0,
+            compact_every=None,
+            report_every=max(_REPORT_SECONDS, trigger),
+        )
 
 
 def build_connections(
@@ -116,7 +124,15 @@ def build_connections(
     )
     session = partial(spark.live_session, kept_session)
     schemas, commit_slots = registry.registry(), spark.commit_slots()
-    return Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), session, retry, schemas, commit_slots)
+    return Connections(
+        cluster=kafka.cluster(),
+        kafka_options=kafka.spark_options(),
+        catalog=catalog.open(),
+        spark=session,
+        retry=retry,
+        registry=schemas,
+        commit_slots=commit_slots,
+    )
 
 
 def resource_keys(cluster: str | None) -> set[str]:
@@ -127,7 +143,9 @@ def resource_keys(cluster: str | None) -> set[str]:
 def connections_of(resources: Any, cluster: str | None, kept_session: str = "") -> Connections:
     """Return what `build_connections` does, from the resources of a run that has those of `resource_keys`."""
     kafka, registry = (getattr(resources, of_cluster(kind, cluster)) for kind in ("kafka", "registry"))
-    return build_connections(kafka, resources.catalog, resources.spark, registry, kept_session)
+    return build_connections(
+        kafka, resources.catalog, spark=resources.spark, registry=registry, kept_session=kept_session
+    )
 
 
 def kept_session(spec: TopicTable) -> str:
@@ -230,13 +248,13 @@ def _materialize(
             f"{reporter.committed(plan) or f'{plan.remaining} offsets to go'}."
         )
 
-    observer = Observer(on_step=context.log.debug, on_commit=tell, warn=context.log.warning)
+    observer = Observer(step_done=context.log.debug, on_commit=tell, warn=context.log.warning)
     try:
         if config.mode is Mode.replace:
             extent = Extent(config.start, config.end, reporter.chosen, config.keep_missing)
-            report = replay(spec, connections, context.run_id, extent, observer)
+            report = replay(spec, connections, run_id=context.run_id, extent=extent, observer=observer)
         else:
-            report = ingest(spec, connections, context.run_id, reporter.chosen, observer)
+            report = ingest(spec, connections, run_id=context.run_id, partitions=reporter.chosen, observer=observer)
     except GateFailedError as error:
         yield from reporter.refused(error.findings)
         raise
@@ -251,7 +269,7 @@ def _context(reporter: Reporter) -> Context:
             reporter.context.log.info(f"{told}.")
 
     observer = Observer(on_commit=tell, warn=reporter.context.log.warning)
-    return Context(reporter.spec, reporter.connections, reporter.context.run_id, observer)
+    return Context(reporter.spec, reporter.connections, reporter.context.run_id, observer, decoding=SparkDecoding())
 
 
 def _keep_up(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:

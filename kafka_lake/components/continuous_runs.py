@@ -51,7 +51,11 @@ class ContinuousRuns(dg.Model, dg.Resolvable):
                 raise ValueError(f"{key}: {error}") from error
         try:
             return Continuous(
-                seconds["trigger"], seconds["for"], seconds["idle"], self.compact_every, seconds["report_every"]
+                trigger=seconds["trigger"],
+                time_limit=seconds["for"],
+                idle=seconds["idle"],
+                compact_every=self.compact_every,
+                report_every=seconds["report_every"],
             )
         except ConfigurationError as error:
             raise ValueError(str(error)) from error

@@ -46,8 +46,8 @@ def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
 
 
 def _replay(context: dg.OpExecutionContext, spec: TopicTable, connections: Connections, where: str) -> None:
-    observer = Observer(on_step=context.log.debug, warn=context.log.warning)
-    done = replay_letters(spec, connections, context.run_id, where or None, observer)
+    observer = Observer(step_done=context.log.debug, warn=context.log.warning)
+    done = replay_letters(spec, connections, run_id=context.run_id, where=where or None, observer=observer)
     context.log.info(
         f"Topic {spec.topic}: {done.moved} dead letters are rows of table {'.'.join(spec.identifier)} now, "
         f"{done.remaining} of those looked at remain."

@@ -25,12 +25,13 @@ from kafka_lake.components.metadata import (
     topic_observation,
 )
 from kafka_lake.components.partitions import register_partitions
-from kafka_lake.ingest.audit import GATES, Finding
+from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.finding import GATES, Finding
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.progress import Progress
 from kafka_lake.ingest.report import PartitionReport, RunReport, RunSoFar, merged
-from kafka_lake.ingest.retry import RetryPolicy, call, headline, is_transient
+from kafka_lake.ingest.retry import RetryPolicy, call
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import row_count
 

@@ -94,7 +94,13 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
     missing = tuple(missing_keys(known, now.partitions))
     opens = position is None and spec.start == "latest" and bool(now.partitions)
     return Work(
-        spec, tuple(now.partitions), missing, behind, due.losses, opens, sha256(state.encode()).hexdigest()[:16]
+        spec=spec,
+        partitions=tuple(now.partitions),
+        new_partitions=missing,
+        behind=behind,
+        losses=due.losses,
+        opens=opens,
+        fingerprint=sha256(state.encode()).hexdigest()[:16],
     )
 
 
@@ -126,7 +132,9 @@ def build_sensor(
             return dg.SkipReason("No topics: add a YAML document of type kafka_lake.KafkaTopicTable to defs/.")
         resources: Any = context.resources
         with as_failed_tick():
-            return poll_topics(context, specs, getattr(resources, kafka).cluster(), resources.catalog.open(), pace)
+            return poll_topics(
+                context, specs, cluster=getattr(resources, kafka).cluster(), catalog=resources.catalog.open(), pace=pace
+            )
 
     return kafka_offsets
 
@@ -158,12 +166,12 @@ def poll_topics(
     """
     last_look = clock() + _DAEMON_LOOP_SECONDS - pace.interval
     answers = cluster.watermarks(spec.topic for spec in specs)
-    result = evaluate(context, specs, answers, catalog, pace)
+    result = evaluate(context, specs, answers=answers, catalog=catalog, pace=pace)
     while isinstance(result, dg.SkipReason) and clock() < last_look:
         sleep(pace.interval)
         before, answers = answers, cluster.watermarks(spec.topic for spec in specs)
         if _told(answers) != _told(before):
-            result = evaluate(context, specs, answers, catalog, pace)
+            result = evaluate(context, specs, answers=answers, catalog=catalog, pace=pace)
     return result
 
 

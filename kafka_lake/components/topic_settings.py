@@ -13,9 +13,9 @@ from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.continuous_runs import ContinuousRuns
 from kafka_lake.components.text import Limit, OptionalText, Properties, Text, TextList, TextMap
-from kafka_lake.ingest.dead_letters.samples import check_mask
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan.start import start_timestamp_ms
+from kafka_lake.ingest.samples import check_mask
 from kafka_lake.ingest.topic_table import (
     BY_SCHEMA,
     REGISTERED,

@@ -6,7 +6,7 @@ from itertools import takewhile
 
 import dagster as dg
 
-from kafka_lake.ingest.retry import is_transient
+from kafka_lake.ingest.causes import is_transient
 
 _NEXT_SECONDS = 5.0
 _QUEUED_LOOKED_AT = 20

@@ -58,7 +58,7 @@ def run_demo(records: int, avro: bool, ports: Ports, console: Console) -> None:
             _produce_orders(bootstrap, records, console)
             half, now = max(records // _ORDERS_PER_DELIVERY // 2, 1), datetime.now(UTC)
             if producer:
-                _deliver(producer, bootstrap, half, now - _DAY, now - _DAY / 2, console)
+                _deliver(producer, bootstrap, number=half, begin=now - _DAY, end=now - _DAY / 2, console=console)
             if connect:
                 stack.start_connect()
             runs = DagsterRuns(stack.start_dagster(dagster_options(found), dagster_folder(found)))
@@ -67,10 +67,16 @@ def run_demo(records: int, avro: bool, ports: Ports, console: Console) -> None:
                 if producer and producer.version == 1:
                     watch.until(lambda seen: bool(_loads(seen, DELIVERIES, watch.began)), "the sensor")
                     producer.use(2)
-                    _deliver(producer, bootstrap, half, now - _DAY / 2, now, console)
+                    _deliver(producer, bootstrap, number=half, begin=now - _DAY / 2, end=now, console=console)
                 seen = watch.until(lambda seen: _all_done(seen, watch.began, avro), "the tables to follow")
             seconds = max(run.ended for run in seen) - watch.began
-            print_orders(ORDERS, TOP_STORES, _reports(runs, _loads(seen, ORDERS, watch.began)), seconds, console)
+            print_orders(
+                ORDERS,
+                TOP_STORES,
+                loads=_reports(runs, _loads(seen, ORDERS, watch.began)),
+                seconds=seconds,
+                console=console,
+            )
             if producer:
                 print_deliveries(DELIVERIES, _reports(runs, _loads(seen, DELIVERIES, watch.began)), console)
             print_how_to_go_on(ports, DELIVERIES if avro else None, console)
@@ -85,7 +91,11 @@ def _produce_orders(bootstrap: str, records: int, console: Console) -> None:
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("Producing orders", total=records)
         orders.produce_orders(
-            bootstrap, orders.TOPIC, records, SEED, lambda done: progress.update(task, completed=done)
+            bootstrap,
+            orders.TOPIC,
+            count=records,
+            seed=SEED,
+            progress=lambda done: progress.update(task, completed=done),
         )
 
 
@@ -99,7 +109,7 @@ def _deliver(
     producer: DeliveryProducer, bootstrap: str, number: int, begin: datetime, end: datetime, console: Console
 ) -> None:
     first_id = deliveries.next_order_id(bootstrap, deliveries.TOPIC)
-    for delivery in deliveries.generate_deliveries(number, SEED, first_id, begin, end):
+    for delivery in deliveries.generate_deliveries(number, SEED, first_id=first_id, begin=begin, end=end):
         producer.send_delivery(delivery)
     producer.flush()
     new = f", which adds {deliveries.NEW_FIELD}" if producer.version == 2 else ""

@@ -41,7 +41,7 @@ def demo_trickles(stack: Stack, rate: float, say: Callable[[str], None]) -> list
     topics.ensure_topic(bootstrap, deliveries.TOPIC, deliveries.PARTITIONS)
     version = deliveries.registered_version(registry_url, deliveries.TOPIC)
     producer = deliveries.DeliveryProducer(bootstrap, deliveries.TOPIC, registry_url, version)
-    trickles.append(lambda stop: _deliver(producer, bootstrap, rate / _ORDERS_PER_DELIVERY, stop, say))
+    trickles.append(lambda stop: _deliver(producer, bootstrap, rate=rate / _ORDERS_PER_DELIVERY, stop=stop, say=say))
     if version == 1:
         trickles.append(lambda stop: _await_new_column(stack.ports, stop, say))
     return trickles
@@ -53,7 +53,7 @@ def _deliver(
     if producer.version == 1:
         say(f"Deliveries are written by version 1 of their schema; version 2 comes in {VERSION_2_AFTER_S:.0f} s")
     first_id = deliveries.next_order_id(bootstrap, deliveries.TOPIC)
-    deliveries.trickle(producer, first_id, rate, VERSION_2_AFTER_S, stop, say)
+    deliveries.trickle(producer, first_id, rate=rate, upgrade_after=VERSION_2_AFTER_S, stop=stop, say=say)
 
 
 def _await_new_column(ports: Ports, stop: Event, say: Callable[[str], None]) -> None:

@@ -7,61 +7,22 @@ from typing import Any
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position
 from kafka_lake.executors.writing.spans import Span
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode import WRONG_TYPE
+from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
+from kafka_lake.ingest.finding import ColumnNote, Finding
 from kafka_lake.ingest.keyed.check import KeyedBatch
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
-from kafka_lake.ingest.stage.staged import LetterClass, Staged
+from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.evolution.model import Conflict
 from kafka_lake.lake.positions import POSITION, ancestors, summary_of
 from kafka_lake.lake.schema import Change, changes
 
-CHECKS = ("row_count", "offset_continuity", "schema_evolution", "dead_letters", "data_loss")
-# The others tell what happened, and don't keep a commit from being published.
-GATES = frozenset(CHECKS) - {"data_loss"}
 # Lines about columns that are left out: their names may be data.
 _NOTED = 100
-
-
-@dataclass(frozen=True)
-class ColumnNote:
-    """One line about a column: what was done to it, or was not, and why."""
-
-    column: str
-    what: str
-    before: str
-    after: str
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The outcome of one gate.
-
-    Args:
-        check: Its name, one of `CHECKS`.
-        problems: What is wrong, where, and how much; empty if all is well.
-        facts: Figures that the check's page shows.
-        changes: What happened to columns, as a table: column, what, before, after, why.
-    """
-
-    check: str
-    problems: tuple[str, ...]
-    facts: Mapping[str, Any]
-    changes: tuple[ColumnNote, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        """Return whether there is no problem."""
-        return not self.problems
-
-    @property
-    def refuses(self) -> bool:
-        """Return whether a commit must not be published because of this."""
-        return not self.passed and self.check in GATES
 
 
 @dataclass(frozen=True)
@@ -76,13 +37,13 @@ class PartitionRows:
 
 
 def audit(
-    spec: TopicTable, connections: Connections, plan: Plan, staged: Staged, earlier: tuple[int, int] = (0, 0)
+    context: Context, plan: Plan, staged: Staged, earlier: tuple[int, int] = (0, 0)
 ) -> tuple[list[Finding], dict[int, int]]:
     """Examine a staged commit.
 
     Args:
-        spec: The topic's settings.
-        connections: Spark reads three columns of the staged files where their writers couldn't tell, and nothing else.
+        context: Of the run; Spark reads three columns of the staged files where their writers couldn't tell, and
+            nothing else.
         plan: What should be there.
         staged: What is there.
         earlier: Dead letters and records of the run's commits before this one; its limit is for the whole run.
@@ -90,12 +51,12 @@ def audit(
     Returns:
         One finding per check, and the rows per Kafka partition (empty without metadata columns).
     """
-    primary = staged.primary
+    spec, primary = context.spec, staged.primary
     held = None
     if spec.metadata_column and staged.keyed is None:
         held = None if primary.spans is None else partitions_of(primary.spans)
         if held is None or any(each.distinct != each.rows for each in held):
-            held = _staged_partitions(spec, connections, staged, spec.metadata_column)
+            held = _staged_partitions(context, staged, spec.metadata_column)
     table = primary.branch.staged or primary.state.table.refresh()
     schemas = {s.schema_id: s for s in table.metadata.schemas}
     head = table.metadata.snapshot_by_id(primary.branch.head)
@@ -117,7 +78,7 @@ def audit(
     ]
     return [
         row_count(spec, plan, staged),
-        offset_continuity(plan, primary.state.position, held, carried, chain),
+        offset_continuity(plan, primary.state.position, held=held, carried=carried, chain=chain),
         schema_evolution(evolution, spec, staged),
         dead_letters(spec, staged, earlier),
         data_loss(plan.losses),
@@ -142,7 +103,7 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
             f"{staged.records} records were read, but {staged.primary.rows} rows + {staged.failed} dead letters + "
             f"{staged.tombstones} tombstones make {total}"
         )
-    problems += _letters_missing(spec, plan, staged)
+    problems += _dead_letters_missing(spec, plan, staged)
     facts = {
         "records_read": staged.records,
         "rows_added": staged.primary.rows,
@@ -181,10 +142,10 @@ def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedB
         "dead_letters": staged.failed,
         "invisible_offsets": max(0, plan.records_at_most - staged.records),
     }
-    return Finding("row_count", (*problems, *_letters_missing(spec, plan, staged)), facts)
+    return Finding("row_count", (*problems, *_dead_letters_missing(spec, plan, staged)), facts)
 
 
-def _letters_missing(spec: TopicTable, plan: Plan, staged: Staged) -> tuple[str, ...]:
+def _dead_letters_missing(spec: TopicTable, plan: Plan, staged: Staged) -> tuple[str, ...]:
     kept = staged.known_failed + (staged.dead_letters.rows if staged.dead_letters else 0)
     if spec.dead_letters != "table" or plan.kind == "dead_letter_replay" or kept == staged.failed:
         return ()
@@ -192,7 +153,7 @@ def _letters_missing(spec: TopicTable, plan: Plan, staged: Staged) -> tuple[str,
 
 
 def dead_letters(spec: TopicTable, staged: Staged, earlier: tuple[int, int] = (0, 0)) -> Finding:
-    """Check that no more records failed than the topic's settings bear, counted over the whole run."""
+    """Check that no more records failed than the topic's settings allow, counted over the whole run."""
     failed, records = staged.failed + earlier[0], staged.records + earlier[1]
     classes = "; ".join(
         f"{c.count} {c.name}, the first in partition {c.partition} at offset {c.offset}{_reason(c)}"
@@ -213,8 +174,8 @@ def dead_letters(spec: TopicTable, staged: Staged, earlier: tuple[int, int] = (0
     return Finding("dead_letters", tuple(problems), facts)
 
 
-def _reason(letters: LetterClass) -> str:
-    return f": {letters.message}" if letters.message else ""
+def _reason(of: DeadLetterClass) -> str:
+    return f": {of.message}" if of.message else ""
 
 
 def data_loss(losses: Sequence[Loss]) -> Finding:
@@ -286,7 +247,7 @@ def schema_evolution(
             if c.name == WRONG_TYPE
         ]
     facts |= {f"records of {label}": count for label, count in staged.schemas.items()}
-    notes = noted(spec, evolution, staged.ignored, staged.conflicts, staged.unkept)
+    notes = noted(spec, evolution, ignored=staged.ignored, conflicts=staged.conflicts, unkept=staged.unkept)
     return Finding("schema_evolution", tuple(problems), facts, notes)
 
 
@@ -304,13 +265,20 @@ def noted(
 ) -> tuple[ColumnNote, ...]:
     """Return what happened to columns, and what did not and why, as lines of a table."""
     why = f"evolution is {spec.evolution}"
-    notes = [ColumnNote(c.column, f"not {c.kind}", c.before, c.after, why) for c in ignored[:_NOTED]]
+    notes = [
+        ColumnNote(column=c.column, what=f"not {c.kind}", before=c.before, after=c.after, why=why)
+        for c in ignored[:_NOTED]
+    ]
     if len(ignored) > _NOTED:
-        notes.append(ColumnNote("…", f"{len(ignored) - _NOTED} more not added", "", "", why))
+        notes.append(
+            ColumnNote(column="…", what=f"{len(ignored) - _NOTED} more not added", before="", after="", why=why)
+        )
     for c in conflicts:
         instead = f"such values go to {c.new_column}" if c.new_column else "records with such values are dead letters"
-        notes.append(ColumnNote(c.column, "not changed", c.have, c.got, f"{c.label}: {instead}"))
-    notes += [ColumnNote(path, "not kept", "", "", said) for path, said in unkept.items()]
+        notes.append(
+            ColumnNote(column=c.column, what="not changed", before=c.have, after=c.got, why=f"{c.label}: {instead}")
+        )
+    notes += [ColumnNote(column=path, what="not kept", before="", after="", why=said) for path, said in unkept.items()]
     return (*_done(done), *notes)
 
 
@@ -326,18 +294,26 @@ def partitions_of(spans: Sequence[Span]) -> list[PartitionRows]:
     """
     found: dict[int, PartitionRows] = {}
     for span in sorted(spans, key=lambda each: (each.partition, each.first)):
-        before = found.get(span.partition, PartitionRows(span.partition, 0, span.first, span.first - 1, 0))
+        before = found.get(
+            span.partition,
+            PartitionRows(partition=span.partition, rows=0, first=span.first, last=span.first - 1, distinct=0),
+        )
         overlap = max(0, before.last - span.first + 1)
         found[span.partition] = PartitionRows(
-            span.partition,
-            before.rows + span.rows,
-            before.first,
-            max(before.last, span.last),
-            before.distinct + max(0, span.rows - overlap),
+            partition=span.partition,
+            rows=before.rows + span.rows,
+            first=before.first,
+            last=max(before.last, span.last),
+            distinct=before.distinct + max(0, span.rows - overlap),
         )
     return list(found.values())
 
 
-def _staged_partitions(spec: TopicTable, connections: Connections, staged: Staged, column: str) -> list[PartitionRows]:
-    found = connections.frames.partitions(added_rows(connections, spec.identifier, staged.primary), column)
-    return [PartitionRows(r["partition"], r["rows"], r["first"], r["last"], r["distinct"]) for r in found]
+def _staged_partitions(context: Context, staged: Staged, column: str) -> list[PartitionRows]:
+    found = context.connections.frames.partitions(added_rows(context, context.spec.identifier, staged.primary), column)
+    return [
+        PartitionRows(
+            partition=r["partition"], rows=r["rows"], first=r["first"], last=r["last"], distinct=r["distinct"]
+        )
+        for r in found
+    ]

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.common.record_sizes import Probe
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan, can_be_parted, part
 from kafka_lake.ingest.plan.sizes import LARGEST_RECORD, largest, within_bytes
-from kafka_lake.ingest.report import Commit
 
 # In all partitions together, and in one: more partitions have fewer each, as each place takes a request.
 _PLACES, _MOST_PLACES, _FEWEST_PLACES = 256, 16, 2
@@ -41,23 +41,23 @@ class ByteLimit:
         if limit is None or not can_be_parted(todo) or self._surely_fits(todo, limit):
             return todo
 
-        def look(ranges: tuple[OffsetRange, ...], places: int) -> list[Probe]:
+        def probe(ranges: tuple[OffsetRange, ...], places: int) -> list[Probe]:
             return connections.record_sizes(connections.cluster, spec.topic, ranges, places)
 
-        # Most commits are far from the limit, which a glance tells.
-        probes = look(todo.ranges, _FEWEST_PLACES)
+        # Most commits are far from the limit, which few places tell.
+        probes = probe(todo.ranges, _FEWEST_PLACES)
         self._largest = largest(probes)
         if self._surely_fits(todo, limit):
             return todo
         places = max(_FEWEST_PLACES, min(_MOST_PLACES, _PLACES // len(todo.ranges)))
-        looked_at = todo.ranges
+        probed = todo.ranges
         for _ in range(_ROUNDS):
-            probes += look(looked_at, places)
+            probes += probe(probed, places)
             fitting = within_bytes(todo.ranges, probes, limit, self._mean)
             # What is left of a long plan has few of the places: more of them there, then.
-            if 2 * sum(map(len, fitting)) >= sum(map(len, looked_at)):
+            if 2 * sum(map(len, fitting)) >= sum(map(len, probed)):
                 break
-            looked_at = fitting
+            probed = fitting
         self._largest = largest(probes)
         if not probes:
             self._context.observer.warn(

@@ -3,11 +3,16 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.decoding import Decoding
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.stage.decoding import Decoding, SparkDecoding
+from kafka_lake.ingest.retry import call
 from kafka_lake.ingest.topic_table import TopicTable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,17 @@ class Context:
     run_id: str
     observer: Observer = field(default_factory=Observer)
     sleep: Callable[[float], None] = time.sleep
-    decoding: Decoding = field(default_factory=SparkDecoding)
+    decoding: Decoding = field(kw_only=True)
+
+    def with_retries(self, function: Callable[[], T], passes: Callable[[BaseException], bool] = is_transient) -> T:
+        """Call a function, and again after errors that may be gone by then; `retry.call` says more.
+
+        Args:
+            function: Must be safe to call again after any error that passes.
+            passes: Tells of an error whether it may be gone by then.
+        """
+        connections, what = self.connections, f"Topic {self.spec.topic}"
+        return call(connections.retry, self.observer.warn, what, function, sleep=self.sleep, passes=passes)
 
     @property
     def table_name(self) -> str:

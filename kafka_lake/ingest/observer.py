@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.report import Commit
 
 log = logging.getLogger(__name__)
 
@@ -20,11 +20,11 @@ class Observer:
     """Three questions of those who look on. What one of them raises ends the run as a failure of it would.
 
     Args:
-        on_step: Called with the name of each step that has been done.
+        step_done: Called with the name of each step that has been done.
         on_commit: Called after each published commit with it and its plan.
         warn: Gets a line for whatever a person reading the run's log should know: retries, refusals, rebuilt positions.
     """
 
-    on_step: Callable[[str], None] = ignore
+    step_done: Callable[[str], None] = ignore
     on_commit: Callable[[Commit, Plan], None] = ignore
     warn: Callable[[str], None] = log.warning

@@ -9,16 +9,18 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
-from kafka_lake.ingest.audit import ColumnNote, noted
+from kafka_lake.ingest.audit import noted
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.choose import decoder_of
+from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
 from kafka_lake.ingest.decode.rows import dead_letters_of, rows_of
+from kafka_lake.ingest.decoding import SchemaPlan
+from kafka_lake.ingest.finding import ColumnNote
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.read import read
 from kafka_lake.ingest.stage.dead_letter_rows import classes_of
-from kafka_lake.ingest.stage.schema_plan import SchemaPlan, plan_schema, refuse_changes, refuse_too_many
-from kafka_lake.ingest.stage.staged import LetterClass
+from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes, refuse_too_many
 from kafka_lake.ingest.stage.table_schema import arrow_columns
 from kafka_lake.ingest.stage.variant_table import has_variant
 from kafka_lake.ingest.topic_table import TopicTable
@@ -26,7 +28,7 @@ from kafka_lake.lake.positions import TableState, read_state
 from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables.create import schema_of
 
-_LOOKS = 4
+_PASSES = 4
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Preview:
 
     records: int
     tombstones: int
-    classes: tuple[LetterClass, ...]
+    classes: tuple[DeadLetterClass, ...]
     schemas: Mapping[str, int]
     notes: tuple[ColumnNote, ...]
     refused: str = ""
@@ -81,7 +83,7 @@ def preview(spec: TopicTable, connections: Connections, records: int) -> Preview
     now = connections.cluster.watermarks_of(spec.topic)
     ranges = newest(now, records)
     if not ranges:
-        return Preview(0, 0, (), {}, ())
+        return Preview(records=0, tombstones=0, classes=(), schemas={}, notes=())
     sample = read(connections, Plan(ranges, Position(now.identity, now.end), 0), spec.topic).cache()
     try:
         return _previewed(spec, connections, sample)
@@ -94,55 +96,55 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
     state = read_state(table) if table else None
     decoder = decoder_of(spec, connections, state)
     decoder = decoder if state else decoder.look(sample)
-    want, counts = plan_schema(spec, decoder, state), {}
-    for _ in range(_LOOKS):
-        counts = _counted(decoder, sample, want)
-        learned = decoder.learn(counts, sample, want.target)
+    plan, counts = plan_schema(spec, decoder, state), {}
+    for _ in range(_PASSES):
+        counts = _counted(decoder, sample, plan)
+        learned = decoder.learn(counts, sample, plan.target)
         if learned is None:
             break
         wiser = plan_schema(spec, learned.decoder, state)
-        settled = not learned.again and wiser.target == want.target
-        decoder, want = learned.decoder, wiser
-        if settled:
+        is_final = not learned.again and wiser.target == plan.target
+        decoder, plan = learned.decoder, wiser
+        if is_final:
             break
-    decoded = decoder.decode(sample, want.target, max_record_bytes=spec.max_record_bytes)
+    decoded = decoder.decode(sample, plan.target, max_record_bytes=spec.max_record_bytes)
     rows = rows_of(decoded, spec).schema
-    changes = _changes(spec, state, rows, want)
-    ignored = (*want.ignored, *(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new"))
-    done = [c for c in (*want.renamed, *changes) if c not in ignored]
+    changes = _changes(spec, state, rows, plan)
+    ignored = (*plan.ignored, *(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new"))
+    done = [c for c in (*plan.renamed, *changes) if c not in ignored]
     return Preview(
-        counts["records"],
-        counts["tombstones"],
-        classes_of(dead_letters_of(decoded, "")) if counts["failed"] else (),
-        decoder.seen(counts),
-        noted(spec, done, ignored, want.conflicts, decoder.unkept()),
-        _refusal(spec, [*want.refused, *(c for c in done if not c.safe or spec.evolution == "freeze")])
-        or ("" if decoder.fixed is not None else _excess(spec, state, rows, want)),
+        records=counts["records"],
+        tombstones=counts["tombstones"],
+        classes=classes_of(dead_letters_of(decoded, "")) if counts["failed"] else (),
+        schemas=decoder.seen(counts),
+        notes=noted(spec, done, ignored=ignored, conflicts=plan.conflicts, unkept=decoder.unkept()),
+        refused=_refusal(spec, [*plan.refused, *(c for c in done if not c.safe or spec.evolution == "freeze")])
+        or ("" if decoder.fixed is not None else _excess(spec, state, rows, plan)),
     )
 
 
-def _counted(decoder: Decoder, sample: DataFrame, want: SchemaPlan) -> dict[str, Any]:
-    decoded = decoder.decode(sample, want.target, messages=False)
+def _counted(decoder: Decoder, sample: DataFrame, plan: SchemaPlan) -> dict[str, Any]:
+    decoded = decoder.decode(sample, plan.target, messages=False)
     counted: dict[str, Any] = decoded.agg(*batch_metrics(decoder)).collect()[0].asDict()
     return counted
 
 
-def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, want: SchemaPlan) -> list[Change]:
+def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, plan: SchemaPlan) -> list[Change]:
     if has_variant(rows):
         return []
-    schema = schema_of(arrow_columns(rows, want.target.columns))
+    schema = schema_of(arrow_columns(rows, plan.target.columns))
     if state is None:
         return [Change(f.name, "added", "", str(f.field_type)) for f in schema.fields if f.name != spec.metadata_column]
-    renamed = {c.after for c in want.renamed}
+    renamed = {c.after for c in plan.renamed}
     return [c for c in needed_changes(state.table.schema(), schema) if c.column.rpartition(".")[2] not in renamed]
 
 
-def _excess(spec: TopicTable, state: TableState | None, rows: T.StructType, want: SchemaPlan) -> str:
+def _excess(spec: TopicTable, state: TableState | None, rows: T.StructType, plan: SchemaPlan) -> str:
     if has_variant(rows):
         return ""
     try:
         refuse_too_many(
-            spec, state.table.schema() if state else None, schema_of(arrow_columns(rows, want.target.columns))
+            spec, state.table.schema() if state else None, schema_of(arrow_columns(rows, plan.target.columns))
         )
     except KafkaLakeError as error:
         return str(error)

@@ -39,13 +39,13 @@ class Progress:
         # A run that continues has one backlog after the other; what it waited in between is no measure of anything.
         before = self if self.remaining or not self.commits else Progress(now)
         return Progress(
-            before.began,
-            before.commits + 1,
-            before.offsets + done,
-            todo.remaining,
-            max(before.largest, done),
-            before.first or (now, done),
-            now,
+            began=before.began,
+            commits=before.commits + 1,
+            offsets=before.offsets + done,
+            remaining=todo.remaining,
+            largest=max(before.largest, done),
+            first=before.first or (now, done),
+            last=now,
         )
 
     def told(self) -> str:

@@ -1,8 +1,8 @@
 """Publish: dead letters first, the primary last, each by a compare-and-set that somebody else's commit refuses."""
 
 import time
-from collections.abc import Callable
 
+from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.stage.staged import Staged
 
 _STEPS = {
@@ -12,12 +12,12 @@ _STEPS = {
 }
 
 
-def publish(staged: Staged, on_step: Callable[[str], None]) -> float:
+def publish(context: Context, staged: Staged) -> float:
     """Make an audited commit visible.
 
     Args:
+        context: Of the run.
         staged: What to publish; its branches are gone afterwards.
-        on_step: Called with the name of each step that has been done.
 
     Returns:
         When the primary became visible, in seconds since the epoch.
@@ -30,5 +30,5 @@ def publish(staged: Staged, on_step: Callable[[str], None]) -> float:
     for table in staged.tables():
         table.branch.publish(table.snapshot)
         visible_at = time.time()
-        on_step(_STEPS[next(name for name in _STEPS if table is getattr(staged, name))])
+        context.observer.step_done(_STEPS[next(name for name in _STEPS if table is getattr(staged, name))])
     return visible_at

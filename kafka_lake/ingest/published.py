@@ -14,8 +14,9 @@ from pyiceberg.types import NestedField, PrimitiveType
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Loss, Position, lag, losses_from_json
-from kafka_lake.ingest.audit import Finding, data_loss, schema_evolution
-from kafka_lake.ingest.report import PublishedNote, moment
+from kafka_lake.ingest.audit import data_loss, schema_evolution
+from kafka_lake.ingest.commit import PublishedNote, moment
+from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
@@ -59,7 +60,12 @@ def _schema_evolution(table: Table) -> Finding:
 
 def _notes(version: SchemaVersion) -> list[PublishedNote]:
     when, snapshot = moment(version.committed_at), str(version.snapshot_id or "")
-    return [PublishedNote(c.column, c.kind, c.before, c.after, "", when, snapshot) for c in version.changes]
+    return [
+        PublishedNote(
+            column=c.column, what=c.kind, before=c.before, after=c.after, why="", when=when, snapshot=snapshot
+        )
+        for c in version.changes
+    ]
 
 
 def _dead_letters(spec: TopicTable, catalog: LakeCatalog) -> Finding:

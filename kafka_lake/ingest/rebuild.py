@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position, Watermarks
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.start import start_offsets
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.topic_table import TopicTable
@@ -27,18 +27,17 @@ from kafka_lake.lake.positions import (
 _OURS = "kafka-lake."
 
 
-def rebuilt_position(spec: TopicTable, connections: Connections, state: TableState, now: Watermarks) -> Position | None:
+def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Position | None:
     """Return the position that the rows prove: commits are whole, so all before the last offset is there.
 
     None if no row can be ours, so that the table begins where a new one would. All rows of ours name their record in
-    the metadata column, and all snapshots of ours bear marks: that is so if no row has a value there, no snapshot has
+    the metadata column, and all snapshots of ours have marks: that is so if no row has a value there, no snapshot has
     a mark, and none that had one can have expired.
 
     Partitions without a row begin where a new table would begin, or where the table was taken over from another writer.
 
     Args:
-        spec: The topic's settings.
-        connections: Spark reads where the rows came from, and nothing else.
+        context: Of the run; Spark reads where the rows came from, and nothing else.
         state: The table, which has rows and no position.
         now: The topic's watermarks.
 
@@ -46,6 +45,7 @@ def rebuilt_position(spec: TopicTable, connections: Connections, state: TableSta
         TableError: If it can't be certain: there is no metadata column, rows are of another topic, or the table began
             at the latest offset and a partition has no row.
     """
+    spec, connections = context.spec, context.connections
     strangers = not _may_have_commits_of_ours(spec, state.table)
     where = f"Table {'.'.join(spec.identifier)} has rows, but no snapshot in the history of main carries a position"
     way_on = f"Set the position with `kafka-lake reset {spec.full_topic} --to …`, or choose another table."

@@ -1,104 +1,14 @@
 """Report: what a run did, as plain data, for metadata, tables on the terminal and tests."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from functools import reduce
 
-from kafka_lake.common.offsets import OffsetRange, Position, Watermarks, lag
-from kafka_lake.ingest.audit import CHECKS, ColumnNote, Finding
-from kafka_lake.ingest.stage.staged import LetterClass, Staged
-
-
-@dataclass(frozen=True)
-class Commit:
-    """One published snapshot.
-
-    Args:
-        snapshot: Its id.
-        ranges: The offsets that it holds.
-        after: The position that it carries.
-        records: Records read.
-        rows: Rows added.
-        dead_letters: Records that didn't decode.
-        tombstones: Records without a value.
-        files: Data files added.
-        size: Their size in bytes.
-        rows_by_partition: Rows per Kafka partition; empty without metadata columns.
-        findings: What the gates found.
-        kind: What the commit was for, as in `Plan.kind`.
-        classes: The dead letters by class.
-        waited: How long its records had waited when it was published; None if none has a time, or all were there
-            before.
-        published_at: When readers could see it, in seconds since the epoch; None if nobody noted it.
-        bytes_read: Of the keys, values and headers of the records.
-    """
-
-    snapshot: int
-    ranges: tuple[OffsetRange, ...]
-    after: Position
-    records: int
-    rows: int
-    dead_letters: int
-    tombstones: int
-    files: int
-    size: int
-    rows_by_partition: Mapping[int, int]
-    findings: tuple[Finding, ...]
-    kind: str = "append"
-    classes: tuple[LetterClass, ...] = ()
-    waited: "Waited | None" = None
-    published_at: float | None = None
-    bytes_read: int = 0
-
-    @property
-    def invisible(self) -> int:
-        """Return how many of the offsets had no record: aborted, transaction markers, compacted away."""
-        return max(0, sum(len(r) for r in self.ranges) - self.records)
-
-    def told(self) -> list[Finding]:
-        """Return what the gates found, with the commit's time and snapshot on what happened to columns."""
-        when = "" if self.published_at is None else moment(datetime.fromtimestamp(self.published_at, UTC))
-        stamp = {"when": when, "snapshot": str(self.snapshot)}
-        return [
-            replace(each, changes=tuple(PublishedNote(**asdict(note), **stamp) for note in each.changes))
-            for each in self.findings
-        ]
-
-
-@dataclass(frozen=True)
-class PublishedNote(ColumnNote):
-    """One line about a column, and by which commit it came.
-
-    Args:
-        when: When the commit was published, ISO 8601; empty if nobody noted it.
-        snapshot: The commit's snapshot id, as text; empty if there is none yet.
-    """
-
-    when: str = ""
-    snapshot: str = ""
-
-
-def moment(at: datetime) -> str:
-    """Return a time as notes about columns have it: ISO 8601, to the second."""
-    return at.isoformat(timespec="seconds")
-
-
-@dataclass(frozen=True)
-class Waited:
-    """How old records were at the moment when readers could see them, by the records' Kafka timestamps.
-
-    Args:
-        oldest: Age of the oldest, in seconds.
-        newest: Age of the newest, in seconds.
-    """
-
-    oldest: float
-    newest: float
-
-    def merged(self, other: "Waited") -> "Waited":
-        """Return what holds for the records of both."""
-        return Waited(max(self.oldest, other.oldest), min(self.newest, other.newest))
+from kafka_lake.common.offsets import Position, Watermarks, lag
+from kafka_lake.ingest.commit import Commit, Waited
+from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
+from kafka_lake.ingest.finding import CHECKS, ColumnNote, Finding
+from kafka_lake.ingest.stage.staged import Staged
 
 
 def waited(staged: Staged, visible_at: float) -> Waited | None:
@@ -148,17 +58,17 @@ class Figures:
     def plus(self, other: "Figures") -> "Figures":
         """Return the figures of both together."""
         return Figures(
-            self.commits + other.commits,
-            self.records + other.records,
-            self.rows + other.rows,
-            self.dead_letters + other.dead_letters,
-            self.tombstones + other.tombstones,
-            self.invisible + other.invisible,
-            self.files + other.files,
-            self.size + other.size,
-            self.seconds + other.seconds,
-            self.waited.merged(other.waited) if self.waited and other.waited else self.waited or other.waited,
-            self.bytes_read + other.bytes_read,
+            commits=self.commits + other.commits,
+            records=self.records + other.records,
+            rows=self.rows + other.rows,
+            dead_letters=self.dead_letters + other.dead_letters,
+            tombstones=self.tombstones + other.tombstones,
+            invisible=self.invisible + other.invisible,
+            files=self.files + other.files,
+            size=self.size + other.size,
+            seconds=self.seconds + other.seconds,
+            waited=self.waited.merged(other.waited) if self.waited and other.waited else self.waited or other.waited,
+            bytes_read=self.bytes_read + other.bytes_read,
         )
 
 
@@ -219,18 +129,18 @@ class RunReport:
             resting = self.position.offsets.get(partition, 0) if self.position else 0
             reports.append(
                 PartitionReport(
-                    partition,
-                    touched[0].start if touched else resting,
-                    touched[-1].end if touched else resting,
-                    sum(c.rows_by_partition.get(partition, 0) for c in self.commits),
-                    behind[partition],
+                    partition=partition,
+                    start=touched[0].start if touched else resting,
+                    end=touched[-1].end if touched else resting,
+                    rows=sum(c.rows_by_partition.get(partition, 0) for c in self.commits),
+                    lag=behind[partition],
                 )
             )
         return reports
 
-    def classes(self) -> list[LetterClass]:
+    def classes(self) -> list[DeadLetterClass]:
         """Return the run's dead letters by class, most frequent first, each with its first sample."""
-        merged: dict[str, LetterClass] = {}
+        merged: dict[str, DeadLetterClass] = {}
         for each in (c for commit in self.commits for c in commit.classes):
             known = merged.get(each.name)
             merged[each.name] = replace(known, count=known.count + each.count) if known else each
@@ -275,7 +185,9 @@ def _merged(check: str, findings: Sequence[Finding]) -> Finding:
     notes: dict[ColumnNote, ColumnNote] = {}
     for note in (note for each in findings for note in each.changes):
         # What every commit says again, as that a column is left out, is told once: by the first.
-        notes.setdefault(ColumnNote(note.column, note.what, note.before, note.after, note.why), note)
+        notes.setdefault(
+            ColumnNote(column=note.column, what=note.what, before=note.before, after=note.after, why=note.why), note
+        )
     return Finding(check, tuple(problems), _summed([each.facts for each in findings]), tuple(notes.values()))
 
 

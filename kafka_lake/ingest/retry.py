@@ -1,146 +1,24 @@
-"""Retry: which errors may be gone a moment later, and another attempt with growing, random pauses for those alone.
+"""Retry: another attempt, with growing and random pauses, after errors that may be gone a moment later.
 
 An attempt is a whole one, from plan to publication, so that it begins at the position the table has by then. This
-module knows nothing of what is attempted, and never mends anything itself.
+module knows nothing of what is attempted, and never mends anything itself; `causes` tells which errors may be gone.
 """
 
 import math
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import requests
 import tenacity
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
-from pyiceberg import exceptions as iceberg
-from pyspark.errors import AnalysisException, PySparkException, PythonException
-from sqlalchemy import exc as sql
 
-from kafka_lake.common.errors import (
-    AuthenticationError,
-    AuthorizationError,
-    CatalogError,
-    CatalogRefusedError,
-    ConfigurationError,
-    EngineUnavailableError,
-    KafkaError,
-    KafkaLakeError,
-    RegistryError,
-    RegistryRefusedError,
-    UnknownSchemaError,
-    UnknownTopicError,
-)
-from kafka_lake.spark.compat.errors import java_trace
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.ingest.causes import LINE_LENGTH, clipped, headline, is_transient
 
 T = TypeVar("T")
 
 LONGEST_SHORT_PAUSE = 2.0
 """Seconds that a run waits at most before it tries to be faster than others again."""
-
-_LINE_LENGTH = 300
-
-_PASSING_ERRORS = (KafkaError, RegistryError, CatalogError, EngineUnavailableError)
-_LASTING_ERRORS = (
-    UnknownTopicError,
-    AuthenticationError,
-    AuthorizationError,
-    UnknownSchemaError,
-    RegistryRefusedError,
-    CatalogRefusedError,
-)
-
-_PROGRAMMING_ERRORS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-)
-
-_LASTING_SYSTEM_ERRORS = (
-    FileExistsError,
-    FileNotFoundError,
-    IsADirectoryError,
-    NotADirectoryError,
-    PermissionError,
-    requests.exceptions.SSLError,
-)
-
-_PASSING_CATALOG_ERRORS = (
-    iceberg.CommitFailedException,
-    iceberg.CommitStateUnknownException,
-    iceberg.ServerError,
-    iceberg.ServiceUnavailableError,
-    iceberg.TooManyRequestsError,
-    iceberg.WaitingForLockException,
-    sql.OperationalError,
-    sql.TimeoutError,
-)
-
-# gRPC's own names (https://grpc.io/docs/guides/status-codes/) of what another attempt won't change.
-_LASTING_GRPC_CODES = {"INVALID_ARGUMENT", "PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED"}
-
-# Spark wraps what its parts throw into its own general errors, differently in the process and through Connect; what
-# is the same everywhere is that the text names the cause.
-_LASTING_CAUSE = re.compile(
-    r"(?:Authentication|Authorization|NotAuthorized|Forbidden|AccessDenied)Exception\b"
-    r"|UnknownTopicOrPartitionException|UnknownTopicIdException|OffsetOutOfRangeException|failOnDataLoss"
-    r"|\bAccess ?Denied\b|ACCESS_DENIED|InvalidAccessKeyId|INVALID_ACCESS_KEY_ID|SignatureDoesNotMatch|NoSuchBucket"
-    r"|OutOfMemoryError|ClassNotFoundException|NoClassDefFoundError|NoSuchMethodError|UnsupportedClassVersionError"
-    r"|common\.config\.ConfigException|api\.python\.PythonException|stopped SparkContext|SparkContext was shut down"
-    # The standard's classes for data, user code, syntax and missing features; P0 is the query's own raise_error.
-    r"|SQLSTATE: (?:22|38|39|42|0A|P0)"
-)
-
-_SYSTEM_GRPC_CODES = _LASTING_GRPC_CODES | {"CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
-
-# What names a system, or what a table's other writers do, as the cause; all else may be a record's.
-_SYSTEM_CAUSE = re.compile(
-    r"(?:Authentication|Authorization|NotAuthorized|Forbidden|AccessDenied)Exception\b"
-    r"|\bAccess ?Denied\b|ACCESS_DENIED|InvalidAccessKeyId|INVALID_ACCESS_KEY_ID|SignatureDoesNotMatch|NoSuchBucket"
-    r"|OutOfMemoryError|No space left on device|Disk quota exceeded|Too many open files"
-    r"|ClassNotFoundException|NoClassDefFoundError|NoSuchMethodError|UnsupportedClassVersionError"
-    r"|org\.apache\.kafka\.|failOnDataLoss|org\.apache\.iceberg\.exceptions\.|org\.apache\.hadoop\.fs\."
-    r"|java\.(?:net\.\w+|sql\.SQL\w*|io\.(?:\w*IO|FileNotFound))Exception|software\.amazon\.awssdk"
-    r"|java\.util\.concurrent\.TimeoutException|InterruptedException|ExecutorLostFailure|FetchFailed"
-    # What no record can bring about: Spark is asked for what isn't there.
-    r"|UNRESOLVED_|PARSE_SYNTAX_ERROR"
-    r"|stopped SparkContext|SparkContext was shut down|ModuleNotFoundError|ImportError"
-    # A service that user code asks, and memory.
-    r"|\bConnection\w*Error\b|\b\w*Timeout(?:Error)?\b|\b\w*MemoryError\b|\b\w*OperationalError\b|\bgaierror\b"
-    r"|\bURLError\b|\bHTTPError\b|\bRemoteDisconnected\b|\b(?:OS|IO)Error: \[Errno|can't start new thread"
-    r"|PYTHON_VERSION_MISMATCH|TABLE_OR_VIEW_NOT_FOUND|INVALID_HANDLE|java\.nio\.|Failed to get broadcast"
-    r"|on <module 'pyspark"
-    r"|Ref does not exist|Cannot fast-forward|Cannot use branch|to unknown snapshot|Cannot find (?:the )?snapshot"
-)
-# Workers that don't start, unlike one that a record has killed.
-_NO_WORKERS = re.compile(r"\A(?!.*Python worker exited unexpectedly).*java\.io\.EOFException", re.DOTALL)
-
-_STACK_FRAME = re.compile(r"^\s+at .*$", re.MULTILINE)
-
-_RAISED = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)$", re.MULTILINE)
-
-_LOST_RANGE = re.compile(r"Could not read records in offset \[(\d+), (\d+)\) for topic partition (\S+)-(\d+)")
-_LOST = re.compile(r"failOnDataLoss to false\.\s+Reason:\s*([^\n]+)|(OffsetOutOfRangeException[^\n]*)")
-
-_SECRETS = (
-    (re.compile(r"(://)[^/\s:@]*:[^/\s@]+@"), r"\1***@"),
-    (
-        re.compile(
-            r"((?:password|passwd|secret|token|credential|access[-_.]?key)[\w.-]*[\"']?\s*[=:]\s*)"
-            r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&]+)",
-            re.IGNORECASE,
-        ),
-        r"\1***",
-    ),
-    (re.compile(r"\b(Bearer|Basic) [\w.+/=-]+"), r"\1 ***"),
-)
 
 
 @dataclass(frozen=True)
@@ -175,21 +53,22 @@ class RetryPolicy:
 
 def call(
     policy: RetryPolicy,
-    say: Callable[[str], None],
+    warn: Callable[[str], None],
     what: str,
     function: Callable[[], T],
+    *,
     sleep: Callable[[float], None] = time.sleep,
-    passes: Callable[[BaseException], bool] | None = None,
+    passes: Callable[[BaseException], bool] = is_transient,
 ) -> T:
     """Call a function, and again after errors that may be gone by then.
 
     Args:
         policy: How often and how patiently; every call begins to count anew.
-        say: Gets one line before each pause: what failed, why, which attempt it was, how long the pause is.
+        warn: Gets one line before each pause: what failed, why, which attempt it was, how long the pause is.
         what: What is attempted, as the line shall begin.
         function: Must be safe to call again after any error it raises that `is_transient`.
         sleep: Pauses for that many seconds.
-        passes: Tells of an error whether it may be gone by then; `is_transient` if None.
+        passes: Tells of an error whether it may be gone by then.
 
     Returns:
         What the function returns.
@@ -202,13 +81,13 @@ def call(
         error = state.outcome.exception() if state.outcome else None
         count = f"attempt {state.attempt_number} of {policy.attempts}"
         head, tail = f"{what}: {count} failed: ", f" Trying again in {state.upcoming_sleep:.1f} s."
-        room = max(_LINE_LENGTH - len(head) - len(tail), 0)
-        say(head + _clipped(headline(error), room) + tail)
+        room = max(LINE_LENGTH - len(head) - len(tail), 0)
+        warn(head + clipped(headline(error), room) + tail)
 
     retrying = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(policy.attempts),
         wait=tenacity.wait_random_exponential(multiplier=policy.initial_seconds, max=policy.max_seconds),
-        retry=tenacity.retry_if_exception(passes or is_transient),
+        retry=tenacity.retry_if_exception(passes),
         before_sleep=announce,
         sleep=sleep,
         reraise=True,
@@ -223,138 +102,3 @@ def short_pauses(policy: RetryPolicy) -> tenacity.wait.wait_base:
         policy: How patiently.
     """
     return tenacity.wait_random_exponential(policy.initial_seconds, min(policy.max_seconds, LONGEST_SHORT_PAUSE))
-
-
-def is_transient(error: BaseException) -> bool:
-    """Tell whether the same attempt may succeed a moment later, without anybody mending anything.
-
-    Args:
-        error: What an attempt raised.
-
-    Returns:
-        True for brokers, registry, catalogs and storage that don't answer or are overtaxed, for commits that lost a
-        race, and for errors of Spark whose text names none of the causes that last. False for everything else.
-    """
-    if isinstance(error, KafkaLakeError):
-        return isinstance(error, _PASSING_ERRORS) and not isinstance(error, _LASTING_ERRORS)
-    if isinstance(error, PySparkException | Py4JError) or _grpc_code(error):
-        return _spark_may_recover(error)
-    if isinstance(error, (*_PROGRAMMING_ERRORS, *_LASTING_SYSTEM_ERRORS)):
-        return False
-    if isinstance(error, requests.exceptions.HTTPError):
-        return error.response is not None and error.response.status_code in (408, 429, 500, 502, 503, 504)
-    if isinstance(error, OSError):
-        # Arrow and the file systems report a store's refusals as plain OSError.
-        return not _LASTING_CAUSE.search(str(error))
-    if type(error).__module__ == "botocore.exceptions":
-        # An extra; what it calls the connection's errors isn't an error of the system to Python.
-        return bool({each.__name__ for each in type(error).__mro__} & {"ConnectionError", "HTTPClientError"})
-    return isinstance(error, _PASSING_CATALOG_ERRORS)
-
-
-def may_be_a_record(error: BaseException) -> bool:
-    """Tell whether a record may be the reason why a batch can't be staged.
-
-    Args:
-        error: What reading, decoding or writing a batch raised.
-
-    Returns:
-        False for what is known to be the systems' or a setting's: brokers, registry, catalogs, storage and engine that
-        don't answer or refuse, memory and disk that are used up, lost offsets, and all errors of ours. True for all
-        others, since nobody can list in how many ways a record is odd.
-    """
-    if isinstance(error, (KafkaLakeError, ImportError, MemoryError, NotImplementedError, OSError, sql.SQLAlchemyError)):
-        return False
-    if type(error).__module__ == iceberg.__name__:
-        return isinstance(error, iceberg.ValidationError)
-    if type(error).__module__.startswith("botocore."):
-        return False
-    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
-        return False
-    if isinstance(error, PySparkException | Py4JError) or _grpc_code(error):
-        text = _text(error)
-        known = _grpc_code(error) in _SYSTEM_GRPC_CODES or _SYSTEM_CAUSE.search(text) or _NO_WORKERS.search(text)
-        return not known
-    return isinstance(error, Exception)
-
-
-def kafka_data_loss(error: BaseException) -> str | None:
-    """Recognise that Spark's Kafka source failed since planned offsets are gone (its ``failOnDataLoss``).
-
-    Args:
-        error: What evaluating a frame of `read` raised, in this process or through Spark Connect.
-
-    Returns:
-        What is gone, in one sentence with topic, partition and offsets as far as they are told; None if it is
-        another error. Which of the offsets are still there Spark doesn't tell; the topic's watermarks do.
-    """
-    if not isinstance(error, PySparkException | Py4JJavaError):
-        return None
-    text = _text(error)
-    if found := _LOST_RANGE.search(text):
-        start, end, topic, partition = found.groups()
-        return f"topic {topic} partition {partition}: of offsets {start} to {int(end) - 1} some are gone."
-    if found := _LOST.search(text):
-        return _clipped(found[1] or found[2], _LINE_LENGTH)
-    return None
-
-
-def java_text(error: BaseException) -> str | None:
-    """Return all that an error of Spark tells, its Java causes included; None for other errors."""
-    return _text(error) if isinstance(error, PySparkException | Py4JJavaError) or _grpc_code(error) else None
-
-
-def _spark_may_recover(error: BaseException) -> bool:
-    if isinstance(error, (AnalysisException, PythonException, *_PROGRAMMING_ERRORS)):
-        return False
-    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
-        # The JVM of this process is gone, or was asked for what it hasn't: only a new process has another.
-        return False
-    return _grpc_code(error) not in _LASTING_GRPC_CODES and not _LASTING_CAUSE.search(_text(error))
-
-
-def _grpc_code(error: BaseException) -> str:
-    """Return the status code of a gRPC error, raw or as Spark Connect wraps it; empty for other errors."""
-    ask = getattr(error, "getGrpcStatusCode", None) or getattr(error, "code", None)
-    code = ask() if callable(ask) else None
-    return str(getattr(code, "name", ""))
-
-
-def _text(error: BaseException) -> str:
-    """Return all that an error tells, the messages of its Java causes included, without stack frames."""
-    try:
-        # Whether its text has the trace depends on Spark's settings.
-        return _STACK_FRAME.sub("", f"{error}\n{java_trace(error)}")
-    except Exception as unreadable:
-        # PySpark asks the JVM for the text, which may be gone by now.
-        return f"stopped SparkContext: {type(unreadable).__name__}"
-
-
-def headline(error: BaseException | None) -> str:
-    """Return the line of an error that says most, with neither stack trace nor secrets."""
-    if isinstance(error, PySparkException | Py4JJavaError) and (raised := _RAISED.findall(_text(error))):
-        # What user code raised; Spark's own first line names the Python worker only.
-        return _without_secrets(str(raised[-1]))
-    lines = [line.strip() for line in _message(error).splitlines() if line.strip()]
-    if isinstance(error, Py4JJavaError) and len(lines) > 1:
-        # The first line names a Py4J object, the second the Java exception.
-        lines = [lines[1].removeprefix(":").strip()]
-    name = type(error).__name__
-    line = lines[0] if lines else name
-    if not isinstance(error, KafkaLakeError | PySparkException | Py4JJavaError) and lines:
-        line = f"{name}: {line}"
-    return _without_secrets(line)
-
-
-def _without_secrets(line: str) -> str:
-    for pattern, replacement in _SECRETS:
-        line = pattern.sub(replacement, line)
-    return line
-
-
-def _message(error: BaseException | None) -> str:
-    return error.message if isinstance(error, KafkaLakeError) else _text(error) if error else ""
-
-
-def _clipped(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: max(length - 1, 0)] + "…"

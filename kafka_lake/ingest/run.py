@@ -15,6 +15,7 @@ from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.runner import Runner
+from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.table_state import with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_table import TopicTable
@@ -46,7 +47,7 @@ def ingest(
         PublishRefusedError: If others kept moving ``main`` ahead of this run.
         KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
     """
-    context = Context(spec, connections, run_id, observer or Observer())
+    context = _context(spec, connections, run_id, observer)
     return Runner(context, Append(context, partitions)).run()
 
 
@@ -70,7 +71,7 @@ def replay(
         GateFailedError: If the swap would lose rows of records that Kafka compacted away, or another gate refused.
         KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
     """
-    context = Context(spec, connections, run_id, observer or Observer())
+    context = _context(spec, connections, run_id, observer)
     return Runner(context, Replay(context, extent)).run()
 
 
@@ -89,7 +90,7 @@ def plan_reset(
         TableError: If there is no table yet.
         ConfigurationError: If a target lies outside of what the topic holds.
     """
-    context = Context(spec, connections, "plan")
+    context = _context(spec, connections, "plan")
     topic = TopicEnds(context)
     # Brokers that don't answer are told of before a table that isn't there, as by the reset itself.
     topic.poll()
@@ -127,7 +128,7 @@ def reset(
         ConfigurationError: If a target lies outside of what the topic holds, or rows would have to be removed and
             there is no metadata column to tell them by.
     """
-    context = Context(spec, connections, run_id, observer or Observer())
+    context = _context(spec, connections, run_id, observer)
     return Runner(context, Reset(context, to, partitions)).run()
 
 
@@ -158,7 +159,7 @@ def adopt(
         AdoptionRefusedError: If the other writer has gone on since. ``main`` is as it was.
         KafkaLakeError: For anything else a user can mend; ``main`` is as it was.
     """
-    context = Context(spec, connections, run_id, observer or Observer())
+    context = _context(spec, connections, run_id, observer)
     return Runner(context, Adopt(context, agreed, source, offset_columns)).run()
 
 
@@ -182,6 +183,10 @@ def replay_dead_letters(
         GateFailedError: If a gate refused the rows. Nothing is moved.
         TableError: If there is no table yet.
     """
-    context = Context(spec, connections, run_id, observer or Observer())
+    context = _context(spec, connections, run_id, observer)
     report = Runner(context, DeadLetterReplay(context, where)).run()
     return Replayed(report, report.total("rows"), report.total("dead_letters"))
+
+
+def _context(spec: TopicTable, connections: Connections, run_id: str, observer: Observer | None = None) -> Context:
+    return Context(spec, connections, run_id, observer or Observer(), decoding=SparkDecoding())

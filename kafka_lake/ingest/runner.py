@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from pyspark.errors import AnalysisException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
@@ -11,24 +12,19 @@ from kafka_lake.common.errors import KafkaError, PublishRefusedError
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.byte_limit import ByteLimit
+from kafka_lake.ingest.causes import headline, is_transient, kafka_data_loss, may_be_a_record
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.isolate import Search
-from kafka_lake.ingest.dead_letters.samples import quoted
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.maintenance.clean import sweep
-from kafka_lake.ingest.pipeline import Attempt
+from kafka_lake.ingest.pipeline import Attempt, Done
 from kafka_lake.ingest.plan.model import Plan, can_be_parted
 from kafka_lake.ingest.refused import refused_by_kafka
-from kafka_lake.ingest.report import Commit, RunReport
-from kafka_lake.ingest.retry import (
-    LONGEST_SHORT_PAUSE,
-    call,
-    headline,
-    is_transient,
-    kafka_data_loss,
-    may_be_a_record,
-    short_pauses,
-)
+from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.retry import LONGEST_SHORT_PAUSE, short_pauses
+from kafka_lake.ingest.samples import quoted
+from kafka_lake.ingest.table_state import Tables
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.branches import staging_branches
 from kafka_lake.lake.tables.create import drop_if_unused
@@ -61,7 +57,8 @@ class Runner:
         self._search = Search()
         self._byte_limit = ByteLimit(context)
         self._created: set[tuple[str, str]] = set()
-        self._attempt: Attempt | None = None
+        self._decoding: Plan | None = None
+        self._left: Tables | None = None
         self._reported = time.monotonic()
 
     def run(self) -> RunReport:
@@ -86,11 +83,10 @@ class Runner:
 
     def _is_done(self) -> bool:
         """Return whether the job asks for nothing more of the table as the last commit left it."""
-        left = self._attempt.after if self._attempt else None
-        if left is None:
+        if self._left is None:
             return False
         try:
-            return self.job.plan(self.topic, left.table) is None
+            return self.job.plan(self.topic, self._left.table) is None
         except Exception:
             # What is done is done. The next commit will tell of it, and is attempted again where that may help.
             return False
@@ -133,7 +129,7 @@ class Runner:
         self._created.clear()
         if done is None:
             return None
-        commit, todo = done
+        commit, todo = done.commit, done.plan
         self._search = self._search.done(todo, commit.rows)
         self._byte_limit.done(todo, commit)
         self.commits.append(commit)
@@ -146,7 +142,7 @@ class Runner:
         self.context.observer.on_commit(commit, todo)
         return commit
 
-    def _patiently(self) -> tuple[Commit, Plan] | None:
+    def _patiently(self) -> Done | None:
         """Plan again where others were faster, or Kafka lost what was planned; try again what passes."""
         context = self.context
         retrying = Retrying(
@@ -157,28 +153,27 @@ class Runner:
             sleep=self._pause,
             reraise=True,
         )
-        what = f"Topic {context.spec.topic}"
-        return retrying(
-            lambda: call(
-                context.connections.retry, context.observer.warn, what, self._try_commit, self._pause, self._passes
+        patient = replace(context, sleep=self._pause)
+        return retrying(lambda: patient.with_retries(self._try_commit, self._passes))
+
+    def _try_commit(self) -> Done | None:
+        outcome = pipeline.commit(
+            Attempt(
+                context=self.context,
+                job=self.job,
+                topic=self.topic,
+                search=self._search,
+                byte_limit=self._byte_limit,
+                failed_so_far=self._failed_so_far,
+                position=self.position,
             )
         )
-
-    def _try_commit(self) -> tuple[Commit, Plan] | None:
-        attempt = self._attempt = Attempt(
-            context=self.context,
-            job=self.job,
-            topic=self.topic,
-            search=self._search,
-            byte_limit=self._byte_limit,
-            failed_so_far=self._failed_so_far,
-            created=self._created,
-            position=self.position,
-        )
-        try:
-            return pipeline.commit(attempt)
-        finally:
-            self.position = attempt.position
+        self.position, self._decoding = outcome.position, outcome.decoding
+        self._created |= outcome.created
+        self._left = outcome.done.left if outcome.done else None
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.done
 
     def _tell_refusal(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -192,7 +187,7 @@ class Runner:
 
     def _pause(self, seconds: float) -> None:
         # What ends a pause is no record's fault.
-        self._attempt = None
+        self._decoding = self._left = None
         self.context.sleep(seconds)
 
     def _passes(self, error: BaseException) -> bool:
@@ -202,7 +197,7 @@ class Runner:
 
     def _part_of(self, error: BaseException) -> Plan | None:
         """Return the commit of which one record may be the reason for an error; None if none can be."""
-        plan = self._attempt.decoding if self._attempt else None
+        plan = self._decoding
         if plan is None or not can_be_parted(plan) or not may_be_a_record(error):
             return None
         # A transform that asks for a column which isn't there fails without any record.
@@ -246,7 +241,13 @@ class Runner:
         self.commits, self._reported = [], time.monotonic()
         elapsed = self._reported - began
         return RunReport(
-            context.spec.topic, context.table_name, context.run_id, self.topic.now, self.position, commits, elapsed
+            topic=context.spec.topic,
+            table=context.table_name,
+            run_id=context.run_id,
+            watermarks=self.topic.now,
+            position=self.position,
+            commits=commits,
+            seconds=elapsed,
         )
 
     def finish(self) -> RunReport:
@@ -256,8 +257,8 @@ class Runner:
         return self.report()
 
     def _sweep(self) -> None:
-        left = self._attempt.after if self._attempt else None
-        if left and not any(staging_branches(each.table) for each in (left.table, left.letters) if each):
+        left = self._left
+        if left and not any(staging_branches(each.table) for each in (left.table, left.dead_letters) if each):
             return
         try:
             sweep(self.context.spec, self.context.connections)

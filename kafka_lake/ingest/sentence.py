@@ -1,7 +1,7 @@
 """One sentence for an error, whoever raised it: ours as it is, those of clients and engines by their headline."""
 
 from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.ingest.retry import headline
+from kafka_lake.ingest.causes import headline
 
 # Whose errors tell of a system that a user can mend, and not of a mistake in this program.
 _OF_SYSTEMS = {

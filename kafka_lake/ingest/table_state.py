@@ -18,11 +18,11 @@ class Tables:
 
     Args:
         table: The topic's table; None if there is none.
-        letters: Its dead-letter table; None if there is none, or nothing in it.
+        dead_letters: Its dead-letter table; None if there is none, or nothing in it.
     """
 
     table: TableState | None
-    letters: TableState | None
+    dead_letters: TableState | None
 
 
 def tables(context: Context) -> Tables:
@@ -30,11 +30,11 @@ def tables(context: Context) -> Tables:
 
     So whatever made dead letters obsolete before the first look is in the table by the second.
     """
-    letters = context.connections.catalog.table(context.spec.dead_letter_table)
+    dead_letters = context.connections.catalog.table(context.spec.dead_letter_table)
     table = context.connections.catalog.table(context.spec.identifier)
     return Tables(
         None if table is None else read_state(table),
-        None if letters is None or head_of(letters) is None else read_state(letters),
+        None if dead_letters is None or head_of(dead_letters) is None else read_state(dead_letters),
     )
 
 
@@ -109,7 +109,7 @@ def _with_position(context: Context, topic: TopicEnds, state: TableState) -> Tab
         )
     if state.position is not None or not row_count(table):
         return state
-    position = rebuilt_position(spec, context.connections, state, topic.now)
+    position = rebuilt_position(context, state, topic.now)
     if position is None:
         _refuse_filled_by_others(context, table)
         warn(

@@ -6,7 +6,6 @@ from dataclasses import replace
 from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.identity import unsure
-from kafka_lake.ingest.retry import call
 
 
 class TopicEnds:
@@ -35,10 +34,8 @@ class TopicEnds:
         Raises:
             KafkaError: If the brokers don't answer, or refuse; `now` is as it was.
         """
-        spec, connections = self._context.spec, self._context.connections
-        ask = connections.cluster.watermarks_of
-        warn, sleep = self._context.observer.warn, self._context.sleep
-        self._now = call(connections.retry, warn, f"Topic {spec.topic}", lambda: ask(spec.topic), sleep)
+        context = self._context
+        self._now = context.with_retries(lambda: context.connections.cluster.watermarks_of(context.spec.topic))
         return self._now
 
     def validated(self, position: Position | None, partitions: Collection[int] | None = None) -> Watermarks:

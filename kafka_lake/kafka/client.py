@@ -125,7 +125,7 @@ class KafkaClient:
             # The client's own errors say that it gave up waiting; its reports say why the wait was in vain.
             cause = self._reported.refusal or self._reported.failure or cause
         code, text = (cause.code(), self._text(cause)) if cause else (None, "")
-        failure = Failure(what, code, text, self._patience(), right)
+        failure = Failure(what=what, code=code, text=text, waited=self._patience(), right=right)
         return own_variables(explained(failure, self.properties), self.name)
 
     def _text(self, error: ClientError) -> str:

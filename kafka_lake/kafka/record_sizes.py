@@ -63,7 +63,7 @@ def record_sizes(
             consumer.list_topics(topic, timeout=seconds)
         while left and time.monotonic() < deadline:
             at = {p: each[0] for p, each in left.items()}
-            found += _read(cluster, consumer, topic, at, deadline)
+            found += _read(cluster, consumer, topic=topic, at=at, deadline=deadline)
             left = {p: each[1:] for p, each in left.items() if each[1:]}
     finally:
         consumer.close()

@@ -126,7 +126,9 @@ class SchemaRegistry:
         """
         what = f"Subject {subject}"
         found = self._ask(what, lambda client: client.get_version(subject, "latest"))
-        return found and self._schema(what, found.schema, found.schema_id, subject, found.version)
+        return found and self._schema(
+            what, found.schema, schema_id=found.schema_id, subject=subject, version=found.version
+        )
 
     def versions(self, subject: str) -> list[int]:
         """Return the versions of a subject in ascending order, none if there is no such subject; raises as `latest`."""
@@ -180,7 +182,14 @@ class SchemaRegistry:
         references: dict[str, str] = {}
         self._add_references(what, found.references or [], set(), references)
         kind = cast(SchemaType, found.schema_type)
-        return WriterSchema(kind, found.schema_str, MappingProxyType(references), schema_id, subject, version)
+        return WriterSchema(
+            kind=kind,
+            text=found.schema_str,
+            references=MappingProxyType(references),
+            id=schema_id,
+            subject=subject,
+            version=version,
+        )
 
     def _add_references(self, what: str, references: Iterable[Any], seen: set[str], texts: dict[str, str]) -> None:
         for reference in references:

@@ -218,4 +218,11 @@ def record_of(message: Any) -> Record:
     """Return a client's message, which is no error, as a record."""
     key, value, headers = message.key(), message.value(), message.headers() or []
     size = len(key or b"") + len(value or b"") + sum(len(name) + len(content or b"") for name, content in headers)
-    return Record(message.partition(), message.offset(), message.timestamp()[1], key, value, size)
+    return Record(
+        partition=message.partition(),
+        offset=message.offset(),
+        timestamp_ms=message.timestamp()[1],
+        key=key,
+        value=value,
+        size=size,
+    )

@@ -166,7 +166,7 @@ class LakeCatalog:
         except KafkaLakeError:
             raise
         except Exception as error:
-            if (mended := explained(self.name, self.type, self.properties, what, error)) is None:
+            if (mended := explained(self.name, self.type, properties=self.properties, what=what, error=error)) is None:
                 raise
             raise mended from error
 

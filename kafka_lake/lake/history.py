@@ -59,11 +59,29 @@ def schema_history(table: Table) -> list[SchemaVersion]:
             continue
         position, unread = _position(snapshot)
         committed, note = _time(snapshot.timestamp_ms), " ".join([*notes, *unread])
-        found.append(SchemaVersion(schema.schema_id, snapshot.snapshot_id, committed, differences, position, note))
+        found.append(
+            SchemaVersion(
+                schema_id=schema.schema_id,
+                snapshot_id=snapshot.snapshot_id,
+                committed_at=committed,
+                changes=differences,
+                position=position,
+                note=note,
+            )
+        )
         before = schema
     if pending := _differences(before, table.schema()):
         written = _time(table.metadata.last_updated_ms)
-        found.append(SchemaVersion(table.schema().schema_id, None, written, pending, None, _NOT_YET))
+        found.append(
+            SchemaVersion(
+                schema_id=table.schema().schema_id,
+                snapshot_id=None,
+                committed_at=written,
+                changes=pending,
+                position=None,
+                note=_NOT_YET,
+            )
+        )
     return found
 
 

@@ -162,7 +162,7 @@ def leaf_paths(kind: IcebergType, path: str = "") -> Iterator[str]:
         yield path
 
 
-def needed_changes(current: Schema, wanted: Schema) -> list[Change]:
+def needed_changes(current: Schema, target: Schema) -> list[Change]:
     """Return what a table's schema must undergo to take rows of another schema; columns are matched by name.
 
     Columns that the rows lack become null and need no change, and neither do columns of a type that the table's
@@ -170,12 +170,12 @@ def needed_changes(current: Schema, wanted: Schema) -> list[Change]:
 
     Args:
         current: The table's schema.
-        wanted: The schema of the rows, any field ids.
+        target: The schema of the rows, any field ids.
 
     Returns:
         Safe and unsafe changes; `Change.safe` tells which.
     """
-    matched = StructType(*_ids_like(current.as_struct(), wanted.as_struct()))
+    matched = StructType(*_ids_like(current.as_struct(), target.as_struct()))
     found = _struct_changes("", current.as_struct(), matched)
     return [c for c in found if c.kind not in ("removed", "made required", "renamed")]
 
@@ -183,9 +183,9 @@ def needed_changes(current: Schema, wanted: Schema) -> list[Change]:
 _NEW_ID = 1_000_000
 
 
-def _ids_like(current: StructType, wanted: StructType) -> Iterator[NestedField]:
+def _ids_like(current: StructType, target: StructType) -> Iterator[NestedField]:
     by_name = {field.name.lower(): field for field in current.fields}
-    for field in wanted.fields:
+    for field in target.fields:
         twin = by_name.get(field.name.lower())
         kind = field.field_type if twin is None else _types_like(twin.field_type, field.field_type)
         yield NestedField(
@@ -193,23 +193,23 @@ def _ids_like(current: StructType, wanted: StructType) -> Iterator[NestedField]:
         )
 
 
-def _types_like(current: IcebergType, wanted: IcebergType) -> IcebergType:
-    if isinstance(current, StructType) and isinstance(wanted, StructType):
-        return StructType(*_ids_like(current, wanted))
-    if isinstance(current, ListType) and isinstance(wanted, ListType):
-        element = _types_like(current.element_type, wanted.element_type)
-        return ListType(current.element_id, element, element_required=wanted.element_required)
-    if isinstance(current, MapType) and isinstance(wanted, MapType):
+def _types_like(current: IcebergType, target: IcebergType) -> IcebergType:
+    if isinstance(current, StructType) and isinstance(target, StructType):
+        return StructType(*_ids_like(current, target))
+    if isinstance(current, ListType) and isinstance(target, ListType):
+        element = _types_like(current.element_type, target.element_type)
+        return ListType(current.element_id, element, element_required=target.element_required)
+    if isinstance(current, MapType) and isinstance(target, MapType):
         return MapType(
             current.key_id,
-            _types_like(current.key_type, wanted.key_type),
+            _types_like(current.key_type, target.key_type),
             current.value_id,
-            _types_like(current.value_type, wanted.value_type),
-            value_required=wanted.value_required,
+            _types_like(current.value_type, target.value_type),
+            value_required=target.value_required,
         )
-    if promotes(wanted, current):
+    if promotes(target, current):
         return current
-    return wanted
+    return target
 
 
 @dataclass(frozen=True)
@@ -273,26 +273,51 @@ _ADDED = "added; null in the rows that are there"
 _WIDER = "the column is widened; no file is written anew"
 
 RULES = (
-    Rule("new field", _A, _AB, "added", _ADDED),
-    Rule("… in a struct", _struct(s=_A), _struct(s=_AB), "added", _ADDED),
-    Rule("… in the structs of a list", _struct(s=_list(_A)), _struct(s=_list(_AB)), "added", _ADDED),
-    Rule("… in the structs of a map", _struct(s=_map(_A)), _struct(s=_map(_AB)), "added", _ADDED),
-    Rule("new field that is required", _required(a=_INT), _required(a=_INT, b=_TEXT), "added", "added as optional"),
-    Rule("new field that was always null", _A, _struct(a=_INT, b=UnknownType()), None, "it waits until it has a type"),
-    Rule("`int` becomes `long`", _A, _struct(a=_LONG), "widened", _WIDER),
-    Rule("`float` becomes `double`", _struct(a=_FLOAT), _struct(a=_DOUBLE), "widened", _WIDER),
-    Rule("more digits", _struct(a=DecimalType(9, 2)), _struct(a=DecimalType(12, 2)), "widened", _WIDER),
-    Rule("wider elements", _struct(a=_list(_INT)), _struct(a=_list(_LONG)), "widened", _WIDER),
-    Rule("narrower than the column", _struct(a=_LONG), _A, None, "the column holds it as it is"),
-    Rule("required becomes optional", _required(a=_INT), _A, "made optional", "the column is made optional"),
-    Rule("no longer there", _AB, _A, None, "the column stays, and is null; none is ever dropped"),
-    Rule("… though required", _required(a=_INT, b=_TEXT), _required(a=_INT), "made optional", "… and made optional"),
-    Rule("optional becomes required", _A, _required(a=_INT), None, "the column stays optional"),
-    Rule("another order, another doc", _AB, _struct(b=_TEXT, a=_INT), None, "the columns stay where they are"),
-    Rule("another name, in `renames:`", _A, _struct(b=_INT), "renamed", "renamed; id and values stay", {"a": "b"}),
-    Rule("another name, not in `renames:`", _A, _struct(b=_INT), "added", "one field is gone, another is new"),
-    Rule("another name, in case only", _A, _struct(A=_INT), "added", "added as `A__2`"),
-    Rule("names that differ in case only", _A, _struct(a=_INT, A=_TEXT), "added", "added as `A__2`"),
+    Rule("new field", _A, _AB, "added", outcome=_ADDED),
+    Rule("… in a struct", _struct(s=_A), _struct(s=_AB), "added", outcome=_ADDED),
+    Rule("… in the structs of a list", _struct(s=_list(_A)), _struct(s=_list(_AB)), "added", outcome=_ADDED),
+    Rule("… in the structs of a map", _struct(s=_map(_A)), _struct(s=_map(_AB)), "added", outcome=_ADDED),
+    Rule(
+        "new field that is required",
+        _required(a=_INT),
+        _required(a=_INT, b=_TEXT),
+        "added",
+        outcome="added as optional",
+    ),
+    Rule(
+        "new field that was always null",
+        _A,
+        _struct(a=_INT, b=UnknownType()),
+        None,
+        outcome="it waits until it has a type",
+    ),
+    Rule("`int` becomes `long`", _A, _struct(a=_LONG), "widened", outcome=_WIDER),
+    Rule("`float` becomes `double`", _struct(a=_FLOAT), _struct(a=_DOUBLE), "widened", outcome=_WIDER),
+    Rule("more digits", _struct(a=DecimalType(9, 2)), _struct(a=DecimalType(12, 2)), "widened", outcome=_WIDER),
+    Rule("wider elements", _struct(a=_list(_INT)), _struct(a=_list(_LONG)), "widened", outcome=_WIDER),
+    Rule("narrower than the column", _struct(a=_LONG), _A, None, outcome="the column holds it as it is"),
+    Rule("required becomes optional", _required(a=_INT), _A, "made optional", outcome="the column is made optional"),
+    Rule("no longer there", _AB, _A, None, outcome="the column stays, and is null; none is ever dropped"),
+    Rule(
+        "… though required",
+        _required(a=_INT, b=_TEXT),
+        _required(a=_INT),
+        "made optional",
+        outcome="… and made optional",
+    ),
+    Rule("optional becomes required", _A, _required(a=_INT), None, outcome="the column stays optional"),
+    Rule("another order, another doc", _AB, _struct(b=_TEXT, a=_INT), None, outcome="the columns stay where they are"),
+    Rule(
+        "another name, in `renames:`",
+        _A,
+        _struct(b=_INT),
+        "renamed",
+        outcome="renamed; id and values stay",
+        renames={"a": "b"},
+    ),
+    Rule("another name, not in `renames:`", _A, _struct(b=_INT), "added", outcome="one field is gone, another is new"),
+    Rule("another name, in case only", _A, _struct(A=_INT), "added", outcome="added as `A__2`"),
+    Rule("names that differ in case only", _A, _struct(a=_INT, A=_TEXT), "added", outcome="added as `A__2`"),
     Rule("number becomes text", _A, _struct(a=_TEXT), "type changed"),
     Rule("text becomes number", _struct(a=_TEXT), _struct(a=_LONG), "type changed"),
     Rule("whole number becomes fraction", _A, _struct(a=_DOUBLE), "type changed"),

@@ -201,11 +201,11 @@ def _run(answer: dict[str, Any]) -> Run:
     tags = {tag["key"]: tag["value"] for tag in answer["tags"]}
     assets = tuple("/".join(key["path"]) for key in answer["assetSelection"] or [])
     return Run(
-        answer["runId"],
-        answer["status"],
-        tags.get("dagster/sensor_name", ""),
-        assets,
-        answer["endTime"] or 0.0,
+        run_id=answer["runId"],
+        status=answer["status"],
+        sensor=tags.get("dagster/sensor_name", ""),
+        assets=assets,
+        ended=answer["endTime"] or 0.0,
     )
 
 

@@ -197,12 +197,12 @@ class Stack:
         pids = {name: server.pid for name, server in servers.items() if server and server.pid}
         self._file.write(
             Running(
-                self._broker.bootstrap_servers if self._broker else "",
-                self._registry.url if self._registry else "",
-                self._connect.remote if self._connect else "",
-                f"http://{self.ports.ui.address}" if self._dagster else "",
-                {"kafka-lake": os.getpid(), **pids},
-                self._store.catalog_properties() if self._store else {},
+                bootstrap_servers=self._broker.bootstrap_servers if self._broker else "",
+                registry_url=self._registry.url if self._registry else "",
+                spark_remote=self._connect.remote if self._connect else "",
+                ui_url=f"http://{self.ports.ui.address}" if self._dagster else "",
+                pids={"kafka-lake": os.getpid(), **pids},
+                catalog=self._store.catalog_properties() if self._store else {},
             )
         )
 

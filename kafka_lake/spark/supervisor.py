@@ -80,7 +80,14 @@ class ConnectSettings:
 
     def server(self, work_dir: Path, port: int, conf: Mapping[str, str]) -> ConnectServer:
         """Return a server of that size, not started; `ConnectServer` says what the arguments are."""
-        return ConnectServer(work_dir, port, conf, self.heap, self.direct, self.metaspace)
+        return ConnectServer(
+            work_dir=work_dir,
+            port=port,
+            conf=conf,
+            driver_memory=self.heap,
+            direct_memory=self.direct,
+            metaspace=self.metaspace,
+        )
 
 
 def idle_seconds(text: str) -> float | None:

@@ -287,13 +287,13 @@ def _contender(arena: Arena, broker: EmbeddedBroker, spec: TopicTable, race: int
     def run(number: int) -> RunReport:
         waited: list[str] = []
 
-        def on_step(done: str) -> None:
+        def step_done(done: str) -> None:
             if done == step and not waited:
                 waited.append(done)
                 start.wait(_SECONDS)
 
         connections = Connections(KafkaCluster(cluster), options, arena.catalog(), lambda: arena.sessions[number])
-        return ingest(spec, connections, f"race-{race}-{number}", observer=Observer(on_step=on_step))
+        return ingest(spec, connections, f"race-{race}-{number}", observer=Observer(step_done=step_done))
 
     return run
 

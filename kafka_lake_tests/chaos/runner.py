@@ -50,7 +50,7 @@ def main() -> None:
         SABOTAGES[options.sabotage]()
     passages: Counter[str] = Counter()
 
-    def on_step(step: str) -> None:
+    def step_done(step: str) -> None:
         passages[step] += 1
         event("step", step=step)
         if passages[step] == options.nth:
@@ -76,7 +76,7 @@ def main() -> None:
             options.run_id,
             observer=Observer(
                 on_commit=lambda commit, plan: event("commit", snapshot=commit.snapshot, records=commit.records),
-                on_step=on_step,
+                step_done=step_done,
             ),
         )
         event("done", records=report.total("records"))

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from kafka_lake.common.server_process import free_port
-from kafka_lake.ingest.audit import CHECKS
+from kafka_lake.ingest.finding import CHECKS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

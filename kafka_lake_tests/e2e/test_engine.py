@@ -301,7 +301,7 @@ def test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good(
             os.kill(server.pid, signal.SIGKILL)
 
     said: list[str] = []
-    ingest(spec, connections, "run-1", observer=Observer(on_step=kill_once, warn=said.append))
+    ingest(spec, connections, "run-1", observer=Observer(step_done=kill_once, warn=said.append))
     assert killed
     assert server.pid not in (None, *killed)
     assert any("attempt 1 of" in line for line in said), said

@@ -274,7 +274,9 @@ def _write(connections: Connections, bootstrap_servers: str) -> None:
     next(batches)
     ingest(LETTERS.spec, connections, "run-0")
     with _killed_at("primary published") as die:
-        replay_dead_letters(mended(LETTERS), connections, "killed", "offset in (1, 2)", observer=Observer(on_step=die))
+        replay_dead_letters(
+            mended(LETTERS), connections, "killed", "offset in (1, 2)", observer=Observer(step_done=die)
+        )
     next(batches)
 
     batches = _produced(ROLLED_BACK, bootstrap_servers)
@@ -290,7 +292,7 @@ def _write(connections: Connections, bootstrap_servers: str) -> None:
     ingest(TORN.spec, connections, "run-0")
     next(batches)
     with _killed_at("dead letters published") as die:
-        ingest(TORN.spec, connections, "killed", observer=Observer(on_step=die))
+        ingest(TORN.spec, connections, "killed", observer=Observer(step_done=die))
     next(batches)
 
 
@@ -312,7 +314,7 @@ def _produced(history: History, bootstrap_servers: str) -> Iterator[None]:
 
 @contextmanager
 def _killed_at(step: str) -> Iterator[Callable[[str], None]]:
-    """Give an ``on_step`` that ends the run at a step as the end of its process would."""
+    """Give an ``step_done`` that ends the run at a step as the end of its process would."""
 
     def die(done: str) -> None:
         if done == step:

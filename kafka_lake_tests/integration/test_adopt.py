@@ -377,7 +377,7 @@ def test_a_table_that_moves_before_the_commit_is_not_taken_over(
             view(spec).table.append(pa.Table.from_pylist([row], schema=table.schema().as_arrow()))
 
     with pytest.raises(AdoptionRefusedError, match="has gone on meanwhile: main was at snapshot"):
-        adopt(spec, connections(), "run-1", found, source, observer=Observer(on_step=append))
+        adopt(spec, connections(), "run-1", found, source, observer=Observer(step_done=append))
     assert view(spec).position() == {}
     view(spec).assert_no_branches()
 

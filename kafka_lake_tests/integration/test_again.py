@@ -10,9 +10,9 @@ from confluent_kafka import TopicPartition
 from kafka_lake.common.errors import AuditFailedError, ConfigurationError, DataLossError, PublishRefusedError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.dead_letters import reconcile as settling
+from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest, plan_reset, replay, replay_dead_letters, reset
 from kafka_lake.ingest.topic_table import TopicTable
@@ -42,7 +42,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 raise Killed(step)
 
         with pytest.raises(Killed, match=step):
-            function(*args, observer=Observer(on_step=die))
+            function(*args, observer=Observer(step_done=die))
         monkeypatch.undo()
 
     return run
@@ -329,7 +329,7 @@ def test_two_redeliveries_at_once_move_every_letter_once(
         lenient,
         connections(),
         "overtaken",
-        observer=Observer(on_step=at("audited", lambda: replay_dead_letters(lenient, connections(), "overtaker"))),
+        observer=Observer(step_done=at("audited", lambda: replay_dead_letters(lenient, connections(), "overtaker"))),
     )
     assert first.moved == 0
     view(strict).assert_exactly_once(topic.ledger)
@@ -347,7 +347,7 @@ def test_a_redelivery_while_records_come_in(new_topic: NewTopic, connections: Ne
         lenient,
         connections(),
         "again",
-        observer=Observer(on_step=at("audited", lambda: ingest(strict, connections(), "between"))),
+        observer=Observer(step_done=at("audited", lambda: ingest(strict, connections(), "between"))),
     )
     view(strict).assert_exactly_once(topic.ledger)
 

@@ -22,10 +22,11 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.decode.decoder import Nothing, batch_metrics
+from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
+from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.compact import commits_since_compaction
 from kafka_lake.lake.positions import ancestors, head_of
@@ -71,7 +72,7 @@ class Going:
 def going(
     spec: TopicTable, connections: Connections, partitions: int = 1, settings: Continuous = SETTINGS, **hooks: Any
 ) -> Iterator[Going]:
-    context = Context(spec, connections, f"steady-{spec.table}", Observer(**hooks))
+    context = Context(spec, connections, f"steady-{spec.table}", Observer(**hooks), decoding=SparkDecoding())
     made = Going(continuous_run(context, settings, set(range(partitions))))
     with ThreadPoolExecutor(1) as pool:
         made.done = pool.submit(made.consume)
@@ -140,11 +141,11 @@ def test_a_wish_to_stop_leaves_whole_commits_and_nothing_else(
     spec = topic.spec()
     staged = threading.Event()
 
-    def on_step(step: str) -> None:
+    def step_done(step: str) -> None:
         if step == "primary staged":
             staged.set()
 
-    with going(spec, connections(), on_step=on_step) as run:
+    with going(spec, connections(), step_done=step_done) as run:
         assert staged.wait(120)
         run.run.stop.requested = True
         assert run.ended() == "it was asked to stop"
@@ -169,7 +170,7 @@ def test_an_interrupt_in_the_middle_of_a_commit_discards_it(
         if step == "audited":
             raise KeyboardInterrupt
 
-    context = Context(spec, connections(), "interrupted", Observer(on_step=interrupt))
+    context = Context(spec, connections(), "interrupted", Observer(step_done=interrupt), decoding=SparkDecoding())
     run = continuous_run(context, SETTINGS, {0})
     with pytest.raises(KeyboardInterrupt):
         list(run.reports())
@@ -182,7 +183,7 @@ def test_small_files_are_compacted_in_between(new_topic: NewTopic, connections: 
     commits: list[int] = []
     steps: list[str] = []
     settings = replace(SETTINGS, compact_every=5)
-    hooks = {"on_commit": lambda commit, _: commits.append(commit.files), "on_step": steps.append}
+    hooks = {"on_commit": lambda commit, _: commits.append(commit.files), "step_done": steps.append}
     with going(spec, connections(), settings=settings, **hooks) as run:
         for number in range(7):
             topic.send_ids([number])
@@ -237,12 +238,12 @@ def test_another_run_in_between_is_no_harm(new_topic: NewTopic, connections: New
     other = connections()
     raced: list[int] = []
 
-    def on_step(step: str) -> None:
+    def step_done(step: str) -> None:
         # A normal run publishes what this one has just audited.
         if step == "audited" and len(commits) == 1 and not raced:
             raced.append(len(ingest(spec, other, "racing").commits))
 
-    with going(spec, connections(), on_commit=lambda commit, _: commits.append(1), on_step=on_step) as run:
+    with going(spec, connections(), on_commit=lambda commit, _: commits.append(1), step_done=step_done) as run:
         eventually(lambda: commits)
         topic.send_ids(range(3, 6))
         eventually(lambda: raced)

@@ -28,10 +28,10 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.audit import CHECKS
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.continuous import run as continuous_runs
 from kafka_lake.ingest.continuous.schedule import Continuous
+from kafka_lake.ingest.finding import CHECKS
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.runner import Runner as Runs
 from kafka_lake.ingest.topic_table import TopicTable

@@ -9,8 +9,8 @@ from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 
 from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
@@ -347,7 +347,7 @@ def test_a_new_field_beside_nested_ones_that_are_called_otherwise_needs_one_more
     ingest(spec, connections(), "run-1")
     # What is empty is seen in every pass, and must not bring about another one.
     topic.send({"s": nested, "l": [nested], "new": 1, "empty": []})
-    ingest(spec, connections(), "run-2", observer=Observer(on_step=step))
+    ingest(spec, connections(), "run-2", observer=Observer(step_done=step))
     columns = {"shop_id": 1, "id": 2, "ID__2": 3}
     first = {"s": columns, "l": [columns], "new": None}
     assert values(view(spec)) == [first, {**first, "new": 1}]

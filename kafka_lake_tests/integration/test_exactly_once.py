@@ -56,22 +56,22 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, connections: NewConnections) -> C
                 raise Killed(step)
 
         with pytest.raises(Killed, match=step):
-            doing(spec, connections(), f"killed-{step.replace(' ', '-')}", observer=Observer(on_step=die), **chosen)
+            doing(spec, connections(), f"killed-{step.replace(' ', '-')}", observer=Observer(step_done=die), **chosen)
         monkeypatch.undo()
 
     return run
 
 
 def at(step: str, action: Callable[[], Any], times: int = 1) -> Callable[[str], None]:
-    """Return an ``on_step`` that does something at the first passages through a step."""
+    """Return an ``step_done`` that does something at the first passages through a step."""
     passed: list[str] = []
 
-    def on_step(done: str) -> None:
+    def step_done(done: str) -> None:
         if done == step and len(passed) < times:
             passed.append(done)
             action()
 
-    return on_step
+    return step_done
 
 
 def mixed(topic: Topic, count: int, partitions: int = 1) -> None:
@@ -98,7 +98,7 @@ def test_of_two_racing_runs_one_wins(
         other.join(120)
         assert second, "the overtaking run didn't end"
 
-    loser = ingest(spec, connections(), "overtaken", observer=Observer(on_step=at(step, overtake)))
+    loser = ingest(spec, connections(), "overtaken", observer=Observer(step_done=at(step, overtake)))
     assert second[0].total("records") == 6
     assert loser.total("records") == 0
     view(spec).assert_exactly_once(topic.ledger)
@@ -115,7 +115,9 @@ def test_the_loser_of_a_race_takes_what_the_winner_left(
         spec,
         connections(),
         "all-partitions",
-        observer=Observer(on_step=at("audited", lambda: ingest(spec, connections(), "one-partition", partitions={0}))),
+        observer=Observer(
+            step_done=at("audited", lambda: ingest(spec, connections(), "one-partition", partitions={0}))
+        ),
     )
     assert [(r.partition, r.start, r.end) for r in loser.commits[0].ranges] == [(1, 0, 2)]
     view(spec).assert_exactly_once(topic.ledger)
@@ -133,7 +135,7 @@ def test_a_race_for_the_very_first_commit(
         spec,
         connections(),
         "overtaken",
-        observer=Observer(on_step=at(step, lambda: ingest(spec, connections(), "overtaker"))),
+        observer=Observer(step_done=at(step, lambda: ingest(spec, connections(), "overtaker"))),
     )
     view(spec).assert_exactly_once(topic.ledger)
     view(spec).assert_no_branches()
@@ -242,7 +244,7 @@ def die(step):
     if step == "dead letters published":
         os.kill(os.getpid(), signal.SIGKILL)
 
-ingest(TopicTable(topic, "it", table, schema="id bigint"), connections, "sigkill", observer=Observer(on_step=die))
+ingest(TopicTable(topic, "it", table, schema="id bigint"), connections, "sigkill", observer=Observer(step_done=die))
 """
 
 
@@ -285,7 +287,7 @@ def test_partitions_added_while_a_run_is_on(new_topic: NewTopic, connections: Ne
         topic.wait_for(lambda: topic.partitions() == 8)
         topic.send_ids(range(8, 16), 8)
 
-    report = ingest(spec, connections(), "run-1", observer=Observer(on_step=at("planned", grow)))
+    report = ingest(spec, connections(), "run-1", observer=Observer(step_done=at("planned", grow)))
     assert set(report.position.offsets if report.position else {}) == {0, 1, 2}
     report = ingest(spec, connections(), "run-2")
     assert set(report.position.offsets if report.position else {}) == set(range(8))
@@ -330,7 +332,7 @@ def test_a_compaction_while_a_run_is_staging(
     def compact() -> None:
         compact_files(spark_resource, view(spec))
 
-    report = ingest(spec, connections(), "overtaken", observer=Observer(on_step=at("audited", compact)))
+    report = ingest(spec, connections(), "overtaken", observer=Observer(step_done=at("audited", compact)))
     assert report.total("records") == 1
     view(spec).assert_exactly_once(topic.ledger)
     view(spec).assert_no_branches()
@@ -422,7 +424,7 @@ def test_retention_that_strikes_between_plan_and_read_stops_the_run(
         topic.admin.delete_records([place])[TopicPartition(topic.name, 0)].result(20)
 
     with pytest.raises(DataLossError, match="partition 0 lost offsets 6 to 8 to retention"):
-        ingest(spec, connections(), "run-2", observer=Observer(on_step=at("planned", strike)))
+        ingest(spec, connections(), "run-2", observer=Observer(step_done=at("planned", strike)))
     assert view(spec).fingerprint() == before
 
 
@@ -459,7 +461,7 @@ def test_a_run_told_to_go_on_does_so_when_retention_strikes_between_plan_and_rea
         place = TopicPartition(topic.name, 0, 9)
         topic.admin.delete_records([place])[TopicPartition(topic.name, 0)].result(20)
 
-    report = ingest(spec, connections(), "run-2", observer=Observer(on_step=at("planned", strike)))
+    report = ingest(spec, connections(), "run-2", observer=Observer(step_done=at("planned", strike)))
     view(spec).assert_exactly_once([sent for sent in topic.ledger if sent.offset not in (6, 7, 8)])
     assert [str(loss) for loss in losses_from_json(summary_of(view(spec).table.current_snapshot())[LOSSES])] == [
         "partition 0 lost offsets 6 to 8 to retention"
@@ -531,7 +533,7 @@ def test_a_table_that_has_rows_of_others_only_is_begun_as_a_new_one(
         report = ingest(spec, connections(), "run-1", observer=Observer(warn=said.append))
     else:
         report = ingest(
-            spec, connections(), "run-1", observer=Observer(on_step=at("table created", append), warn=said.append)
+            spec, connections(), "run-1", observer=Observer(step_done=at("table created", append), warn=said.append)
         )
     assert view(spec).ids() == [0, 1, 100, 101]
     assert view(spec).position() == {0: 2}
@@ -577,7 +579,7 @@ def test_a_writer_that_is_always_faster_keeps_no_run_from_its_commit(
             table.append(pa.table({"id": pa.array([100 + steps.count(step)], pa.int64())}))
 
     patient = replace(connections(), retry=RetryPolicy(initial_seconds=0.01))
-    report = ingest(spec, patient, "run-2", observer=Observer(on_step=overtake))
+    report = ingest(spec, patient, "run-2", observer=Observer(step_done=overtake))
     assert report.total("rows") == 3
     assert steps.count("primary staged") == 1, "the files are written once"
     assert steps.count("followed") == 12
@@ -605,7 +607,7 @@ def test_what_was_written_for_another_schema_is_written_again(
                 update.add_column("noted", StringType())
             table.append(pa.table({"id": pa.array([100], pa.int64())}))
 
-    ingest(spec, connections(), "run-2", observer=Observer(on_step=change))
+    ingest(spec, connections(), "run-2", observer=Observer(step_done=change))
     assert steps.count("primary staged") == 2
     assert "followed" not in steps
     assert view(spec).ids() == [0, 1, 100]

@@ -112,7 +112,7 @@ def test_what_befalls_a_table(new_topic: NewTopic, connections: NewConnections, 
         if step == "audited" and head_of(see.table) == before.current_snapshot_id:
             made.spark().sql(see.call("rollback_to_snapshot", snapshot_id=str(back)))
 
-    ingest(spec, connections(), "run-4", observer=Observer(on_step=roll_back))
+    ingest(spec, connections(), "run-4", observer=Observer(step_done=roll_back))
     assert before.current_snapshot_id not in {s.snapshot_id for s in ancestors(see.table, head_of(see.table))}
     assert see.ids() == [2, 3, 4]
     replay(spec, connections(), "replay", Extent())

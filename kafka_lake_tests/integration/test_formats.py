@@ -18,9 +18,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from kafka_lake.common.errors import ConfigurationError, RegistryError
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
@@ -198,7 +198,7 @@ def test_a_registry_that_is_down_fails_the_run_before_anything_is_staged(
     patient = connections(down)
     impatient = type(patient)(**{**vars(patient), "retry": type(patient.retry)(attempts=1)})
     with pytest.raises(RegistryError, match=r"127\.0\.0\.1:9"):
-        ingest(spec, impatient, "run-2", observer=Observer(on_step=steps.append))
+        ingest(spec, impatient, "run-2", observer=Observer(step_done=steps.append))
     assert (see.table.metadata, data_files(see.table)) == (before, files)
     assert "primary staged" not in steps
     ingest(spec, connections(schemas), "run-3")

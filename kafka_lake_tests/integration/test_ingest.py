@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 
 from kafka_lake.common.errors import AuditFailedError, ConfigurationError, UnknownTopicError
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.pipeline import GateFailedError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View

@@ -192,7 +192,7 @@ def test_a_rollback_during_a_run_stays(
         if step == at and head_of(see.table) == bad:
             sql(see.call("rollback_to_snapshot", snapshot_id=f"{good}"))
 
-    report = ingest(spec, connections(), "run-3", observer=Observer(on_step=roll_back))
+    report = ingest(spec, connections(), "run-3", observer=Observer(step_done=roll_back))
     assert report.total("records") == 2
     assert bad not in {snapshot.snapshot_id for snapshot in ancestors(see.table, head_of(see.table))}
     see.assert_exactly_once(topic.ledger)
@@ -231,7 +231,7 @@ def test_a_table_that_is_dropped_while_a_run_is_staging_is_filled_anew(
         spec,
         connections(),
         "run-2",
-        observer=Observer(on_step=at("audited", lambda: sql(f"DROP TABLE {view(spec).sql_name()}"))),
+        observer=Observer(step_done=at("audited", lambda: sql(f"DROP TABLE {view(spec).sql_name()}"))),
     )
     view(spec).assert_exactly_once(topic.ledger)
 
@@ -385,7 +385,7 @@ def test_a_live_run_survives_a_clean_up_with_the_default_age(
     for step in ("primary staged", "dead letters staged", "audited", "dead letters published"):
         mixed(topic, 2)
         report = ingest(
-            spec, connections(), "live", observer=Observer(on_step=at(step, lambda: clean(spec, connections())))
+            spec, connections(), "live", observer=Observer(step_done=at(step, lambda: clean(spec, connections())))
         )
         assert len(report.commits) == 1, step
     view(spec).assert_exactly_once(topic.ledger)

@@ -113,7 +113,7 @@ def test_letters_of_a_dead_run_looked_at_before_a_slower_run_publishes(
         # Settles, and dies after that.
         killed_at(strict, "planned")
 
-    ingest(lenient, connections(), "slow", observer=Observer(on_step=at("audited", meanwhile)))
+    ingest(lenient, connections(), "slow", observer=Observer(step_done=at("audited", meanwhile)))
     topic.send_ids([5])
     ingest(lenient, connections(), "next")
     view(strict).assert_exactly_once(topic.ledger)
@@ -147,7 +147,7 @@ def test_a_redelivery_that_a_rollback_lets_through(
         spark_resource.spark_session.sql(back).collect()
 
     replay_dead_letters(
-        lenient, connections(), "slow", "offset = 1", observer=Observer(on_step=at("audited", meanwhile))
+        lenient, connections(), "slow", "offset = 1", observer=Observer(step_done=at("audited", meanwhile))
     )
     topic.send_ids([4])
     ingest(lenient, connections(), "next")

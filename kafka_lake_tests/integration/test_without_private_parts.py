@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.retry import headline
+from kafka_lake.ingest.causes import headline
 from kafka_lake.spark.compat.errors import java_trace
 
 pytestmark = pytest.mark.integration

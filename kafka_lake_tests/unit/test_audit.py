@@ -1,6 +1,7 @@
 """The gates find each problem and name partition and offsets."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -9,8 +10,6 @@ from pyiceberg.types import StringType
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.audit import (
-    ColumnNote,
-    Finding,
     PartitionRows,
     audit,
     data_loss,
@@ -22,10 +21,13 @@ from kafka_lake.ingest.audit import (
     schema_evolution,
     schema_refused,
 )
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
+from kafka_lake.ingest.finding import ColumnNote, Finding
 from kafka_lake.ingest.keyed.check import KeyCheck, KeyedBatch
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
-from kafka_lake.ingest.stage.staged import LetterClass, Staged, StagedTable, Vanished
+from kafka_lake.ingest.stage.staged import Staged, StagedTable, Vanished
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.evolution.model import Conflict
@@ -39,6 +41,11 @@ SPEC = TopicTable("pizzas", "pizza", "orders")
 BEFORE = Position(ME, {0: 5, 1: 2})
 PLAN = Plan((OffsetRange(0, 5, 9), OffsetRange(1, 2, 4)), Position(ME, {0: 9, 1: 4}), 0)
 HELD = (PartitionRows(0, 4, 5, 8, 4), PartitionRows(1, 1, 3, 3, 1))
+
+
+def context(spec: TopicTable = SPEC) -> Context:
+    nothing: Any = None
+    return Context(spec, nothing, "run", decoding=nothing)
 
 
 PLANNED = TableState(table=None, head=1, position=None)  # type: ignore[arg-type]
@@ -192,7 +199,7 @@ def test_what_is_staged_must_follow_the_head_and_hold_what_was_appended(wrong, c
     added = elsewhere if wrong == "another append" else appended
     primary = StagedTable(branch, tip, added, TableState(table, head, BEFORE), rows=0, files=0, size=0, spans=())
     staged = Staged(primary, None, records=0, tombstones=0, failed=0, known_failed=0)
-    findings, _ = audit(SPEC, None, PLAN, staged, (0, 0))
+    findings, _ = audit(context(), PLAN, staged, (0, 0))
     [chain] = [f for f in findings if f.check == "offset_continuity"]
     said = [problem for problem in chain.problems if "does not follow" in problem]
     assert said == ([f"the staged snapshot {primary.snapshot} does not follow {branch.head}"] if wrong else [])
@@ -224,9 +231,9 @@ def staged_with(*classes, failed=0, records=10, known=0, **more):
     return Staged(primary, None, records, 0, failed, known, classes, **more)
 
 
-BAD = LetterClass("bad_json", 2, 1, 7, "no value", "{")
+BAD = DeadLetterClass("bad_json", 2, 1, 7, "no value", "{")
 FIRST = "(2 bad_json, the first in partition 1 at offset 7: no value)"
-WRONG = LetterClass("wrong_type", 1, 0, 5, "", "x")
+WRONG = DeadLetterClass("wrong_type", 1, 0, 5, "", "x")
 
 
 def test_dead_letters_are_told_by_class():
@@ -362,7 +369,7 @@ def test_an_audit_has_all_findings_and_the_rows_of_each_partition(catalog):
     spans = (Span(0, 2, 5, 6), Span(0, 2, 7, 8), Span(1, 1, 3, 3))
     primary = StagedTable(branch, tip, tip, TableState(table, head, BEFORE), rows=5, files=0, size=0, spans=spans)
     gone = (Vanished(1, 2, 2),)
-    findings, rows = audit(SPEC, None, PLAN, Staged(primary, None, 5, 0, 0, 0), (0, 0))
+    findings, rows = audit(context(), PLAN, Staged(primary, None, 5, 0, 0, 0), (0, 0))
     assert [f.check for f in findings] == [
         "row_count",
         "offset_continuity",
@@ -372,12 +379,12 @@ def test_an_audit_has_all_findings_and_the_rows_of_each_partition(catalog):
     ]
     assert [f.problems for f in findings] == [()] * 5
     assert rows == {0: 4, 1: 1}
-    findings, _ = audit(SPEC, None, PLAN, Staged(primary, None, 5, 0, 0, 0, vanished=gone), (0, 0))
+    findings, _ = audit(context(), PLAN, Staged(primary, None, 5, 0, 0, 0, vanished=gone), (0, 0))
     assert findings[1].problems == (
         "partition 1 has 2 rows that Kafka no longer has, the first at offset 2; keep them with --keep-missing",
     )
     bare = TopicTable("pizzas", "pizza", "orders", metadata_column=None)
-    assert audit(bare, None, PLAN, Staged(primary, None, 5, 0, 0, 0), (0, 0))[1] == {}
+    assert audit(context(bare), PLAN, Staged(primary, None, 5, 0, 0, 0), (0, 0))[1] == {}
 
 
 def test_an_audit_compares_the_schema_of_the_staged_rows_with_the_heads(catalog):
@@ -390,10 +397,10 @@ def test_an_audit_compares_the_schema_of_the_staged_rows_with_the_heads(catalog)
     branch.append([], {POSITION: CARRIED})
     tip = branch.staged_snapshot()
     primary = StagedTable(branch, tip, tip, TableState(table, head, BEFORE), rows=5, files=0, size=0, spans=())
-    classes = (LetterClass("wrong_type", 2, 1, 3, "Column id (long) got text.", ""),)
+    classes = (DeadLetterClass("wrong_type", 2, 1, 3, "Column id (long) got text.", ""),)
     staged = Staged(primary, None, 7, 0, 2, 0, classes=classes, schemas={"order v2": 7})
     strict = replace(SPEC, on_incompatible="fail")
-    findings, _ = audit(strict, None, PLAN, staged, (0, 0))
+    findings, _ = audit(context(strict), PLAN, staged, (0, 0))
     evolution = findings[2]
     assert evolution.facts == {
         "note": "added: none → string",

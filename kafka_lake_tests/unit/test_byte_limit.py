@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.common.record_sizes import Probe
 from kafka_lake.ingest.byte_limit import ByteLimit
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.observer import Observer, ignore
 from kafka_lake.ingest.plan.model import Plan, chunk
 from kafka_lake.ingest.plan.sizes import LARGEST_RECORD, estimated, largest, within_bytes
-from kafka_lake.ingest.report import Commit
+from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.record_sizes import parts
 
@@ -35,7 +36,10 @@ class Log:
         spec = TopicTable("pizzas", "pizza", "orders", max_bytes_per_commit=limit, **settings)
         nobody: Any = SimpleNamespace()
         connections = Connections(nobody, {}, nobody, lambda: pytest.fail("Spark"), record_sizes=self.look)
-        self.spec, self.limit = spec, ByteLimit(Context(spec, connections, "run", Observer(warn=warn)))
+        self.spec, self.limit = (
+            spec,
+            ByteLimit(Context(spec, connections, "run", Observer(warn=warn), decoding=SparkDecoding())),
+        )
 
     def look(self, _: Any, topic: str, ranges: Any, places: int) -> list[Probe]:
         assert topic == "pizzas"

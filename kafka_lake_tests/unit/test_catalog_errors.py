@@ -11,7 +11,7 @@ import pytest
 
 from kafka_lake.common.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
 from kafka_lake.common.server_process import free_port
-from kafka_lake.ingest.retry import is_transient
+from kafka_lake.ingest.causes import is_transient
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.catalog_errors import without_secrets
 

@@ -333,7 +333,7 @@ def test_what_was_cleaned_is_counted_and_its_beginning_named() -> None:
 
 def test_what_a_run_says_and_its_progress_are_not_among_the_results(capsys: pytest.CaptureFixture[str]) -> None:
     with followed("pizzas", Console(stderr=True, width=80)) as observer:
-        observer.on_step("planned")
+        observer.step_done("planned")
         observer.warn("attempt [1] of 6 failed")
     captured = capsys.readouterr()
     assert "attempt [1] of 6 failed" in captured.err

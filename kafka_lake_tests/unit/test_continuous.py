@@ -32,6 +32,7 @@ from kafka_lake.ingest.continuous.schedule import (
 from kafka_lake.ingest.continuous.stop import Stop, StoppedError
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import POSITION
 
@@ -124,8 +125,10 @@ class Script:
 
     @property
     def context(self) -> Context:
-        observer = Observer(on_step=self.said.append, warn=self.said.append)
-        return Context(TopicTable("pizzas", "lake", "pizzas"), self.connections, "run", observer)
+        observer = Observer(step_done=self.said.append, warn=self.said.append)
+        return Context(
+            TopicTable("pizzas", "lake", "pizzas"), self.connections, "run", observer, decoding=SparkDecoding()
+        )
 
     @property
     def topic(self) -> "Script":

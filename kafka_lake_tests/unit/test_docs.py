@@ -8,8 +8,8 @@ import pytest
 
 from kafka_lake.common.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.components.reference import tables as settings
+from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.decode.reference import tables
-from kafka_lake.ingest.retry import is_transient
 from kafka_lake.lake.how_to_read import how_to_read
 from kafka_lake_tests.contract.kafka_security.page import wrong_settings
 from kafka_lake_tests.unit.generated_pages import commands, error_classes, errors

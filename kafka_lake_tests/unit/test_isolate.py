@@ -11,10 +11,10 @@ from pyspark.errors import AnalysisException, PythonException
 
 from kafka_lake.common import errors
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Watermarks
+from kafka_lake.ingest.causes import headline, may_be_a_record
 from kafka_lake.ingest.dead_letters.isolate import EveryRecordFailsError, Search
 from kafka_lake.ingest.plan.append import plan
 from kafka_lake.ingest.plan.model import Plan, can_be_parted, position_only
-from kafka_lake.ingest.retry import headline, may_be_a_record
 from kafka_lake_tests.unit.simulated.history import LETTERS, POISON, TABLE, Attempt
 from kafka_lake_tests.unit.simulated.world import World, without_pauses
 from kafka_lake_tests.unit.test_retry import connect, grpc_error, py4j

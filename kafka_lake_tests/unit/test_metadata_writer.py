@@ -11,7 +11,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.types import StringType
 
 from kafka_lake.common.errors import CatalogError
-from kafka_lake.ingest.retry import is_transient
+from kafka_lake.ingest.causes import is_transient
 
 NAME = ("lake", "pizzas")
 ROWS = pa.table({"id": [1]})

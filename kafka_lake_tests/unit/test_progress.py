@@ -10,9 +10,9 @@ from kafka_lake.cli.output import followed
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
 from kafka_lake.components import assets
 from kafka_lake.components.reporting import Reporter
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.progress import Progress
-from kafka_lake.ingest.report import Commit
 from kafka_lake.ingest.topic_table import TopicTable
 
 ME = TopicIdentity("c", "t", "pizzas")

@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kafka_lake.common.errors import PublishRefusedError
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest import pipeline
-from kafka_lake.ingest.dead_letters.due import STAGED_WITH
+from kafka_lake.ingest.dead_letters.unreconciled import STAGED_WITH
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, summary_of
 from kafka_lake_tests.lanes import exhaustive
@@ -425,7 +425,7 @@ def late_branch(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(StagingBranch, "create", late)
 
 
-def known_letters_ignored(patch: pytest.MonkeyPatch, world: World) -> None:
+def known_dead_letters_ignored(patch: pytest.MonkeyPatch, world: World) -> None:
     """Find no letter of what is read, whatever the dead-letter table has."""
     patch.setattr(SimulatedFrames, "within_topic", lambda _, letters, *__: letters.limit(0))
 
@@ -460,12 +460,12 @@ def publish_again(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(StagingBranch, "publish", publish)
 
 
-def settled_nothing(patch: pytest.MonkeyPatch, world: World) -> None:
+def reconciled_nothing(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(pipeline, "reconcile", lambda *_, **__: 0)
 
 
 def looked_elsewhere(patch: pytest.MonkeyPatch, world: World) -> None:
-    """Settle, but look for letters where the marked commits wrote nothing."""
+    """Reconcile, but look for letters where the marked commits wrote nothing."""
     patch.setattr(SimulatedFrames, "places", lambda *_: [])
 
 
@@ -488,7 +488,7 @@ SABOTAGES = {
         ),
     ),
     late_branch: (GOOD, NEXT, GOOD, overtaken_at("planned")),
-    known_letters_ignored: (BAD, dying_at("dead letters published")),
+    known_dead_letters_ignored: (BAD, dying_at("dead letters published")),
     letters_go_back: (
         ("add partition", None),
         BAD,
@@ -496,7 +496,7 @@ SABOTAGES = {
         ("produce", (1, ["bad-1"])),
         Attempt(partitions=frozenset({1})),
     ),
-    settled_nothing: (BAD, dying_at("dead letters published"), ("mend", "bad-0"), NEXT),
+    reconciled_nothing: (BAD, dying_at("dead letters published"), ("mend", "bad-0"), NEXT),
     looked_elsewhere: (BAD, dying_at("dead letters published"), ("mend", "bad-0"), NEXT),
     publish_again: (GOOD, NEXT, GOOD, Attempt(events=(Event("after publish", 1, "fail"),))),
 }
@@ -512,7 +512,7 @@ def test_a_broken_protocol_shows(sabotage: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 # Those that a few random histories are enough for; the others take some hundred.
-@pytest.mark.parametrize("sabotage", [known_letters_ignored, settled_nothing])
+@pytest.mark.parametrize("sabotage", [known_dead_letters_ignored, reconciled_nothing])
 def test_random_histories_find_a_broken_protocol(sabotage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Neither of them looks at the world.
     sabotage(monkeypatch, World())

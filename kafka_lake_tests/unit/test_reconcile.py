@@ -9,16 +9,29 @@ import pytest
 
 from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters import reconcile
-from kafka_lake.ingest.dead_letters.due import SETTLED, SETTLED_FROM, STAGED_WITH, UNSETTLED, Due, due
 from kafka_lake.ingest.dead_letters.nearby import added_keys, joined_ranges
-from kafka_lake.ingest.dead_letters.reconcile import letters_in
+from kafka_lake.ingest.dead_letters.reconcile import dead_letters_in
+from kafka_lake.ingest.dead_letters.unreconciled import (
+    RECONCILED,
+    RECONCILED_FROM,
+    STAGED_WITH,
+    UNRECONCILED,
+    Unreconciled,
+    unreconciled,
+)
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import head_of, read_state, summary_of
 from kafka_lake_tests.conftest import without_totals
 
 SPEC = TopicTable("pizzas", "pizza", "orders")
 ROW = pa.table({"id": [1]})
+
+
+def context(connections: Any, spec: TopicTable = SPEC) -> Context:
+    decoding: Any = None
+    return Context(spec, connections, "run", decoding=decoding)
 
 
 class Tables:
@@ -35,7 +48,12 @@ class Tables:
         return self.catalog.pyiceberg.load_table(self.names[which])
 
     def append(self, which, **summary):
-        keys = {"unsettled": UNSETTLED, "settled": SETTLED, "settled_from": SETTLED_FROM, "staged_with": STAGED_WITH}
+        keys = {
+            "unreconciled": UNRECONCILED,
+            "reconciled": RECONCILED,
+            "reconciled_from": RECONCILED_FROM,
+            "staged_with": STAGED_WITH,
+        }
         table = self.load(which)
         table.append(ROW, snapshot_properties={keys[name]: str(value) for name, value in summary.items()})
         return head_of(self.load(which))
@@ -43,8 +61,8 @@ class Tables:
     def sequence(self, which, snapshot):
         return self.load(which).metadata.snapshot_by_id(snapshot).sequence_number
 
-    def due(self):
-        return due(*(read_state(self.load(each)) for each in ("table", "letters")))
+    def unreconciled(self):
+        return unreconciled(*(read_state(self.load(each)) for each in ("table", "letters")))
 
 
 @pytest.fixture
@@ -53,74 +71,76 @@ def tables(catalog):
 
 
 def test_nothing_is_due_where_nothing_says_so(tables):
-    assert tables.due() is None
+    assert tables.unreconciled() is None
     first = tables.append("table")
     tables.append("letters", staged_with=first)
     tables.append("table")
-    assert tables.due() is None, "they were published together"
+    assert tables.unreconciled() is None, "they were published together"
 
 
-def test_commits_that_may_have_made_letters_obsolete_are_due_until_they_are_settled(tables):
+def test_commits_that_may_have_made_letters_obsolete_count_until_they_are_reconciled(tables):
     tables.append("table")
     tables.append("letters")
-    marked = tables.append("table", unsettled="a")
-    assert tables.due() == Due("a@2", None, (marked,))
-    later = tables.append("table", unsettled="b")
-    assert tables.due() == Due("b@3", None, (later, marked))
-    tables.append("letters", settled="a@2")
-    assert tables.due() == Due("b@3", None, (later,))
-    tables.append("letters", settled="b@3")
+    marked = tables.append("table", unreconciled="a")
+    assert tables.unreconciled() == Unreconciled("a@2", None, (marked,))
+    later = tables.append("table", unreconciled="b")
+    assert tables.unreconciled() == Unreconciled("b@3", None, (later, marked))
+    tables.append("letters", reconciled="a@2")
+    assert tables.unreconciled() == Unreconciled("b@3", None, (later,))
+    tables.append("letters", reconciled="b@3")
     tables.append("letters")
-    assert tables.due() is None
-    again = tables.append("table", unsettled="a")
-    assert tables.due() == Due("a@4", None, (again,))
+    assert tables.unreconciled() is None
+    again = tables.append("table", unreconciled="a")
+    assert tables.unreconciled() == Unreconciled("a@4", None, (again,))
 
 
 def test_letters_of_a_commit_that_never_was_are_due(tables):
     tables.append("table")
     stale = tables.append("letters", staged_with=17)
-    assert tables.due() == Due("published without its rows@1", None, (), (stale,))
-    marked = tables.append("table", unsettled="a")
-    assert tables.due() == Due("a@2", None, (marked,), (stale,))
-    tables.append("letters", settled="a@2")
-    assert tables.due() is None
+    assert tables.unreconciled() == Unreconciled("published without its rows@1", None, (), (stale,))
+    marked = tables.append("table", unreconciled="a")
+    assert tables.unreconciled() == Unreconciled("a@2", None, (marked,), (stale,))
+    tables.append("letters", reconciled="a@2")
+    assert tables.unreconciled() is None
     newer = tables.append("letters", staged_with=18)
-    assert tables.due() == Due("published without its rows@2", None, (), (newer,)), "the older one is settled"
+    assert tables.unreconciled() == Unreconciled("published without its rows@2", None, (), (newer,)), (
+        "the older one is reconciled"
+    )
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_letters_come_back_where_the_table_was_rolled_back_beyond_what_settled_them(told, tables):
+def test_letters_come_back_where_the_table_was_rolled_back_beyond_what_reconciled_them(told, tables):
     first = tables.append("table")
     with_letters = tables.append("letters")
-    tables.append("table", unsettled="a")
+    tables.append("table", unreconciled="a")
     between = tables.append("letters") if told else with_letters
-    tables.append("letters", settled="a@2", **({"settled_from": with_letters} if told else {}))
+    tables.append("letters", reconciled="a@2", **({"reconciled_from": with_letters} if told else {}))
     tables.load("table").manage_snapshots().rollback_to_snapshot(first).commit()
-    assert tables.due() == Due("rolled back: a@1", with_letters), between
-    tables.append("letters", settled="rolled back: a@1")
-    assert tables.due() is None, "once"
+    assert tables.unreconciled() == Unreconciled("rolled back: a@1", with_letters), between
+    tables.append("letters", reconciled="rolled back: a@1")
+    assert tables.unreconciled() is None, "once"
 
 
 def test_the_newest_open_mark_is_told_by_its_number_and_not_by_its_text(tables):
     for _ in range(8):
         tables.append("table")
     tables.append("letters")
-    nine = tables.append("table", unsettled="z@z")
-    ten = tables.append("table", unsettled="a@a")
-    assert tables.due() == Due("a@a@10", None, (ten, nine))
-    tables.append("letters", settled="z@z@9")
-    assert tables.due() == Due("a@a@10", None, (ten,))
+    nine = tables.append("table", unreconciled="z@z")
+    ten = tables.append("table", unreconciled="a@a")
+    assert tables.unreconciled() == Unreconciled("a@a@10", None, (ten, nine))
+    tables.append("letters", reconciled="z@z@9")
+    assert tables.unreconciled() == Unreconciled("a@a@10", None, (ten,))
 
 
 def test_a_rollback_has_everything_looked_at_that_was_open_too(tables):
     first = tables.append("table")
     before = tables.append("letters")
     stale = tables.append("letters", staged_with=17)
-    tables.append("table", unsettled="a@b")
-    tables.append("letters", settled="a@b@2", settled_from=before)
+    tables.append("table", unreconciled="a@b")
+    tables.append("letters", reconciled="a@b@2", reconciled_from=before)
     tables.load("table").manage_snapshots().rollback_to_snapshot(first).commit()
     newer = tables.append("letters", staged_with=18)
-    assert tables.due() == Due("rolled back: a@b@1", before, (), (newer,)), f"{stale} was settled"
+    assert tables.unreconciled() == Unreconciled("rolled back: a@b@1", before, (), (newer,)), f"{stale} was reconciled"
 
 
 def test_snapshots_of_format_v1_are_told_apart_by_their_times(catalog):
@@ -130,30 +150,30 @@ def test_snapshots_of_format_v1_are_told_apart_by_their_times(catalog):
         catalog.pyiceberg.create_table(name, ROW.schema, properties={"format-version": "1"})
     tables.append("table")
     tables.append("letters")
-    marked = tables.append("table", unsettled="a")
-    found = tables.due()
+    marked = tables.append("table", unreconciled="a")
+    found = tables.unreconciled()
     time = tables.load("table").metadata.snapshot_by_id(marked).timestamp_ms
-    assert found == Due(f"a@0.{time}", None, (marked,))
-    tables.append("letters", settled=found.mark)
-    assert tables.due() is None
+    assert found == Unreconciled(f"a@0.{time}", None, (marked,))
+    tables.append("letters", reconciled=found.mark)
+    assert tables.unreconciled() is None
 
 
 def test_letters_are_counted_by_the_summary_where_that_can_tell(tables):
     first, second = tables.append("letters"), tables.append("letters")
     table = tables.load("letters")
-    assert (letters_in(table, first), letters_in(table, second)) == (1, 2)
-    assert letters_in(table, 17) is None
-    assert letters_in(None, first) is None
+    assert (dead_letters_in(table, first), dead_letters_in(table, second)) == (1, 2)
+    assert dead_letters_in(table, 17) is None
+    assert dead_letters_in(None, first) is None
     told = {"total-records": "5"}
     summary = SimpleNamespace(additional_properties=told)
     one: Any = SimpleNamespace(metadata=SimpleNamespace(snapshot_by_id=lambda _: SimpleNamespace(summary=summary)))
-    assert letters_in(one, 1) == 5
+    assert dead_letters_in(one, 1) == 5
     told["total-delete-files"] = "1"
-    assert letters_in(one, 1) is None, "files of deletes may be about files that are gone"
+    assert dead_letters_in(one, 1) is None, "files of deletes may be about files that are gone"
     without_totals(tables.catalog, SPEC.dead_letter_table)
     bare = tables.load("letters")
     assert "total-records" not in summary_of(bare.current_snapshot())
-    assert letters_in(bare, second) is None
+    assert dead_letters_in(bare, second) is None
 
 
 @pytest.mark.parametrize(
@@ -163,14 +183,14 @@ def test_what_is_left_is_counted_before_it_is_visible(taken, given, right, table
     before, after = tables.append("letters"), tables.append("letters")
     connections = SimpleNamespace(catalog=tables.catalog, spark=lambda: None)
     if right:
-        reconcile._audit(SPEC, connections, (before, after), taken, given)
+        reconcile._audit(context(connections), (before, after), taken, given)
         return
     told = (
         f"Dead-letter table pizza.orders__dead_letters: 1 letters without {taken} that are rows by now, and with "
         f"{given} others, are not the 2 that were staged"
     )
     with pytest.raises(AuditFailedError, match=told):
-        reconcile._audit(SPEC, connections, (before, after), taken, given)
+        reconcile._audit(context(connections), (before, after), taken, given)
 
 
 def test_ranges_near_each_other_are_one():
@@ -207,7 +227,7 @@ class Session:
 def added(tables, which, snapshot, spec=SPEC):
     session = Session()
     connections: Any = SimpleNamespace(spark=lambda: session, catalog=tables.catalog, frames=session)
-    return added_keys(spec, connections, tables.names[which], tables.load(which), snapshot)
+    return added_keys(context(connections, spec), tables.names[which], tables.load(which), snapshot)
 
 
 @pytest.mark.parametrize(("which", "column"), [("table", "_kafka"), ("letters", None)])
@@ -248,7 +268,7 @@ def untouched(catalog, spec=SPEC, **asked):
         raise AssertionError("Spark was touched")
 
     connections: Any = SimpleNamespace(spark=no_session, catalog=catalog)
-    return reconcile.reconcile(spec, connections, "run", **asked)
+    return reconcile.reconcile(context(connections, spec), **asked)
 
 
 def test_nothing_is_reconciled_without_both_tables_or_without_what_names_the_records(catalog):

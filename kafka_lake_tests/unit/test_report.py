@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
-from kafka_lake.ingest.audit import CHECKS, ColumnNote, Finding
-from kafka_lake.ingest.report import Commit, Figures, PublishedNote, RunReport, RunSoFar, Waited, waited
+from kafka_lake.ingest.commit import Commit, PublishedNote, Waited
+from kafka_lake.ingest.finding import CHECKS, ColumnNote, Finding
+from kafka_lake.ingest.report import Figures, RunReport, RunSoFar, waited
 
 ME = TopicIdentity("c", "t", "pizzas")
 ages = st.tuples(st.floats(0, 1e6), st.floats(0, 1e6)).map(lambda pair: Waited(max(pair), min(pair)))

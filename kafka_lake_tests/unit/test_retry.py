@@ -18,7 +18,8 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException, convert
 from sqlalchemy import exc as sql
 
 from kafka_lake.common import errors
-from kafka_lake.ingest.retry import RetryPolicy, call, is_transient, kafka_data_loss
+from kafka_lake.ingest.causes import is_transient, kafka_data_loss
+from kafka_lake.ingest.retry import RetryPolicy, call
 
 SECRET = "hush-hush"
 
@@ -313,7 +314,7 @@ def attempt(function, **settings):
     lines: list[str] = []
     pauses: list[float] = []
     try:
-        outcome = call(RetryPolicy(**settings), lines.append, "Topic orders", function, pauses.append)
+        outcome = call(RetryPolicy(**settings), lines.append, "Topic orders", function, sleep=pauses.append)
     except BaseException as error:
         outcome = error
     return outcome, lines, pauses
@@ -356,7 +357,7 @@ def test_one_attempt_means_no_retry():
 def test_every_call_counts_anew():
     policy, said = RetryPolicy(attempts=2), []
     for _ in range(3):
-        assert call(policy, said.append, "x", Failing(TimeoutError()), lambda seconds: None) == "done"
+        assert call(policy, said.append, "x", Failing(TimeoutError()), sleep=lambda seconds: None) == "done"
     assert [line.partition("attempt")[2][:7] for line in said] == [" 1 of 2"] * 3
 
 

@@ -47,6 +47,6 @@ def test_brokers_that_do_not_answer_are_asked_as_often_as_the_policy_says(run, c
 
 def test_an_empty_topic_is_no_work_and_touches_no_spark(catalog):
     steps = []
-    report = ingest(SPEC, connected(lambda _: EMPTY, catalog), "run", observer=Observer(on_step=steps.append))
+    report = ingest(SPEC, connected(lambda _: EMPTY, catalog), "run", observer=Observer(step_done=steps.append))
     assert (report.commits, report.position, report.watermarks) == ([], None, EMPTY)
     assert steps == ["planned"]

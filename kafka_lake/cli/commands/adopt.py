@@ -63,7 +63,15 @@ def adopt(
             raise cli_adopt.unfit(found, seen)
         if yes:
             with followed(topic, console.err) as observer:
-                run.adopt(spec, connections, str(uuid4()), found, source, offset_columns, observer)
+                run.adopt(
+                    spec,
+                    connections,
+                    run_id=str(uuid4()),
+                    agreed=found,
+                    source=source,
+                    offset_columns=offset_columns,
+                    observer=observer,
+                )
     if as_json:
         typer.echo(json.dumps(cli_adopt.as_json(found, seen, adopted=yes), indent=2))
     elif yes:

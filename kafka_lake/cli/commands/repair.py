@@ -46,7 +46,7 @@ def dead_letters(
         for spec in specs:
             if replay:
                 with followed(topic, console.err) as observer:
-                    done = replay_dead_letters(spec, connections, str(uuid4()), where, observer)
+                    done = replay_dead_letters(spec, connections, run_id=str(uuid4()), where=where, observer=observer)
                 told.append(repair.replayed_dead_letters(spec, done))
                 if not as_json:
                     console.out.print(*replayed_tables(spec, done), sep="\n")
@@ -86,7 +86,7 @@ def replay(
     with connections_at_hand(console.err.print, with_spark=True, cluster=specs[0].cluster) as connections:
         for spec in specs:
             with followed(topic, console.err) as observer:
-                report = run.replay(spec, connections, str(uuid4()), extent, observer)
+                report = run.replay(spec, connections, run_id=str(uuid4()), extent=extent, observer=observer)
             console.out.print(
                 run_line(report) if report.commits else f"{report.table}: nothing of that is in the table."
             )

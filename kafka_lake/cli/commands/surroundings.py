@@ -69,7 +69,8 @@ def discover(
     """
     from kafka_lake.cli.discover import Request, run
 
-    if not run(Request(topics or (), sample, internal, write, into, as_json), console.out, console.err):
+    request = Request(topics=topics or (), sample=sample, internal=internal, write=write, into=into, as_json=as_json)
+    if not run(request, console.out, console.err):
         raise typer.Exit(1)
 
 

@@ -158,7 +158,7 @@ def query(
         connections_at_hand(console.err.print, with_broker=False, cluster=spec.cluster) as connections,
         console.err.status("Asking Spark"),
     ):
-        answer = cli_query.ask(spec, connections, sql, limit, as_json)
+        answer = cli_query.ask(spec, connections, sql=sql, limit=limit, as_json=as_json)
     if as_json:
         typer.echo(cli_query.answer_json(answer.rows))
     else:

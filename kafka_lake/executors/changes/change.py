@@ -33,4 +33,10 @@ class Change:
 def refused(error_class: str, message: str) -> Change:
     """Return what stands for a record that is no change."""
     # A name may be no text that can be written: JSON lets half a surrogate pair be told.
-    return Change("", None, None, error_class, message.encode("utf-8", "backslashreplace").decode())
+    return Change(
+        does="",
+        row=None,
+        order=None,
+        error_class=error_class,
+        error_message=message.encode("utf-8", "backslashreplace").decode(),
+    )

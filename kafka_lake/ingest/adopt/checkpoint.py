@@ -89,7 +89,13 @@ def checkpoint_evidence(table: str, topic: str, checkpoint: Checkpoint, batches:
         notes.append(
             "No snapshot names its batch, as with foreachBatch: that the table has each batch once is up to the query."
         )
-    return Evidence(f"checkpoint {checkpoint.path}", ends[topic], dict.fromkeys(ends[topic], why), True, tuple(notes))
+    return Evidence(
+        source=f"checkpoint {checkpoint.path}",
+        offsets=ends[topic],
+        why=dict.fromkeys(ends[topic], why),
+        complete=True,
+        notes=tuple(notes),
+    )
 
 
 def _noted(table: str, checkpoint: Checkpoint, newest: Batch, committed: int | None) -> tuple[int, str]:

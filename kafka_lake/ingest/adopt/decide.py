@@ -38,9 +38,21 @@ def starts(table: str, evidence: Evidence, now: Watermarks) -> tuple[PartitionSt
             "same, name the offsets with --from-offsets.",
         )
     return tuple(
-        PartitionStart(p, evidence.offsets[p], evidence.why.get(p, evidence.source), now.low[p], now.end[p])
+        PartitionStart(
+            partition=p,
+            offset=evidence.offsets[p],
+            why=evidence.why.get(p, evidence.source),
+            low=now.low[p],
+            end=now.end[p],
+        )
         if p in evidence.offsets
-        else PartitionStart(p, now.low[p], "nothing of it is in the table; the oldest record", now.low[p], now.end[p])
+        else PartitionStart(
+            partition=p,
+            offset=now.low[p],
+            why="nothing of it is in the table; the oldest record",
+            low=now.low[p],
+            end=now.end[p],
+        )
         for p in now.partitions
     )
 

@@ -58,14 +58,14 @@ def plan_adoption(
     if columns is not None:
         refuse_rows_beyond(table, columns, found)
     return Adoption(
-        spec.topic,
-        name,
-        evidence.source,
-        state.head,
-        row_count(table),
-        position_of(found, now),
-        found,
-        (*evidence.notes, *_notes(spec, columns)),
+        topic=spec.topic,
+        table=name,
+        source=evidence.source,
+        head=state.head,
+        rows=row_count(table),
+        position=position_of(found, now),
+        partitions=found,
+        notes=(*evidence.notes, *_notes(spec, columns)),
     )
 
 

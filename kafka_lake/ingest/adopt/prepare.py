@@ -36,5 +36,5 @@ def prepare_table(spec: TopicTable, connections: Connections, position: Position
     if spec.metadata_column is None:
         return
     # Whatever evolution: says: who takes a table over wants its rows told apart.
-    wanted = schema_of(to_arrow_schema(T.StructType([T.StructField(spec.metadata_column, METADATA)])))
-    apply_changes(table, wanted, needed_changes(table.schema(), wanted))
+    target = schema_of(to_arrow_schema(T.StructType([T.StructField(spec.metadata_column, METADATA)])))
+    apply_changes(table, target, needed_changes(table.schema(), target))

@@ -77,7 +77,9 @@ def sink_evidence(
     for partition in sorted(shares.keys() | group.keys()):
         known = sorted(shares.get(partition, []), key=lambda each: each.offset)
         _refuse_disagreement(table, partition, known, group.get(partition))
-        found = _resume(table, partition, known, group.get(partition), control_is_whole)
+        found = _resume(
+            table, partition, known=known, committed=group.get(partition), control_is_whole=control_is_whole
+        )
         if found is not None:
             offsets[partition], why[partition] = found
     notes = []

@@ -122,7 +122,13 @@ class FromKafkaConnect:
                 "--from-offsets.",
             )
         return sink_evidence(
-            SinkTable(tuple(table.name()), str(table.metadata.table_uuid), self.connector, group, committed),
+            SinkTable(
+                name=tuple(table.name()),
+                uuid=str(table.metadata.table_uuid),
+                connector=self.connector,
+                group=group,
+                committed=committed,
+            ),
             now.identity.topic,
             self._events(events, ends, group, name),
             groups.offsets(group, now.identity.topic, now.partitions),

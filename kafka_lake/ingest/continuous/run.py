@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from kafka_lake.common.errors import PublishRefusedError
 from kafka_lake.common.offsets import Watermarks
+from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.schedule import Continuous, Times, ending, has_news, next_poll, reached, report_due
 from kafka_lake.ingest.continuous.stop import Stop, StoppedError
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.retry import headline, is_transient
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.maintenance.compact import commits_since_compaction, compact
@@ -77,7 +77,7 @@ class ContinuousRun:
             with self.stop.by_signals():
                 try:
                     try:
-                        self._turn()
+                        self._poll_and_commit()
                     except Exception as error:
                         self._wait_out(error)
                     else:
@@ -119,7 +119,7 @@ class ContinuousRun:
         context.observer.warn(f"Topic {context.spec.topic}: {headline(error)} The run continues in {pause:.1f} s.")
         self.stop.sleep(pause)
 
-    def _turn(self) -> None:
+    def _poll_and_commit(self) -> None:
         others_wait = self._pause()
         now = self.clock()
         watermarks = self.runner.topic.poll()
@@ -198,7 +198,7 @@ class ContinuousRun:
                 return
             self._since_compaction = 0
             before, after = compact(connections.spark(), connections.catalog, spec.identifier)
-            context.observer.on_step(f"{before} files compacted to {after}")
+            context.observer.step_done(f"{before} files compacted to {after}")
         except Exception as error:
             # The files are as they were, only more of them; others may have changed the table meanwhile.
             reason = (str(error) or repr(error)).splitlines()[0]

@@ -8,25 +8,23 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.record_keys import added_between
-from kafka_lake.ingest.topic_table import TopicTable
 
 # Offsets that are far apart are looked for apart from each other, in so many places at the most.
 _PLACES = 200
 
 
-def added_keys(
-    spec: TopicTable, connections: Connections, identifier: tuple[str, str], table: Table, snapshot: int
-) -> DataFrame | None:
+def added_keys(context: Context, identifier: tuple[str, str], table: Table, snapshot: int) -> DataFrame | None:
     """Return what names the records of the rows, or letters, that a snapshot added; None if only all can tell.
 
     Args:
-        spec: The topic.
-        connections: Spark reads the files that the snapshot added, and nothing else.
+        context: Of the run; Spark reads the files that the snapshot added, and nothing else.
         identifier: The topic's table, or its dead-letter table.
         table: The same, loaded.
         snapshot: The snapshot.
     """
+    spec, connections = context.spec, context.connections
     known = table.metadata.snapshot_by_id(snapshot)
     parent = known.parent_snapshot_id if known else None
     appends = known is not None and known.summary is not None and known.summary.operation is Operation.APPEND

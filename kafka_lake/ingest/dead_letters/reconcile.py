@@ -1,16 +1,16 @@
-"""Settle: a dead letter whose record is in the table by now is taken out of the dead-letter table.
+"""Reconcile: a dead letter whose record is in the table by now is taken out of the dead-letter table.
 
 A record is in one of the two tables at every moment: letters are added before the table is published, and taken out
-here, after it was. A commit that may have made letters obsolete says so in its summary (`UNSETTLED`), and the commit
-that took them out repeats the mark (`SETTLED`). So a run that dies in between is made good by the next, whatever that
-does, and metadata alone tell that there is nothing to settle.
+here, after it was. A commit that may have made letters obsolete says so in its summary (`UNRECONCILED`), and the
+commit that took them out repeats the mark (`RECONCILED`). So a run that dies in between is made good by the next,
+whatever that does, and metadata alone tell that there is nothing to reconcile.
 
 It costs what has changed, however many letters there are: only those are read whose offsets are near what the commits
 in question wrote, only the files are written again that have some of them, and the letters that are left are counted
 before they are visible.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,71 +22,84 @@ from pyspark.sql import DataFrame
 from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.dead_letters.due import SETTLED, SETTLED_FROM, Due, due
+from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.nearby import added_keys, joined, near
+from kafka_lake.ingest.dead_letters.unreconciled import RECONCILED, RECONCILED_FROM, Unreconciled, unreconciled
 from kafka_lake.ingest.record_keys import at_version
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, summary_of
 from kafka_lake.spark.frames import RECORD, Frames
 
 _LETTERS_WORTH_A_TASK = 250_000
-_LOOKS = 20
+_MOST_PLACES = 20
 
 
 def reconcile(
-    spec: TopicTable,
-    connections: Connections,
-    run_id: str,
+    context: Context,
+    *,
     forced: bool = False,
     among: DataFrame | None = None,
     relabelled: DataFrame | None = None,
-    on_step: Callable[[str], None] = lambda step: None,
 ) -> int:
-    """Take letters out of the dead-letter table whose records are in the table.
+    """Take dead letters out of the dead-letter table whose records are in the table.
 
     Args:
-        spec: The topic's settings; without a metadata column nothing is ever settled.
-        connections: Spark is touched only if something is due.
-        run_id: Goes into the branch's name and the summary.
-        forced: Look at the data even if metadata say that nothing is due.
-        among: Where to look then: near these letters; None for all.
-        relabelled: Letters that take the place of those of the same records.
-        on_step: Called with the name of each step that has been done.
+        context: Of the run; without a metadata column nothing is ever reconciled. Spark is touched only if there is
+            something to reconcile.
+        forced: Look at the data even if metadata say that there is nothing.
+        among: Where to look then: near these dead letters; None for all.
+        relabelled: Dead letters that take the place of those of the same records.
 
     Returns:
-        How many letters the table lost by it; negative if letters came back.
+        How many dead letters the table lost by it; negative if some came back.
 
     Raises:
         PublishRefusedError: If somebody else changed the dead-letter table meanwhile; asking again is safe.
-        AuditFailedError: If other letters would be left than were counted. The table is as it was.
+        AuditFailedError: If other dead letters would be left than were counted. The table is as it was.
     """
+    spec, connections = context.spec, context.connections
     loaded = [connections.catalog.table(name) for name in (spec.identifier, spec.dead_letter_table)]
     if loaded[0] is None or loaded[1] is None or spec.metadata_column is None:
         return 0
-    table, letters = read_state(loaded[0]), read_state(loaded[1])
-    found = due(table, letters)
-    if letters.head is None or table.head is None or not (found or forced or relabelled is not None):
+    table, dead_letters = read_state(loaded[0]), read_state(loaded[1])
+    found = unreconciled(table, dead_letters)
+    if dead_letters.head is None or table.head is None or not (found or forced or relabelled is not None):
         return 0
     with ExitStack() as undo:
         if relabelled is not None:
             relabelled = _kept(relabelled, undo)
-        change = _change(_Case(spec, connections, table, letters, found, forced, among, relabelled))
+        change = _change(
+            _Case(
+                context=context,
+                table=table,
+                dead_letters=dead_letters,
+                found=found,
+                forced=forced,
+                among=among,
+                relabelled=relabelled,
+            )
+        )
         leaving = _kept(change.leaving, undo)
         taken: int = leaving.count()
         given: int = change.coming.count() if change.coming is not None else 0
         if not found and not taken and not given:
             return 0
-        summary = {RUN_ID: run_id, SETTLED_FROM: str(letters.head)}
-        if letters.position is not None:
-            summary[POSITION] = letters.position.to_json()
+        summary = {RUN_ID: context.run_id, RECONCILED_FROM: str(dead_letters.head)}
+        if dead_letters.position is not None:
+            summary[POSITION] = dead_letters.position.to_json()
         if found:
-            summary[SETTLED] = found.mark
-        name = branch_name(run_id, letters.head, "settle")
-        branch = StagingBranch(connections.spark(), connections.catalog, spec.dead_letter_table, name, letters.head)
+            summary[RECONCILED] = found.mark
+        name = branch_name(context.run_id, dead_letters.head, "settle")
+        branch = StagingBranch(
+            spark=connections.spark(),
+            catalog=connections.catalog,
+            identifier=spec.dead_letter_table,
+            name=name,
+            head=dead_letters.head,
+        )
         branch.create()
         undo.callback(branch.discard)
-        base = letters.head
+        base = dead_letters.head
         if taken:
             _take_out(connections, branch, leaving, change.ranges)
             base = branch.written(base).snapshot_id
@@ -95,31 +108,29 @@ def reconcile(
         for key, value in summary.items():
             writer = writer.option(f"snapshot-property.{key}", value)
         writer.append()
-        on_step("dead letters reconciled")
+        context.observer.step_done("dead letters reconciled")
         staged = branch.written(base).snapshot_id
-        _audit(spec, connections, (letters.head, staged), taken, given)
+        _audit(context, (dead_letters.head, staged), taken, given)
         branch.publish(staged)
-    on_step("reconciled dead letters published")
+    context.observer.step_done("reconciled dead letters published")
     return taken - given
 
 
 @dataclass(frozen=True)
 class _Case:
-    """What is to be settled, and where. The last three are `reconcile`'s arguments.
+    """What is to be reconciled, and where. The last three are `reconcile`'s arguments.
 
     Args:
-        spec: The topic's settings.
-        connections: Catalog and Spark.
+        context: Of the run.
         table: The topic's table.
-        letters: Its dead-letter table.
-        found: What metadata say is due.
+        dead_letters: Its dead-letter table.
+        found: What metadata say is to be reconciled.
     """
 
-    spec: TopicTable
-    connections: Connections
+    context: Context
     table: TableState
-    letters: TableState
-    found: Due | None
+    dead_letters: TableState
+    found: Unreconciled | None
     forced: bool
     among: DataFrame | None
     relabelled: DataFrame | None
@@ -127,7 +138,7 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Change:
-    """What settling does to the dead-letter table.
+    """What reconciling does to the dead-letter table.
 
     Args:
         ranges: Where the offsets are that it is about.
@@ -141,19 +152,20 @@ class _Change:
 
 
 def _change(case: _Case) -> _Change:
-    spec, connections, table, letters, found = case.spec, case.connections, case.table, case.letters, case.found
+    context, table, dead_letters, found = case.context, case.table, case.dead_letters, case.found
+    spec, connections = context.spec, context.connections
     assert table.head is not None, "the caller has looked"
-    assert letters.head is not None, "the caller has looked"
+    assert dead_letters.head is not None, "the caller has looked"
     spark, name = connections.spark(), connections.catalog.spark_name(spec.dead_letter_table)
     frames, before = connections.frames, None
-    held = at_version(spark, name, letters.head)
-    if found and found.restore is not None and letters.table.metadata.snapshot_by_id(found.restore):
+    held = at_version(spark, name, dead_letters.head)
+    if found and found.restore is not None and dead_letters.table.metadata.snapshot_by_id(found.restore):
         before = at_version(spark, name, found.restore)
     ranges = joined(_places(case), frames.apart)
     if ranges is None:
         everywhere = held if before is None else held.unionByName(before, allowMissingColumns=True)
         ranges = joined([near(connections, everywhere)], frames.apart) or []
-    nearby, obsolete = frames.within(held, ranges), published_keys(spec, connections, table.head, ranges)
+    nearby, obsolete = frames.within(held, ranges), published_keys(context, table.head, ranges)
     coming = None if before is None else frames.without(frames.within(before, ranges), nearby)
     others = obsolete
     if case.relabelled is not None:
@@ -164,24 +176,25 @@ def _change(case: _Case) -> _Change:
 
 def _places(case: _Case) -> Iterator[list[OffsetRange] | None]:
     """Give where to look, place by place; None for everywhere."""
-    spec, found = case.spec, case.found
+    spec, connections, found = case.context.spec, case.context.connections, case.found
     if found:
         snapshots = [(spec.identifier, case.table, each) for each in found.commits]
-        snapshots += [(spec.dead_letter_table, case.letters, each) for each in found.stale]
-        # After a rollback no mark tells of all that others may have published since; and many looks cost more than one.
-        if found.rolled_back or len(snapshots) > _LOOKS:
+        snapshots += [(spec.dead_letter_table, case.dead_letters, each) for each in found.stale]
+        # After a rollback no mark tells of all that others may have published since; and many queries cost more than
+        # one.
+        if found.rolled_back or len(snapshots) > _MOST_PLACES:
             yield None
             return
         for identifier, state, snapshot in snapshots:
-            yield near(case.connections, added_keys(spec, case.connections, identifier, state.table, snapshot))
+            yield near(connections, added_keys(case.context, identifier, state.table, snapshot))
     if case.relabelled is not None:
-        yield near(case.connections, case.relabelled)
+        yield near(connections, case.relabelled)
     elif case.forced:
-        yield near(case.connections, case.among)
+        yield near(connections, case.among)
 
 
-def _instead(frames: Frames, letters: DataFrame, others: DataFrame) -> DataFrame:
-    return frames.without(letters, others).unionByName(others, allowMissingColumns=True)
+def _instead(frames: Frames, dead_letters: DataFrame, others: DataFrame) -> DataFrame:
+    return frames.without(dead_letters, others).unionByName(others, allowMissingColumns=True)
 
 
 def _kept(frame: DataFrame, undo: ExitStack) -> DataFrame:
@@ -216,11 +229,12 @@ def _take_out(
             spark.catalog.dropTempView(view)
 
 
-def _audit(spec: TopicTable, connections: Connections, snapshots: tuple[int, int], taken: int, given: int) -> None:
-    """Refuse a settlement that leaves other letters than were counted."""
+def _audit(context: Context, snapshots: tuple[int, int], taken: int, given: int) -> None:
+    """Refuse a change that leaves other dead letters than were counted."""
+    spec, connections = context.spec, context.connections
     table = connections.catalog.table(spec.dead_letter_table)
     name = connections.catalog.spark_name(spec.dead_letter_table)
-    known = [letters_in(table, each) for each in snapshots]
+    known = [dead_letters_in(table, each) for each in snapshots]
     before, after = (
         at_version(connections.spark(), name, snapshot).count() if told is None else told
         for told, snapshot in zip(known, snapshots, strict=True)
@@ -233,7 +247,7 @@ def _audit(spec: TopicTable, connections: Connections, snapshots: tuple[int, int
         )
 
 
-def letters_in(table: Table | None, snapshot: int) -> int | None:
+def dead_letters_in(table: Table | None, snapshot: int) -> int | None:
     """Return how many letters a snapshot has, by its summary; None if that doesn't say.
 
     Where rows are deleted by files of their own, these may be about data files that are gone: counts don't tell then.
@@ -245,17 +259,15 @@ def letters_in(table: Table | None, snapshot: int) -> int | None:
     return int(summary["total-records"])
 
 
-def published_keys(
-    spec: TopicTable, connections: Connections, snapshot: int, ranges: Sequence[OffsetRange]
-) -> DataFrame:
+def published_keys(context: Context, snapshot: int, ranges: Sequence[OffsetRange]) -> DataFrame:
     """Return what names the records of the table's rows at some offsets; files of others are skipped.
 
     Args:
-        spec: Its metadata column is read, and nothing else of the table.
-        connections: Catalog and Spark.
+        context: Of the run; the table's metadata column is read, and nothing else of it.
         snapshot: The table's snapshot to look at.
         ranges: Where the offsets are.
     """
+    spec, connections = context.spec, context.connections
     frames, column = connections.frames, spec.metadata_column
     rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), snapshot)
     return frames.keys(frames.within(rows, ranges, column), column=column)

@@ -36,16 +36,18 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
         RegistryError: If the registry doesn't answer.
         SchemaNotSupportedError: If a file's schema has types that no table can have.
     """
-    rows: Decoder = _one(spec, connections, state, "value", spec.format, spec.schema_file)
+    rows: Decoder = _one(spec, connections, state=state, part="value", format_=spec.format, file=spec.schema_file)
     if spec.key_format is not None:
-        key = _one(spec, connections, state, "key", spec.key_format, spec.key_schema_file)
+        key = _one(spec, connections, state=state, part="key", format_=spec.key_format, file=spec.key_schema_file)
         rows = Keyed(rows, key, spec.key_column, of_tombstones=spec.write == "upsert")
     if spec.write == "append":
         return rows
     columns = key_columns(spec, state.table if state else None)
     of_record = spec.envelope != "none" and not spec.key
     looks = spec.envelope != "none" or bool(spec.format == "json" and columns and columns != (spec.key_column,))
-    return Changes(rows, spec.envelope, columns, spec.order_by, of_record, looks)
+    return Changes(
+        rows=rows, envelope=spec.envelope, key=columns, order_by=spec.order_by, of_record=of_record, looks=looks
+    )
 
 
 def _one(
@@ -59,7 +61,13 @@ def _one(
             # Spark parses what it alone understands.
             connections.spark()
         declared = None if ddl is None else Target(_parsed(ddl), {}, _renamed(spec))
-        return Json(declared, spec.infer_timestamps, rules_of(spec), spec.arrow, part == "value")
+        return Json(
+            declared=declared,
+            infer_timestamps=spec.infer_timestamps,
+            rules=rules_of(spec),
+            plain=spec.arrow,
+            watches=part == "value",
+        )
     if file is not None:
         return FromFile(writer_of(_schema_in(spec, format_, Path(file)), message=spec.message))
     if connections.registry is None:

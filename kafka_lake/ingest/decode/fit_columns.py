@@ -41,7 +41,7 @@ def project(value: Column, have: T.DataType, target: Target) -> tuple[Column, li
     Returns:
         A struct of exactly the target's columns, null where the value is; and what may be wrong with a record.
     """
-    return _struct(value, have, target.columns, target, "")
+    return _struct(value, have, want=target.columns, target=target, prefix="")
 
 
 def reasons(misfits: Sequence[Misfit]) -> tuple[Column, Column]:
@@ -92,8 +92,8 @@ def _struct(
 ) -> tuple[Column, list[Misfit]]:
     made: dict[str, list[Column]] = {field.name: [] for field in want}
     misfits: list[Misfit] = []
-    for found, kind, columns in _claims(value, have, want, target, prefix):
-        for column, part, wrong in _shared(found, kind, columns, target, prefix):
+    for found, kind, columns in _claims(value, have, want=want, target=target, prefix=prefix):
+        for column, part, wrong in _shared(found, kind, columns=columns, target=target, prefix=prefix):
             made[column].append(part)
             misfits += wrong
     fields = []
@@ -127,7 +127,7 @@ def _shared(
         (c for c in columns if _alike(have, c.dataType)), None
     )
     if taker is not None:
-        part, wrong = _value(value, have, taker.dataType, target, f"{prefix}{taker.name}")
+        part, wrong = _value(value, have, want=taker.dataType, target=target, path=f"{prefix}{taker.name}")
         yield taker.name, part, wrong
         return
     first = columns[0]
@@ -137,10 +137,16 @@ def _shared(
 
 def _value(value: Column, have: T.DataType, want: T.DataType, target: Target, path: str) -> tuple[Column, list[Misfit]]:
     if isinstance(want, T.StructType):
-        return _struct(value, have, want, target, f"{path}.")
+        return _struct(value, have, want=want, target=target, prefix=f"{path}.")
     if isinstance(want, T.ArrayType):
         return _each(
-            value, have.elementType, want.elementType, target, f"{path}.element", F.transform, lambda items: items
+            value,
+            have.elementType,
+            want=want.elementType,
+            target=target,
+            path=f"{path}.element",
+            over=F.transform,
+            values=lambda items: items,
         )
     if isinstance(want, T.MapType):
 
@@ -148,7 +154,15 @@ def _value(value: Column, have: T.DataType, want: T.DataType, target: Target, pa
             changed: Column = F.transform_values(found, lambda _, each: change(each))
             return changed
 
-        made, wrong = _each(value, have.valueType, want.valueType, target, f"{path}.value", over, F.map_values)
+        made, wrong = _each(
+            value,
+            have.valueType,
+            want=want.valueType,
+            target=target,
+            path=f"{path}.value",
+            over=over,
+            values=F.map_values,
+        )
         return made.cast(want) if have != want else made, wrong
     return (value if have.simpleString() == want.simpleString() else value.cast(want)), []
 
@@ -170,7 +184,7 @@ def _each(
         if not _alike(have, want):
             said = f"Column {path} ({short(want)}) got {short(have)}."
             return F.lit(None).cast(want), [Misfit(element.isNotNull(), F.lit(said))]
-        return _value(element, have, want, target, path)
+        return _value(element, have, want=want, target=target, path=path)
 
     made = over(items, lambda element: one(element)[0])
 

@@ -246,18 +246,18 @@ def dead_letters_of(decoded: DataFrame, run_id: str, topic_id: str | None = None
     )
 
 
-def records_from_dead_letters(letters: DataFrame) -> DataFrame:
-    """Return the records that the letters were, as Spark's Kafka source gives them, and their ``topic_id``.
+def records_from_dead_letters(dead_letters: DataFrame) -> DataFrame:
+    """Return the records that dead letters were, as Spark's Kafka source gives them, and their ``topic_id``.
 
     Args:
-        letters: Rows of a dead-letter table. One of an earlier version may lack ``topic_id`` and ``timestamp_type``,
-            which are null and -1 then.
+        dead_letters: Rows of a dead-letter table. One of an earlier version may lack ``topic_id`` and
+            ``timestamp_type``, which are null and -1 then.
     """
     number = F.lit(_NO_TIMESTAMP_TYPE)
-    if "timestamp_type" in letters.columns:
+    if "timestamp_type" in dead_letters.columns:
         for each, name in _TIMESTAMP_TYPES.items():
             number = F.when(F.col("timestamp_type") == name, F.lit(each)).otherwise(number)
-    return letters.select(
+    return dead_letters.select(
         F.col("key"),
         F.col("value"),
         F.col("topic"),
@@ -266,7 +266,7 @@ def records_from_dead_letters(letters: DataFrame) -> DataFrame:
         F.col("timestamp"),
         number.alias("timestampType"),
         _headers().alias("headers"),
-        _topic_id(letters, None).alias("topic_id"),
+        _topic_id(dead_letters, None).alias("topic_id"),
     )
 
 

@@ -4,10 +4,10 @@ from kafka_lake.ingest.adopt.model import Adoption, AdoptionRefusedError
 from kafka_lake.ingest.adopt.plan import plan_adoption
 from kafka_lake.ingest.adopt.prepare import prepare_table
 from kafka_lake.ingest.adopt.sources import Source
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan, position_only
-from kafka_lake.ingest.report import Commit
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState
 

@@ -42,10 +42,10 @@ class Append(Job):
         todo = plan(
             position,
             topic.validated(position, self._partitions),
-            self._starts,
-            spec.max_records_per_commit,
-            self._partitions,
-            spec.on_data_loss == "continue",
+            starts=self._starts,
+            max_records=spec.max_records_per_commit,
+            partitions=self._partitions,
+            accept_losses=spec.on_data_loss == "continue",
         )
         if todo is None and position is None:
             if begins := opening(spec, topic.now, self._starts):

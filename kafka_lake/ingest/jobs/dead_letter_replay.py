@@ -7,13 +7,12 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.common.errors import ConfigurationError, PublishRefusedError
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.dead_letters.due import due
 from kafka_lake.ingest.dead_letters.reconcile import reconcile
+from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of, refuse_keyed
 from kafka_lake.ingest.report import RunReport
-from kafka_lake.ingest.retry import call
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
@@ -38,8 +37,8 @@ class Replayed:
 class DeadLetterReplay(Job):
     """Decodes dead letters again with today's schema and transform, and appends those that now fit.
 
-    They are appended in the order of their offsets. The table is published first; the letters are taken out after
-    that, by this run or, if it dies, by the next run of whatever kind (see `reconcile`).
+    They are appended in the order of their offsets. The table is published first; they are taken out of their own
+    table after that, by this run or, if it dies, by the next run of whatever kind (see `reconcile`).
 
     Args:
         context: Of the run.
@@ -64,70 +63,64 @@ class DeadLetterReplay(Job):
             ConfigurationError: If the condition isn't understood.
         """
         context, where = self.context, self._where
-        letters = _letters(context)
-        if letters is None:
+        dead_letters = _dead_letters(context)
+        if dead_letters is None:
             return
-        _chosen(context, where, letters)
+        _chosen(context, where, dead_letters)
 
         def finish() -> int:
             # Metadata may have been expired that would tell of an unfinished one: look at the data.
-            among = _letters(context) if where else None
+            among = _dead_letters(context) if where else None
             near = _chosen(context, where, among) if among else None
-            return reconcile(context.spec, context.connections, context.run_id, forced=True, among=near)
+            return reconcile(context, forced=True, among=near)
 
-        call(context.connections.retry, context.observer.warn, f"Topic {context.spec.topic}", finish)
+        context.with_retries(finish)
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
-        """Return the commit that brings the letters; None once it is done, or if there are none.
+        """Return the commit that brings the dead letters; None once it is done, or if there are none.
 
         Raises:
             TableError: If there is no table yet.
         """
-        letters = _letters(self.context)
-        if self._done or letters is None:
+        dead_letters = _dead_letters(self.context)
+        if self._done or dead_letters is None:
             return None
         found = existing(self.context, state)
         assert found.position is not None, "existing has looked"
-        # The letters are looked at after the table: what others made rows of by then is due, or taken out already.
-        if due(found, letters):
+        # The dead letters are read after the table: what others made rows of by then is to be reconciled, or gone.
+        if unreconciled(found, dead_letters):
             raise PublishRefusedError(
                 f"Another run moves dead letters of topic {self.context.spec.topic} into the table."
             )
-        self._records = _chosen(self.context, self._where, letters)
+        self._records = _chosen(self.context, self._where, dead_letters)
         return Plan((), found.position, 0, "dead_letter_replay")
 
     def read(self, todo: Plan) -> DataFrame:
-        """Return the chosen letters as the records that they were."""
+        """Return the chosen dead letters as the records that they were."""
         assert self._records is not None, "there is a plan"
         return self.context.decoding.records(self._records).coalesce(1).sortWithinPartitions("partition", "offset")
 
     def published(self, staged: Staged) -> None:
-        """Take the letters out that are rows now; if that fails, the next run does it."""
+        """Take the dead letters out that are rows now; if that fails, the next run does it."""
         self._done = True
         context = self.context
         try:
-            reconcile(
-                context.spec,
-                context.connections,
-                context.run_id,
-                relabelled=staged.letters,
-                on_step=context.observer.on_step,
-            )
+            reconcile(context, relabelled=staged.failed_rows)
         except Exception as error:
             context.observer.warn(
                 f"Topic {context.spec.topic}: the letters that were moved will be taken out by the next run: {error}"
             )
 
 
-def _letters(context: Context) -> TableState | None:
+def _dead_letters(context: Context) -> TableState | None:
     table = context.connections.catalog.table(context.spec.dead_letter_table)
     return None if table is None or head_of(table) is None else read_state(table)
 
 
-def _chosen(context: Context, where: str | None, letters: TableState) -> DataFrame:
+def _chosen(context: Context, where: str | None, dead_letters: TableState) -> DataFrame:
     spec, connections = context.spec, context.connections
-    assert letters.head is not None, "the caller has seen that there are letters"
-    frame = at_version(connections.spark(), connections.catalog.spark_name(spec.dead_letter_table), letters.head)
+    assert dead_letters.head is not None, "the caller has seen that there are letters"
+    frame = at_version(connections.spark(), connections.catalog.spark_name(spec.dead_letter_table), dead_letters.head)
     try:
         chosen = frame.filter(where) if where else frame
         chosen.schema  # noqa: B018  Connect analyses the condition only when it is asked for the schema.

@@ -4,10 +4,10 @@ from abc import ABC, abstractmethod
 
 from pyspark.sql import DataFrame
 
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.read import read
-from kafka_lake.ingest.report import Commit
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState

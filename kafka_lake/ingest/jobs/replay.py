@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from kafka_lake.common.errors import ConfigurationError, DataLossError
 from kafka_lake.common.offsets import OffsetRange, Watermarks
+from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.changes import refuse_adopted, replacement
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.plan.start import is_time, offsets_of, start_timestamp_ms
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of
-from kafka_lake.ingest.report import Commit
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState, adopted_position
@@ -48,7 +48,7 @@ class Replay(Job):
         super().__init__(context)
         metadata_column_of(context.spec)
         self._extent = extent
-        self._wanted: list[OffsetRange] = []
+        self._asked: list[OffsetRange] = []
         self._reached: dict[int, int] = {}
 
     def prepare(self, topic: TopicEnds) -> None:
@@ -57,7 +57,7 @@ class Replay(Job):
         Raises:
             ConfigurationError: If the extent names partitions that the topic hasn't, or isn't understood.
         """
-        self._wanted = _ranges(self.context, self._extent, topic.now)
+        self._asked = _ranges(self.context, self._extent, topic.now)
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
         """Return the next part of the extent; `Job.plan` says the rest.
@@ -73,13 +73,19 @@ class Replay(Job):
         if not self._reached and not extent.keep_missing:
             _refuse_older_rows(context, extent, topic.now, found)
         if not self._reached:
-            refuse_adopted(adopted_position(found.table), topic.now, {r.partition: r.start for r in self._wanted})
+            refuse_adopted(adopted_position(found.table), topic.now, {r.partition: r.start for r in self._asked})
         left = [
             OffsetRange(r.partition, start, r.end)
-            for r in self._wanted
+            for r in self._asked
             if (start := max(r.start, self._reached.get(r.partition, 0))) < r.end
         ]
-        plans = replacement(found.position, topic.now, left, context.spec.max_records_per_commit, extent.keep_missing)
+        plans = replacement(
+            found.position,
+            topic.now,
+            asked=left,
+            max_records=context.spec.max_records_per_commit,
+            keep_missing=extent.keep_missing,
+        )
         return plans[0] if plans else None
 
     def committed(self, commit: Commit, todo: Plan) -> None:

@@ -46,7 +46,7 @@ class KeyCheck:
         return tuple(f"{count} keys {what}" for what, count in said.items() if count)
 
 
-NOTHING_FOUND = KeyCheck(0, 0, 0, 0, 0)
+NOTHING_FOUND = KeyCheck(doubled=0, missing=0, older=0, undeleted=0, brought=0)
 
 
 @dataclass(frozen=True)

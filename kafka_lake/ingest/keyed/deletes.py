@@ -10,12 +10,11 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.executors.changes.change import DELETE
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.decode.rows import CHANGE
 from kafka_lake.ingest.keyed.keys import DOES, OTHER_PARTITION, Keys, quoted, stop
 from kafka_lake.ingest.record_keys import at_version
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import head_of
 from kafka_lake.lake.tables.create import ensure_table, schema_of
@@ -37,22 +36,21 @@ def deletes_of(changes: DataFrame, keys: Keys) -> DataFrame:
     return gone.select(*columns, origin, F.current_timestamp().alias(DELETED_AT))
 
 
-def without_late(connections: Connections, spec: TopicTable, changes: DataFrame, keys: Keys) -> DataFrame | None:
+def without_late(context: Context, changes: DataFrame, keys: Keys) -> DataFrame | None:
     """Return the changes without those that a remembered delete of their key is newer than; None if none is remembered.
 
     Args:
-        connections: Catalog and Spark.
-        spec: Its settings.
+        context: Of the run.
         changes: What `folded` gave.
         keys: Tell rows apart, and changes older from newer.
     """
-    table = connections.catalog.table(spec.deletes_table)
+    table = context.connections.catalog.table(context.spec.deletes_table)
     head = head_of(table) if table else None
     if table is None or head is None:
         return None
-    name = connections.catalog.spark_name(spec.deletes_table)
-    since = F.timestamp_seconds(F.lit(time.time() - seconds_of(spec.keep_deletes)))
-    held = at_version(connections.spark(), name, head).filter(F.col(DELETED_AT) >= since).alias("d")
+    name = context.connections.catalog.spark_name(context.spec.deletes_table)
+    since = F.timestamp_seconds(F.lit(time.time() - seconds_of(context.spec.keep_deletes)))
+    held = at_version(context.connections.spark(), name, head).filter(F.col(DELETED_AT) >= since).alias("d")
     late = f"NOT {keys.is_newer('s', 'd')}"
     if not keys.has_order:
         late = (
@@ -61,7 +59,7 @@ def without_late(connections: Connections, spec: TopicTable, changes: DataFrame,
     return changes.alias("s").join(held, F.expr(f"{keys.same('d', 's')} AND {late}"), "left_anti")
 
 
-def ensure_deletes_table(connections: Connections, spec: TopicTable, rows: T.StructType) -> None:
+def ensure_deletes_table(context: Context, rows: T.StructType) -> None:
     """Create the table of deleted keys, if there is none; by day, so that old deletes go without a file rewritten.
 
     Columns of the key and the order that have become wider in the topic's table do so here.
@@ -69,27 +67,26 @@ def ensure_deletes_table(connections: Connections, spec: TopicTable, rows: T.Str
     kind = nullable_all(rows)
     assert isinstance(kind, T.StructType)
     schema = schema_of(to_arrow_schema(kind))
-    table = ensure_table(connections.catalog, spec.deletes_table, schema, [f"day({DELETED_AT})"])
+    table = ensure_table(context.connections.catalog, context.spec.deletes_table, schema, [f"day({DELETED_AT})"])
     types = {field.name: field.field_type for field in table.schema().fields}
     if any(types.get(field.name) != field.field_type for field in schema.fields if field.field_type.is_primitive):
         with table.update_schema() as update:
             update.union_by_name(schema)
 
 
-def forget_old(connections: Connections, spec: TopicTable, branch: StagingBranch, table: Table) -> None:
+def forget_old(context: Context, branch: StagingBranch, table: Table) -> None:
     """Let a branch of the table of deleted keys forget whole days that are past; no file is read or written again.
 
     Args:
-        connections: Spark.
-        spec: Its settings say how long deletes are kept.
+        context: Of the run; its settings say how long deletes are kept.
         branch: Of the table, at its head.
         table: The table.
     """
-    past = int((time.time() - seconds_of(spec.keep_deletes)) // _DAY)
+    past = int((time.time() - seconds_of(context.spec.keep_deletes)) // _DAY)
     if all(day >= past for day in _days(table)):
         return
     until = f"timestamp_seconds({past} * {_DAY})"
-    connections.spark().sql(f"DELETE FROM {branch.write_name} WHERE {DELETED_AT} < {until}").collect()
+    context.connections.spark().sql(f"DELETE FROM {branch.write_name} WHERE {DELETED_AT} < {until}").collect()
 
 
 def _days(table: Table) -> Iterator[int]:

@@ -52,13 +52,13 @@ class Keys:
         texts = frozenset(f.name for f in table if isinstance(f.dataType, T.StringType) and f.name in spec.order_by)
         assert spec.metadata_column is not None, "a keyed table is refused at load without one"
         return cls(
-            spec.metadata_column,
-            tuple(columns),
-            spec.order_by,
-            spec.envelope != "none",
-            topic_id,
-            spec.deletes == "soft",
-            texts,
+            metadata=spec.metadata_column,
+            columns=tuple(columns),
+            order_by=spec.order_by,
+            has_envelope=spec.envelope != "none",
+            topic_id=topic_id,
+            is_soft=spec.deletes == "soft",
+            texts=texts,
         )
 
     @property

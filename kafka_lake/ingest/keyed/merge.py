@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -18,15 +19,25 @@ NOT_THERE = "KAFKA_LAKE_VALUE_NOT_THERE"
 """Begins the message of an error: a change leaves a value as it is, and there is no row that has it."""
 
 
+@dataclass(frozen=True)
+class HowToMerge:
+    """How changes meet the rows of a table.
+
+    Args:
+        keys: Tell rows apart, and changes older from newer.
+        may_lack: Columns that a change may leave as they are.
+        is_partial: Whether what it leaves is null in a row that isn't there yet; if not, the merge fails.
+        within: Between which values the changes' keys lie.
+    """
+
+    keys: Keys
+    may_lack: Sequence[str]
+    is_partial: bool
+    within: Bounds
+
+
 def merge(
-    spark: Any,
-    branch: StagingBranch,
-    changes: DataFrame,
-    keys: Keys,
-    may_lack: Sequence[str],
-    is_partial: bool,
-    within: Bounds,
-    summary: Mapping[str, str],
+    spark: Any, branch: StagingBranch, changes: DataFrame, how: HowToMerge, *, summary: Mapping[str, str]
 ) -> None:
     """Merge changes into a branch; `StagingBranch.written` tells whether they went where they should.
 
@@ -34,31 +45,21 @@ def merge(
         spark: The session.
         branch: Of the table.
         changes: What `folded` gave, without late ones.
-        keys: Tell rows apart, and changes older from newer.
-        may_lack: Columns that a change may leave as they are.
-        is_partial: Whether what it leaves is null in a row that isn't there yet; if not, the merge fails.
-        within: Between which values the changes' keys lie.
+        how: Which rows they change, and in what.
         summary: Of the snapshot.
     """
     view = f"kafka_lake_{uuid4().hex}"
     changes.createOrReplaceTempView(view)
     try:
         with _summary(spark, summary):
-            spark.sql(statement(branch.write_name, view, changes.columns, keys, may_lack, is_partial, within)).collect()
+            spark.sql(statement(branch.write_name, view, changes.columns, how)).collect()
     finally:
         spark.catalog.dropTempView(view)
 
 
-def statement(
-    table: str,
-    view: str,
-    columns: Sequence[str],
-    keys: Keys,
-    may_lack: Sequence[str],
-    is_partial: bool,
-    within: Bounds,
-) -> str:
+def statement(table: str, view: str, columns: Sequence[str], how: HowToMerge) -> str:
     """Return the MERGE. Pure."""
+    keys, may_lack = how.keys, how.may_lack
     ours = {DOES, KEPT, *(order_of(number) for number in range(len(may_lack)))}
     names = [name for name in columns if name not in ours]
     newer, does = keys.is_newer("s", "t"), f"s.{DOES}"
@@ -84,13 +85,13 @@ def statement(
     said = f"concat('{NOT_THERE} ', {place}.`partition`, ' ', {place}.`offset`, ' ', array_join(s.{KEPT}, ', '))"
     lacking = f"raise_error({said})"
     whole = f"(CASE WHEN {does} <> '{DELETE}' AND size(s.{KEPT}) > 0 THEN CAST({lacking} AS BOOLEAN) ELSE true END)"
-    conditions = " AND ".join([keys.same("t", "s"), *within.hold_for("t")])
+    conditions = " AND ".join([keys.same("t", "s"), *how.within.hold_for("t")])
     return "\n".join(
         [
             f"MERGE INTO {table} AS t USING {view} AS s ON {conditions}",
             *matched,
             f"WHEN MATCHED AND {newer} THEN UPDATE SET {', '.join(sets)}",
-            f"WHEN NOT MATCHED AND ({brings}){f' AND {whole}' if may_lack and not is_partial else ''} "
+            f"WHEN NOT MATCHED AND ({brings}){f' AND {whole}' if may_lack and not how.is_partial else ''} "
             f"THEN INSERT ({', '.join(map(quoted, names))}) VALUES ({', '.join(values)})",
         ]
     )

@@ -62,12 +62,14 @@ def sweep(
         side = identifier != spec.identifier
         for name, (created, head) in staging_branches(table).items():
             # Dead letters are staged and dropped together with the rows of the same attempt.
-            alive = _publishable(table, name) and (not side or name in spared or _settles(table, name))
+            alive = _publishable(table, name) and (not side or name in spared or _reconciles(table, name))
             if alive and (older_than_seconds is None or time.time() - created < older_than_seconds):
                 spared.add(name)
                 continue
             if not dry_run:
-                StagingBranch(connections.spark(), connections.catalog, identifier, name, head).discard()
+                StagingBranch(
+                    spark=connections.spark(), catalog=connections.catalog, identifier=identifier, name=name, head=head
+                ).discard()
             dropped.append(".".join((*identifier, name)))
     return tuple(dropped)
 
@@ -77,7 +79,7 @@ def _publishable(table: Table, branch: str) -> bool:
     return any(s.snapshot_id == main for s in ancestors(table, head_of(table, branch)))
 
 
-def _settles(table: Table, branch: str) -> bool:
+def _reconciles(table: Table, branch: str) -> bool:
     return branch.endswith("_settle")
 
 

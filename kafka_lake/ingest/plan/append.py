@@ -112,15 +112,15 @@ def plan(
     Raises:
         DataLossError: If Kafka no longer has what comes next.
     """
-    due = backlog(position, now, starts, partitions, accept_losses)
-    wanted = tuple(r for r in due.ranges if partitions is None or r.partition in partitions)
-    ranges = chunk(wanted, max_records)
+    due = backlog(position, now, starts=starts, partitions=partitions, accept_losses=accept_losses)
+    chosen = tuple(r for r in due.ranges if partitions is None or r.partition in partitions)
+    ranges = chunk(chosen, max_records)
     if not ranges and due.losses:
         # Nothing to read, but the loss and the position beyond it must be recorded.
         ranges = tuple(r for r in due.ranges if r.partition in {loss.partition for loss in due.losses})
     if not ranges and not due.losses:
         return None
-    remaining = sum(len(r) for r in wanted) - sum(len(r) for r in ranges)
+    remaining = sum(len(r) for r in chosen) - sum(len(r) for r in ranges)
     return Plan(ranges, due.before.advanced(ranges), remaining, losses=due.losses)
 
 

@@ -37,19 +37,19 @@ def refuse_adopted(adopted: Position | None, now: Watermarks, first: Mapping[int
 
 
 def replacement(
-    position: Position, now: Watermarks, wanted: Sequence[OffsetRange], max_records: int, keep_missing: bool
+    position: Position, now: Watermarks, asked: Sequence[OffsetRange], max_records: int, keep_missing: bool
 ) -> list[Plan]:
     """Return the commits that read parts of the topic again and swap the table's rows for what they give.
 
     Args:
         position: The table's; what lies beyond it is none of a replacement's business.
         now: The topic's watermarks.
-        wanted: What to read again, one range per partition.
+        asked: What to read again, one range per partition.
         max_records: Offsets of one commit at most.
         keep_missing: Leave rows alone that Kafka no longer has, instead of refusing.
 
     Returns:
-        Plans whose positions are all the table's own; none if nothing of what is wanted is in the table.
+        Plans whose positions are all the table's own; none if nothing of what is asked for is in the table.
 
     Raises:
         TopicReplacedError: If the topic is not the one that the position speaks of.
@@ -58,7 +58,7 @@ def replacement(
     if not position.identity.same_as(now.identity):
         raise another_topic(position, now)
     offsets = position.offsets
-    due = [OffsetRange(r.partition, r.start, min(r.end, offsets.get(r.partition, 0))) for r in wanted
+    due = [OffsetRange(r.partition, r.start, min(r.end, offsets.get(r.partition, 0))) for r in asked
            if r.start < min(r.end, offsets.get(r.partition, 0))]  # fmt: skip
     gone = [OffsetRange(r.partition, r.start, min(r.end, now.low.get(r.partition, r.end))) for r in due
             if r.start < now.low.get(r.partition, r.end)]  # fmt: skip
@@ -77,7 +77,16 @@ def replacement(
     while ranges := chunk(left, max_records):
         taken = {r.partition: r.end for r in ranges}
         left = tuple(OffsetRange(r.partition, taken.get(r.partition, r.start), r.end) for r in left)
-        plans.append(Plan(ranges, position, sum(len(r) for r in left), "replace", ranges, keep_missing))
+        plans.append(
+            Plan(
+                ranges=ranges,
+                after=position,
+                remaining=sum(len(r) for r in left),
+                kind="replace",
+                deletes=ranges,
+                keep_missing=keep_missing,
+            )
+        )
     return plans
 
 
@@ -116,4 +125,4 @@ def resetting(position: Position | None, now: Watermarks, targets: Mapping[int, 
         **({p: e for p, e in position.epochs.items() if p not in targets} if at and position else {}),
     }
     stay = position_only(Position(now.identity, after, {p: epochs[p] for p in after if p in epochs}))
-    return Plan(stay.ranges, stay.after, 0, "reset", deletes, losses=tuple(losses))
+    return Plan(ranges=stay.ranges, after=stay.after, remaining=0, kind="reset", deletes=deletes, losses=tuple(losses))

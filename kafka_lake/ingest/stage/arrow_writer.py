@@ -172,13 +172,13 @@ def by_arrow(
     if spark.conf.get("spark.sql.session.timeZone") != "UTC":
         return None
     withhold = _may_withhold(spark, state, plan)
-    work = _work(spec, decoder, target, state.table, plan, withhold)
+    work = _work(spec, decoder, target=target, table=state.table, plan=plan, withheld=withhold)
     frames = [_written(_given(records, withhold).coalesce(tasks), work)]
     with _without_bound(spark) if withhold else nullcontext():
         reports = _reports(frames[0])
     if reports is not None and withhold and any(each.large for each in reports):
         # They were left out, and are read once more by themselves.
-        large = _work(spec, decoder, target, state.table, plan, False)
+        large = _work(spec, decoder, target=target, table=state.table, plan=plan, withheld=False)
         frames.append(_written(_given(records.filter(_is_large()), False).coalesce(tasks), large))
         more = _reports(frames[1])
         # All that it was given is large, and has been counted.
@@ -202,7 +202,15 @@ def by_arrow(
         OBSERVED: done.seen,
     }
     failed = _failed(spec, frames, records) if done.failed else None
-    return ByArrow(_of(state.table, done.files), counts, failed, done.failures, done.spans, marks, tuple(frames))
+    return ByArrow(
+        files=_of(state.table, done.files),
+        counts=counts,
+        failed=failed,
+        failures=done.failures,
+        spans=done.spans,
+        marks=marks,
+        frames=tuple(frames),
+    )
 
 
 def _written(records: DataFrame, work: Work) -> DataFrame:
@@ -302,18 +310,18 @@ def _reports(frame: DataFrame) -> list[Report] | None:
 
 def _merged(reports: Sequence[Report]) -> Report:
     return Report(
-        tuple(chain.from_iterable(each.files for each in reports)),
-        sum(each.records for each in reports),
-        sum(each.large for each in reports),
-        sum(each.tombstones for each in reports),
-        sum(each.failed for each in reports),
-        sum(each.untimed for each in reports),
-        merged(chain.from_iterable(each.failures for each in reports)),
-        _pick(min, (each.oldest_ms for each in reports)),
-        _pick(max, (each.newest_ms for each in reports)),
-        tuple(chain.from_iterable(each.spans for each in reports)),
-        tuple(chain.from_iterable(each.seen for each in reports)),
-        sum(each.bytes_read for each in reports),
+        files=tuple(chain.from_iterable(each.files for each in reports)),
+        records=sum(each.records for each in reports),
+        large=sum(each.large for each in reports),
+        tombstones=sum(each.tombstones for each in reports),
+        failed=sum(each.failed for each in reports),
+        untimed=sum(each.untimed for each in reports),
+        failures=merged(chain.from_iterable(each.failures for each in reports)),
+        oldest_ms=_pick(min, (each.oldest_ms for each in reports)),
+        newest_ms=_pick(max, (each.newest_ms for each in reports)),
+        spans=tuple(chain.from_iterable(each.spans for each in reports)),
+        seen=tuple(chain.from_iterable(each.seen for each in reports)),
+        bytes_read=sum(each.bytes_read for each in reports),
     )
 
 

@@ -8,19 +8,20 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass, most_frequent_first
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.decoding import Decoded
+from kafka_lake.ingest.keyed.not_sent import with_not_sent
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow, why_not
-from kafka_lake.ingest.stage.decoding import Decoded, Decoding
-from kafka_lake.ingest.stage.keyed_rows import with_not_sent, write_changes
+from kafka_lake.ingest.stage.keyed_rows import ChangesToStage, write_changes
 from kafka_lake.ingest.stage.replaced_rows import delete_replaced
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append, tasks_of
-from kafka_lake.ingest.stage.staged import LetterClass, StagedTable, most_frequent_first, staged_table
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.stage.staged import StagedTable, staged_table
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import POSITION, RUN_ID, TableState
 
@@ -35,57 +36,69 @@ DELETES, KEYED = "deletes", "keyed"
 
 
 @dataclass(frozen=True)
+class WrittenBatch:
+    """A batch that was written to a branch of the topic's table.
+
+    Args:
+        primary: The table on its branch.
+        counts: The batch's metrics.
+        judged: Gives the records with ``error_class`` and ``error_message``, or those alone that have them.
+    """
+
+    primary: StagedTable
+    counts: Mapping[str, Any]
+    judged: Callable[[], DataFrame]
+
+
+@dataclass(frozen=True)
 class Batch:
     """A batch on its way into the topic's table.
 
     Args:
-        spec: The topic's settings.
-        connections: Catalog and Spark.
-        decoding: Makes rows of records.
+        context: Of the run.
         state: The table as the plan saw it, with the columns that the batch needs.
         plan: Its position goes into the snapshot's summary.
         records: The planned records, lazy.
         decoder: Knows what they look like.
         target: The columns to decode into.
         branch: Name of the branch to write to.
-        run_id: Goes into the summary.
         marks: More of the summary.
     """
 
-    spec: TopicTable
-    connections: Connections
-    decoding: Decoding
+    context: Context
     state: TableState
     plan: Plan
     records: DataFrame
     decoder: Decoder
     target: Target
     branch: str
-    run_id: str
     marks: Mapping[str, str]
 
-    def write(self, undo: ExitStack) -> tuple[StagedTable, dict[str, Any], Callable[[], DataFrame]]:
+    def write(self, undo: ExitStack) -> WrittenBatch:
         """Stage the rows, by Arrow if it can.
 
         Args:
             undo: Gets what takes them away again.
-
-        Returns:
-            What was staged; the batch's metrics; and what gives the records with ``error_class`` and ``error_message``,
-            or those alone that have them.
         """
-        spark = self.connections.spark()
+        context, spec = self.context, self.context.spec
+        spark = context.connections.spark()
         assert self.state.head is not None, "ensure_table gives every table a first snapshot"
-        doubt = why_not(self.spec, self.decoder, self.target, self.state, self.plan)
-        catalog, identifier = self.connections.catalog, self.spec.identifier
-        branch = StagingBranch(spark, catalog, identifier, self.branch, self.state.head, self.state.table)
+        doubt = why_not(spec, self.decoder, target=self.target, state=self.state, plan=self.plan)
+        branch = StagingBranch(
+            spark=spark,
+            catalog=context.connections.catalog,
+            identifier=spec.identifier,
+            name=self.branch,
+            head=self.state.head,
+            table=self.state.table,
+        )
         branch.create()
         undo.callback(branch.discard)
         tasks = tasks_of(self.plan, spark)
         if not doubt:
             assert isinstance(self.decoder, Json), "others have no way by Arrow"
             arrow = by_arrow(
-                spec=self.spec,
+                spec=spec,
                 spark=spark,
                 records=self.records,
                 decoder=self.decoder,
@@ -97,60 +110,55 @@ class Batch:
             if arrow is not None:
                 return self._append_files(branch, arrow, undo)
         else:
-            log.info("Topic %s: Spark writes these rows: %s.", self.spec.topic, doubt)
-        decoded = self.decoding.decode(
-            self.spec, self.decoder, self.target, self.records, self.plan.after.identity.topic_id
-        )
-        if self.spec.write == "upsert":
+            log.info("Topic %s: Spark writes these rows: %s.", spec.topic, doubt)
+        topic_id = self.plan.after.identity.topic_id
+        decoded = context.decoding.decode(spec, self.decoder, self.target, self.records, topic_id=topic_id)
+        if spec.write == "upsert":
             return self._merge(branch, decoded, tasks, undo)
-        return self._append_rows(branch, decoded.rows, tasks), decoded.counts(), decoded.judged
+        return WrittenBatch(self._append_rows(branch, decoded.rows, tasks), decoded.counts(), decoded.judged)
 
-    def _append_files(
-        self, branch: StagingBranch, arrow: ByArrow, undo: ExitStack
-    ) -> tuple[StagedTable, dict[str, Any], Callable[[], DataFrame]]:
+    def _append_files(self, branch: StagingBranch, arrow: ByArrow, undo: ExitStack) -> WrittenBatch:
         """Append what Arrow wrote as one snapshot."""
         undo.callback(arrow.release)
         branch.append(arrow.files, self._summary({**self.marks, **arrow.marks}))
         failed = self.records if arrow.failed is None else arrow.failed
-        classes = most_frequent_first(LetterClass(**vars(each)) for each in arrow.failures)
-        return (
-            staged_table(branch, branch.head, self.state, arrow.spans),
-            {**arrow.counts, CLASSES: classes},
-            lambda: failed,
-        )
+        classes = most_frequent_first(DeadLetterClass(**vars(each)) for each in arrow.failures)
+        primary = staged_table(branch, branch.head, self.state, arrow.spans)
+        return WrittenBatch(primary, {**arrow.counts, CLASSES: classes}, lambda: failed)
 
-    def _merge(
-        self, branch: StagingBranch, decoded: Decoded, tasks: int, undo: ExitStack
-    ) -> tuple[StagedTable, dict[str, Any], Callable[[], DataFrame]]:
+    def _merge(self, branch: StagingBranch, decoded: Decoded, tasks: int, undo: ExitStack) -> WrittenBatch:
         """Merge changes as one snapshot."""
-        primary, deletes, keyed = write_changes(
-            self.spec,
-            self.connections,
-            self.state,
-            branch,
-            decoded.rows,
-            self.plan.after.identity.topic_id,
-            self._summary(self.marks),
-            tasks,
+        staged = write_changes(
+            ChangesToStage(
+                context=self.context,
+                state=self.state,
+                branch=branch,
+                changes=decoded.rows,
+                topic_id=self.plan.after.identity.topic_id,
+                summary=self._summary(self.marks),
+                tasks=tasks,
+            ),
             undo,
         )
-        counts = decoded.counts()
-        counts["failed"] += len(keyed.not_sent)
-        return (
-            primary,
-            {**counts, DELETES: deletes, KEYED: keyed},
-            lambda: with_not_sent(decoded.judged(), self.connections.spark(), keyed.not_sent),
+        counts, not_sent = decoded.counts(), staged.batch.not_sent
+        counts["failed"] += len(not_sent)
+        return WrittenBatch(
+            staged.primary,
+            {**counts, DELETES: staged.deletes, KEYED: staged.batch},
+            lambda: with_not_sent(decoded.judged(), self.context.connections.spark(), not_sent),
         )
 
     def _fitting(self, rows: DataFrame) -> DataFrame:
-        spark = self.connections.spark()
-        return shaped(rows, spark.table(self.connections.catalog.spark_name(self.spec.identifier)).schema)
+        connections = self.context.connections
+        return shaped(
+            rows, connections.spark().table(connections.catalog.spark_name(self.context.spec.identifier)).schema
+        )
 
     def _summary(self, marks: Mapping[str, str]) -> dict[str, str]:
-        return {POSITION: self.plan.after.to_json(), RUN_ID: self.run_id, **marks}
+        return {POSITION: self.plan.after.to_json(), RUN_ID: self.context.run_id, **marks}
 
     def _append_rows(self, branch: StagingBranch, rows: DataFrame, tasks: int) -> StagedTable:
         fitting = self._fitting(rows).coalesce(tasks)
         if self.plan.deletes:
-            delete_replaced(self.spec, self.connections.spark(), branch, self.plan)
+            delete_replaced(self.context, branch, self.plan)
         return append(branch, self.state, fitting, self._summary(self.marks))

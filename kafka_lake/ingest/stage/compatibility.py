@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 from avro.schema import make_avsc_object
 
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.avro.decoder import inlined
 from kafka_lake.ingest.decode.by_schema.registered import Registered
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
-from kafka_lake.ingest.topic_table import Compatibility, TopicTable
+from kafka_lake.ingest.topic_table import Compatibility
 from kafka_lake.kafka.schemas import WriterSchema
 
 _DIRECTIONS: Mapping[str, frozenset[str]] = {
@@ -27,12 +27,11 @@ _DIRECTIONS: Mapping[str, frozenset[str]] = {
 }
 
 
-def refuse_incompatible(spec: TopicTable, connections: Connections, before: Decoder, after: Decoder) -> None:
+def refuse_incompatible(context: Context, before: Decoder, after: Decoder) -> None:
     """Stop a run whose records show a schema version for the first time that isn't what the topic asks for.
 
     Args:
-        spec: What it asks for.
-        connections: The registry, asked for the level that it enforces.
+        context: Of the run; its registry is asked for the level that it enforces.
         before: Knew the versions seen in earlier commits.
         after: Knows those of this one too.
 
@@ -40,20 +39,21 @@ def refuse_incompatible(spec: TopicTable, connections: Connections, before: Deco
         SchemaRefusedError: If a version isn't what the topic asks for; says which, and why.
         RegistryError: If the registry doesn't answer.
     """
-    if problems := _problems(spec, connections, before, after):
+    if problems := _problems(context, before, after):
         remedy = "Let the writer go back to the version before, or set another compatibility: in the topic's YAML."
-        raise SchemaRefusedError(spec, problems, remedy)
+        raise SchemaRefusedError(context.spec, problems, remedy)
 
 
-def _problems(spec: TopicTable, connections: Connections, before: Decoder, after: Decoder) -> list[str]:
+def _problems(context: Context, before: Decoder, after: Decoder) -> list[str]:
+    spec, registry = context.spec, context.connections.registry
     old, new = _values(before), _values(after)
-    if spec.compatibility == "none" or old is None or new is None or connections.registry is None:
+    if spec.compatibility == "none" or old is None or new is None or registry is None:
         return []
     known = [writer.schema for _, writer in sorted(old.writers.items(), key=lambda each: each[0])]
     fresh = [w.schema for key, w in sorted(new.writers.items(), key=lambda each: each[0]) if key not in old.writers]
     if not known or not fresh:
         return []
-    enforced = connections.registry.compatibility(spec.value_subject)
+    enforced = registry.compatibility(spec.value_subject)
     if promises(enforced, spec.compatibility):
         return []
     problems: list[str] = []

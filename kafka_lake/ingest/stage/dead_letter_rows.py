@@ -7,29 +7,29 @@ from pyspark.sql import functions as F
 
 from kafka_lake.common.offsets import Position
 from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.dead_letters.due import STAGED_WITH
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.dead_letters.unreconciled import STAGED_WITH
+from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass, most_frequent_first
 from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import added_between, at_version
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append, tasks_of
-from kafka_lake.ingest.stage.staged import LetterClass, StagedTable, most_frequent_first
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.stage.staged import StagedTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, row_count
 from kafka_lake.lake.tables.create import ensure_table, schema_of
 from kafka_lake.spark.compat.arrow_types import to_arrow_schema
 
 
-def known_letters(spec: TopicTable, connections: Connections, plan: Plan, letters: TableState) -> DataFrame | None:
-    """Return the letters that the dead-letter table has of what the plan reads; None if it has none.
+def known_dead_letters(context: Context, plan: Plan, dead_letters: TableState) -> DataFrame | None:
+    """Return the rows that the dead-letter table has of what the plan reads; None if it has none.
 
     It has some after a run that died between its two publications, a rollback of the table, or a lost position, and
     whenever records are read again.
     """
-    position = letters.position
-    if letters.head is None or not row_count(letters.table):
+    position = dead_letters.position
+    if dead_letters.head is None or not row_count(dead_letters.table):
         return None
     if position is not None and not position.identity.same_as(plan.after.identity):
         # Letters of a topic that has been recreated since; its offsets mean other records.
@@ -38,54 +38,61 @@ def known_letters(spec: TopicTable, connections: Connections, plan: Plan, letter
     ahead = [r for r in plan.ranges if len(r) and (reached is None or reached.get(r.partition, 0) > r.start)]
     if not ahead:
         return None
-    held = at_version(connections.spark(), connections.catalog.spark_name(spec.dead_letter_table), letters.head)
-    known = connections.frames.within_topic(held, ahead, plan.after.identity.topic_id)
+    held = at_version(
+        context.connections.spark(),
+        context.connections.catalog.spark_name(context.spec.dead_letter_table),
+        dead_letters.head,
+    )
+    known = context.connections.frames.within_topic(held, ahead, plan.after.identity.topic_id)
     return known if known.limit(1).count() else None
 
 
 def stage_dead_letters(
-    spec: TopicTable,
-    connections: Connections,
-    plan: Plan,
-    letters: DataFrame,
-    primary: StagedTable,
-    run_id: str,
+    context: Context, plan: Plan, dead_letters: DataFrame, primary: StagedTable
 ) -> tuple[StagedTable | None, int]:
     """Write dead letters to a branch of their table.
 
     Args:
-        spec: The topic's settings.
-        connections: Catalog and Spark.
+        context: Of the run.
         plan: Its position goes into the snapshot's summary, unless the table has been further.
-        letters: The records that became no row, as rows of the table.
+        dead_letters: The records that became no row, as rows of the table.
         primary: The rows that are staged with them.
-        run_id: Goes into the summary.
 
     Returns:
         What was staged, None if the table has all of them; and how many it has already.
     """
     table = ensure_table(
-        connections.catalog,
-        spec.dead_letter_table,
-        schema_of(to_arrow_schema(nullable_all(letters.schema))),
+        context.connections.catalog,
+        context.spec.dead_letter_table,
+        schema_of(to_arrow_schema(nullable_all(dead_letters.schema))),
     )
     state = read_state(table)
     position, known_failed = state.position, 0
     if position is not None and not position.identity.same_as(plan.after.identity):
         position = None
     # Of the very snapshot that the branch starts from: what others publish meanwhile refuses this one.
-    if (known := known_letters(spec, connections, plan, state)) is not None:
-        fresh = connections.frames.without(letters, known)
-        known_failed = letters.count() - fresh.count()
-        letters = fresh
-    summary = {POSITION: _furthest(plan.after, position).to_json(), RUN_ID: run_id, STAGED_WITH: str(primary.appended)}
-    spark, identifier = connections.spark(), spec.dead_letter_table
+    if (known := known_dead_letters(context, plan, state)) is not None:
+        fresh = context.connections.frames.without(dead_letters, known)
+        known_failed = dead_letters.count() - fresh.count()
+        dead_letters = fresh
+    summary = {
+        POSITION: _furthest(plan.after, position).to_json(),
+        RUN_ID: context.run_id,
+        STAGED_WITH: str(primary.appended),
+    }
+    spark, identifier = context.connections.spark(), context.spec.dead_letter_table
     assert state.head is not None, "ensure_table gives every table a first snapshot"
-    branch = StagingBranch(spark, connections.catalog, identifier, primary.branch.name, state.head)
+    branch = StagingBranch(
+        spark=spark,
+        catalog=context.connections.catalog,
+        identifier=identifier,
+        name=primary.branch.name,
+        head=state.head,
+    )
     branch.create()
     try:
-        columns = spark.table(connections.catalog.spark_name(identifier)).schema
-        staged = append(branch, state, shaped(letters, columns).coalesce(tasks_of(plan, spark)), summary)
+        columns = spark.table(context.connections.catalog.spark_name(identifier)).schema
+        staged = append(branch, state, shaped(dead_letters, columns).coalesce(tasks_of(plan, spark)), summary)
     except BaseException:
         branch.discard()
         raise
@@ -103,15 +110,17 @@ def _furthest(after: Position, before: Position | None) -> Position:
     return replace(after, offsets=furthest)
 
 
-def added_rows(connections: Connections, identifier: tuple[str, str], staged: StagedTable) -> DataFrame:
+def added_rows(context: Context, identifier: tuple[str, str], staged: StagedTable) -> DataFrame:
     """Return the rows that a staged commit adds."""
     base = staged.state.table.refresh().metadata.snapshot_by_id(staged.appended)
     before = base.parent_snapshot_id if base else None
-    name = connections.catalog.spark_name(identifier)
-    return added_between(connections.spark(), name, staged.branch.head if before is None else before, staged.appended)
+    name = context.connections.catalog.spark_name(identifier)
+    return added_between(
+        context.connections.spark(), name, staged.branch.head if before is None else before, staged.appended
+    )
 
 
-def classes_of(letters: DataFrame) -> tuple[LetterClass, ...]:
+def classes_of(dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:
     """Return dead letters by class, the most frequent first, each with its first one of the lowest partition."""
     sample = F.struct(
         F.col("partition"),
@@ -119,9 +128,9 @@ def classes_of(letters: DataFrame) -> tuple[LetterClass, ...]:
         F.col("error_message"),
         F.substring(F.make_valid_utf8(F.col("value").cast("string")), 1, SAMPLE_CHARACTERS).alias("value"),
     )
-    grouped = letters.groupBy("error_class").agg(F.count(F.lit(1)).alias("count"), F.min(sample).alias("sample"))
+    grouped = dead_letters.groupBy("error_class").agg(F.count(F.lit(1)).alias("count"), F.min(sample).alias("sample"))
     found = [
-        LetterClass(
+        DeadLetterClass(
             name=row["error_class"],
             count=row["count"],
             partition=row["sample"]["partition"],

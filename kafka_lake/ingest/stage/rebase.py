@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.common.errors import PublishRefusedError
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.lake.branches import StagingBranch, branch_name
@@ -22,14 +22,13 @@ from kafka_lake.lake.positions import ancestors, head_of, read_state, summary_of
 _OURS = "kafka-lake."
 
 
-def follow(connections: Connections, plan: Plan, staged: Staged, run_id: str) -> Staged | None:
+def follow(context: Context, plan: Plan, staged: Staged) -> Staged | None:
     """Stage a commit's data files once more, at the head that ``main`` has by now.
 
     Args:
-        connections: Catalog and Spark.
+        context: Of the run; its id goes into the branch's name.
         plan: What was staged.
         staged: Its branch is gone afterwards, if it could be followed.
-        run_id: Goes into the branch's name.
 
     Returns:
         What was staged, to be audited anew; None if only a new plan can tell what is to be done.
@@ -37,7 +36,7 @@ def follow(connections: Connections, plan: Plan, staged: Staged, run_id: str) ->
     Raises:
         PublishRefusedError: If others took the staged files away meanwhile.
     """
-    primary = staged.primary
+    primary, connections = staged.primary, context.connections
     table = connections.catalog.table(primary.branch.identifier)
     before = table.metadata.snapshot_by_id(primary.appended) if table else None
     if table is None or before is None or not can_follow(plan, staged):
@@ -46,8 +45,14 @@ def follow(connections: Connections, plan: Plan, staged: Staged, run_id: str) ->
     if head is None or not _goes_with(table, files, before, primary.branch.head):
         return None
     state = read_state(table)
-    name = branch_name(run_id, head)
-    branch = StagingBranch(connections.spark(), connections.catalog, primary.branch.identifier, name, head)
+    name = branch_name(context.run_id, head)
+    branch = StagingBranch(
+        spark=connections.spark(),
+        catalog=connections.catalog,
+        identifier=primary.branch.identifier,
+        name=name,
+        head=head,
+    )
     branch.create()
     try:
         marks = {key: value for key, value in summary_of(before).items() if key.startswith(_OURS)}

@@ -1,42 +1,41 @@
 """Rows that a replacement takes out of the topic's table, and those of them that Kafka can't give again."""
 
 from dataclasses import replace
-from typing import Any
 
 from pyspark.sql import DataFrame
 
-from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of
 from kafka_lake.ingest.stage.staged import StagedTable, Vanished
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.spark.frames import OFFSET
 
 
-def delete_replaced(spec: TopicTable, spark: Any, branch: StagingBranch, plan: Plan) -> None:
+def delete_replaced(context: Context, branch: StagingBranch, plan: Plan) -> None:
     """Delete from a branch the rows that the plan replaces.
 
     Raises:
         ConfigurationError: If the topic's table has no metadata column.
     """
-    column, topic_id = f"`{metadata_column_of(spec)}`", plan.after.identity.topic_id.replace("'", "")
+    column, topic_id = f"`{metadata_column_of(context.spec)}`", plan.after.identity.topic_id.replace("'", "")
     offsets = " OR ".join(
         f"({column}.partition = {r.partition} AND {column}.offset >= {r.start} AND {column}.offset < {r.end})"
         for r in plan.deletes
     )
     same_topic = f"{column}.topic_id = '{topic_id}'" if topic_id else f"{column}.topic_id IS NULL"
-    spark.sql(f"DELETE FROM {branch.write_name} WHERE {same_topic} AND ({offsets})")
+    context.connections.spark().sql(f"DELETE FROM {branch.write_name} WHERE {same_topic} AND ({offsets})")
 
 
 def keep_what_vanished(
-    spec: TopicTable, connections: Connections, plan: Plan, primary: StagedTable, failed: DataFrame | None
+    context: Context, plan: Plan, primary: StagedTable, failed: DataFrame | None
 ) -> tuple[StagedTable, tuple[Vanished, ...]]:
     """Find the rows that a replacement takes away without giving any; put them back if the plan says so."""
-    frames, column, topic_id = connections.frames, metadata_column_of(spec), plan.after.identity.topic_id
+    connections = context.connections
+    frames, column, topic_id = connections.frames, metadata_column_of(context.spec), plan.after.identity.topic_id
 
     def rows_at(snapshot: int) -> DataFrame:
-        rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), snapshot)
+        rows = at_version(connections.spark(), connections.catalog.spark_name(context.spec.identifier), snapshot)
         return frames.within_topic(rows, plan.deletes, topic_id, column)
 
     before, after = rows_at(primary.branch.head), rows_at(primary.appended)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from pyiceberg.schema import Schema
@@ -15,34 +15,16 @@ from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.rows import change_columns
 from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
+from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.evolution.evolve import evolve
-from kafka_lake.lake.evolution.model import Conflict, Evolution, Incoming
+from kafka_lake.lake.evolution.model import Evolution, Incoming
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change, leaf_paths
 from kafka_lake.lake.tables.properties import LAYOUT
 from kafka_lake.lake.tables.schema_update import partition_names, sources_of
 
 _REASONS, _NAMED = 50, 3
-
-
-@dataclass(frozen=True)
-class SchemaPlan:
-    """The columns to decode into, and how they differ from the table's.
-
-    Args:
-        target: The columns.
-        renamed: Columns of the table that get another name.
-        ignored: Columns that the policy leaves out.
-        refused: Changes that the policy forbids.
-        conflicts: Values that fit no column of the table, and where they go.
-    """
-
-    target: Target
-    renamed: tuple[Change, ...] = ()
-    ignored: tuple[Change, ...] = ()
-    refused: tuple[Change, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
 
 
 def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) -> SchemaPlan:
@@ -73,15 +55,33 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
         *(name for name in (spec.metadata_column, spec.key_column if spec.key_format else None) if name),
     ]
     if not isinstance(decoder, Keyed):
-        return _joined([evolve(columns, sources, _incoming(decoder.incoming()), spec.policy, reserved, adopted)])
+        return _joined(
+            [
+                evolve(
+                    columns,
+                    sources,
+                    incoming=_incoming(decoder.incoming()),
+                    policy=spec.policy,
+                    reserved=reserved,
+                    adopted=adopted,
+                )
+            ]
+        )
     # Apart: a field of the value that has the name of the key's column gets another one.
     values, keys = _incoming(decoder.incoming_values()), _incoming(decoder.incoming_keys())
     about_key = {path: name for path, name in sources.items() if path.split(".")[0] == spec.key_column}
     about_value = {path: name for path, name in sources.items() if path not in about_key}
     return _joined(
         [
-            evolve(columns, about_value, values, spec.policy, reserved, adopted),
-            evolve(_only(current, spec.key_column), about_key, keys, replace(spec.policy, renames={}), (), adopted),
+            evolve(columns, about_value, incoming=values, policy=spec.policy, reserved=reserved, adopted=adopted),
+            evolve(
+                _only(current, spec.key_column),
+                about_key,
+                incoming=keys,
+                policy=replace(spec.policy, renames={}),
+                reserved=(),
+                adopted=adopted,
+            ),
         ]
     )
 
@@ -181,11 +181,11 @@ def _joined(parts: list[Evolution]) -> SchemaPlan:
         also |= part.also
     changes = [change for part in parts for change in part.changes]
     return SchemaPlan(
-        Target(columns, sources, also),
-        tuple(c for c in changes if c.kind == "renamed"),
-        tuple(c for part in parts for c in part.ignored),
-        tuple(c for part in parts for c in part.refused),
-        tuple(c for part in parts for c in part.conflicts),
+        target=Target(columns, sources, also),
+        renamed=tuple(c for c in changes if c.kind == "renamed"),
+        ignored=tuple(c for part in parts for c in part.ignored),
+        refused=tuple(c for part in parts for c in part.refused),
+        conflicts=tuple(c for part in parts for c in part.conflicts),
     )
 
 

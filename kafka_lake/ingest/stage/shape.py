@@ -16,22 +16,22 @@ def shaped(rows: DataFrame, target: T.StructType) -> DataFrame:
     """
     if rows.schema.simpleString() == target.simpleString():
         return rows
-    return rows.select(*[_field(rows.schema, lambda name: F.col(f"`{name}`"), wanted) for wanted in target])
+    return rows.select(*[_field(rows.schema, lambda name: F.col(f"`{name}`"), column) for column in target])
 
 
-def _field(have: T.StructType, get: Any, wanted: T.StructField) -> Any:
-    twin = next((field for field in have if field.name.lower() == wanted.name.lower()), None)
+def _field(have: T.StructType, get: Any, column: T.StructField) -> Any:
+    twin = next((field for field in have if field.name.lower() == column.name.lower()), None)
     value = (
-        F.lit(None).cast(wanted.dataType) if twin is None else _value(get(twin.name), twin.dataType, wanted.dataType)
+        F.lit(None).cast(column.dataType) if twin is None else _value(get(twin.name), twin.dataType, column.dataType)
     )
-    return value.alias(wanted.name)
+    return value.alias(column.name)
 
 
 def _value(value: Any, have: T.DataType, want: T.DataType) -> Any:
     if have.simpleString() == want.simpleString():
         return value
     if isinstance(have, T.StructType) and isinstance(want, T.StructType):
-        whole = F.struct(*[_field(have, value.getField, wanted) for wanted in want])
+        whole = F.struct(*[_field(have, value.getField, column) for column in want])
         return F.when(value.isNotNull(), whole)
     if isinstance(have, T.ArrayType) and isinstance(want, T.ArrayType):
         return F.transform(value, lambda element: _value(element, have.elementType, want.elementType))

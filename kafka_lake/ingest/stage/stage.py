@@ -1,54 +1,50 @@
 """Stage: one Iceberg write per table to a branch made at the head of `main`; the position rides in its summary."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import losses_to_json
-from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.dead_letters.due import UNSETTLED
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.dead_letters.unreconciled import UNRECONCILED
+from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
+from kafka_lake.ingest.decode.decoder import Decoder
+from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.stage.batch import CLASSES, DELETES, KEYED, Batch
+from kafka_lake.ingest.stage.batch import CLASSES, DELETES, KEYED, Batch, WrittenBatch
 from kafka_lake.ingest.stage.compatibility import refuse_incompatible
-from kafka_lake.ingest.stage.dead_letter_rows import added_rows, known_letters, stage_dead_letters
-from kafka_lake.ingest.stage.decoding import Decoding
+from kafka_lake.ingest.stage.dead_letter_rows import added_rows, known_dead_letters, stage_dead_letters
 from kafka_lake.ingest.stage.replaced_rows import keep_what_vanished
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
-from kafka_lake.ingest.stage.staged import LetterClass, Staged, StagedTable, Vanished
+from kafka_lake.ingest.stage.staged import Staged, StagedTable, Vanished
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import branch_name
 from kafka_lake.lake.positions import ADOPTED, ADOPTED_FROM, LOSSES, RESET, TableState
+from kafka_lake.lake.schema import Change
 
 # The first shows new fields, the second what is in fields that records have got since, the third that all is well.
 _PASSES = 8
 
 
 def stage(
-    spec: TopicTable,
-    connections: Connections,
-    decoding: Decoding,
+    context: Context,
     state: TableState,
     plan: Plan,
     records: DataFrame,
-    run_id: str,
-    on_step: Callable[[str], None],
-    letters_before: TableState | None = None,
+    *,
+    dead_letters_before: TableState | None = None,
 ) -> Staged:
     """Decode the records and write rows and dead letters to branches of their tables.
 
     Args:
-        spec: The topic's settings.
-        connections: Catalog and Spark.
-        decoding: Makes columns, rows and dead letters of the records.
+        context: Of the run.
         state: The table as the plan saw it; the branch starts at its head.
         plan: Its position goes into the snapshot's summary.
         records: The planned records, lazy.
-        run_id: Names the branches and goes into the summaries.
-        on_step: Called with the name of each step that has been done.
-        letters_before: The dead-letter table as the plan saw it; None if there is none.
+        dead_letters_before: The dead-letter table as the plan saw it; None if there is none.
 
     Returns:
         What was staged. ``main`` of every table is as it was.
@@ -59,112 +55,170 @@ def stage(
         RegistryError: If a schema registry is needed and doesn't answer. Nothing is staged any more.
         PublishRefusedError: If others changed the table so much that the branch is not what was begun.
     """
-    known_before = decoder = decoding.decoder(spec, connections, state)
+    decoder = context.decoding.decoder(context.spec, context.connections, state)
     if plan.undecodable is not None:
-        known_before = decoder = decoding.unreadable(spec, plan.undecodable)
+        decoder = context.decoding.unreadable(context.spec, plan.undecodable)
         # There are no rows, and without a transform the columns are those of the table.
-        spec = replace(spec, transform=None)
-    seen = None if plan.kind == "dead_letter_replay" else letters_before
-    known = known_letters(spec, connections, plan, seen) if seen else None
-    marks = {}
-    if plan.kind == "reset":
-        marks[RESET] = run_id
-    if state.adopted:
-        marks[ADOPTED] = str(state.adopted)
-    if plan.adopted_from is not None:
-        who, rows = plan.adopted_from
-        marks |= {ADOPTED_FROM: who, ADOPTED: str(rows)}
-    if plan.losses:
-        marks[LOSSES] = losses_to_json(plan.losses)
-    # The rows of keyed tables don't tell of each record, so they tell of no letter either.
-    if spec.write == "append" and spec.metadata_column and (known is not None or plan.kind == "dead_letter_replay"):
-        marks[UNSETTLED] = run_id
-    passes = 0
+        context = replace(context, spec=replace(context.spec, transform=None))
+    source = _Source(context, state, plan, records)
+    marks = _marks(source, dead_letters_before)
     with ExitStack() as undo:
-        while True:
-            name = branch_name(run_id, state.head or 0)
-            want, left_out = decoding.evolve_table(spec, state, decoder, records)
-            told = {**marks, **decoder.marks()}
-            batch = Batch(
-                spec=spec,
-                connections=connections,
-                decoding=decoding,
-                state=state,
-                plan=plan,
-                records=records,
-                decoder=decoder,
-                target=want.target,
-                branch=name,
-                run_id=run_id,
-                marks=told,
-            )
-            primary, counts, judged = batch.write(undo)
-            failed = counts["failed"]
-            on_step("primary staged")
-            learned = decoder.learn(counts, records, want.target)
-            if learned is None:
-                break
-            refuse_incompatible(spec, connections, known_before, learned.decoder)
-            wiser = plan_schema(spec, learned.decoder, state)
-            refuse_changes(spec, wiser.refused)
-            decoder = learned.decoder
-            if not learned.again and wiser.target == want.target:
-                want = wiser
-                break
-            # The batch itself shows what was not known: give the table what that needs, and stage it again.
-            undo.close()
-            passes += 1
-            if passes == _PASSES:
-                raise TableError(
-                    f"Topic {spec.topic}: after {passes} passes over the same records table "
-                    f"{'.'.join(spec.identifier)} still lacks columns for some of their fields.",
-                    "That is a defect of kafka_lake: please report it. Set evolution: ignore_new, or declare the "
-                    "columns with schema:, to go on meanwhile.",
-                )
-        dead: StagedTable | None = None
-        known_failed = 0
-        classes: tuple[LetterClass, ...] = ()
-        vanished: tuple[Vanished, ...] = ()
-        letters = None
-        if failed:
-            letters = decoding.letters(spec, judged(), run_id, plan.after.identity.topic_id)
-            if plan.kind != "dead_letter_replay" and spec.dead_letters == "table":
-                dead, known_failed = stage_dead_letters(
-                    spec, connections, plan, letters, primary=primary, run_id=run_id
-                )
-                if dead is not None:
-                    undo.callback(dead.branch.discard)
-                on_step("dead letters staged")
-            # Who decoded them may have counted them by class.
-            counted = () if known_failed else counts.get(CLASSES, ())
-            classes = counted or decoding.classes(
-                letters if dead is None or known_failed else added_rows(connections, spec.dead_letter_table, dead)
-            )
-            classes = tuple(each.shown(spec) for each in classes)
+        rows = _stage_rows(source, decoder, marks, undo)
+        failed = _stage_failed(source, rows.batch, undo)
+        primary, vanished = rows.batch.primary, tuple[Vanished, ...]()
         # Nothing goes from a keyed table because it is read again.
-        if plan.kind == "replace" and spec.write == "append":
-            primary, vanished = keep_what_vanished(spec, connections, plan, primary, letters)
+        if plan.kind == "replace" and context.spec.write == "append":
+            primary, vanished = keep_what_vanished(context, plan, primary, failed.rows)
         undo.pop_all()
+    counts = rows.batch.counts
     return Staged(
         primary=primary,
-        dead_letters=dead,
+        dead_letters=failed.table,
         records=counts["records"],
         tombstones=counts["tombstones"],
-        failed=failed,
-        known_failed=known_failed,
-        classes=classes,
+        failed=counts["failed"],
+        known_failed=failed.known,
+        classes=failed.classes,
         vanished=vanished,
-        letters=letters,
-        ignored=(*want.ignored, *left_out),
-        conflicts=want.conflicts,
-        schemas=decoder.seen(counts),
+        failed_rows=failed.rows,
+        ignored=(*rows.plan.ignored, *rows.left_out),
+        conflicts=rows.plan.conflicts,
+        schemas=rows.decoder.seen(counts),
         oldest_ms=counts.get("oldest_ms"),
         newest_ms=counts.get("newest_ms"),
         bytes_read=counts["bytes_read"],
         deletes=counts.get(DELETES),
         keyed=counts.get(KEYED),
-        unkept={**decoder.unkept(), **_untimed(spec, counts.get("untimed", 0))},
+        unkept={**rows.decoder.unkept(), **_untimed(context.spec, counts.get("untimed", 0))},
     )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What is staged: the records of a plan, for a table as it was."""
+
+    context: Context
+    state: TableState
+    plan: Plan
+    records: DataFrame
+
+
+@dataclass(frozen=True)
+class _StagedRows:
+    """The rows of a batch on their branch, and by which columns they were decoded.
+
+    Args:
+        batch: What was written.
+        decoder: Knows all that the records showed.
+        plan: The columns.
+        left_out: Columns that the topic's policy leaves out of the table.
+    """
+
+    batch: WrittenBatch
+    decoder: Decoder
+    plan: SchemaPlan
+    left_out: tuple[Change, ...]
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """The records that became no row.
+
+    Args:
+        rows: As rows of the dead-letter table, lazy; None if there are none.
+        table: The dead-letter table, None if there is nothing new for it.
+        known: How many of them it has already.
+        classes: All of them by class.
+    """
+
+    rows: DataFrame | None = None
+    table: StagedTable | None = None
+    known: int = 0
+    classes: tuple[DeadLetterClass, ...] = ()
+
+
+def _marks(source: _Source, dead_letters_before: TableState | None) -> dict[str, str]:
+    """Return what the snapshot's summary tells of the commit, beside position and run."""
+    context, plan = source.context, source.plan
+    marks = {}
+    if plan.kind == "reset":
+        marks[RESET] = context.run_id
+    if source.state.adopted:
+        marks[ADOPTED] = str(source.state.adopted)
+    if plan.adopted_from is not None:
+        who, rows = plan.adopted_from
+        marks |= {ADOPTED_FROM: who, ADOPTED: str(rows)}
+    if plan.losses:
+        marks[LOSSES] = losses_to_json(plan.losses)
+    may_be_obsolete = plan.kind == "dead_letter_replay" or (
+        dead_letters_before is not None and known_dead_letters(context, plan, dead_letters_before) is not None
+    )
+    # The rows of keyed tables don't tell of each record, so they tell of no dead letter either.
+    if may_be_obsolete and context.spec.write == "append" and context.spec.metadata_column:
+        marks[UNRECONCILED] = context.run_id
+    return marks
+
+
+def _stage_rows(source: _Source, decoder: Decoder, marks: Mapping[str, str], undo: ExitStack) -> _StagedRows:
+    """Write the rows, as often as they show columns that the table needs and doesn't have.
+
+    Raises:
+        SchemaRefusedError: If the topic's policy forbids what the records need.
+        TableError: If there is no end of it.
+    """
+    context, state, known_before = source.context, source.state, decoder
+    for _ in range(_PASSES):
+        name = branch_name(context.run_id, state.head or 0)
+        plan, left_out = context.decoding.evolve_table(context.spec, state, decoder, source.records)
+        batch = Batch(
+            context=context,
+            state=state,
+            plan=source.plan,
+            records=source.records,
+            decoder=decoder,
+            target=plan.target,
+            branch=name,
+            marks={**marks, **decoder.marks()},
+        )
+        written = batch.write(undo)
+        context.observer.step_done("primary staged")
+        learned = decoder.learn(written.counts, source.records, plan.target)
+        if learned is None:
+            return _StagedRows(written, decoder, plan, left_out)
+        refuse_incompatible(context, known_before, learned.decoder)
+        wiser = plan_schema(context.spec, learned.decoder, state)
+        refuse_changes(context.spec, wiser.refused)
+        decoder = learned.decoder
+        if not learned.again and wiser.target == plan.target:
+            return _StagedRows(written, decoder, wiser, left_out)
+        # The batch itself shows what was not known: give the table what that needs, and stage it again.
+        undo.close()
+    raise TableError(
+        f"Topic {context.spec.topic}: after {_PASSES} passes over the same records table {context.table_name} still "
+        "lacks columns for some of their fields.",
+        "That is a defect of kafka_lake: please report it. Set evolution: ignore_new, or declare the columns with "
+        "schema:, to go on meanwhile.",
+    )
+
+
+def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack) -> _Failed:
+    """Write the records that became no row to a branch of the dead-letter table, if the topic has one."""
+    if not batch.counts["failed"]:
+        return _Failed()
+    context, plan, spec = source.context, source.plan, source.context.spec
+    rows = context.decoding.dead_letters(spec, batch.judged(), context.run_id, plan.after.identity.topic_id)
+    table, known = None, 0
+    if plan.kind != "dead_letter_replay" and spec.dead_letters == "table":
+        table, known = stage_dead_letters(context, plan, rows, batch.primary)
+        if table is not None:
+            undo.callback(table.branch.discard)
+        context.observer.step_done("dead letters staged")
+    # Who decoded them may have counted them by class.
+    classes = () if known else batch.counts.get(CLASSES, ())
+    if not classes:
+        added = rows if table is None or known else added_rows(context, spec.dead_letter_table, table)
+        classes = context.decoding.classes(added)
+    return _Failed(rows, table, known, tuple(each.shown(spec) for each in classes))
 
 
 def _untimed(spec: TopicTable, count: int) -> dict[str, str]:

@@ -1,14 +1,13 @@
 """What a plan became on the branches of its tables, not yet visible to anyone: plain data."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
 from kafka_lake.executors.writing.spans import Span
-from kafka_lake.ingest.dead_letters.samples import quoted
+from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.keyed.check import KeyedBatch
-from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.evolution.model import Conflict
 from kafka_lake.lake.positions import TableState, summary_of
@@ -41,32 +40,6 @@ class StagedTable:
 
 
 @dataclass(frozen=True)
-class LetterClass:
-    """The records of one commit that didn't decode for one kind of reason.
-
-    Args:
-        name: The error class.
-        count: How many records.
-        partition: Kafka partition of the sample.
-        offset: Offset of the sample, the first of its class in that partition.
-        message: What was wrong with it, which may quote its value; empty where samples are not to be shown.
-        value: The beginning of its value, as text; likewise.
-    """
-
-    name: str
-    count: int
-    partition: int
-    offset: int
-    message: str
-    value: str
-
-    def shown(self, spec: TopicTable) -> "LetterClass":
-        """Return what a topic's settings let out of its dead-letter table: into logs, errors and Dagster's pages."""
-        message, value = (quoted(text, spec.samples, spec.mask) for text in (self.message, self.value))
-        return replace(self, message=message, value=value)
-
-
-@dataclass(frozen=True)
 class Vanished:
     """Rows of the table that Kafka no longer has, within what was read again."""
 
@@ -88,7 +61,7 @@ class Staged:
         known_failed: Those of the failed that are in the dead-letter table already.
         classes: The failed by class.
         vanished: Rows that would be lost by a replacement, since Kafka no longer has their records.
-        letters: The failed as rows of the dead-letter table, lazy.
+        failed_rows: The failed as rows of the dead-letter table, lazy.
         ignored: Columns that the records would have needed, and the topic's policy leaves out.
         conflicts: Types that the records brought and the columns don't take, and where such values go.
         schemas: How many records were written with which schema of the registry.
@@ -106,9 +79,9 @@ class Staged:
     tombstones: int
     failed: int
     known_failed: int
-    classes: tuple[LetterClass, ...] = ()
+    classes: tuple[DeadLetterClass, ...] = ()
     vanished: tuple[Vanished, ...] = ()
-    letters: DataFrame | None = None
+    failed_rows: DataFrame | None = None
     ignored: tuple[Change, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     schemas: Mapping[str, int] = field(default_factory=dict)
@@ -145,8 +118,3 @@ def staged_table(
         size=int(summary.get("added-files-size", 0)),
         spans=spans,
     )
-
-
-def most_frequent_first(classes: Iterable[LetterClass]) -> tuple[LetterClass, ...]:
-    """Return classes in the order in which they are shown."""
-    return tuple(sorted(classes, key=lambda each: (-each.count, each.name)))

@@ -16,7 +16,8 @@ from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.decode.key_columns import KEYED, keyed_property
 from kafka_lake.ingest.decode.rows import row_type, rows_of
 from kafka_lake.ingest.decode.target import Target, documented
-from kafka_lake.ingest.stage.schema_plan import SchemaPlan, plan_schema, refuse_changes, refuse_too_many
+from kafka_lake.ingest.decoding import SchemaPlan
+from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes, refuse_too_many
 from kafka_lake.ingest.stage.variant_table import append_nothing, create_variant_table, has_variant
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState
@@ -64,13 +65,13 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
     ensure_table(
         connections.catalog,
         spec.identifier,
-        schema,
-        spec.partition_by,
-        spec.sort_by,
-        {**_keyed_properties(spec, decoder), **spec.table_properties},
-        _sources(spec, want),
-        spec.renames,
-        lambda: append_nothing(connections, spec.identifier),
+        schema=schema,
+        partition_by=spec.partition_by,
+        sort_by=spec.sort_by,
+        properties={**_keyed_properties(spec, decoder), **spec.table_properties},
+        sources=_sources(spec, want),
+        renames=spec.renames,
+        begin=lambda: append_nothing(connections, spec.identifier),
     )
 
 

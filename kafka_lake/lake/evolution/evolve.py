@@ -171,16 +171,16 @@ class _Evolving:
         is_new: bool,
     ) -> list[Column]:
         """Find a column for the values that one can't take; return those that are wanted for them."""
-        wanted = []
+        columns = []
         for version in versions:
             rest = column.hand_over(rest, version, True)
         while rest and self.policy.on_incompatible == "new_column":
             name = versioned_name(column.name, taken)
             taken.add(name)
-            wanted.append(Column(name, place.step(name), None, source))
-            rest = column.hand_over(rest, wanted[-1], is_new or self.policy.evolution == "evolve")
+            columns.append(Column(name, place.step(name), None, source))
+            rest = column.hand_over(rest, columns[-1], is_new or self.policy.evolution == "evolve")
         column.misfits += [(part, None) for part in rest]
-        return wanted
+        return columns
 
     def _made(self, column: Column, shapes: int, at_top: bool, ledger: Ledger) -> NestedField | None:
         """Return the field that a column becomes; None if the policy doesn't let it be added."""
@@ -195,7 +195,7 @@ class _Evolving:
                 return None
             ledger.absorb(inner)
             required = at_top and self.current is None and len(always) == shapes
-            made = NestedField(next(self.ids), column.name, kind, required, column.parts[0].field.doc)
+            made = NestedField(next(self.ids), column.name, kind, required=required, doc=column.parts[0].field.doc)
         else:
             required = had.required
             if required and len(always) < shapes:
@@ -247,7 +247,7 @@ class _Evolving:
                     next(self.ids),
                     widest_of(key, [k.kind.key_type for k in kinds if isinstance(k.kind, MapType)]),
                 )
-            return MapType(key_id, key, value.field_id, value.field_type, value.required)
+            return MapType(key_id, key, value.field_id, value.field_type, value_required=value.required)
         widest = widest_of(base, [k.kind for k in kinds])
         if have is None or widest == base:
             return widest

@@ -22,7 +22,7 @@ def joined_type(have: IcebergType, got: IcebergType, keys_stay: bool) -> Iceberg
         value = joined_type(have.value_type, got.value_type, keys_stay)
         if key is None or value is None or (keys_stay and key != have.key_type):
             return None
-        return MapType(have.key_id, key, have.value_id, value, have.value_required)
+        return MapType(have.key_id, key, have.value_id, value, value_required=have.value_required)
     if have == got or promotes(got, have):
         return have
     return got if promotes(have, got) else None

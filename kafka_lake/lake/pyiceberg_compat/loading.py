@@ -115,7 +115,7 @@ def _kept(catalog: Any, loading: _Loading, load: Callable[..., Table], newest: N
             newest.put((*place, *name), known)
         # All but the snapshots could be changed by who gets it.
         metadata = known.metadata.model_copy(deep=True)
-        return Table(name, metadata, location, files(location, metadata), catalog)
+        return Table(name, metadata, location, io=files(location, metadata), catalog=catalog)
 
     return loaded
 

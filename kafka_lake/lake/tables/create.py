@@ -95,7 +95,17 @@ def ensure_table(
         now = catalog.table(identifier)
         if now is None or now.metadata.table_uuid == table.metadata.table_uuid:
             raise
-    return ensure_table(catalog, identifier, schema, partition_by, sort_by, properties, sources, renames, begin)
+    return ensure_table(
+        catalog,
+        identifier,
+        schema=schema,
+        partition_by=partition_by,
+        sort_by=sort_by,
+        properties=properties,
+        sources=sources,
+        renames=renames,
+        begin=begin,
+    )
 
 
 def drop_if_unused(catalog: LakeCatalog, identifier: tuple[str, str]) -> bool:

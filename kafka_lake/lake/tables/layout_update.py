@@ -71,7 +71,7 @@ def _was_asked(schema: Schema, recorded: Mapping[str, Any], asked: Layout, renam
 
 
 def _repartition(transaction: Transaction, table: Table, asked: Layout) -> None:
-    schema, wanted = table.schema(), {(i, str(t)) for i, t in asked.partition_by}
+    schema, asked_fields = table.schema(), {(i, str(t)) for i, t in asked.partition_by}
     history = [field for spec in table.specs().values() for field in spec.fields]
     here = {(f.source_id, str(f.transform)): f for f in table.spec().fields}
     # A name that another field had, in whatever spec, would mix the two up in the partitions of old files.
@@ -79,7 +79,7 @@ def _repartition(transaction: Transaction, table: Table, asked: Layout) -> None:
     try:
         with transaction.update_spec() as update:
             for key, field in here.items():
-                if key not in wanted and not isinstance(field.transform, VoidTransform):
+                if key not in asked_fields and not isinstance(field.transform, VoidTransform):
                     update.remove_field(field.name)
             for source_id, transform in asked.partition_by:
                 if (source_id, str(transform)) in here:

@@ -29,13 +29,13 @@ def partition_names(table: Table) -> frozenset[str]:
 
 
 def apply_changes(
-    table: Table, wanted: Schema, changes: Sequence[Change], sources: Mapping[str, str] | None = None
+    table: Table, target: Schema, changes: Sequence[Change], sources: Mapping[str, str] | None = None
 ) -> None:
     """Evolve the table by safe changes, in one commit of its metadata; ``main`` stays where it is.
 
     Args:
         table: The table, freshly loaded.
-        wanted: The schema that asks for the changes, by the columns' names after any renames; in any case.
+        target: The schema that asks for the changes, by the columns' names after any renames; in any case.
         changes: What to do, safe changes only. Columns that are renamed or widened keep their field ids and places.
         sources: Which field feeds which column where their names differ, column path → field; written to the table
             if it says otherwise. None leaves what it says.
@@ -51,10 +51,10 @@ def apply_changes(
             transaction.set_properties({SOURCES: to_json(sources or {})})
         if changes:
             with transaction.update_schema(case_sensitive=False) as update:
-                _update(update, table.schema(), wanted, changes)
+                _update(update, table.schema(), target, changes)
 
 
-def _update(update: UpdateSchema, current: Schema, wanted: Schema, changes: Sequence[Change]) -> None:
+def _update(update: UpdateSchema, current: Schema, target: Schema, changes: Sequence[Change]) -> None:
     # PyIceberg finds columns by the names that they had at the beginning.
     renamed = {change.column: change.after for change in changes if change.kind == "renamed"}
     were = {_key(now): was for now, was in _columns(current.as_struct(), renamed, (), ())} | {(): ()}
@@ -62,7 +62,7 @@ def _update(update: UpdateSchema, current: Schema, wanted: Schema, changes: Sequ
         if change.kind == "renamed":
             update.rename_column(change.column, change.after)
             continue
-        parents, field = _find(wanted.as_struct(), change.column)
+        parents, field = _find(target.as_struct(), change.column)
         if change.kind == "added":
             update.add_column((*were[_key(parents)], field.name), field.field_type, field.doc)
         elif change.kind == "widened":

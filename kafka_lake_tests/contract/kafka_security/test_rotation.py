@@ -12,6 +12,7 @@ from kafka_lake.ingest.continuous.run import continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest
+from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import View
 from kafka_lake_tests.contract.kafka_security.broker import SecureBroker
@@ -48,6 +49,7 @@ def test_a_password_that_is_changed_during_a_continuous_run(
         secured(clients.sasl("SCRAM-SHA-512", user="rotated", password=OLD)),
         "run-1",
         Observer(on_commit=change, warn=warnings.append),
+        decoding=SparkDecoding(),
     )
     continuous = continuous_run(
         context, Continuous(trigger=0.3, time_limit=600, idle=300, compact_every=None, report_every=1)

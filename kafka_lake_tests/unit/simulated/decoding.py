@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.decoder import Nothing
 from kafka_lake.ingest.decode.target import Target
-from kafka_lake.ingest.stage.decoding import Decoded
-from kafka_lake.ingest.stage.schema_plan import SchemaPlan
+from kafka_lake.ingest.decoding import Decoded, SchemaPlan
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.tables.create import ensure_table
 from kafka_lake_tests.unit.simulated.frames import Frame
@@ -57,7 +56,7 @@ class SimulatedDecoding:
     def evolve_table(self, *_: Any) -> tuple[SchemaPlan, tuple[()]]:
         return SchemaPlan(Target(COLUMNS, {})), ()
 
-    def decode(self, _: TopicTable, decoder: Any, target: Target, records: Frame, __: str) -> Decoded:
+    def decode(self, _: TopicTable, decoder: Any, target: Target, records: Frame, topic_id: str) -> Decoded:
         judged, counts = decoder.decode(records, target), dict[str, int]()
 
         def rows(held: list[Record]) -> list[Record]:
@@ -69,14 +68,14 @@ class SimulatedDecoding:
 
         return Decoded(judged.derived(rows), lambda: counts, lambda: judged)
 
-    def letters(self, _: TopicTable, judged: Any, *__: Any) -> Any:
+    def dead_letters(self, _: TopicTable, judged: Any, *__: Any) -> Any:
         return judged.filter(self._is_letter)
 
     def classes(self, _: Any) -> tuple[()]:
         return ()
 
-    def records(self, letters: Any) -> Any:
-        return letters
+    def records(self, dead_letters: Any) -> Any:
+        return dead_letters
 
     def _is_letter(self, record: Record) -> bool:
         return record.kind != "tombstone" and record.kind not in self._process.fits

@@ -76,7 +76,7 @@ class Process:
         )
 
     def context(self, run_id: str) -> Context:
-        observer = Observer(on_step=self.pass_by, warn=ignore)
+        observer = Observer(step_done=self.pass_by, warn=ignore)
         spec, decoding = spec_of(self.attempt), SimulatedDecoding(self)
         return Context(spec, self.connections(), run_id, observer, sleep=ignore, decoding=decoding)  # type: ignore[arg-type]
 

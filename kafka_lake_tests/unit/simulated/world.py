@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from kafka_lake.common.errors import DataLossError, KafkaLakeError, PublishRefusedError
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks, losses_from_json
-from kafka_lake.ingest.dead_letters.due import Due, due
+from kafka_lake.ingest.dead_letters.unreconciled import Unreconciled, unreconciled
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.observer import ignore
 from kafka_lake.ingest.runner import Runner
@@ -192,19 +192,19 @@ class World:
         Not while a commit waits to be settled: the mark that says so lives in that commit's snapshot alone. Expiry with
         Iceberg's defaults keeps five days, and the next run settles.
         """
-        if identifier not in self.tables or self.due() is not None:
+        if identifier not in self.tables or self.unreconciled() is not None:
             return
         view = self.view(identifier)
         kept = {s.snapshot_id for s in list(ancestors(view, head_of(view)))[:keep]}  # type: ignore[arg-type]
         kept |= {ref.snapshot_id for ref in view.metadata.refs.values()}
         self.remove(identifier, set(view.metadata.by_id) - kept)
 
-    def due(self) -> Due | None:
+    def unreconciled(self) -> Unreconciled | None:
         """Return what the next run will settle before anything else."""
         if not {TABLE, LETTERS} <= set(self.tables):
             return None
         table, letters = (read_state(self.view(name)) for name in (TABLE, LETTERS))  # type: ignore[arg-type]
-        return due(table, letters)
+        return unreconciled(table, letters)
 
     def roll_back(self, back: int) -> None:
         """Set ``main`` of the table to one of the snapshots before it.
@@ -297,7 +297,7 @@ class World:
         ends = dict(self.watermarks().end)
         if position is None or position.offsets != ends:
             self.violations.append(f"the position is {position}, the topic ends at {ends}")
-        if due := self.due():
+        if due := self.unreconciled():
             self.violations.append(f"the last run has left {due}")
         connections = Process(self, Attempt()).connections()
         if left := sweep(spec_of(Attempt()), connections):
@@ -322,7 +322,7 @@ class World:
         found += [f"{record} is no dead letter" for record in letters if not record.kind.startswith("bad")]
         position = read_state(self.view(TABLE)).position  # type: ignore[arg-type]
         reached = position.offsets if position else {}
-        if (due := self.due()) and due.restore is not None:
+        if (due := self.unreconciled()) and due.restore is not None:
             # Rolled back beyond a commit that turned letters into rows: the next run brings the letters back first.
             reached = {}
         found += [

@@ -154,11 +154,11 @@ class Registered:
             RegistryError: If the registry doesn't answer.
         """
         writers, refused = dict(self.writers), dict(self.refused)
-        wanted = SCHEMA_TYPES.get(self.format)
+        expected = SCHEMA_TYPES.get(self.format)
         for id_, prefix in [*((id_, ROOT_MESSAGE) for id_ in ids), *messages]:
             try:
                 schema = self.fetch(id_)
-                if wanted and schema.kind != wanted:
+                if expected and schema.kind != expected:
                     refused[id_] = f"{schema.label} is {schema.kind}, the topic's format is {self.format}"
                     continue
                 writers[id_, prefix if schema.kind == "PROTOBUF" else b""] = writer_of(schema, prefix)

@@ -111,9 +111,9 @@ def _written(message: DescriptorProto) -> list[DescriptorProto]:
 def _named(files: Sequence[FileDescriptorProto], name: str, label: str) -> str:
     main = files[-1]
     own = list(_names(main.message_type, main.package))
-    for wanted in (f"{main.package}.{name}" if main.package else name, name):
-        if wanted in own or any(wanted in _names(file.message_type, file.package) for file in files):
-            return wanted
+    for asked in (f"{main.package}.{name}" if main.package else name, name):
+        if asked in own or any(asked in _names(file.message_type, file.package) for file in files):
+            return asked
     raise ConfigurationError(
         f"{_capital(label)} has no message {name!r}.", f"It has {', '.join(own) or 'none at all'}."
     )

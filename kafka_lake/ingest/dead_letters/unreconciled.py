@@ -1,6 +1,6 @@
-"""What dead letters are to be settled, by the metadata of the two tables alone. Pure: no engine, no catalog.
+"""Which dead letters are to be reconciled, by the metadata of the two tables alone. Pure: no engine, no catalog.
 
-`kafka_lake.ingest.dead_letters.reconcile` says what settling is.
+`kafka_lake.ingest.dead_letters.reconcile` says what that is.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.lake.positions import TableState, ancestors, summary_of
 
-UNSETTLED = "kafka-lake.unsettled"
-SETTLED = "kafka-lake.settled"
-SETTLED_FROM = "kafka-lake.settled-from"
-"""In the summary of a settling snapshot: the dead-letter table's snapshot as it was before."""
+UNRECONCILED = "kafka-lake.unsettled"
+RECONCILED = "kafka-lake.settled"
+RECONCILED_FROM = "kafka-lake.settled-from"
+"""In the summary of a reconciling snapshot: the dead-letter table's snapshot as it was before."""
 STAGED_WITH = "kafka-lake.staged-with"
 """In the summary of a dead-letter snapshot: the table's snapshot that was staged together with it."""
 
@@ -22,14 +22,14 @@ _NEVER = (-1, 0)
 
 
 @dataclass(frozen=True)
-class Due:
-    """What is to be settled.
+class Unreconciled:
+    """What is to be reconciled.
 
     Args:
-        mark: What the settling snapshot will carry.
+        mark: What the reconciling snapshot will carry.
         restore: Snapshot of the dead-letter table whose letters come back first, since the rows they became are gone
             again with a rollback of the table; None if there is nothing to bring back.
-        commits: Snapshots of the table that may have made letters obsolete and are not settled yet.
+        commits: Snapshots of the table that may have made letters obsolete and are not reconciled yet.
         stale: Snapshots of the dead-letter table that were published for a commit that never was.
     """
 
@@ -40,48 +40,48 @@ class Due:
 
     @property
     def rolled_back(self) -> bool:
-        """Whether the table was rolled back behind a commit that was settled."""
+        """Whether the table was rolled back behind a commit that was reconciled."""
         return self.mark.startswith(_ROLLED_BACK)
 
 
-def due(table: TableState, letters: TableState) -> Due | None:
-    """Return what is to be settled, by metadata alone; None if nothing is.
+def unreconciled(table: TableState, dead_letters: TableState) -> Unreconciled | None:
+    """Return what is to be reconciled, by metadata alone; None if nothing is.
 
     Args:
         table: The topic's table.
-        letters: Its dead-letter table.
+        dead_letters: Its dead-letter table.
     """
     history = list(ancestors(table.table, table.head))
     numbers = _numbers(history)
-    marks = {f"{mark}@{_text(numbers[s.snapshot_id])}": s for s in history if (mark := summary_of(s).get(UNSETTLED))}
+    marks = {f"{mark}@{_text(numbers[s.snapshot_id])}": s for s in history if (mark := summary_of(s).get(UNRECONCILED))}
     now = _text(numbers[history[0].snapshot_id]) if history else "0"
-    settled, stale, restore = _NEVER, list[int](), None
+    reconciled, stale, restore = _NEVER, list[int](), None
     undone = ""
-    for snapshot in ancestors(letters.table, letters.head):
+    for snapshot in ancestors(dead_letters.table, dead_letters.head):
         summary = summary_of(snapshot)
-        mark = summary.get(SETTLED)
+        mark = summary.get(RECONCILED)
         if mark is None:
             # Published for a commit that never was: others may have made rows of these records meanwhile.
-            if settled == _NEVER and STAGED_WITH in summary and int(summary[STAGED_WITH]) not in numbers:
+            if reconciled == _NEVER and STAGED_WITH in summary and int(summary[STAGED_WITH]) not in numbers:
                 stale.append(snapshot.snapshot_id)
             continue
-        settled = max(settled, _number(mark))
+        reconciled = max(reconciled, _number(mark))
         if mark.startswith(_ROLLED_BACK):
             break
         older = any(number < _number(mark) for number in numbers.values())
         if not mark.startswith(_STALE) and mark not in marks and older:
-            # The history goes back beyond the settled commit and doesn't have it: main was rolled back.
+            # The history goes back beyond the reconciled commit and doesn't have it: main was rolled back.
             undone = f"{_ROLLED_BACK} {mark.rpartition('@')[0]}@{now}"
             # Letters were taken out and added in one snapshot, before there was this property.
-            before = summary.get(SETTLED_FROM)
+            before = summary.get(RECONCILED_FROM)
             restore = int(before) if before else snapshot.parent_snapshot_id
-    open_marks = [mark for mark in marks if _number(mark) > settled]
+    open_marks = [mark for mark in marks if _number(mark) > reconciled]
     commits = tuple(marks[mark].snapshot_id for mark in open_marks)
     if undone:
-        return Due(undone, restore, commits, tuple(stale))
+        return Unreconciled(undone, restore, commits, tuple(stale))
     if open_marks:
-        return Due(max(open_marks, key=_number), None, commits, tuple(stale))
-    return Due(f"{_STALE}@{now}", None, (), tuple(stale)) if stale else None
+        return Unreconciled(max(open_marks, key=_number), None, commits, tuple(stale))
+    return Unreconciled(f"{_STALE}@{now}", None, (), tuple(stale)) if stale else None
 
 
 def _numbers(history: Sequence[Snapshot]) -> dict[int, tuple[int, int]]:

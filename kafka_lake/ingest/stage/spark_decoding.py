@@ -1,11 +1,6 @@
-"""What a topic's records become: the columns of its table, its rows, and the dead letters.
+"""What Spark makes of a topic's records: columns, rows and dead letters, by the topic's format."""
 
-`Decoding` is a port: stage asks it, and is tested without formats, schemas and Spark's expressions.
-"""
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, Observation
@@ -13,6 +8,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.choose import decoder_of
+from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
 from kafka_lake.ingest.decode.rows import (
     TRANSFORM_ERROR,
@@ -26,94 +22,15 @@ from kafka_lake.ingest.decode.rows import (
 )
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decode.undecodable import Unreadable
+from kafka_lake.ingest.decoding import Decoded, SchemaPlan
 from kafka_lake.ingest.keyed.changes import changes_of
 from kafka_lake.ingest.stage.dead_letter_rows import classes_of
-from kafka_lake.ingest.stage.schema_plan import SchemaPlan, plan_schema, refuse_changes
-from kafka_lake.ingest.stage.staged import LetterClass
+from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
 from kafka_lake.ingest.stage.table_schema import create_table, evolve_table, row_columns
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.assertions import require_assertions
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """A batch of records, decoded.
-
-    Args:
-        rows: Those of the table, lazy.
-        counts: Gives the batch's metrics, once the rows have been written.
-        judged: Gives the records with ``error_class`` and ``error_message``, lazy: few batches have dead letters, and
-            what decodes for messages is built for those alone.
-    """
-
-    rows: DataFrame
-    counts: Callable[[], dict[str, Any]]
-    judged: Callable[[], DataFrame]
-
-
-class Decoding(Protocol):
-    """What records become."""
-
-    def decoder(self, spec: TopicTable, connections: Connections, state: TableState | None) -> Decoder:
-        """Return the decoder of a topic's records; `decoder_of` says more."""
-
-    def unreadable(self, spec: TopicTable, message: str) -> Decoder:
-        """Return the decoder that makes a dead letter of every record.
-
-        Args:
-            spec: The topic's settings.
-            message: Why.
-        """
-
-    def create_table(self, spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool) -> None:
-        """Create the topic's table; `kafka_lake.ingest.stage.table_schema.create_table` says more."""
-
-    def evolve_table(
-        self, spec: TopicTable, state: TableState, decoder: Decoder, records: DataFrame
-    ) -> tuple[SchemaPlan, tuple[Change, ...]]:
-        """Give the table the columns that its rows need.
-
-        Args:
-            spec: The topic's policy.
-            state: The table.
-            decoder: Knows what the records look like.
-            records: Lazy.
-
-        Returns:
-            The columns to decode into; and what the policy leaves out of the table.
-
-        Raises:
-            SchemaRefusedError: If Iceberg or the policy forbids what the records need. The table is as it was.
-        """
-
-    def decode(self, spec: TopicTable, decoder: Decoder, target: Target, records: DataFrame, topic_id: str) -> Decoded:
-        """Return what records become.
-
-        Args:
-            spec: Its metadata column, transform and limits count.
-            decoder: Of the topic.
-            target: The columns to decode into.
-            records: Lazy.
-            topic_id: The topic's id, for the metadata column.
-        """
-
-    def letters(self, spec: TopicTable, judged: DataFrame, run_id: str, topic_id: str) -> DataFrame:
-        """Return the records that became no row, as rows of the dead-letter table.
-
-        Args:
-            spec: Its transform counts, which sets rows apart too.
-            judged: As `decode` gives them.
-            run_id: The run that found them.
-            topic_id: The topic's id.
-        """
-
-    def classes(self, letters: DataFrame) -> tuple[LetterClass, ...]:
-        """Return dead letters by class, the most frequent first."""
-
-    def records(self, letters: DataFrame) -> DataFrame:
-        """Return the records that dead letters were, as Kafka gave them."""
 
 
 class SparkDecoding:
@@ -145,7 +62,7 @@ class SparkDecoding:
         want = plan_schema(spec, decoder, state)
         refuse_changes(spec, want.refused)
         rows = row_columns(spec, decoder, records, want.target)
-        return want, evolve_table(spec, state, rows, want, decoder.fixed is not None)
+        return want, evolve_table(spec, state, rows=rows, want=want, declared=decoder.fixed is not None)
 
     def decode(self, spec: TopicTable, decoder: Decoder, target: Target, records: DataFrame, topic_id: str) -> Decoded:
         """Decode, count while the rows are written, and transform."""
@@ -172,20 +89,20 @@ class SparkDecoding:
             without_errors(rows, spec), counts, lambda: decoder.decode(records, target, max_record_bytes=limit)
         )
 
-    def letters(self, spec: TopicTable, judged: DataFrame, run_id: str, topic_id: str) -> DataFrame:
+    def dead_letters(self, spec: TopicTable, judged: DataFrame, run_id: str, topic_id: str) -> DataFrame:
         """Select what failed; the transform is evaluated a second time if it sets rows apart."""
         decoded = judged
         if spec.transform is not None and marks_errors(transformed(decoded, spec, topic_id), spec):
             decoded = with_transform_errors(decoded, transform_errors(transformed(decoded, spec, topic_id), spec))
         return dead_letters_of(decoded, run_id, topic_id=topic_id)
 
-    def classes(self, letters: DataFrame) -> tuple[LetterClass, ...]:
+    def classes(self, dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:
         """Group by class."""
-        return classes_of(letters)
+        return classes_of(dead_letters)
 
-    def records(self, letters: DataFrame) -> DataFrame:
+    def records(self, dead_letters: DataFrame) -> DataFrame:
         """Select what Kafka gave."""
-        return records_from_dead_letters(letters)
+        return records_from_dead_letters(dead_letters)
 
 
 def _observed(observation: Observation) -> dict[str, Any]:

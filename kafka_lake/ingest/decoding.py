@@ -1,0 +1,117 @@
+"""What a topic's records become: the columns of its table, its rows, and the dead letters.
+
+`Decoding` is a port: stage asks it, and is tested without formats, schemas and Spark's expressions.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame
+
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
+from kafka_lake.ingest.decode.decoder import Decoder
+from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.evolution.model import Conflict
+from kafka_lake.lake.positions import TableState
+from kafka_lake.lake.schema import Change
+
+
+@dataclass(frozen=True)
+class SchemaPlan:
+    """The columns to decode into, and how they differ from the table's.
+
+    Args:
+        target: The columns.
+        renamed: Columns of the table that get another name.
+        ignored: Columns that the policy leaves out.
+        refused: Changes that the policy forbids.
+        conflicts: Values that fit no column of the table, and where they go.
+    """
+
+    target: Target
+    renamed: tuple[Change, ...] = ()
+    ignored: tuple[Change, ...] = ()
+    refused: tuple[Change, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A batch of records, decoded.
+
+    Args:
+        rows: Those of the table, lazy.
+        counts: Gives the batch's metrics, once the rows have been written.
+        judged: Gives the records with ``error_class`` and ``error_message``, lazy: few batches have dead letters, and
+            what decodes for messages is built for those alone.
+    """
+
+    rows: DataFrame
+    counts: Callable[[], dict[str, Any]]
+    judged: Callable[[], DataFrame]
+
+
+class Decoding(Protocol):
+    """What records become."""
+
+    def decoder(self, spec: TopicTable, connections: Connections, state: TableState | None) -> Decoder:
+        """Return the decoder of a topic's records; `decoder_of` says more."""
+
+    def unreadable(self, spec: TopicTable, message: str) -> Decoder:
+        """Return the decoder that makes a dead letter of every record.
+
+        Args:
+            spec: The topic's settings.
+            message: Why.
+        """
+
+    def create_table(self, spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool) -> None:
+        """Create the topic's table; `kafka_lake.ingest.stage.table_schema.create_table` says more."""
+
+    def evolve_table(
+        self, spec: TopicTable, state: TableState, decoder: Decoder, records: DataFrame
+    ) -> tuple[SchemaPlan, tuple[Change, ...]]:
+        """Give the table the columns that its rows need.
+
+        Args:
+            spec: The topic's policy.
+            state: The table.
+            decoder: Knows what the records look like.
+            records: Lazy.
+
+        Returns:
+            The columns to decode into; and what the policy leaves out of the table.
+
+        Raises:
+            SchemaRefusedError: If Iceberg or the policy forbids what the records need. The table is as it was.
+        """
+
+    def decode(self, spec: TopicTable, decoder: Decoder, target: Target, records: DataFrame, topic_id: str) -> Decoded:
+        """Return what records become.
+
+        Args:
+            spec: Its metadata column, transform and limits count.
+            decoder: Of the topic.
+            target: The columns to decode into.
+            records: Lazy.
+            topic_id: The topic's id, for the metadata column.
+        """
+
+    def dead_letters(self, spec: TopicTable, judged: DataFrame, run_id: str, topic_id: str) -> DataFrame:
+        """Return the records that became no row, as rows of the dead-letter table.
+
+        Args:
+            spec: Its transform counts, which sets rows apart too.
+            judged: As `decode` gives them.
+            run_id: The run that found them.
+            topic_id: The topic's id.
+        """
+
+    def classes(self, dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:
+        """Return dead letters by class, the most frequent first."""
+
+    def records(self, dead_letters: DataFrame) -> DataFrame:
+        """Return the records that dead letters were, as Kafka gave them."""

@@ -1,0 +1,47 @@
+"""What an audit finds, as plain data: one finding for each check, of a staged commit or of the published table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+CHECKS = ("row_count", "offset_continuity", "schema_evolution", "dead_letters", "data_loss")
+# The others tell what happened, and don't keep a commit from being published.
+GATES = frozenset(CHECKS) - {"data_loss"}
+
+
+@dataclass(frozen=True)
+class ColumnNote:
+    """One line about a column: what was done to it, or was not, and why."""
+
+    column: str
+    what: str
+    before: str
+    after: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one gate.
+
+    Args:
+        check: Its name, one of `CHECKS`.
+        problems: What is wrong, where, and how much; empty if all is well.
+        facts: Figures that the check's page shows.
+        changes: What happened to columns, as a table: column, what, before, after, why.
+    """
+
+    check: str
+    problems: tuple[str, ...]
+    facts: Mapping[str, Any]
+    changes: tuple[ColumnNote, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Return whether there is no problem."""
+        return not self.problems
+
+    @property
+    def refuses(self) -> bool:
+        """Return whether a commit must not be published because of this."""
+        return not self.passed and self.check in GATES

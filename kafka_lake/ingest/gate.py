@@ -1,0 +1,166 @@
+"""The gate: a staged commit is audited and published, or it is refused and nothing of it is left.
+
+Where others were faster it is audited and published once more, at the head that they have made, if that is safe.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+
+from kafka_lake.common.errors import AuditFailedError, KafkaLakeError, PublishRefusedError
+from kafka_lake.ingest.audit import audit
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.finding import Finding
+from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.publish import publish
+from kafka_lake.ingest.retry import short_pauses
+from kafka_lake.ingest.stage.rebase import can_follow, follow
+from kafka_lake.ingest.stage.staged import Staged
+from kafka_lake.ingest.table_state import Tables, dead_letters_head
+from kafka_lake.lake.positions import TableState, head_of
+
+_FOLLOWED = 30
+
+
+class GateFailedError(AuditFailedError):
+    """A check of the audit refused a commit. `main` is as it was, and the staged snapshot has been removed.
+
+    Args:
+        message: Which checks failed, and why.
+        findings: The result of each check.
+        remedy: What to do next, if there is something better to say than usual.
+    """
+
+    what_to_do: ClassVar[str] = (
+        "The message names the check. `dead_letters`: look at them with `kafka-lake dead-letters TOPIC`, then fix "
+        "the producer or the schema, or raise `max_dead_letters`. `schema_evolution`: see `SchemaRefusedError`. "
+        "`row_count` and `offset_continuity`: a transform must give one row for one row and leave the metadata "
+        "column alone; without a transform this is a bug, please report it."
+    )
+
+    def __init__(self, message: str, findings: list[Finding], remedy: str = "") -> None:
+        said = remedy or "main is as it was and the staged snapshot is gone; mend the cause and run again."
+        super().__init__(message, said)
+        self.findings = findings
+
+
+class _OvertakenError(PublishRefusedError):
+    """Others moved ``main`` after the commit was staged, which is still there."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A commit that is visible.
+
+    Args:
+        staged: What it has.
+        findings: Of its audit.
+        by_partition: Rows by Kafka partition.
+        at: When it became visible, in seconds since the epoch.
+    """
+
+    staged: Staged
+    findings: list[Finding]
+    by_partition: dict[int, int]
+    at: float
+
+
+def audit_and_publish(
+    context: Context, found: Tables, todo: Plan, staged: Staged, *, failed_so_far: tuple[int, int]
+) -> Published:
+    """Publish what passes its audit.
+
+    Args:
+        context: Of the run.
+        found: The tables as the plan saw them.
+        todo: The plan.
+        staged: What became of it. If it isn't published, it is removed.
+        failed_so_far: Dead letters and records of the run's commits before this one.
+
+    Raises:
+        GateFailedError: If a check refuses it.
+        PublishRefusedError: If others moved ``main``, and only a new plan can tell what is to be done.
+    """
+    retrying = Retrying(
+        stop=stop_after_attempt(_FOLLOWED),
+        wait=short_pauses(context.connections.retry),
+        retry=retry_if_exception_type(_OvertakenError),
+        sleep=context.sleep,
+        reraise=True,
+    )
+    try:
+        for each in retrying:
+            with each:
+                if each.retry_state.attempt_number > 1:
+                    staged = _followed(context, todo, staged)
+                findings, by_partition = _audited(context, todo, staged, failed_so_far)
+                visible_at = _published(context, found, todo, staged)
+    except BaseException:
+        staged.discard()
+        raise
+    return Published(staged, findings, by_partition, visible_at)
+
+
+@contextmanager
+def refused_if_main_moved(context: Context, state: TableState) -> Iterator[None]:
+    """Let an error be a refused publication where others have moved ``main`` meanwhile.
+
+    Who publishes takes the branches of those away who no longer can: that shows as any error.
+
+    Args:
+        context: Of the run.
+        state: The table as the plan saw it.
+
+    Raises:
+        PublishRefusedError: Instead of an error of the block.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, KafkaLakeError) and not isinstance(error, GateFailedError):
+            raise
+        table = context.connections.catalog.table(context.spec.identifier)
+        if (head := head_of(table) if table else None) == state.head:
+            raise
+        raise PublishRefusedError(
+            f"Table {context.table_name}: main moved from snapshot {state.head} to {head} meanwhile."
+        ) from error
+
+
+def _audited(
+    context: Context, todo: Plan, staged: Staged, failed_so_far: tuple[int, int]
+) -> tuple[list[Finding], dict[int, int]]:
+    findings, by_partition = audit(context, todo, staged, failed_so_far)
+    if failed := [f for f in findings if f.refuses]:
+        reasons = "; ".join(f"{f.check}: {p}" for f in failed for p in f.problems)
+        raise GateFailedError(f"Topic {context.spec.topic}, table {context.table_name}: {reasons}.", findings)
+    context.observer.step_done("audited")
+    return findings, by_partition
+
+
+def _published(context: Context, found: Tables, todo: Plan, staged: Staged) -> float:
+    if staged.dead_letters is None and dead_letters_head(context) != (
+        found.dead_letters.head if found.dead_letters else None
+    ):
+        # Letters that have come meanwhile may be of records that are rows with this commit.
+        raise PublishRefusedError(f"Table {context.table_name}: its dead-letter table has changed meanwhile.")
+    try:
+        return publish(context, staged)
+    except PublishRefusedError as error:
+        if not can_follow(todo, staged):
+            raise
+        raise _OvertakenError(error.message) from error
+
+
+def _followed(context: Context, todo: Plan, staged: Staged) -> Staged:
+    followed = follow(context, todo, staged)
+    if followed is None:
+        raise PublishRefusedError(
+            f"Table {context.table_name}: main moved from snapshot {staged.primary.branch.head} "
+            "meanwhile, and what was written doesn't go with what is there now."
+        )
+    context.observer.step_done("followed")
+    return followed

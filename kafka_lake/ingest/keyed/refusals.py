@@ -1,0 +1,89 @@
+"""Refusals: changes that can't be applied to a keyed table, or that its topic's settings say to stop at."""
+
+import re
+from typing import Any, ClassVar
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.ingest.keyed.fold import TOMBSTONE_ELSEWHERE
+from kafka_lake.ingest.keyed.keys import DOES, OTHER_PARTITION, Keys, quoted
+from kafka_lake.ingest.keyed.merge import NOT_THERE
+from kafka_lake.ingest.topic_table import TopicTable
+
+
+class ChangeRefusedError(AuditFailedError):
+    """A change of a keyed table can't be applied, or its topic's settings say to stop at it. `main` is as it was."""
+
+    what_to_do: ClassVar[str] = (
+        "The message names the change's Kafka partition and offset. A key whose changes come from several partitions "
+        "needs `order_by:`. `deletes:` and `on_truncate:` say what becomes of deletes and of an emptied source."
+    )
+
+
+def refuse_by_settings(spec: TopicTable, keys: Keys, told: DataFrame, figures: Any) -> None:
+    """Stop at deletes, or at an emptied source, where the settings say so.
+
+    Args:
+        spec: The settings.
+        keys: Name the metadata column.
+        told: The changes.
+        figures: How many ``deletes`` and ``truncates`` they have.
+
+    Raises:
+        ChangeRefusedError: If there are any of those.
+    """
+    for does, count, setting, settings in (
+        ("delete", figures["deletes"], spec.deletes, "deletes: apply, soft or ignore"),
+        ("truncate", figures["truncates"], spec.on_truncate, "on_truncate: ignore"),
+    ):
+        if count and setting == "fail":
+            place = F.col(quoted(keys.metadata))
+            first = (
+                told.filter(F.col(DOES) == does)
+                .agg(F.min(F.struct(place["partition"], place["offset"])))
+                .collect()[0][0]
+            )
+            raise ChangeRefusedError(
+                f"Topic {spec.topic}: {count} records {'delete rows' if does == 'delete' else 'empty the table'}, the "
+                f"first in partition {first[0]} at offset {first[1]}, and the settings say to fail.",
+                f"main is as it was. To go on, set {settings}.",
+            )
+
+
+def refusal_of(spec: TopicTable, error: Exception) -> ChangeRefusedError | None:
+    """Return what an error of the MERGE's own means; None for any other."""
+    text = str(error)
+    if found := re.search(rf"{OTHER_PARTITION} (\d+) (\d+) (\d+)", text):
+        return not_comparable(
+            spec, f"in partition {found[1]} at offset {found[2]}; its row came from partition {found[3]}"
+        )
+    if found := re.search(rf"{TOMBSTONE_ELSEWHERE} (\d+) (\d+) (\d+)", text):
+        return ChangeRefusedError(
+            f"Topic {spec.topic}: the record in partition {found[1]} at offset {found[2]} deletes a key and has no "
+            f"value, so no order; the key's row came from partition {found[3]}. Which is newer isn't known.",
+            "main is as it was. Let a value tell deletes, with delete_when:; or read past the record with "
+            "kafka-lake reset.",
+        )
+    if found := re.search(rf"{NOT_THERE} (\d+) (\d+) ([^\n]*?)(?: SQLSTATE: \w+)?\s*(?:\n|$)", text):
+        return value_not_told(spec, found[1], found[2], found[3])
+    return None
+
+
+def value_not_told(spec: TopicTable, partition: object, offset: object, columns: str) -> ChangeRefusedError:
+    """Return the refusal of a change that leaves values as they are which nothing has."""
+    return ChangeRefusedError(
+        f"Topic {spec.topic}: the change in partition {partition} at offset {offset} doesn't tell {columns}, which the "
+        "source left unchanged, and there is no row of its key by then.",
+        "main is as it was. Read the topic from its beginning, or let the source take a new snapshot.",
+    )
+
+
+def not_comparable(spec: TopicTable, where: str) -> ChangeRefusedError:
+    """Return the refusal of changes of a key whose order nothing tells."""
+    return ChangeRefusedError(
+        f"Topic {spec.topic}: a key has changes from several Kafka partitions ({where}), whose offsets don't tell "
+        "which is newer.",
+        "main is as it was. Name the column that tells it with order_by:, for instance a time of change.",
+    )
