@@ -81,10 +81,10 @@ def run(request: Request, out: Console, err: Console) -> bool:
                 topics, more = topics_of(connections.cluster, request.internal)
                 left_out += more
 
-            def say(topic: str, working: Status = working) -> None:
+            def on_topic(topic: str, working: Status = working) -> None:
                 working.update(f"Looking at topic {escape(topic)}")
 
-            found += discover(topics, specs, connections, request.sample, say)
+            found += discover(topics, specs, connections, request.sample, on_topic)
     if not request.as_json:
         out.print(*discovered_blocks(found, whole=bool(request.topics)))
         if left_out:

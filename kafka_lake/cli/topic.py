@@ -36,7 +36,7 @@ def create(
     cluster, name = split(topic)
     with connections_at_hand(_err.print, cluster=cluster) as connections:
         created = create_topic(connections.cluster, name, partitions)
-    _say(f"Topic {topic} {'created' if created else 'is there already'}.")
+    _tell_user(f"Topic {topic} {'created' if created else 'is there already'}.")
 
 
 @app.command()
@@ -57,7 +57,7 @@ def produce(
     cluster, name = split(topic)
     with _opened(file) as lines, connections_at_hand(_err.print, cluster=cluster) as connections:
         count = produce_records(connections.cluster, name, records_of(lines, key_field))
-    _say(f"{count:,} record{'' if count == 1 else 's'} produced to topic {topic}.")
+    _tell_user(f"{count:,} record{'' if count == 1 else 's'} produced to topic {topic}.")
 
 
 @app.command()
@@ -79,7 +79,7 @@ def tail(
     elif records:
         _out.print(records_table(topic, records))
     else:
-        _say(f"Topic {topic} has no records.")
+        _tell_user(f"Topic {topic} has no records.")
 
 
 def records_of(lines: Iterable[bytes], key_field: str | None) -> Iterator[tuple[bytes | None, bytes]]:
@@ -156,5 +156,5 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
         yield lines
 
 
-def _say(text: str) -> None:
+def _tell_user(text: str) -> None:
     _out.print(text, soft_wrap=True, highlight=False, markup=False)

@@ -42,9 +42,9 @@ def alive(instance: dg.DagsterInstance, run_id: str, beat_seconds: float = _BEAT
 
     def beat() -> None:
         while not ended.wait(beat_seconds):
-            _say(instance, run_id, _now())
+            _record(instance, run_id, _now())
 
-    _say(instance, run_id, _now())
+    _record(instance, run_id, _now())
     thread = threading.Thread(target=beat, name="alive", daemon=True)
     thread.start()
     try:
@@ -52,14 +52,14 @@ def alive(instance: dg.DagsterInstance, run_id: str, beat_seconds: float = _BEAT
     finally:
         ended.set()
         thread.join()
-        _say(instance, run_id, _DONE)
+        _record(instance, run_id, _DONE)
 
 
 def _now() -> str:
     return f"{name_of(os.getpid())} {datetime.now(UTC).isoformat()}"
 
 
-def _say(instance: dg.DagsterInstance, run_id: str, said: str) -> None:
+def _record(instance: dg.DagsterInstance, run_id: str, said: str) -> None:
     try:
         instance.add_run_tags(run_id, {ALIVE_TAG: said})
     except Exception as error:

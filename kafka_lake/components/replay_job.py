@@ -8,9 +8,9 @@ from kafka_lake.components.assets import connections_of, resource_keys, topics_o
 from kafka_lake.components.dead_letters import report_dead_letters
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import of_cluster, table_key
+from kafka_lake.ingest import run
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.run import replay_dead_letters as replay_letters
 from kafka_lake.ingest.topic_table import TopicTable
 
 
@@ -47,7 +47,7 @@ def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
 
 def _replay(context: dg.OpExecutionContext, spec: TopicTable, connections: Connections, where: str) -> None:
     observer = Observer(on_step=context.log.debug, warn=context.log.warning)
-    done = replay_letters(spec, connections, context.run_id, where or None, observer)
+    done = run.replay_dead_letters(spec, connections, context.run_id, where or None, observer)
     context.log.info(
         f"Topic {spec.topic}: {done.moved} dead letters are rows of table {'.'.join(spec.identifier)} now, "
         f"{done.remaining} of those looked at remain."

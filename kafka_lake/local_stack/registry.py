@@ -124,7 +124,7 @@ def main() -> None:
         registry,
         f"The schema registry is at {registry.url}; its log is {registry.log}",
         f"The schema registry ended unexpectedly; see {registry.log}",
-        prepare=lambda: ensure_jars("registry", say=lambda line: print(line, flush=True)),
+        prepare=lambda: ensure_jars("registry", tell_user=lambda line: print(line, flush=True)),
     )
 
 

@@ -108,7 +108,7 @@ def is_known(session: Any, remote: str) -> bool:
 def await_port(remote: str) -> None:
     """Return once something accepts connections at a Connect server's address.
 
-    To connect also wakes a server that rests, for which the session then waits.
+    Connecting also starts a server that is stopped while idle; the session then waits for it.
 
     Raises:
         EngineUnavailableError: If nothing does within seconds.

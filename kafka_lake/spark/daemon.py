@@ -47,7 +47,7 @@ def main() -> None:
     if forks and os.fork() == 0:
         # Twice, so that it isn't a worker of this daemon's.
         if os.fork() == 0:
-            _nurse(jvm)
+            _be_fork_server(jvm)
         os._exit(0)
     _be_daemon()
 
@@ -88,7 +88,7 @@ def _forked_by_server(jvm: int) -> bool:
     return True
 
 
-def _nurse(jvm: int) -> NoReturn:
+def _be_fork_server(jvm: int) -> NoReturn:
     """Fork daemons until the JVM is gone."""
     try:
         _serve(jvm)

@@ -377,7 +377,7 @@ def test_the_jars_that_a_catalog_needs_are_fetched_unless_they_are_there(
     catalog = LakeCatalog("lake", properties).for_spark()
     fetched = tmp_path / "fetched.jar"
 
-    def retrieve(conf, say=None):
+    def retrieve(conf, tell_user=None):
         return [ours] if conf == "spark" else [fetched]
 
     monkeypatch.setattr("kafka_lake.spark.jars.ensure_jars", retrieve)
@@ -391,7 +391,7 @@ def test_the_jars_that_a_catalog_needs_are_fetched_unless_they_are_there(
     for extra in ({"spark.jars": "hdfs:///any.jar"}, {"spark.jars.packages": "a:b:1"}):
         assert str(fetched) not in str(local_conf(catalog, "local", f"{ours}", extra))
 
-    def fail(conf, say=None):
+    def fail(conf, tell_user=None):
         raise JarsError("Not found.")
 
     monkeypatch.setattr("kafka_lake.spark.jars.ensure_jars", fail)

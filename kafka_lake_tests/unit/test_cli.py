@@ -29,10 +29,10 @@ from kafka_lake.cli.doctor import Diagnosis
 from kafka_lake.cli.main import app
 from kafka_lake.cli.output import cleaned_lines, dead_letter_tables, followed, reset_table
 from kafka_lake.cli.repair import (
+    DeadLetterClass,
+    DeadLetterOffsets,
     DeadLetters,
-    LetterOffsets,
-    Letters,
-    LetterSample,
+    DeadLetterSample,
     partitions_of,
     pinned,
     resets_of,
@@ -294,7 +294,7 @@ def test_a_reset_to_where_the_position_is_does_nothing(monkeypatch: pytest.Monke
     assert "nothing to do" in result.output
 
 
-def test_a_reset_of_a_topic_made_anew_names_every_partition() -> None:
+def test_a_reset_of_a_recreated_topic_names_every_partition() -> None:
     anew = TopicIdentity("cluster", "another", SPEC.topic)
     todo = Plan((), Position(anew, {0: 0, 1: 4}), 0, "reset", losses=(Loss(0, 9, None, "topic recreated"),))
     assert pinned(Position(HERE, {0: 9, 1: 4}), todo) == "0:0,1:4"
@@ -306,11 +306,13 @@ def test_a_reset_of_a_topic_made_anew_names_every_partition() -> None:
 
 
 def test_values_of_records_never_reach_the_terminal_as_they_are() -> None:
-    sample = LetterSample(
+    sample = DeadLetterSample(
         0, 7, "2026-11-21T12:00:00.000+00:00", "not [red]JSON[/]\x1b[2J", "a\n[b]\x1b]0;x\x07" + 500 * "x"
     )
-    offsets = tuple(LetterOffsets(p, 0, p) for p in range(40))
-    found = DeadLetters("t", "n.t__dead_letters", (Letters("not_json", "No [JSON].", 1234, "", offsets, (sample,)),))
+    offsets = tuple(DeadLetterOffsets(p, 0, p) for p in range(40))
+    found = DeadLetters(
+        "t", "n.t__dead_letters", (DeadLetterClass("not_json", "No [JSON].", 1234, "", offsets, (sample,)),)
+    )
     text = shown(*dead_letter_tables(found))
     assert "\x1b" not in text
     assert "\x07" not in text

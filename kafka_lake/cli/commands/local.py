@@ -33,18 +33,18 @@ def up(
     rate: Annotated[float, typer.Option(min=0.01, help="Orders per second among them.")] = 5.0,
     s3: Annotated[bool, typer.Option("--s3", help="Tables in an embedded S3 store with a REST catalog.")] = False,
 ) -> None:
-    """Keep Dagster and a warm Spark Connect server up until Ctrl-C."""
+    """Run Dagster and a Spark Connect server until Ctrl-C."""
     from kafka_lake.cli.up import stay_up
     from kafka_lake.local_stack.ports import Ports
 
-    say = console.err.print
+    tell_user = console.err.print
     if not demo:
-        return stay_up(Ports.from_env(), say, s3=s3)
+        return stay_up(Ports.from_env(), tell_user, s3=s3)
     if not DEMO:
         raise ConfigurationError("The demo is not installed.", "It is part of the repository: `make dev`.")
     from kafka_lake.demo.up import demo_trickles
 
-    return stay_up(Ports.from_env(), say, lambda stack: demo_trickles(stack, rate, say), s3)
+    return stay_up(Ports.from_env(), tell_user, lambda stack: demo_trickles(stack, rate, tell_user), s3)
 
 
 def reload() -> None:
