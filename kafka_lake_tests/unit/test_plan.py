@@ -271,7 +271,7 @@ def test_a_loss_with_nothing_left_to_read_still_moves_the_position():
     assert plan(todo.after, Watermarks(ME, {0: 4, 1: 0}, {0: 4, 1: 5}), {}, 100, accept_losses=True) is None
 
 
-def test_going_on_with_a_topic_made_anew_begins_at_its_start():
+def test_continuing_with_a_recreated_topic_begins_at_its_start():
     anew = TopicIdentity("cluster-1", "topic-2", "pizzas")
     todo = plan(Position(ME, {0: 5, 1: 2}), Watermarks(anew, {0: 0}, {0: 3}), {}, 100, accept_losses=True)
     assert todo.ranges == (OffsetRange(0, 0, 3),)
@@ -366,7 +366,7 @@ def test_a_reset_to_where_nothing_is_is_refused(targets):
         resetting(AT, NOW, targets)
 
 
-def test_a_reset_to_a_topic_made_anew_takes_its_identity():
+def test_a_reset_to_a_recreated_topic_takes_its_identity():
     anew = Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 0}, {0: 3})
     todo = resetting(AT, anew, {0: 0})
     assert todo.after == Position(anew.identity, {0: 0})
@@ -374,13 +374,13 @@ def test_a_reset_to_a_topic_made_anew_takes_its_identity():
     assert todo.losses == (Loss(0, 6, None, "topic recreated"), Loss(1, 4, None, "topic recreated"))
 
 
-def test_a_reset_to_a_topic_made_anew_takes_its_leader_epochs():
+def test_a_reset_to_a_recreated_topic_takes_its_leader_epochs():
     before = Position(ME, {0: 6, 1: 4}, {0: 8, 1: 8})
     anew = Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 0, 1: 0}, {0: 3, 1: 3}, {0: 0, 1: 0})
     assert resetting(before, anew, {0: 2}).after == Position(anew.identity, {0: 2, 1: 0}, {0: 0, 1: 0})
 
 
-def test_a_standstill_has_every_partition_and_reads_nothing():
+def test_a_position_only_commit_has_every_partition_and_reads_nothing():
     assert position_only(AT) == Plan((OffsetRange(0, 6, 6), OffsetRange(1, 4, 4)), AT, 0)
 
 
