@@ -176,7 +176,7 @@ COMPILE := uv pip compile --universal --generate-hashes --no-strip-extras --no-e
   --no-header --no-annotate --python-version 3.11
 
 .PHONY: lock
-lock: ## Write requirements.lock and deploy/requirements.lock anew from pyproject.toml (needs uv)
+lock: ## Write requirements.lock and deploy/requirements.lock again from pyproject.toml (needs uv)
 	$(COMPILE) --group dev $(addprefix --extra ,s3 java protobuf postgres glue hive kubernetes) \
 	  pyproject.toml -o requirements.lock
 	$(COMPILE) $(addprefix --extra ,s3 protobuf postgres kubernetes) --constraint requirements.lock \

@@ -419,7 +419,7 @@ def test_reconciliation_rewrites_only_files_that_have_dead_letters_to_remove(
     see = view(strict)
     before = dead_letter_files(see)
     assert len(before) == 8
-    # Of a file's two dead letters one becomes a row and the other gets another run's reason; of a second file one stays.
+    # In one file, one dead letter becomes a row and one gets another run's reason; of a second file one stays.
     moved = replay_dead_letters(lenient, connections(), "again", "offset in (4, 5, 10)")
     assert (moved.moved, moved.remaining) == (2, 1)
     kept = dead_letter_files(see) & before
