@@ -152,7 +152,7 @@ def _short(path: Path) -> Path:
 
 
 def main() -> None:
-    """Run the command line; what a user can mend is told without a stack trace."""
+    """Run the command line; what a user can fix is told without a stack trace."""
     try:
         with interruptible():
             app()

@@ -60,7 +60,7 @@ def examine(
     try:
         named = {name: cluster for name, cluster in clusters().items() if name}
     except Exception as error:
-        ill = _ill("Project", error, "Mend the project's definitions; `dg check defs` loads them too.")
+        ill = _ill("Project", error, "Correct the project's definitions; `dg check defs` loads them too.")
         return [ill, *examine(brokers_at_hand, tell_user)]
 
     def brokers() -> str:
@@ -77,7 +77,7 @@ def examine(
         *(_of_clusters(named) or [("Brokers", brokers, "Check KAFKA_LAKE_BOOTSTRAP_SERVERS and KAFKA_LAKE_KAFKA_*.")]),
         ("Catalog", _catalog, "Check PYICEBERG_CATALOG__* and that the catalog's server runs."),
         ("Warehouse", _warehouse, "Check the warehouse's address, its credentials and its permissions."),
-        ("Spark", _spark, "Mend what is red above, then check SPARK_REMOTE or KAFKA_LAKE_SPARK_MASTER."),
+        ("Spark", _spark, "Fix what is red above, then check SPARK_REMOTE or KAFKA_LAKE_SPARK_MASTER."),
     ]
     if not named and "url" in properties_from_env():
         # Most deployments have none, and need none.
@@ -152,7 +152,7 @@ def _warehouse() -> str:
     catalog = _open_catalog()
     warehouse = catalog.properties.get("warehouse", "")
     if "://" not in warehouse:
-        return f"{warehouse or 'not set here'}: only the catalog's server knows the place, so it isn't tried"
+        return f"{warehouse or 'not set here'}: only the catalog's server knows the location, so it isn't tested"
     # Opening the catalog makes the folder of a local warehouse.
     properties = catalog.pyiceberg.properties
     probe = f"{warehouse.rstrip('/')}/.kafka-lake-doctor-{uuid4().hex}"

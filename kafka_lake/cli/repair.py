@@ -152,7 +152,7 @@ def _condition(table: Table, where: str | None) -> BooleanExpression:
             # The grammar of what could have come instead fills lines; where it broke off is what helps.
             reason = f"not understood from {where[error.loc :]!r} on" if error.loc else "not understood"
         raise ConfigurationError(
-            f"where: {where!r} is no condition on table {'.'.join(table.name())}: {reason}.",
+            f"where: {where!r} is not a condition on table {'.'.join(table.name())}: {reason}.",
             f"Its columns are {', '.join(field.name for field in table.schema().fields)}.",
         ) from error
     return condition
@@ -218,7 +218,7 @@ def partitions_of(text: str | None) -> frozenset[int] | None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"\d+", part, re.ASCII) for part in parts):
-        raise ConfigurationError(f"--partitions: {text!r} is no list of partitions.", "Write for example 0,3.")
+        raise ConfigurationError(f"--partitions: {text!r} is not a list of partitions.", "Write for example 0,3.")
     return frozenset(map(int, parts))
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from kafka_lake.common.errors import ConfigurationError
 
-app = typer.Typer(no_args_is_help=True, help="Make, fill and look at topics, to try things with records of your own.")
+app = typer.Typer(no_args_is_help=True, help="Create, fill and show topics, to try kafka_lake with your own records.")
 
 _out = Console()
 _err = Console(stderr=True)
@@ -29,7 +29,7 @@ Topic = Annotated[str, typer.Argument(help="The Kafka topic; with its cluster's 
 def create(
     topic: Topic, partitions: Annotated[int, typer.Option(min=1, help="How many Kafka partitions it gets.")] = 1
 ) -> None:
-    """Create a topic; one that exists is left as it is."""
+    """Create a topic. If it exists, it is left unchanged."""
     from kafka_lake.cli.project import connections_at_hand, split
     from kafka_lake.kafka.topics import create_topic
 
@@ -47,7 +47,7 @@ def produce(
         str | None, typer.Option(help="The field of a line's JSON object that becomes the record's key.")
     ] = None,
 ) -> None:
-    """Produce a record for each line of a file, just as the line is; empty lines are left out.
+    """Produce a record for each line of a file, unchanged. Empty lines are left out.
 
     With --key-field a line that isn't a JSON object with that field becomes a record without a key.
     """
@@ -66,7 +66,7 @@ def tail(
     number: Annotated[int, typer.Option("-n", "--number", min=1, help="How many records.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: a JSON object in each line.")] = False,
 ) -> None:
-    """Show the newest records of a topic, the oldest of them first. No consumer group is involved."""
+    """Show the newest records of a topic, oldest first. No consumer group is involved."""
     from kafka_lake.cli.project import connections_at_hand, split
     from kafka_lake.kafka.sample import Sampler
 

@@ -33,7 +33,7 @@ def stay_up(
         s3: Start the embedded S3 store too, and use its catalog.
 
     Raises:
-        KafkaLakeError: If a port is taken, or a server can't start or ends by itself.
+        KafkaLakeError: If a port is taken, or a server can't start or ends unexpectedly.
         SystemExit: At a signal, with the shell's code for it.
     """
     found = targets()
@@ -63,7 +63,7 @@ def _register_topics(tell_user: Callable[[str], None]) -> None:
         specs = topic_tables()
         clusters = {name: kafka.cluster() for name, (kafka, _) in configured_clusters().items()}
     except KafkaLakeError as error:
-        # Dagster's pages say so too, and load the definitions again once they are mended.
+        # Dagster's pages say so too, and load the definitions again once they are corrected.
         tell_user(str(error))
         return
     for name, cluster in clusters.items():

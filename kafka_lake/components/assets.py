@@ -46,11 +46,12 @@ CATCH_UP_TAG = "kafka_lake/catch_up_until"
 CONTINUOUS_TAG = "kafka_lake/continuous_until"
 
 _CHECK_DESCRIPTIONS = {
-    "row_count": "Rows, dead letters and tombstones make up the records read.",
+    "row_count": "Rows, dead letters and tombstones together are as many as the records read.",
     "offset_continuity": "The commit starts where the table's position ends; every offset is there once.",
-    "schema_evolution": "The schema changed in ways only that are safe by Iceberg's rules and the topic's policy.",
+    "schema_evolution": "The schema changed only in ways that Iceberg's rules and the topic's settings allow.",
     "dead_letters": "The number of dead letters is within the topic's limit.",
-    "data_loss": "Kafka still had all that the table lacked. Never blocks: the loss is recorded, the rest continues.",
+    "data_loss": "Kafka still had every record that the table lacked. Never blocks: the loss is recorded, the run "
+    "continues.",
 }
 
 
@@ -67,7 +68,7 @@ class IngestConfig(dg.Config):
     mode: Mode = Field(
         default=Mode.incremental,
         description="incremental: continue where the table ends. replace: read records again that the table has, and "
-        "swap their rows for what today's schema and transform give.",
+        "replace their rows by what today's schema and transform give.",
     )
     start: str = Field(
         default="earliest",
@@ -77,7 +78,7 @@ class IngestConfig(dg.Config):
         default="latest", description="For replace: up to here, exclusive, and never beyond the table's position."
     )
     keep_missing: bool = Field(
-        default=False, description="For replace: keep rows whose records Kafka no longer has, instead of refusing."
+        default=False, description="For replace: keep rows whose records Kafka no longer has, instead of failing."
     )
     catch_up_for: float = Field(
         default=0.0,
@@ -305,7 +306,7 @@ def _despite_an_error(reporter: Reporter, report: RunReport, silent: set[int]) -
         return list(reporter.interval(report, silent))
     except Exception as error:
         # What failed the run, a catalog that is gone for instance, must not be hidden by what it fails here.
-        reporter.context.log.warning(f"{len(report.commits)} commits are published that can't be told of: {error}")
+        reporter.context.log.warning(f"{len(report.commits)} commits are published and can't be reported: {error}")
         return []
 
 

@@ -19,13 +19,13 @@ class ContinuousRuns(dg.Model, dg.Resolvable):
 
     model_config = ConfigDict(extra="forbid")
 
-    trigger: Text = Field(default="2s", description="At most one commit is begun in this time.")
+    trigger: Text = Field(default="2s", description="At most one commit starts in this time.")
     time_limit: Text = Field(
         default="1h", alias="for", description="The run ends after this time; the sensor starts another."
     )
-    idle: Text = Field(default="5m", description="The run ends when nothing has come for so long.")
+    idle: Text = Field(default="5m", description="The run ends when no record has arrived for this time.")
     compact_every: Annotated[int, Field(ge=2)] | None = Field(
-        default=100, description="Small files are compacted after so many commits; null for never."
+        default=100, description="Small files are compacted after this many commits; null for never."
     )
     report_every: Text = Field(
         default="30s", description="Materializations and check results are reported once in this time."

@@ -33,7 +33,7 @@ class KafkaCluster(FromDocument):
 
     name: OptionalText = Field(
         default=None,
-        description="Name of the cluster, where a project has several; its topics say it as `cluster:`. Then its "
+        description="Name of the cluster, if a project has several; its topics say it as `cluster:`. Then its "
         "brokers and secrets are in variables of its own: `KAFKA_LAKE_KAFKA__<NAME>__…`, "
         "`KAFKA_LAKE_REGISTRY__<NAME>__…`.",
         examples=["eu"],
@@ -64,7 +64,7 @@ class KafkaCluster(FromDocument):
     keep_up_for: OptionalText = Field(
         default=None, description="Deprecated: the old name of `catch_up_for`. It still counts if it is set."
     )
-    sensor_running: bool = Field(default=True, description="Whether the sensor is on without being switched on.")
+    sensor_running: bool = Field(default=True, description="Whether the sensor is on from the start.")
 
     @field_validator("name")
     @classmethod

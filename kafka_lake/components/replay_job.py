@@ -35,8 +35,7 @@ def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
 
     @dg.job(
         name=of_cluster("replay_dead_letters", cluster),
-        description="Decodes a topic's dead letters again and moves those that fit by now into its table, exactly "
-        "once.",
+        description="Decodes a topic's dead letters again and moves those that fit now into its table, exactly once.",
         executor_def=dg.in_process_executor,
     )
     def replay_dead_letters() -> None:
@@ -50,7 +49,7 @@ def _replay(context: dg.OpExecutionContext, spec: TopicTable, connections: Conne
     done = run.replay_dead_letters(spec, connections, context.run_id, where or None, observer)
     context.log.info(
         f"Topic {spec.topic}: {done.moved} dead letters are rows of table {'.'.join(spec.identifier)} now, "
-        f"{done.remaining} of those looked at remain."
+        f"{done.remaining} of those examined remain."
     )
     for partition in done.report.partitions():
         if partition.rows:

@@ -1,6 +1,6 @@
 """The pizza shop's deliveries, in Avro by a schema registry: their schema in two versions, a generator, producers.
 
-Version 2 has one field more. That is all a producer has to do: the table gets the column by itself.
+Version 2 has one field more. That is all a producer has to do: the table gets the column automatically.
 """
 
 import json

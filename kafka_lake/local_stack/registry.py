@@ -112,7 +112,7 @@ class EmbeddedRegistry(Server):
 
 
 def main() -> None:
-    """Run a schema registry in the foreground until SIGTERM or SIGINT, or until it ends by itself."""
+    """Run a schema registry in the foreground until SIGTERM or SIGINT, or until it ends unexpectedly."""
     parser = argparse.ArgumentParser(prog="python -m kafka_lake.local_stack.registry", description=main.__doc__)
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of the registry's data")
     parser.add_argument(

@@ -143,8 +143,8 @@ def _unavailable(remote: str, error: Exception) -> Exception:
     code = error.getGrpcStatusCode() if isinstance(error, SparkConnectGrpcException) else None
     if getattr(code, "name", "") == "UNAUTHENTICATED":
         return ConfigurationError(
-            f"Spark Connect at {address_of(remote)} wants a token, and this one isn't it.",
-            "Beside `kafka-lake up`, unset SPARK_REMOTE: its server is found then. Else write "
+            f"Spark Connect at {address_of(remote)} requires a token, and this one is wrong.",
+            "Beside `kafka-lake up`, unset SPARK_REMOTE: its server is then found automatically. Otherwise set "
             "SPARK_REMOTE=sc://localhost:PORT/;token=TOKEN; the token is in the file `token` of the server's folder.",
         )
     if getattr(code, "name", "") != "UNAVAILABLE":

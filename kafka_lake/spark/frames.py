@@ -17,7 +17,7 @@ from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.executors.json.columns import FIRST_MICROS, LAST_MICROS
 
 OFFSET = ("topic_id", "partition", "offset")
-"""What names a record, as long as its log isn't cut off and written anew."""
+"""What names a record, as long as its log isn't cut off and written again."""
 RECORD = (*OFFSET, "timestamp")
 """What names the very record of a row: after a cut that a run was told to go on at, offsets mean other records."""
 

@@ -69,7 +69,7 @@ def ensure_jars(conf: JarConf, tell_user: Callable[[str], None] = silent) -> lis
     Args:
         conf: Whose jars: Spark's additions, what a storage or a database needs beside them, the embedded broker's class
             path, or the embedded schema registry, whose archive of 142 MB is unpacked and whose one jar here finds its
-            others by itself.
+            others.
         tell_user: Called with a line of progress, only while retrieving.
 
     Returns:
@@ -101,7 +101,7 @@ def spark_jars() -> str:
     """
     more = [Path(text.strip()).absolute() for text in environment.SPARK_JARS.value().split(",") if text]
     if missing := [jar for jar in more if not jar.is_file()]:
-        raise JarsError(f"KAFKA_LAKE_SPARK_JARS names {missing[0]}, which is no file.", "Correct it or unset it.")
+        raise JarsError(f"KAFKA_LAKE_SPARK_JARS names {missing[0]}, which is not a file.", "Correct it or unset it.")
     return ",".join(str(jar) for jar in [*ensure_jars("spark"), *more])
 
 
@@ -193,7 +193,7 @@ def _unpack(folder: Path) -> None:
         except (OSError, tarfile.TarError) as error:
             raise JarsError(
                 f"{archive.name} could not be unpacked in {jars_root()}: {error}.",
-                "Make room there, or point KAFKA_LAKE_CACHE to a folder that has it, and try again.",
+                "Free some space there, or set KAFKA_LAKE_CACHE to a folder with enough space, and try again.",
             ) from error
 
 
@@ -217,7 +217,7 @@ def _ivy_command(conf: JarConf, folder: Path) -> list[str]:
     command = [str(find_java() / "bin" / "java"), "-jar", str(_ivy_jar())]
     if settings := environment.IVY_SETTINGS.value():
         if not Path(settings).is_file():
-            raise JarsError(f"KAFKA_LAKE_IVY_SETTINGS names {settings}, which is no file. Correct it or unset it.")
+            raise JarsError(f"KAFKA_LAKE_IVY_SETTINGS names {settings}, which is not a file. Correct it or unset it.")
         command += ["-settings", settings]
     command += ["-cache", str(cache() / "ivy"), "-ivy", str(IVY_FILE)]
     return [
@@ -249,7 +249,7 @@ def _failure(conf: JarConf, log: Path, lines: list[str]) -> str:
             f"The jars for {conf} could not be retrieved:",
             *(f"  {line}" for line in shown),
             f"All of it: {log}",
-            "Try again if the network was at fault: what was downloaded is kept. Where the default repository"
+            "If the network failed, try again: what was downloaded is kept. Where the default repository"
             " can't be reached, set KAFKA_LAKE_IVY_SETTINGS to an Ivy settings file that names your mirror"
             " or an offline folder.",
         ]

@@ -38,7 +38,7 @@ _HEALTHY_SECONDS = 600.0
 _MAX_THREADS = 2000
 
 MAX_UNEXPECTED_ENDS = 6
-"""How many times in a row the server may end by itself, each less than ten minutes after its start."""
+"""How many times in a row the server may end unexpectedly, each less than ten minutes after its start."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ConnectSettings:
         def size(variable: Variable) -> str:
             value = variable.value(environment).lower()
             if not re.fullmatch(r"[1-9]\d*[kmg]", value):
-                raise ConfigurationError(f"{variable.name}={value} is no size of memory.", "Write it as 512m or 2g.")
+                raise ConfigurationError(f"{variable.name}={value} is not a size of memory.", "Write it as 512m or 2g.")
             return value
 
         return cls(

@@ -462,7 +462,7 @@ def test_a_catch_up_run_continues_while_records_come_until_another_one_waits(
     topic = new_topic(2)
     topic.send_ids(range(4), 2)
     know_partitions(runner, topic)
-    # One dead letter each time: a run bears no two.
+    # One dead letter each time: a run fails with two.
     topic.send(b"junk")
     spec = topic.spec(max_dead_letters=1)
     ids, commits = count(4), count(1)

@@ -379,7 +379,7 @@ def test_a_recreated_topic_is_refused_and_nothing_changes(
 def test_dead_letters_of_a_new_topic_are_not_taken_for_those_of_the_old(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
-    """The table was dropped to begin anew with the topic that was recreated; its dead letters were kept."""
+    """The table was dropped, to start again with the recreated topic; its dead letters were kept."""
     topic = new_topic()
     spec = topic.spec()
     topic.send(b"old junk")

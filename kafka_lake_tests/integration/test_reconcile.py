@@ -95,8 +95,8 @@ def test_dead_letters_of_a_dead_run_are_reconciled_when_a_slower_run_publishes(
     view: Any,
     killed_at: Any,  # noqa: F811
 ) -> None:
-    """A run by the mended schema is staged; one by the old schema dies between its two publications; a third settles
-    its letters and dies; then the first publishes.
+    """A run by the new schema is staged; one by the old schema dies between its two publications; a third reconciles
+    its dead letters and dies; then the first publishes.
     """
     topic = new_topic()
     strict = topic.spec("id bigint not null")
@@ -127,7 +127,7 @@ def test_a_dead_letter_replay_during_a_rollback_is_published(
     spark_resource: Any,
     killed_at: Any,  # noqa: F811
 ) -> None:
-    """One is staged; another is published and settled; main is rolled back to where both began; the first goes on."""
+    """One is staged; another is published and reconciled; main is rolled back to where both began; the first ends."""
     topic = new_topic()
     strict = topic.spec("id bigint not null")
     lenient = replace(strict, schema="id bigint")

@@ -374,7 +374,7 @@ def told(registry: SchemaRegistry) -> RegistryError:
         (200, '{"status": "UP"}', RegistryRefusedError, "an answer that is no registry's"),
         (204, "", RegistryRefusedError, "an answer that is no registry's"),
         (200, '{"schema": "openapi: 3", "schemaType": "OPENAPI"}', UnknownSchemaError, "its type is OPENAPI"),
-        (408, "", RegistryError, "can't answer for now: HTTP 408"),
+        (408, "", RegistryError, "can't answer at the moment: HTTP 408"),
         (429, '{"error_code": 429, "message": "slow down"}', RegistryError, "HTTP 429, slow down"),
         (500, '{"error_code": 50001, "message": "store"}', RegistryError, "HTTP 500, store"),
         (503, "<html>" + "x" * 5000, RegistryError, "HTTP 503"),

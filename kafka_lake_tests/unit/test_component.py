@@ -398,9 +398,9 @@ def test_settings_survive_the_assets_metadata(spec):
         ("write: upsert\nenvelope: debezium\nformat: avro", "in format json only"),
         ("write: upsert\nenvelope: debezium\norder_by: [at]", "brings the order of its changes"),
         ("write: upsert\non_truncate: ignore", "empty no table"),
-        ("write: upsert\nkeep_deletes: long", "keep_deletes: 'long' is no duration"),
+        ("write: upsert\nkeep_deletes: long", "keep_deletes: 'long' is not a duration"),
         ("continuous: {trigger: 2}", "trigger"),
-        ("continuous: {trigger: two seconds}", "trigger: 'two seconds' is no duration"),
+        ("continuous: {trigger: two seconds}", "trigger: 'two seconds' is not a duration"),
         ("continuous: {trigger: 0s}", "trigger: must be more than nothing"),
         ("continuous: {trigger: 1m, for: 10s}", "for: 10 s is shorter than the trigger"),
         ("continuous: {report_every: 500ms}", "report_every: 0.5 s is shorter"),
@@ -452,7 +452,7 @@ def test_the_cluster_sets_for_how_long_catch_up_runs_continue():
     assert component.catch_up_for == "0s"
     assert [sensor.name for sensor in defs.sensors] == ["kafka_offsets"]
     said = refusal("catch_up_for: 5 minutes", "KafkaCluster")
-    assert "'5 minutes' is no duration" in said
+    assert "'5 minutes' is not a duration" in said
     assert "catch_up_for" in said
 
 
@@ -463,7 +463,7 @@ def test_a_cluster_may_use_the_old_name_of_catch_up_for():
         (config[setting],) = [sensor.description for sensor in defs.sensors]
     assert config["keep_up_for"] == config["catch_up_for"]
     assert "up to 1.5 min" in config["keep_up_for"]
-    assert "'soon' is no duration" in refusal("keep_up_for: soon", "KafkaCluster")
+    assert "'soon' is not a duration" in refusal("keep_up_for: soon", "KafkaCluster")
 
 
 @pytest.mark.parametrize(

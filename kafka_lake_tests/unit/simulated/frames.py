@@ -54,7 +54,7 @@ def within(ranges: Sequence[OffsetRange]) -> Callable[[Record], bool]:
 
 
 class Frame:
-    """Records that are looked at when they are needed, and each time anew."""
+    """Records that are computed when they are needed, each time again."""
 
     columns = ()
     schema = COLUMNS
