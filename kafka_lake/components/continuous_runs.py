@@ -1,4 +1,4 @@
-"""The setting ``continuous:`` of a topic: how runs that keep on go about it."""
+"""The setting ``continuous:`` of a topic: how often its continuous runs commit, and when they end."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from kafka_lake.ingest.continuous.schedule import Continuous
 
 
 class ContinuousRuns(dg.Model, dg.Resolvable):
-    """How a continuous run of a topic goes about it; all has defaults, so that ``continuous: {}`` is enough.
+    """How often a topic's continuous runs commit, and when they end. All has defaults: ``continuous: {}`` is enough.
 
     Durations are a number and ms, s, m or h.
     """
