@@ -130,7 +130,7 @@ def test_who_does_not_know_the_token_is_refused(
     server: ConnectSupervisor, new_session: NewSession, monkeypatch: pytest.MonkeyPatch, told: str
 ) -> None:
     monkeypatch.setenv("SPARK_REMOTE", f"{server.address}/{told}")
-    with pytest.raises(ConfigurationError, match="wants a token") as refused:
+    with pytest.raises(ConfigurationError, match="requires a token") as refused:
         new_session().live_session()
     assert "another" not in str(refused.value)
     monkeypatch.setenv("SPARK_REMOTE", server.remote)

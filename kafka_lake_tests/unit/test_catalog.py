@@ -226,12 +226,15 @@ def test_sqlite_is_the_same_file_wherever_spark_runs(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("uri", "said"),
     [
-        ("postgresql://hush:hush@db/lake?tcp_user_timeout=9", "the parameter tcp_user_timeout, which can't be told"),
+        (
+            "postgresql://hush:hush@db/lake?tcp_user_timeout=9",
+            "the parameter tcp_user_timeout, which has no equivalent",
+        ),
         ("postgresql+psycopg2:///lake?host=/var/run", "the parameter host"),
         ("postgresql+psycopg2://hush:hush@/lake", "names no host"),
         ("mssql+pyodbc://hush:hush@db/lake", "its database is mssql"),
-        ("sqlite://", "one process's own"),
-        ("no address hush", "is no URL"),
+        ("sqlite://", "belongs to one process"),
+        ("no address hush", "is not a URL"),
     ],
 )
 def test_an_address_that_spark_can_not_be_told_is_refused_without_its_secrets(uri, said):

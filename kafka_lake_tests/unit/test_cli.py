@@ -121,7 +121,7 @@ def test_dotenv_file_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     (tmp_path / ".env").write_text("KAFKA_LAKE_BROKER_PORT=kafka\n")
     result = run("demo")
     assert result.exit_code == 1
-    assert "KAFKA_LAKE_BROKER_PORT=kafka is no port" in result.output
+    assert "KAFKA_LAKE_BROKER_PORT=kafka is not a port" in result.output
 
 
 def test_no_orders_is_a_usage_error() -> None:
@@ -260,7 +260,7 @@ def test_replay_asks_only_before_it_reads_everything(
     result = run("replay", SPEC.topic, *arguments)
     assert result.exit_code == 0, result.output
     assert asked == [extent]
-    assert "nothing of that is in the table" in result.output
+    assert "the table has no rows of that" in result.output
 
 
 @pytest.mark.usefixtures("_topic")

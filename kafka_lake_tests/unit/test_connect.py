@@ -205,7 +205,7 @@ def test_alone_it_says_what_is_wrong_before_anything_starts(
     assert "--conf spark.x: write KEY=VALUE" in capsys.readouterr().err
     monkeypatch.setattr(sys, "argv", arguments)
     monkeypatch.setenv("KAFKA_LAKE_CONNECT_HEAP", "much")
-    with pytest.raises(SystemExit, match="KAFKA_LAKE_CONNECT_HEAP=much is no size"):
+    with pytest.raises(SystemExit, match="KAFKA_LAKE_CONNECT_HEAP=much is not a size"):
         alone.main()
     assert not (tmp_path / "connect").exists()
 
