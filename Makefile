@@ -43,7 +43,7 @@ demo: $(STAMP) ## Kafka to Iceberg on this machine: broker, orders, a run, the t
 	@$(BIN)/kafka-lake demo $(if $(AVRO),--avro)
 
 .PHONY: cds-archive
-cds-archive: $(STAMP) ## Spark's starts take half the time from then on; takes a minute, once
+cds-archive: $(STAMP) ## Store Spark's classes, so that Spark starts in half the time; needed once, takes a minute
 	@$(BIN)/python -m kafka_lake.demo.cds_archive
 
 .PHONY: dev
@@ -51,7 +51,7 @@ dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-
 	@$(BIN)/kafka-lake up --demo $(if $(S3),--s3)
 
 .PHONY: unit
-unit: $(STAMP) ## Tests of the code that decides: no JVM, no process, nothing to wait for
+unit: $(STAMP) ## Tests of the code that decides: no JVM, no other process, no waiting
 	@$(BIN)/pytest -n 2 --dist worksteal -m "not exhaustive and not processes" kafka_lake_tests/unit
 
 # Two at a time, each with its own broker and Spark. The second line needs processes of their own: one that has spoken
@@ -97,7 +97,7 @@ fuzz: $(STAMP) ## Inputs of every shape through the decoders, each judged by an 
 	@$(BIN)/python -m kafka_lake_tests.fuzz --inputs $(N) --seed $(SEED)
 
 .PHONY: mutants
-mutants: $(STAMP) ## Small changes to what decides, one at a time: do the unit tests notice? Takes an hour
+mutants: $(STAMP) ## Small changes to the code that decides, one at a time: do the unit tests notice? Takes an hour
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m kafka_lake_tests.mutants
 
 .PHONY: nightly
@@ -122,20 +122,20 @@ races: $(STAMP) ## Runs that race for one table: one winner each (RACES=1000 PAI
 bench: N ?= 5000000
 bench: DIRTY_N ?= 500000
 bench: REPEATS ?= 3
-bench: $(STAMP) ## Throughput beside the machine's limits, and with bad records (N=5000000 DIRTY_N=500000 REPEATS=3)
+bench: $(STAMP) ## Throughput compared with the machine's limits, and with bad records (N=5000000 DIRTY_N=500000 REPEATS=3)
 	@$(BIN)/python -m benchmarks throughput --records $(N) --repeats $(REPEATS)
 	@$(BIN)/python -m benchmarks dirty --records $(DIRTY_N) --repeats $(REPEATS)
 
 .PHONY: bench-peers
 bench-peers: N ?= 5000000
 bench-peers: REPEATS ?= 3
-bench-peers: $(STAMP) ## The same beside the Iceberg sink of Kafka Connect (N=5000000 REPEATS=3 KEEP=1: into docs/ too)
+bench-peers: $(STAMP) ## The same, compared with the Iceberg sink of Kafka Connect (N=5000000 REPEATS=3 KEEP=1: into docs/ too)
 	@$(BIN)/python -m benchmarks throughput --peers --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
 
 .PHONY: bench-dirty
 bench-dirty: N ?= 1000000
 bench-dirty: REPEATS ?= 2
-bench-dirty: $(STAMP) ## With bad records, beside the same sink (N=1000000 REPEATS=2 KEEP=1: into docs/ too)
+bench-dirty: $(STAMP) ## With bad records, compared with the same sink (N=1000000 REPEATS=2 KEEP=1: into docs/ too)
 	@$(BIN)/python -m benchmarks dirty --peers --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
 
 .PHONY: bench-freshness
@@ -145,7 +145,7 @@ bench-freshness: $(STAMP) ## Seconds from a record to its row: by the sensor, an
 
 .PHONY: bench-backlog
 bench-backlog: N ?= 20000000
-bench-backlog: $(STAMP) ## A long backlog: memory over time, a run killed in the midst, each offset counted (N=20000000)
+bench-backlog: $(STAMP) ## A long backlog: memory over time, a run killed halfway, each offset counted (N=20000000)
 	@$(BIN)/python -m benchmarks backlog --records $(N)
 
 .PHONY: bench-upsert
@@ -168,7 +168,7 @@ docs: $(STAMP) ## Build the documentation site into site/; a dead link is an err
 	@echo "Open $(abspath site/index.html) in a browser."
 
 .PHONY: format
-format: $(STAMP) ## Mend style and format
+format: $(STAMP) ## Fix style and format
 	@$(BIN)/ruff check --fix $(wildcard $(PACKAGES))
 	@$(BIN)/ruff format $(wildcard $(PACKAGES))
 
@@ -176,14 +176,14 @@ COMPILE := uv pip compile --universal --generate-hashes --no-strip-extras --no-e
   --no-header --no-annotate --python-version 3.11
 
 .PHONY: lock
-lock: ## Write requirements.lock and deploy/requirements.lock anew from pyproject.toml (needs uv)
+lock: ## Write requirements.lock and deploy/requirements.lock again from pyproject.toml (needs uv)
 	$(COMPILE) --group dev $(addprefix --extra ,s3 java protobuf postgres glue hive kubernetes) \
 	  pyproject.toml -o requirements.lock
 	$(COMPILE) $(addprefix --extra ,s3 protobuf postgres kubernetes) --constraint requirements.lock \
 	  pyproject.toml -o deploy/requirements.lock
 
 .PHONY: clean
-clean: ## Remove what the targets made in this clone (the user's download cache stays)
+clean: ## Remove what the targets made in this clone (the user's download cache is kept)
 	rm -rf $(VENV) $(NEWEST) .kafka_lake build dist site *.egg-info spark-warehouse metastore_db derby.log artifacts mutants \
 	  .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tmp_dagster_home*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

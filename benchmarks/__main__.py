@@ -47,7 +47,7 @@ def throughput(
     """Records per second and per CPU-second, beside the limits of the machine and, with --peers, a peer."""
     engine = Engine(cores, heap, dict(each.split("=", 1) for each in conf))
     settings = Settings(records, repeats, peers=peers, engine=engine)
-    result = measure_throughput(settings, _say)
+    result = measure_throughput(settings, _tell_user)
     for topic in settings.topics:
         title = f"{topic}: {records:,} records of {result['bytes_per_record'][topic]:.0f} B, medians of {repeats}"
         _out.print(results.on_terminal(title, results.HEADER, results.throughput_rows(result, topic)))
@@ -64,7 +64,7 @@ def dirty(
     keep: Keep = False,
 ) -> None:
     """What records that can't be rows cost: none, 1 % and 10 % of them cut off, or with a value of a wrong type."""
-    result = measure_dirty(DirtySettings(records, repeats, peers=peers, engine=Engine(cores, heap)), _say)
+    result = measure_dirty(DirtySettings(records, repeats, peers=peers, engine=Engine(cores, heap)), _tell_user)
     title = f"{records:,} records in each topic, medians of {repeats} where it is warm"
     _out.print(results.on_terminal(title, results.DIRTY_HEADER, results.dirty_rows(result)))
     _save(result, keep)
@@ -85,7 +85,7 @@ def freshness(
     chosen: dict[str, Any] = {name: value for name, value in (("topics", topics), ("rate", rate)) if value}
     cases = [replace(CASES[name], **chosen) for name in case]
     with scratch() as folder:
-        result = measure_freshness(cases, seconds, warm_up, folder, _say)
+        result = measure_freshness(cases, seconds, warm_up, folder, _tell_user)
     _out.print(
         results.on_terminal(
             f"Seconds from produced to visible, measured for {seconds:.0f} s each",
@@ -107,7 +107,7 @@ def backlog(
     """A long backlog: peak memory over time, a run that is killed in the midst, and a count of every offset."""
     limits = {"max_records_per_commit": max_records} if max_records else {}
     settings = long_backlog.Settings(records, record_bytes, limits, Engine(cores, heap))
-    result = long_backlog.measure(settings, _say)
+    result = long_backlog.measure(settings, _tell_user)
     for title, header, found in (
         (f"{records:,} records of {record_bytes:,} B", long_backlog.HEADER, long_backlog.rows(result)),
         ("Memory over the time of each run", long_backlog.PHASES_HEADER, long_backlog.phase_rows(result)),
@@ -128,14 +128,14 @@ def upsert(
     heap: Annotated[str, typer.Option(help="Of Spark's JVM.")] = "2g",
 ) -> None:
     """Changes into a keyed table: of recent keys and of keys at random, and each row in the end."""
-    result = upserts.measure(upserts.Settings(rows, changes, batches, Engine(cores, heap)), _say)
+    result = upserts.measure(upserts.Settings(rows, changes, batches, Engine(cores, heap)), _tell_user)
     _out.print(results.on_terminal(f"A keyed table of {rows:,} rows", upserts.HEADER, upserts.rows(result)))
     _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
     if not result["exact"]:
         raise KafkaLakeError("The table is not what was produced.", "See the last column.")
 
 
-def _say(line: str) -> None:
+def _tell_user(line: str) -> None:
     _out.log(line)
 
 
@@ -152,7 +152,7 @@ def _short(path: Path) -> Path:
 
 
 def main() -> None:
-    """Run the command line; what a user can mend is told without a stack trace."""
+    """Run the command line; what a user can fix is told without a stack trace."""
     try:
         with interruptible():
             app()

@@ -141,12 +141,12 @@ def _peaks(looks: Sequence[Look]) -> dict[str, int]:
     }
 
 
-def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
     """Make the topic, ingest it by two runs of which the first is killed, and return the result as JSON has it.
 
     Args:
         settings: What is measured.
-        say: Called with a line of progress.
+        tell_user: Called with a line of progress.
 
     Raises:
         KafkaLakeError: If a run fails, or the table isn't what the topic holds.
@@ -154,16 +154,16 @@ def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
     from kafka_lake.local_stack.broker import EmbeddedBroker
 
     with scratch() as folder, EmbeddedBroker(folder / "broker", heap="512m") as broker:
-        say(f"producing {settings.records:,} records of {settings.record_bytes:,} bytes")
+        tell_user(f"producing {settings.records:,} records of {settings.record_bytes:,} bytes")
         topic = fill(broker.bootstrap_servers, noted(settings.record_bytes), settings.records)
         now = KafkaCluster({"bootstrap.servers": broker.bootstrap_servers}).watermarks_of(topic.shape.name)
         tables = folder / "tables"
         tables.mkdir()
-        runs = [_run(broker.bootstrap_servers, settings, topic, tables, True, say)]
+        runs = [_run(broker.bootstrap_servers, settings, topic, tables, True, tell_user)]
         if runs[0].killed:
-            say("the run was killed; another one continues")
-            runs.append(_run(broker.bootstrap_servers, settings, topic, tables, False, say))
-        say("counting")
+            tell_user("the run was killed; another one continues")
+            runs.append(_run(broker.bootstrap_servers, settings, topic, tables, False, tell_user))
+        tell_user("counting")
         table = catalog_in(tables).open().table((NAMESPACE, _TABLE))
         if table is None:
             raise KafkaLakeError(f"Table {NAMESPACE}.{_TABLE} isn't there.")
@@ -214,7 +214,9 @@ def is_exact(partition: Mapping[str, Any]) -> bool:
     return found == (held, held, partition["end"]) and ends == (partition["low"], partition["end"] - 1)
 
 
-def _run(bootstrap: str, settings: Settings, topic: Topic, folder: Path, kill: bool, say: Callable[[str], None]) -> Run:
+def _run(
+    bootstrap: str, settings: Settings, topic: Topic, folder: Path, kill: bool, tell_user: Callable[[str], None]
+) -> Run:
     task = {
         "bootstrap": bootstrap,
         "topic": topic.shape.name,
@@ -244,7 +246,7 @@ def _run(bootstrap: str, settings: Settings, topic: Topic, folder: Path, kill: b
             each = json.loads(line)
             run.commits.append(each)
             memory = run.looks[-1].total >> 20 if run.looks else 0
-            say(
+            tell_user(
                 f"{len(run.commits)} commits, {sum(c['offsets'] for c in run.commits):,} records, "
                 f"{each['remaining']:,} to go, {memory:,} MiB"
             )

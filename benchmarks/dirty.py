@@ -31,12 +31,12 @@ class Settings:
     engine: Engine = field(default_factory=Engine)
 
 
-def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
     """Make one topic after the other, let all contenders read it, and return the result as JSON has it.
 
     Args:
         settings: What is measured.
-        say: Called with a line of progress.
+        tell_user: Called with a line of progress.
 
     Raises:
         KafkaLakeError: If a contender fails.
@@ -50,7 +50,7 @@ def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
         bootstrap, pid = broker.bootstrap_servers, broker.pid
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         for name, shape in DIRTY.items():
-            say(f"{name}: producing {settings.records:,} records")
+            tell_user(f"{name}: producing {settings.records:,} records")
             topic = fill(bootstrap, shape, settings.records)
             repeats = {OURS: ours.cold_and_warm(bootstrap, pid, topic, engine, folder / name / "ours", warm)}
             if settings.peers:
@@ -59,7 +59,7 @@ def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
             for contender, found in repeats.items():
                 series += _cold_and_warm(contender, topic, found)
                 rates = ", ".join(f"{each.figures()['records_per_cpu_second']:,.0f}" for each in found)
-                say(f"{name}, {contender}: {rates} records per CPU-s")
+                tell_user(f"{name}, {contender}: {rates} records per CPU-s")
             # What has been read makes room on the disk.
             admin.delete_topics([name])[name].result(30)
     topics = {name: said(shape) for name, shape in DIRTY.items()}

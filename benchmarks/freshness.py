@@ -256,7 +256,9 @@ def _look(catalog: LakeCatalog, name: str, ledger: Ledger) -> None:
             ledger.see(dict(position.offsets), time.monotonic())
 
 
-def run_case(case: Case, seconds: float, warm_up: float, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def run_case(
+    case: Case, seconds: float, warm_up: float, folder: Path, tell_user: Callable[[str], None]
+) -> dict[str, Any]:
     """Run a deployment under load and return how fresh its tables were.
 
     This process's working folder and environment are the deployment's meanwhile.
@@ -266,7 +268,7 @@ def run_case(case: Case, seconds: float, warm_up: float, folder: Path, say: Call
         seconds: How long it is measured.
         warm_up: How long the load is on before, after the first record was seen in every table.
         folder: For everything that the deployment writes.
-        say: Called with a line of progress.
+        tell_user: Called with a line of progress.
 
     Raises:
         KafkaLakeError: If a server ends, or a record isn't visible after minutes.
@@ -278,7 +280,7 @@ def run_case(case: Case, seconds: float, warm_up: float, folder: Path, say: Call
         context.enter_context(_deployment(folder))
         ports = Ports.from_env()
         check_free(ports.broker, ports.ui, ports.connect)
-        stack = context.enter_context(Stack(ports, say))
+        stack = context.enter_context(Stack(ports, tell_user))
         bootstrap = stack.start_broker()
         for name in ledgers:
             ensure_topic(bootstrap, name, case.partitions)
@@ -289,7 +291,7 @@ def run_case(case: Case, seconds: float, warm_up: float, folder: Path, say: Call
         catalog.ensure_namespace(NAMESPACE)
         watching = context.enter_context(in_thread(lambda stop: watch(catalog, ledgers, stop)))
         with ExitStack() as load:
-            say(f"{case.name}: the load begins")
+            tell_user(f"{case.name}: the load begins")
             producers = [
                 load.enter_context(in_thread(lambda stop, n=name: produce(bootstrap, n, ledgers[n], case.rate, stop)))
                 for name in ledgers
@@ -297,7 +299,7 @@ def run_case(case: Case, seconds: float, warm_up: float, folder: Path, say: Call
             threads = [watching, *producers]
             _await(lambda: all(any(each.seen) for each in ledgers.values()), stack, threads, "every table to fill")
             _await(_later(warm_up), stack, threads, "")
-            say(f"{case.name}: measuring for {seconds:.0f} s")
+            tell_user(f"{case.name}: measuring for {seconds:.0f} s")
             begin, before, commits = time.monotonic(), _usage(), _commits(ledgers)
             _await(_later(seconds), stack, threads, "")
             end, after, commits = time.monotonic(), _usage(), _commits(ledgers) - commits
@@ -434,9 +436,11 @@ def histogram(ordered: Sequence[float]) -> dict[str, list[float]]:
 
 
 def measure(
-    cases: Sequence[Case], seconds: float, warm_up: float, folder: Path, say: Callable[[str], None]
+    cases: Sequence[Case], seconds: float, warm_up: float, folder: Path, tell_user: Callable[[str], None]
 ) -> dict[str, Any]:
     """Run cases one after the other and return the result as JSON has it; arguments and errors are `run_case`'s."""
     result = document("freshness", {"seconds": seconds, "warm_up": warm_up})
-    found = [run_case(case, seconds, warm_up, folder / f"case-{number}", say) for number, case in enumerate(cases)]
+    found = [
+        run_case(case, seconds, warm_up, folder / f"case-{number}", tell_user) for number, case in enumerate(cases)
+    ]
     return {**result, "cases": found}

@@ -60,12 +60,12 @@ def scratch() -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
     """Make the topics, let all contenders read them, and return the result as JSON has it.
 
     Args:
         settings: What is measured.
-        say: Called with a line of progress.
+        tell_user: Called with a line of progress.
 
     Raises:
         KafkaLakeError: If a contender fails.
@@ -75,9 +75,9 @@ def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
         assert broker.pid is not None
         series: list[Series] = []
         for number, name in enumerate(settings.topics):
-            say(f"{name}: producing {settings.records:,} records")
+            tell_user(f"{name}: producing {settings.records:,} records")
             topic = fill(broker.bootstrap_servers, SHAPES[name], settings.records)
-            contest = Contest(settings, broker.bootstrap_servers, broker.pid, topic, folder / name, say)
+            contest = Contest(settings, broker.bootstrap_servers, broker.pid, topic, folder / name, tell_user)
             if number == 0:
                 series += contest.limits()
                 series += contest.ours(processes=settings.repeats, warm=1)
@@ -101,7 +101,7 @@ class Contest:
         broker: Process id of the broker.
         topic: What they read.
         folder: For all they write.
-        say: Called with a line of progress.
+        tell_user: Called with a line of progress.
     """
 
     settings: Settings
@@ -109,7 +109,7 @@ class Contest:
     broker: int
     topic: Topic
     folder: Path
-    say: Callable[[str], None]
+    tell_user: Callable[[str], None]
 
     def limits(self) -> list[Series]:
         """Return what one process reaches that only consumes, and one that writes too."""
@@ -163,7 +163,7 @@ class Contest:
             f"{each['records_per_second']:,.0f} records/s, {each['records_per_cpu_second']:,.0f} per CPU-s"
             for each in rates
         )
-        self.say(f"{self.topic.shape.name}, {contender}: {told}")
+        self.tell_user(f"{self.topic.shape.name}, {contender}: {told}")
 
 
 def _tasks(number: int) -> str:

@@ -52,12 +52,12 @@ class Settings:
     engine: Engine = field(default_factory=Engine)
 
 
-def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
     """Fill the table, change it, and return the result as JSON has it.
 
     Args:
         settings: What is measured.
-        say: Called with a line of progress.
+        tell_user: Called with a line of progress.
 
     Raises:
         KafkaLakeError: If a run fails, or there is no table in the end.
@@ -77,7 +77,7 @@ def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
         spec = TopicTable(_TOPIC, NAMESPACE, "keyed", schema=_DDL, write="upsert", key=("id",))
         batches = []
         try:
-            say(f"filling a table of {settings.rows:,} rows")
+            tell_user(f"filling a table of {settings.rows:,} rows")
             _produce(producer, range(settings.rows), produced)
             batches.append(_merged(spec, connections, "all, new", settings.rows))
             for kind in ("recent", "random"):
@@ -87,7 +87,7 @@ def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
                         producer, (chance.randrange(first, settings.rows) for _ in range(settings.changes)), produced
                     )
                     batches.append(_merged(spec, connections, kind, settings.changes))
-                    say(f"{kind} keys, batch {number + 1}: {batches[-1]['seconds']:.1f} s")
+                    tell_user(f"{kind} keys, batch {number + 1}: {batches[-1]['seconds']:.1f} s")
         finally:
             spark.stop()
         table = catalog.open().table(spec.identifier)

@@ -17,6 +17,8 @@ if is_tested("dagster"):
     try:
         from kafka_lake.dagster_runtime import launcher
     except ImportError as error:
-        logging.getLogger(__name__).warning("Dagster starts runs by itself, since it lacks a private part: %s", error)
+        logging.getLogger(__name__).warning(
+            "Dagster starts the runs itself, because this version of it lacks a private part: %s", error
+        )
     else:
         ForkingRunLauncher = launcher.ForkingRunLauncher

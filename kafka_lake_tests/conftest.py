@@ -292,7 +292,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def catalog_resource(lake_home: Path, request: pytest.FixtureRequest) -> Iterator[CatalogResource]:
-    # As properties_from_environment would say, without touching the other tests' environment.
+    # As properties_from_environment would give them, without touching the other tests' environment.
     with start_pair(pair_of(request.config), lake_home) as properties:
         yield CatalogResource(name="lake", properties=properties)
 

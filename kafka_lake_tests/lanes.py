@@ -11,13 +11,13 @@ import pytest
 
 SHOWN_IN_SHORT: Mapping[str, str] = {
     # Each step at which a run can die, each race: the model takes them all in random order.
-    "integration/test_again.py::test_a_replay_killed_at_any_step_leaves_every_record_once": (
-        "integration/test_again.py::test_a_redelivery_killed_at_any_step_leaves_every_record_once"
+    "integration/test_replay_and_reset.py::test_a_replay_killed_at_any_step_leaves_every_record_once": (
+        "integration/test_replay_and_reset.py::test_a_dead_letter_replay_killed_at_any_step_leaves_every_record_once"
     ),
-    "integration/test_again.py::test_a_settlement_that_takes_out_too_much_is_not_published": (
+    "integration/test_replay_and_reset.py::test_a_reconciliation_that_removes_too_much_is_not_published": (
         "unit/test_protocol_model.py::test_every_history_ends_with_every_record_once"
     ),
-    "integration/test_again.py::test_a_settlement_that_others_overtake_is_made_good_by_the_next_run": (
+    "integration/test_replay_and_reset.py::test_a_reconciliation_that_loses_a_race_is_completed_by_the_next_run": (
         "unit/test_protocol_model.py::test_every_history_ends_with_every_record_once"
     ),
     "integration/test_exactly_once.py::test_dead_letters_of_a_killed_run_stay_single_if_others_come_between": (
@@ -26,7 +26,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_exactly_once.py::test_a_writer_that_is_always_faster_keeps_no_run_from_its_commit": (
         "integration/test_exactly_once.py::test_the_loser_of_a_race_takes_what_the_winner_left"
     ),
-    "integration/test_exactly_once.py::test_a_run_killed_at_any_step_is_made_good_by_the_next[primary staged-False]": (
+    "integration/test_exactly_once.py::test_a_run_killed_at_any_step_is_completed_by_the_next[primary staged-False]": (
         "chaos/test_chaos.py::test_whatever_strikes_every_record_is_there_once"
     ),
     "integration/test_keyed.py::test_a_run_killed_at_a_step_leaves_each_key_as_it_shall_be[deletes published]": (
@@ -35,11 +35,11 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_maintenance.py::test_the_next_run_sweeps_the_branches_of_a_dead_one[primary staged]": (
         "chaos/test_chaos.py::test_whatever_strikes_every_record_is_there_once"
     ),
-    "integration/test_settle.py::test_letters_of_a_dead_run_looked_at_before_a_slower_run_publishes": (
+    "integration/test_reconcile.py::test_dead_letters_of_a_dead_run_are_reconciled_when_a_slower_run_publishes": (
         "unit/test_protocol_model.py::test_every_history_ends_with_every_record_once"
     ),
-    "integration/test_settle.py::test_merge_on_read_letters_come_back_after_a_rollback": (
-        "integration/test_settle.py::test_letters_deleted_by_others_beside_an_older_file"
+    "integration/test_reconcile.py::test_merge_on_read_dead_letters_come_back_after_a_rollback": (
+        "integration/test_reconcile.py::test_dead_letters_deleted_by_others_beside_an_older_file"
     ),
     "integration/test_previous_version.py::test_dead_letters_that_are_rows_by_now_are_reconciled_by_the_next_run": (
         "integration/test_previous_version.py::test_a_run_that_died_between_its_publications_is_completed"
@@ -48,7 +48,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
         "integration/test_previous_version.py::test_a_run_that_died_between_its_publications_is_completed"
     ),
     # What others do to a table.
-    "integration/test_maintenance.py::test_a_position_is_not_rebuilt_from_letters_whose_rows_are_missing": (
+    "integration/test_maintenance.py::test_a_position_is_not_rebuilt_from_dead_letters_whose_rows_are_missing": (
         "integration/test_maintenance.py::test_a_position_that_expired_is_rebuilt_from_the_rows"
     ),
     "integration/test_maintenance.py::test_a_position_that_cannot_be_rebuilt_with_certainty_is_refused": (
@@ -90,21 +90,21 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_isolate.py::test_one_poisonous_record_among_a_thousand_becomes_a_dead_letter": (
         "integration/test_isolate.py::test_a_poisonous_first_record_of_a_topic_blocks_nothing"
     ),
-    "integration/test_again.py::test_a_table_of_format_v1_is_settled_time_and_again": (
-        "integration/test_settle.py::test_letters_deleted_by_others_beside_an_older_file"
+    "integration/test_replay_and_reset.py::test_a_table_of_format_v1_is_reconciled_repeatedly": (
+        "integration/test_reconcile.py::test_dead_letters_deleted_by_others_beside_an_older_file"
     ),
-    "integration/test_again.py::test_letters_that_fit_by_now_move_in_order_and_the_rest_say_why_not": (
-        "integration/test_again.py::test_letters_move_into_the_table_exactly_once"
+    "integration/test_replay_and_reset.py::test_dead_letters_that_fit_now_become_rows_and_the_rest_stay": (
+        "integration/test_replay_and_reset.py::test_dead_letters_move_into_the_table_exactly_once"
     ),
-    "integration/test_again.py::test_a_replay_moves_records_between_rows_and_dead_letters": (
-        "integration/test_again.py::test_a_reset_back_reads_again_and_doubles_nothing"
+    "integration/test_replay_and_reset.py::test_a_replay_moves_records_between_rows_and_dead_letters": (
+        "integration/test_replay_and_reset.py::test_a_reset_to_an_earlier_offset_doubles_nothing"
     ),
     **dict.fromkeys(
         (
-            f"integration/test_again.py::test_how_many_dead_letters_a_run_bears[settings{case}]"
+            f"integration/test_replay_and_reset.py::test_a_run_fails_beyond_its_limit_of_dead_letters[settings{case}]"
             for case in ("2-False", "4-False", "5-True", "6-False")
         ),
-        "integration/test_again.py::test_how_many_dead_letters_a_run_bears",
+        "integration/test_replay_and_reset.py::test_a_run_fails_beyond_its_limit_of_dead_letters",
     ),
     "integration/test_fuzz.py::test_thousands_of_columns": "integration/test_avro.py::test_a_thousand_columns_decode",
     "integration/test_evolution.py::test_names_that_no_column_can_have": (
@@ -122,7 +122,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_arrow.py::test_both_ways_make_the_same_rows_and_the_same_dead_letters[schema1]": (
         "fuzz/test_end_to_end.py::test_every_value_is_in_the_table_or_in_a_dead_letter"
     ),
-    "integration/test_decode.py::test_a_refused_letter_is_told_from_one_of_the_topic_made_anew": (
+    "integration/test_decode.py::test_dead_letters_of_a_recreated_topic_are_distinguished_from_older_ones": (
         "integration/test_exactly_once.py::test_dead_letters_of_a_new_topic_are_not_taken_for_those_of_the_old"
     ),
     "integration/test_ingest.py::test_a_first_run_that_fails_leaves_no_empty_tables[a transform]": (
@@ -187,8 +187,8 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_dagster.py::test_dagster_is_told_of_records_what_the_topic_lets_out[quoted-True-table]": (
         "integration/test_dagster.py::test_dagster_is_told_of_records_what_the_topic_lets_out"
     ),
-    "integration/test_cli_again.py::test_dead_letters_come_back_and_the_topic_is_read_again": (
-        "integration/test_again.py::test_letters_move_into_the_table_exactly_once"
+    "integration/test_cli_repair.py::test_dead_letters_come_back_and_the_topic_is_read_again": (
+        "integration/test_replay_and_reset.py::test_dead_letters_move_into_the_table_exactly_once"
     ),
     "integration/test_names.py::test_a_namespace_and_a_table_may_be_called_anything": (
         "integration/test_names.py::test_the_shortest_document_makes_a_table_of_a_topic_of_any_name"
@@ -236,11 +236,11 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "e2e/test_engine.py::test_the_shortest_document_makes_a_table": (
         "integration/test_names.py::test_the_shortest_document_makes_a_table_of_a_topic_of_any_name"
     ),
-    "e2e/test_engine.py::test_imports_are_not_made_anew": (
-        "e2e/test_engine.py::test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good"
+    "e2e/test_engine.py::test_workers_do_not_import_again": (
+        "e2e/test_engine.py::test_a_server_killed_during_a_run_is_restarted_and_the_run_completes"
     ),
     "e2e/test_engine.py::test_dead_letters_that_become_rows_are_taken_out": (
-        "integration/test_again.py::test_letters_move_into_the_table_exactly_once"
+        "integration/test_replay_and_reset.py::test_dead_letters_move_into_the_table_exactly_once"
     ),
     "e2e/test_launch.py::test_one_partition_all_of_them_and_the_checks_alone_from_the_launchpad": (
         "integration/test_dagster.py::test_a_run_without_a_partition_is_for_all_of_them"

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 _LEAST = 0.9
-_SPARK = "statements and frames of Spark: integration/test_again.py and test_settle.py hold them"
+_SPARK = "statements and frames of Spark: integration/test_replay_and_reset.py and test_reconcile.py hold them"
 _SENTENCE = "parts of sentences, and what only a log line says"
 _EQUAL = "the same for every input: another branch, or the default, gives it too"
 _SPARK_OR_EQUAL = "a scan of Spark (integration/test_exactly_once.py holds it); others are the same for every input"

@@ -1,4 +1,4 @@
-"""A producer that keeps on writing in the background, and the ledger of what the broker has acknowledged."""
+"""A producer that writes continuously in the background, and the ledger of what the broker has acknowledged."""
 
 import json
 import threading

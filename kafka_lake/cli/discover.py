@@ -67,7 +67,7 @@ def run(request: Request, out: Console, err: Console) -> bool:
     asks = request.write and not request.topics
     if asks and (request.as_json or not _interactive()):
         raise ConfigurationError(
-            "--write doesn't know which topics to write.", "Name them, as in `kafka-lake discover orders --write`."
+            "--write needs the names of topics.", "Name them, as in `kafka-lake discover orders --write`."
         )
     specs = project.topics_if_any()
     left_out = 0
@@ -81,10 +81,10 @@ def run(request: Request, out: Console, err: Console) -> bool:
                 topics, more = topics_of(connections.cluster, request.internal)
                 left_out += more
 
-            def say(topic: str, working: Status = working) -> None:
+            def on_topic(topic: str, working: Status = working) -> None:
                 working.update(f"Looking at topic {escape(topic)}")
 
-            found += discover(topics, specs, connections=connections, count=request.sample, say=say)
+            found += discover(topics, specs, connections=connections, count=request.sample, on_topic=on_topic)
     if not request.as_json:
         out.print(*discovered_blocks(found, whole=bool(request.topics)))
         if left_out:
@@ -208,7 +208,7 @@ def size_of(size: int) -> str:
 def written_lines(planned: Sequence[Document]) -> list[str]:
     """Return what was written, and what to do next."""
     if not planned:
-        return ["Nothing was written: every topic that could be looked at has its table."]
+        return ["Nothing was written: every topic that could be read has a table."]
     lines = [f"{_shown(each.path)}: topic {each.topic} becomes table {each.table}" for each in planned]
     commands = {
         f"kafka-lake schema {planned[0].topic}": "shows what the first run would make of its records",
@@ -216,7 +216,7 @@ def written_lines(planned: Sequence[Document]) -> list[str]:
         "kafka-lake reload": "has the Dagster of `kafka-lake up` load them; its sensor starts the first run",
     }
     width = max(map(len, commands))
-    return [*lines, "Change them as you like; then", *(f"  {c:{width}}  {what}" for c, what in commands.items())]
+    return [*lines, "Edit them if you like; then", *(f"  {c:{width}}  {what}" for c, what in commands.items())]
 
 
 def _shown(path: Path) -> Path:

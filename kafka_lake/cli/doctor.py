@@ -46,22 +46,22 @@ Cluster = tuple[KafkaResource, RegistryResource]
 
 def examine(
     brokers_at_hand: Callable[[], AbstractContextManager[None]],
-    say: Callable[[str], None],
+    tell_user: Callable[[str], None],
     clusters: Callable[[], Mapping[str | None, Cluster]] = lambda: {},
 ) -> list[Diagnosis]:
     """Examine every part; one that is ill doesn't keep the others from being examined.
 
     Args:
         brokers_at_hand: Entered while the brokers are examined; may start some.
-        say: Called with the name of the part under examination, and with the progress of downloads.
+        tell_user: Called with the name of the part under examination, and with the progress of downloads.
         clusters: Gives the project's clusters by name; those with a name are examined instead of what the environment
             says of the only one.
     """
     try:
         named = {name: cluster for name, cluster in clusters().items() if name}
     except Exception as error:
-        ill = _ill("Project", error, "Mend the project's definitions; `dg check defs` loads them too.")
-        return [ill, *examine(brokers_at_hand, say)]
+        ill = _ill("Project", error, "Correct the project's definitions; `dg check defs` loads them too.")
+        return [ill, *examine(brokers_at_hand, tell_user)]
 
     def brokers() -> str:
         with brokers_at_hand():
@@ -71,19 +71,19 @@ def examine(
         ("Java", _java, "Install Java 17 or 21 and set JAVA_HOME, or install the requirements again."),
         (
             "Jars",
-            lambda: _jars(say),
+            lambda: _jars(tell_user),
             "Check the network, or name your mirror's settings in KAFKA_LAKE_IVY_SETTINGS.",
         ),
         *(_of_clusters(named) or [("Brokers", brokers, "Check KAFKA_LAKE_BOOTSTRAP_SERVERS and KAFKA_LAKE_KAFKA_*.")]),
         ("Catalog", _catalog, "Check PYICEBERG_CATALOG__* and that the catalog's server runs."),
         ("Warehouse", _warehouse, "Check the warehouse's address, its credentials and its permissions."),
-        ("Spark", _spark, "Mend what is red above, then check SPARK_REMOTE or KAFKA_LAKE_SPARK_MASTER."),
+        ("Spark", _spark, "Fix what is red above, then check SPARK_REMOTE or KAFKA_LAKE_SPARK_MASTER."),
     ]
     if not named and "url" in properties_from_env():
         # Most deployments have none, and need none.
         remedy = "Check KAFKA_LAKE_SCHEMA_REGISTRY_URL and KAFKA_LAKE_REGISTRY_*."
         examinations.insert(3, ("Schema registry", partial(_registry, RegistryResource()), remedy))
-    return [_examine(part, examination, remedy, say) for part, examination, remedy in examinations]
+    return [_examine(part, examination, remedy, tell_user) for part, examination, remedy in examinations]
 
 
 def _of_clusters(clusters: Mapping[str, Cluster]) -> list[tuple[str, Callable[[], str], str]]:
@@ -96,8 +96,8 @@ def _of_clusters(clusters: Mapping[str, Cluster]) -> list[tuple[str, Callable[[]
     return examinations
 
 
-def _examine(part: str, examination: Callable[[], str], remedy: str, say: Callable[[str], None]) -> Diagnosis:
-    say(part)
+def _examine(part: str, examination: Callable[[], str], remedy: str, tell_user: Callable[[str], None]) -> Diagnosis:
+    tell_user(part)
     try:
         return Diagnosis(part, True, examination(), "")
     except Exception as error:
@@ -115,8 +115,8 @@ def _java() -> str:
     return str(find_java())
 
 
-def _jars(say: Callable[[str], None]) -> str:
-    return f"{len(ensure_jars('spark', say))} for Spark in {jars_root()}"
+def _jars(tell_user: Callable[[str], None]) -> str:
+    return f"{len(ensure_jars('spark', tell_user))} for Spark in {jars_root()}"
 
 
 def _brokers(resource: KafkaResource) -> str:
@@ -152,7 +152,7 @@ def _warehouse() -> str:
     catalog = _open_catalog()
     warehouse = catalog.properties.get("warehouse", "")
     if "://" not in warehouse:
-        return f"{warehouse or 'not set here'}: only the catalog's server knows the place, so it isn't tried"
+        return f"{warehouse or 'not set here'}: only the catalog's server knows the location, so it isn't tested"
     # Opening the catalog makes the folder of a local warehouse.
     properties = catalog.pyiceberg.properties
     probe = f"{warehouse.rstrip('/')}/.kafka-lake-doctor-{uuid4().hex}"

@@ -46,7 +46,7 @@ class Target:
         attribute: The definitions in it; None for the only ones that it has.
         is_defs_folder: Whether the module is a package of definitions that Dagster loads all of.
         workspace: The workspace file that names it; None for none.
-        of_folder: Whether Dagster finds it by itself in its folder, under the name that ``pyproject.toml`` gives.
+        of_folder: Whether Dagster finds it without options in its folder, under the name that ``pyproject.toml`` gives.
     """
 
     module: str

@@ -115,7 +115,7 @@ def project_files(name: str, request: Request) -> dict[Path, str]:
     names = {"name": name, "project": name.replace("_", "-"), "version": version("kafka-lake")}
     return {
         Path("pyproject.toml"): _PYPROJECT.format(**names),
-        Path("dagster.yaml"): files("kafka_lake.local_stack").joinpath("dagster.yaml").read_text(),
+        Path("dagster.yaml"): files("kafka_lake.common").joinpath("dagster.yaml").read_text(),
         Path(".env"): _environment(request),
         Path(".gitignore"): _GITIGNORE,
         Path(name, "__init__.py"): "",
@@ -166,7 +166,7 @@ def _topics(request: Request, err: Console) -> list[Discovered]:
             [],
             connections=connections,
             count=_SAMPLE,
-            say=lambda topic: working.update(f"Looking at topic {escape(topic)}"),
+            on_topic=lambda topic: working.update(f"Looking at topic {escape(topic)}"),
         )
     if asks:
         err.print(*discovered_blocks(found))
@@ -185,7 +185,7 @@ def _next_steps(folder: Path, files: int, found: Sequence[Discovered]) -> list[s
     if not found:
         steps.append(("kafka-lake discover TOPIC --write", "writes a topic's YAML; without TOPIC it lists all topics"))
     steps += [
-        ("kafka-lake up", "Dagster on this machine with a Spark that stays warm; or `dg dev`"),
+        ("kafka-lake up", "Dagster on this machine with a Spark Connect server; or `dg dev`"),
         ("kafka-lake status --wait 5m", "until the tables have what the topics have"),
     ]
     if found:

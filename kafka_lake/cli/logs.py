@@ -16,7 +16,7 @@ def log_file() -> Path:
 
 
 def log_to_file() -> None:
-    """Send what loggers say, and what the JVM and C libraries write to standard error, to `log_file` from now on.
+    """Send what loggers report, and what the JVM and C libraries write to standard error, to `log_file` from now on.
 
     Python's own ``sys.stderr`` stays where it was. Where the file can't be written they are silenced.
     """
@@ -37,5 +37,5 @@ def log_to_file() -> None:
 
 
 def log_to_terminal() -> None:
-    """Show what loggers say, from their information level on."""
+    """Show what loggers report, from their information level on."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")

@@ -22,7 +22,7 @@ _OWN_PROCESS = object()
 
 
 class _Group(TyperGroup):
-    """Shows an error that a user can mend as its message, and ends with exit code 1."""
+    """Shows an error that a user can fix as its message, and ends with exit code 1."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

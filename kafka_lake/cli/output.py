@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kafka_lake.cli.doctor import Diagnosis
-from kafka_lake.cli.repair import DeadLetters, LetterOffsets, PartitionReset
+from kafka_lake.cli.repair import DeadLetterOffsets, DeadLetters, PartitionReset
 from kafka_lake.cli.status import TopicStatus
 from kafka_lake.common.printable import printable
 from kafka_lake.ingest.commit import Commit
@@ -87,8 +87,8 @@ def followed(topic: str, console: Console, backlog: int | None = None) -> Iterat
 
 def run_line(report: RunReport) -> str:
     """Return what a run did in one line."""
-    rows, letters = _counted(report.total("rows"), "row"), _counted(report.total("dead_letters"), "dead letter")
-    return f"{report.table}: {rows} in {_counted(len(report.commits), 'commit')}, {letters}, {report.seconds:.1f} s"
+    rows, failed = _counted(report.total("rows"), "row"), _counted(report.total("dead_letters"), "dead letter")
+    return f"{report.table}: {rows} in {_counted(len(report.commits), 'commit')}, {failed}, {report.seconds:.1f} s"
 
 
 def dead_letter_tables(found: DeadLetters) -> list[RenderableType]:
@@ -187,7 +187,7 @@ def _moment(text: str) -> str:
     return text[:19].replace("T", " ")
 
 
-def _offsets(found: Sequence[LetterOffsets]) -> str:
+def _offsets(found: Sequence[DeadLetterOffsets]) -> str:
     lines = [f"{each.partition}: {_extent(each.first, each.last + 1)}" for each in found[:_PARTITIONS]]
     if len(found) > _PARTITIONS:
         lines.append(f"… {len(found) - _PARTITIONS} partitions more")

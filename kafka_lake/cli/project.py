@@ -113,7 +113,7 @@ def split(topic: str) -> tuple[str | None, str]:
 
 @contextmanager
 def connections_at_hand(
-    say: Callable[[str], None],
+    tell_user: Callable[[str], None],
     with_broker: bool = True,
     with_catalog: bool = True,
     with_spark: bool = False,
@@ -127,7 +127,7 @@ def connections_at_hand(
     of all topics that could be asked.
 
     Args:
-        say: Called with a line for the user when an embedded broker is started.
+        tell_user: Called with a line for the user when an embedded broker is started.
         with_broker: Brokers are needed: the embedded one is started, if that is the configured cluster.
         with_catalog: The catalog is needed.
         with_spark: Spark is needed, and must answer if it is a Connect server.
@@ -148,7 +148,7 @@ def connections_at_hand(
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
         servers = kafka.cluster().bootstrap_servers if kafka.cluster_name else None
-        with broker_at_hand(Ports.from_env(), say, servers) if with_broker else nullcontext():
+        with broker_at_hand(Ports.from_env(), tell_user, servers) if with_broker else nullcontext():
             connections = build_connections(kafka, catalog, spark, registry)
             if with_broker:
                 connections.cluster.check()
@@ -159,7 +159,7 @@ def connections_at_hand(
             yield connections
             if with_broker and of_project:
                 specs = [each for each in topics_if_any() if each.cluster == kafka.cluster_name]
-                register_topics(specs, connections.cluster, say)
+                register_topics(specs, connections.cluster, tell_user)
     finally:
         spark.stop()
 

@@ -27,8 +27,8 @@ _VALUE_LENGTH = 500
 
 
 @dataclass(frozen=True)
-class LetterOffsets:
-    """Where the letters of one class are in one Kafka partition: the first and the last offset, both inclusive."""
+class DeadLetterOffsets:
+    """Where the dead letters of one class are in one Kafka partition: the first and the last offset, both inclusive."""
 
     partition: int
     first: int
@@ -36,7 +36,7 @@ class LetterOffsets:
 
 
 @dataclass(frozen=True)
-class LetterSample:
+class DeadLetterSample:
     """One dead letter.
 
     Args:
@@ -55,7 +55,7 @@ class LetterSample:
 
 
 @dataclass(frozen=True)
-class Letters:
+class DeadLetterClass:
     """The dead letters of one class.
 
     Args:
@@ -71,8 +71,8 @@ class Letters:
     meaning: str
     count: int
     failed_at: str
-    offsets: tuple[LetterOffsets, ...]
-    samples: tuple[LetterSample, ...]
+    offsets: tuple[DeadLetterOffsets, ...]
+    samples: tuple[DeadLetterSample, ...]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class DeadLetters:
 
     topic: str
     table: str
-    classes: tuple[Letters, ...]
+    classes: tuple[DeadLetterClass, ...]
 
     @property
     def count(self) -> int:
@@ -96,7 +96,7 @@ def dead_letters(spec: TopicTable, catalog: LakeCatalog, where: str | None = Non
         spec: The topic and its table.
         catalog: Where the dead-letter table is.
         where: SQL condition on its columns; None for all.
-        samples: How many letters of each class to show.
+        samples: How many dead letters of each class to show.
 
     Raises:
         ConfigurationError: If the condition isn't understood.
@@ -120,20 +120,20 @@ def dead_letters(spec: TopicTable, catalog: LakeCatalog, where: str | None = Non
     totals = groups.aggregate(
         [("offset_count", "sum"), ("offset_min", "min"), ("offset_max", "max"), ("failed_at_max", "max")]
     )
-    examples: dict[str, list[LetterSample]] = {}
+    examples: dict[str, list[DeadLetterSample]] = {}
     if samples:
         examples = _samples(table, condition, _first_of_each_class(pa.concat_tables(first), samples), samples)
     by_class: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(totals.to_pylist(), key=lambda row: row["partition"]):
         by_class.setdefault(row["error_class"], []).append(row)
     found = [
-        Letters(
+        DeadLetterClass(
             name=each,
             meaning=ERROR_CLASSES.get(each, ""),
             count=sum(row["offset_count_sum"] for row in rows),
             failed_at=_time(max(row["failed_at_max_max"] for row in rows)),
             offsets=tuple(
-                LetterOffsets(row["partition"], row["offset_min_min"], row["offset_max_max"]) for row in rows
+                DeadLetterOffsets(row["partition"], row["offset_min_min"], row["offset_max_max"]) for row in rows
             ),
             samples=tuple(examples.get(each, ())),
         )
@@ -154,7 +154,7 @@ def _condition(table: Table, where: str | None) -> BooleanExpression:
             # The grammar of what could have come instead fills lines; where it broke off is what helps.
             reason = f"not understood from {where[error.loc :]!r} on" if error.loc else "not understood"
         raise ConfigurationError(
-            f"where: {where!r} is no condition on table {'.'.join(table.name())}: {reason}.",
+            f"where: {where!r} is not a condition on table {'.'.join(table.name())}: {reason}.",
             f"Its columns are {', '.join(field.name for field in table.schema().fields)}.",
         ) from error
     return condition
@@ -167,8 +167,8 @@ def _scan(table: Table, condition: BooleanExpression, *columns: str) -> Iterator
             yield pa.Table.from_batches([batch])
 
 
-def _first_of_each_class(letters: pa.Table, count: int) -> pa.Table:
-    keys = letters.select(["error_class", "partition", "offset"])
+def _first_of_each_class(dead_letters: pa.Table, count: int) -> pa.Table:
+    keys = dead_letters.select(["error_class", "partition", "offset"])
     order = [("partition", "ascending"), ("offset", "ascending")]
     names = pc.unique(keys["error_class"]).to_pylist()
     return pa.concat_tables(
@@ -176,7 +176,9 @@ def _first_of_each_class(letters: pa.Table, count: int) -> pa.Table:
     )
 
 
-def _samples(table: Table, condition: BooleanExpression, chosen: pa.Table, count: int) -> dict[str, list[LetterSample]]:
+def _samples(
+    table: Table, condition: BooleanExpression, chosen: pa.Table, count: int
+) -> dict[str, list[DeadLetterSample]]:
     offsets: dict[tuple[str, int], set[int]] = {}
     for row in chosen.to_pylist():
         offsets.setdefault((row["error_class"], row["partition"]), set()).add(row["offset"])
@@ -191,13 +193,13 @@ def _samples(table: Table, condition: BooleanExpression, chosen: pa.Table, count
     wanted = And(condition, Or(*places) if len(places) > 1 else places[0])
     columns = ("error_class", "partition", "offset", "timestamp", "error_message", "value")
     rows = [row for batch in _scan(table, wanted, *columns) for row in batch.to_pylist()]
-    found: dict[str, list[LetterSample]] = {}
+    found: dict[str, list[DeadLetterSample]] = {}
     for row in sorted(rows, key=lambda row: (row["partition"], row["offset"])):
         of_class = found.setdefault(row["error_class"], [])
         if len(of_class) < count:
             value = (row["value"] or b"")[: 4 * _VALUE_LENGTH].decode(errors="replace")[:_VALUE_LENGTH]
             place = row["partition"], row["offset"], _time(row["timestamp"])
-            of_class.append(LetterSample(*place, row["error_message"] or "", value))
+            of_class.append(DeadLetterSample(*place, row["error_message"] or "", value))
     return found
 
 
@@ -218,7 +220,7 @@ def partitions_of(text: str | None) -> frozenset[int] | None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"\d+", part, re.ASCII) for part in parts):
-        raise ConfigurationError(f"--partitions: {text!r} is no list of partitions.", "Write for example 0,3.")
+        raise ConfigurationError(f"--partitions: {text!r} is not a list of partitions.", "Write for example 0,3.")
     return frozenset(map(int, parts))
 
 

@@ -116,9 +116,9 @@ def preview_tables(seen: Preview) -> list[RenderableType]:
     """Return what was looked at and what would be changed, as lines and a table."""
     if not seen.records:
         return ["The topic has no records to look at."]
-    letters = sum(each.count for each in seen.classes)
+    failed = sum(each.count for each in seen.classes)
     written = ", ".join(f"{count:,} of {label}" for label, count in seen.schemas.items())
-    line = f"The newest {seen.records:,} records: {letters:,} would be dead letters, {seen.tombstones:,} tombstones"
+    line = f"The newest {seen.records:,} records: {failed:,} would be dead letters, {seen.tombstones:,} tombstones"
     shown: list[RenderableType] = [escape(f"{line}; {written}." if written else f"{line}.")]
     for each in seen.classes:
         place = f"partition {each.partition} offset {each.offset}"

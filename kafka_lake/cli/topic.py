@@ -16,7 +16,7 @@ from rich.text import Text
 
 from kafka_lake.common.errors import ConfigurationError
 
-app = typer.Typer(no_args_is_help=True, help="Make, fill and look at topics, to try things with records of your own.")
+app = typer.Typer(no_args_is_help=True, help="Create, fill and show topics, to try kafka_lake with your own records.")
 
 _out = Console()
 _err = Console(stderr=True)
@@ -29,14 +29,14 @@ Topic = Annotated[str, typer.Argument(help="The Kafka topic; with its cluster's 
 def create(
     topic: Topic, partitions: Annotated[int, typer.Option(min=1, help="How many Kafka partitions it gets.")] = 1
 ) -> None:
-    """Create a topic; one that exists is left as it is."""
+    """Create a topic. If it exists, it is left unchanged."""
     from kafka_lake.cli.project import connections_at_hand, split
     from kafka_lake.kafka.topics import create_topic
 
     cluster, name = split(topic)
     with connections_at_hand(_err.print, cluster=cluster) as connections:
         created = create_topic(connections.cluster, name, partitions)
-    _say(f"Topic {topic} {'created' if created else 'is there already'}.")
+    _tell_user(f"Topic {topic} {'created' if created else 'is there already'}.")
 
 
 @app.command()
@@ -47,7 +47,7 @@ def produce(
         str | None, typer.Option(help="The field of a line's JSON object that becomes the record's key.")
     ] = None,
 ) -> None:
-    """Produce a record for each line of a file, just as the line is; empty lines are left out.
+    """Produce a record for each line of a file, unchanged. Empty lines are left out.
 
     With --key-field a line that isn't a JSON object with that field becomes a record without a key.
     """
@@ -57,7 +57,7 @@ def produce(
     cluster, name = split(topic)
     with _opened(file) as lines, connections_at_hand(_err.print, cluster=cluster) as connections:
         count = produce_records(connections.cluster, name, records_of(lines, key_field))
-    _say(f"{count:,} record{'' if count == 1 else 's'} produced to topic {topic}.")
+    _tell_user(f"{count:,} record{'' if count == 1 else 's'} produced to topic {topic}.")
 
 
 @app.command()
@@ -66,7 +66,7 @@ def tail(
     number: Annotated[int, typer.Option("-n", "--number", min=1, help="How many records.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: a JSON object in each line.")] = False,
 ) -> None:
-    """Show the newest records of a topic, the oldest of them first. No consumer group is involved."""
+    """Show the newest records of a topic, oldest first. No consumer group is involved."""
     from kafka_lake.cli.project import connections_at_hand, split
     from kafka_lake.kafka.sample import Sampler
 
@@ -79,7 +79,7 @@ def tail(
     elif records:
         _out.print(records_table(topic, records))
     else:
-        _say(f"Topic {topic} has no records.")
+        _tell_user(f"Topic {topic} has no records.")
 
 
 def records_of(lines: Iterable[bytes], key_field: str | None) -> Iterator[tuple[bytes | None, bytes]]:
@@ -156,5 +156,5 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
         yield lines
 
 
-def _say(text: str) -> None:
+def _tell_user(text: str) -> None:
     _out.print(text, soft_wrap=True, highlight=False, markup=False)

@@ -1,4 +1,4 @@
-"""``kafka-lake up``: the local stack that stays up, Dagster and a warm Spark Connect server among it."""
+"""``kafka-lake up``: the local stack that stays up, Dagster and a Spark Connect server included."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ Task = Callable[[Event], None]
 
 
 def stay_up(
-    ports: Ports, say: Callable[[str], None], demo: Callable[[Stack], list[Task]] | None = None, s3: bool = False
+    ports: Ports, tell_user: Callable[[str], None], demo: Callable[[Stack], list[Task]] | None = None, s3: bool = False
 ) -> None:
     """Run the local stack until a signal or until one of its servers ends; nothing is left behind.
 
@@ -28,27 +28,27 @@ def stay_up(
 
     Args:
         ports: Where the servers listen.
-        say: Called with lines for the user.
+        tell_user: Called with lines for the user.
         demo: Starts the embedded broker and the schema registry too, and returns what lets records trickle in.
         s3: Start the embedded S3 store too, and use its catalog.
 
     Raises:
-        KafkaLakeError: If a port is taken, or a server can't start or ends by itself.
+        KafkaLakeError: If a port is taken, or a server can't start or ends unexpectedly.
         SystemExit: At a signal, with the shell's code for it.
     """
     found = targets()
     check_alone()
     connect = needs_connect(ports)
     check_free(*([ports.broker, ports.registry] if demo else []), ports.ui, *([ports.connect] if connect else []))
-    with interruptible(), Stack(ports, say, shared=True) as stack:
+    with interruptible(), Stack(ports, tell_user, shared=True) as stack:
         tasks = demo(stack) if demo else []
         if s3:
             stack.start_object_store()
         if connect:
             stack.start_connect()
         url = stack.start_dagster(dagster_options(found), dagster_folder(found))
-        tasks.append(lambda _stop: _register_topics(say))
-        say(f"All is up: {url} (Ctrl-C ends it; logs are in {stack.log_dir})")
+        tasks.append(lambda _stop: _register_topics(tell_user))
+        tell_user(f"All is up: {url} (Ctrl-C ends it; logs are in {stack.log_dir})")
         with _live(tasks) as running:
             while True:
                 stack.check()
@@ -58,16 +58,16 @@ def stay_up(
                 time.sleep(1)
 
 
-def _register_topics(say: Callable[[str], None]) -> None:
+def _register_topics(tell_user: Callable[[str], None]) -> None:
     try:
         specs = topic_tables()
         clusters = {name: kafka.cluster() for name, (kafka, _) in configured_clusters().items()}
     except KafkaLakeError as error:
-        # Dagster's pages say so too, and load the definitions again once they are mended.
-        say(str(error))
+        # Dagster's pages say so too, and load the definitions again once they are corrected.
+        tell_user(str(error))
         return
     for name, cluster in clusters.items():
-        register_topics([spec for spec in specs if spec.cluster == name], cluster, say)
+        register_topics([spec for spec in specs if spec.cluster == name], cluster, tell_user)
 
 
 @contextmanager

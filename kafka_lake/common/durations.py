@@ -19,7 +19,7 @@ def seconds_of(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", text.strip(), re.ASCII)
     if match is None:
         raise ConfigurationError(
-            f"{text!r} is no duration.", "Write a number and ms, s, m, h or d: 500ms, 30s, 10m, 24h, 7d."
+            f"{text!r} is not a duration.", "Write a number and ms, s, m, h or d: 500ms, 30s, 10m, 24h, 7d."
         )
     return float(match[1]) * _UNITS[match[2]]
 

@@ -72,18 +72,19 @@ SPARK_REMOTE = Variable(
 SPARK_MASTER = Variable("KAFKA_LAKE_SPARK_MASTER", "The master of Spark in the run's own process.", "local[*]")
 SPARK_JARS = Variable(
     "KAFKA_LAKE_SPARK_JARS",
-    "More jars for Spark, by path, with commas. What catalog and storage need is fetched unless it is among them.",
+    "More jars for Spark: paths, separated by commas. Jars that catalog and storage need are fetched unless they are "
+    "among them.",
     example="/opt/jars/iceberg-aws-bundle-1.12.0.jar",
 )
 SAMPLES = Variable(
     "KAFKA_LAKE_SAMPLES",
-    "Whether Dagster's log quotes a dead letter of each class, for topics that don't say so by `samples:`.",
+    "Whether Dagster's log quotes a dead letter of each class, for topics without `samples:`.",
     "true",
 )
-HOME = Variable("KAFKA_LAKE_HOME", "Where a deployment keeps its local state.", ".kafka_lake")
+HOME = Variable("KAFKA_LAKE_HOME", "Folder of a deployment's local state.", ".kafka_lake")
 CACHE = Variable(
     "KAFKA_LAKE_CACHE",
-    "Where downloads are kept; kafka_lake in the XDG cache folder by default.",
+    "Folder of downloads; by default kafka_lake in the XDG cache folder.",
     example="~/.cache/kafka_lake",
 )
 IVY_SETTINGS = Variable(
@@ -92,11 +93,11 @@ IVY_SETTINGS = Variable(
     example="/etc/ivysettings.xml",
 )
 WORKSPACE = Variable(
-    "KAFKA_LAKE_WORKSPACE", "A workspace.yaml of Dagster's, for kafka-lake; as its option -w.", example="workspace.yaml"
+    "KAFKA_LAKE_WORKSPACE", "A workspace.yaml of Dagster, for kafka-lake; like its option -w.", example="workspace.yaml"
 )
 VERBOSE = Variable("KAFKA_LAKE_VERBOSE", "Set to 1, commands show what libraries and servers log.")
 METADATA_CACHE = Variable(
-    "KAFKA_LAKE_METADATA_CACHE", "Set to off, each table's metadata file is parsed each time it is read.", "on"
+    "KAFKA_LAKE_METADATA_CACHE", "If off, each table's metadata file is parsed each time it is read.", "on"
 )
 CONNECT_HEAP = Variable(
     "KAFKA_LAKE_CONNECT_HEAP", "Heap of the Spark Connect server that `kafka-lake up` starts.", "1g"
@@ -106,7 +107,9 @@ CONNECT_DIRECT = Variable(
 )
 CONNECT_METASPACE = Variable("KAFKA_LAKE_CONNECT_METASPACE", "Its memory for classes.", "512m")
 CONNECT_IDLE = Variable(
-    "KAFKA_LAKE_CONNECT_IDLE", "After how long without any client it stops until the next one comes; or never.", "15m"
+    "KAFKA_LAKE_CONNECT_IDLE",
+    "Time without any client after which it stops until the next client connects; or never.",
+    "15m",
 )
 BROKER_PORT = Variable("KAFKA_LAKE_BROKER_PORT", "Port of the embedded broker, on 127.0.0.1.", "19092")
 REGISTRY_PORT = Variable("KAFKA_LAKE_REGISTRY_PORT", "Port of the embedded schema registry.", "19095")

@@ -20,7 +20,7 @@ class OffsetRange:
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.end:
-            raise ValueError(f"partition {self.partition}: {self.start}..{self.end} is no offset range")
+            raise ValueError(f"partition {self.partition}: {self.start}..{self.end} is not an offset range")
 
     def __len__(self) -> int:
         return self.end - self.start

@@ -198,12 +198,12 @@ class Server(ABC):
 
 
 def run_in_foreground(server: Server, started: str, ended: str, prepare: Callable[[], object] | None = None) -> None:
-    """Run a server until SIGTERM or SIGINT, or until it ends by itself.
+    """Run a server until SIGTERM or SIGINT, or until it ends unexpectedly.
 
     Args:
         server: Started here, and stopped in the end.
         started: Printed once it is ready.
-        ended: What to say if it ends by itself.
+        ended: The message if it ends unexpectedly.
         prepare: Called before it is started.
 
     Raises:

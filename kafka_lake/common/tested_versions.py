@@ -25,7 +25,7 @@ def is_tested(package: str) -> bool:
     if _numbers(first) <= _numbers(installed) < _numbers(beyond):
         return True
     _log.warning(
-        "%s %s is installed; kafka_lake was tested with %s and later, before %s. It does without this package's "
+        "%s %s is installed; kafka_lake was tested with %s and later, before %s. It doesn't use this package's "
         "private parts, so some things are slower or refused. Install a tested version to have them.",
         package,
         installed,

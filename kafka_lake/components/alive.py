@@ -1,9 +1,9 @@
-"""Runs say that they live, and the sensor ends those of Dagster's records that don't.
+"""Runs report that they are alive, and the sensor ends runs that don't.
 
-Dagster itself doesn't miss a run whose process was killed, or went with its container: it counts as running for ever,
-and nothing else may fill its table meanwhile. What counts is the time in which a run is at work on a topic's table:
-other steps of the same run may be another process's. A run that is taken for dead and lives all the same does no harm:
-of two runs for one table only one can publish.
+Dagster itself doesn't notice if the process of a run was killed, or ended with its container. It shows the run as
+running forever, and no other run may fill the table. Runs report only while they work on a topic's table, since other
+steps of the same run may be in other processes. If a run is taken for dead and is alive, no harm is done: of two runs
+for one table only one can publish.
 """
 
 import logging
@@ -20,7 +20,7 @@ from kafka_lake.common.process_names import is_gone, name_of
 from kafka_lake.components.keys import TOPIC_TAG
 
 ALIVE_TAG = "kafka_lake/alive"
-"""Tag of a run: its process's name, and when it last said that it lives."""
+"""Tag of a run: its process's name, and when it last reported that it is alive."""
 
 _BEAT_SECONDS = 60.0
 _SILENT_SECONDS = 900.0
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def alive(instance: dg.DagsterInstance, run_id: str, beat_seconds: float = _BEAT_SECONDS) -> Iterator[None]:
-    """Say during the block that a run lives: at once, and once a minute; and after it that there is no more to say.
+    """Report that a run is alive, at once and once a minute during the block; after it, that it reports no more.
 
     Args:
         instance: Dagster's.
@@ -42,9 +42,9 @@ def alive(instance: dg.DagsterInstance, run_id: str, beat_seconds: float = _BEAT
 
     def beat() -> None:
         while not ended.wait(beat_seconds):
-            _say(instance, run_id, _now())
+            _record(instance, run_id, _now())
 
-    _say(instance, run_id, _now())
+    _record(instance, run_id, _now())
     thread = threading.Thread(target=beat, name="alive", daemon=True)
     thread.start()
     try:
@@ -52,19 +52,19 @@ def alive(instance: dg.DagsterInstance, run_id: str, beat_seconds: float = _BEAT
     finally:
         ended.set()
         thread.join()
-        _say(instance, run_id, _DONE)
+        _record(instance, run_id, _DONE)
 
 
 def _now() -> str:
     return f"{name_of(os.getpid())} {datetime.now(UTC).isoformat()}"
 
 
-def _say(instance: dg.DagsterInstance, run_id: str, said: str) -> None:
+def _record(instance: dg.DagsterInstance, run_id: str, said: str) -> None:
     try:
         instance.add_run_tags(run_id, {ALIVE_TAG: said})
     except Exception as error:
         # Dagster's storage may be away for a while; what matters is what the run does.
-        log.warning("Run %s couldn't say that it lives: %s", run_id, error)
+        log.warning("Run %s couldn't report that it is alive: %s", run_id, error)
 
 
 def end_dead(
@@ -99,7 +99,7 @@ def _death(instance: dg.DagsterInstance, run: dg.DagsterRun, now: float) -> str:
         # Of others' runs, nobody knows how long they are at work on something else before a topic's turn comes.
         record = instance.get_run_record_by_id(run.run_id) if TOPIC_TAG in run.tags else None
         mute = now - record.start_time if record and record.start_time else 0.0
-        return f"it began {mute:.0f} s ago and has never said that it lives" if mute > _SILENT_SECONDS else ""
+        return f"it began {mute:.0f} s ago and has never reported that it is alive" if mute > _SILENT_SECONDS else ""
     name, _, moment = said.rpartition(" ")
     gone = is_gone(name)
     if gone is not None:

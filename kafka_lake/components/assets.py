@@ -43,16 +43,17 @@ SETTINGS = "kafka_lake/topic_table"
 _AS_JSON = TypeAdapter(TopicTable)
 _REPORT_SECONDS = 20.0
 TABLE_TAG = "kafka_lake/table"
-# Of runs that go on: until when they do. A catch-up run first reads all that was there when it began.
+# Of runs that continue: until when they do. A catch-up run first reads all that was there when it began.
 CATCH_UP_TAG = "kafka_lake/catch_up_until"
 CONTINUOUS_TAG = "kafka_lake/continuous_until"
 
 _CHECK_DESCRIPTIONS = {
-    "row_count": "Rows, dead letters and tombstones make up the records read.",
+    "row_count": "Rows, dead letters and tombstones together are as many as the records read.",
     "offset_continuity": "The commit starts where the table's position ends; every offset is there once.",
-    "schema_evolution": "The schema changed in ways only that are safe by Iceberg's rules and the topic's policy.",
+    "schema_evolution": "The schema changed only in ways that Iceberg's rules and the topic's settings allow.",
     "dead_letters": "The number of dead letters is within the topic's limit.",
-    "data_loss": "Kafka still had all that the table lacked. Never blocks: the loss is recorded, the rest continues.",
+    "data_loss": "Kafka still had every record that the table lacked. Never blocks: the loss is recorded, the run "
+    "continues.",
 }
 
 
@@ -69,7 +70,7 @@ class IngestConfig(dg.Config):
     mode: Mode = Field(
         default=Mode.incremental,
         description="incremental: continue where the table ends. replace: read records again that the table has, and "
-        "swap their rows for what today's schema and transform give.",
+        "replace their rows by what today's schema and transform give.",
     )
     start: str = Field(
         default="earliest",
@@ -79,27 +80,34 @@ class IngestConfig(dg.Config):
         default="latest", description="For replace: up to here, exclusive, and never beyond the table's position."
     )
     keep_missing: bool = Field(
-        default=False, description="For replace: keep rows whose records Kafka no longer has, instead of refusing."
+        default=False, description="For replace: keep rows whose records Kafka no longer has, instead of failing."
     )
-    keep_up_for: float = Field(
+    catch_up_for: float = Field(
         default=0.0,
         ge=0,
         description="For incremental: continue for at most this many seconds, while records come and no other run "
         "waits in Dagster's queue. With 0 the run ends where the topic ended when it began.",
     )
-    look_every: float = Field(
+    poll_every: float = Field(
         default=10.0,
         gt=0,
-        description="For keep_up_for: the shortest time between the beginnings of two commits, in seconds.",
+        description="For catch_up_for: the shortest time between the beginnings of two commits, in seconds.",
+    )
+    keep_up_for: float | None = Field(
+        default=None, ge=0, description="Deprecated: the old name of `catch_up_for`. It still counts if it is set."
+    )
+    look_every: float | None = Field(
+        default=None, gt=0, description="Deprecated: the old name of `poll_every`. It still counts if it is set."
     )
 
-    def keeps_on(self, run_id: str) -> Continuous | None:
-        """Return how a run goes on after it has done what it was asked for; None if it doesn't."""
-        if not self.keep_up_for or self.mode is not Mode.incremental:
+    def catch_up(self, run_id: str) -> Continuous | None:
+        """Return how a run continues after it has done what it was asked for; None if it doesn't."""
+        seconds = self.catch_up_for if self.keep_up_for is None else self.keep_up_for
+        if not seconds or self.mode is not Mode.incremental:
             return None
         # Up to a quarter less: else runs that began together would end together, and start together again.
-        time_limit = self.keep_up_for * (1 - crc32(run_id.encode()) / 2**34)
-        trigger = min(self.look_every, time_limit)
+        time_limit = seconds * (1 - crc32(run_id.encode()) / 2**34)
+        trigger = min(self.poll_every if self.look_every is None else self.look_every, time_limit)
         return Continuous(
             trigger=trigger,
             time_limit=time_limit,
@@ -172,7 +180,7 @@ def build_topic_assets(
         owners: As Dagster shows them.
         group_name: Dagster's asset group.
         description: What the records are.
-        continuous: How a run keeps on; None for runs that end where the topic ended when they began.
+        continuous: How a run continues; None for runs that end where the topic ended when they began.
     """
     source = dg.AssetSpec(
         topic_key(spec),
@@ -220,14 +228,14 @@ def build_topic_assets(
             elif continuous is not None and config.mode is Mode.incremental:
                 reporter = Reporter(context, spec, connections)
                 run = continuous_run(_context(reporter), continuous, reporter.chosen)
-                yield from _keep_up(reporter, run)
-            elif keeps_on := config.keeps_on(context.run_id):
+                yield from _run_on(reporter, run)
+            elif catch_up := config.catch_up(context.run_id):
                 reporter = Reporter(context, spec, connections)
                 others_wait = partial(yields_slot, context.instance, context.run_id, table.key)
                 run = continuous_run(
-                    _context(reporter), keeps_on, reporter.chosen, catch_up=True, others_wait=others_wait
+                    _context(reporter), catch_up, reporter.chosen, catch_up=True, others_wait=others_wait
                 )
-                yield from _keep_up(reporter, run)
+                yield from _run_on(reporter, run)
             else:
                 yield from _materialize(context, config, spec, connections)
 
@@ -272,7 +280,7 @@ def _context(reporter: Reporter) -> Context:
     return Context(reporter.spec, reporter.connections, reporter.context.run_id, observer, decoding=SparkDecoding())
 
 
-def _keep_up(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
+def _run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
     context = reporter.context
     tag = CONTINUOUS_TAG if run.target is None else CATCH_UP_TAG
     tags = {tag: _end(run.settings)}
@@ -316,7 +324,7 @@ def _despite_an_error(reporter: Reporter, report: RunReport, silent: set[int]) -
         return list(reporter.interval(report, silent))
     except Exception as error:
         # What failed the run, a catalog that is gone for instance, must not be hidden by what it fails here.
-        reporter.context.log.warning(f"{len(report.commits)} commits are published that can't be told of: {error}")
+        reporter.context.log.warning(f"{len(report.commits)} commits are published and can't be reported: {error}")
         return []
 
 

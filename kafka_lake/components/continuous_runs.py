@@ -1,4 +1,4 @@
-"""The setting ``continuous:`` of a topic: how runs that keep on go about it."""
+"""The setting ``continuous:`` of a topic: how often its continuous runs commit, and when they end."""
 
 from typing import Annotated
 
@@ -12,20 +12,20 @@ from kafka_lake.ingest.continuous.schedule import Continuous
 
 
 class ContinuousRuns(dg.Model, dg.Resolvable):
-    """How a continuous run of a topic goes about it; all has defaults, so that ``continuous: {}`` is enough.
+    """How often a topic's continuous runs commit, and when they end. All has defaults: ``continuous: {}`` is enough.
 
     Durations are a number and ms, s, m or h.
     """
 
     model_config = ConfigDict(extra="forbid")
 
-    trigger: Text = Field(default="2s", description="At most one commit is begun in this time.")
+    trigger: Text = Field(default="2s", description="At most one commit starts in this time.")
     time_limit: Text = Field(
         default="1h", alias="for", description="The run ends after this time; the sensor starts another."
     )
-    idle: Text = Field(default="5m", description="The run ends when nothing has come for so long.")
+    idle: Text = Field(default="5m", description="The run ends when no record has arrived for this time.")
     compact_every: Annotated[int, Field(ge=2)] | None = Field(
-        default=100, description="Small files are compacted after so many commits; null for never."
+        default=100, description="Small files are compacted after this many commits; null for never."
     )
     report_every: Text = Field(
         default="30s", description="Materializations and check results are reported once in this time."

@@ -36,7 +36,7 @@ def build_dead_letter_assets(
         group_name=group_name,
         owners=owners,
         description=f"Records of Kafka topic {spec.full_topic} that fit no row, with their bytes and the reason. "
-        f"Mend the cause, then move them into the table: `kafka-lake dead-letters {spec.full_topic} --replay`, or the "
+        f"Fix the cause, then move them into the table: `kafka-lake dead-letters {spec.full_topic} --replay`, or the "
         f"job {of_cluster('replay_dead_letters', spec.cluster)}.",
         kinds={"iceberg"},
         metadata={"dagster/table_name": ".".join(spec.dead_letter_table)},

@@ -15,7 +15,7 @@ class SensorFailedError(dg.DagsterError):
 
 @contextmanager
 def as_failures(allow_retries: bool = True) -> Iterator[None]:
-    """Run the block, which is the body of an op; what a user can mend fails the step with its sentence.
+    """Run the block, which is the body of an op; what a user can fix fails the step with its sentence.
 
     Args:
         allow_retries: Whether Dagster may try the step again; never if a gate refused a commit.
@@ -34,7 +34,7 @@ def as_failures(allow_retries: bool = True) -> Iterator[None]:
 
 @contextmanager
 def as_failed_tick() -> Iterator[None]:
-    """Run the block, which is the body of a sensor; what a user can mend fails the tick with its sentence.
+    """Run the block, which is the body of a sensor; what a user can fix fails the tick with its sentence.
 
     Raises:
         SensorFailedError: With the sentence, and the error as its cause.

@@ -33,7 +33,7 @@ class KafkaCluster(FromDocument):
 
     name: OptionalText = Field(
         default=None,
-        description="Name of the cluster, where a project has several; its topics say it as `cluster:`. Then its "
+        description="Name of the cluster, if a project has several; its topics say it as `cluster:`. Then its "
         "brokers and secrets are in variables of its own: `KAFKA_LAKE_KAFKA__<NAME>__…`, "
         "`KAFKA_LAKE_REGISTRY__<NAME>__…`.",
         examples=["eu"],
@@ -56,12 +56,15 @@ class KafkaCluster(FromDocument):
         description="Seconds between two polls of the offsets. Under 5, which is the daemon's own interval, the sensor "
         "polls several times in a tick.",
     )
-    keep_up_for: Text = Field(
+    catch_up_for: Text = Field(
         default="5m",
         description="A run that the sensor requested continues for at most this long, while records come and no other "
         "run waits in Dagster's queue. 0s: it ends where the topic ended when the run began.",
     )
-    sensor_running: bool = Field(default=True, description="Whether the sensor is on without being switched on.")
+    keep_up_for: OptionalText = Field(
+        default=None, description="Deprecated: the old name of `catch_up_for`. It still counts if it is set."
+    )
+    sensor_running: bool = Field(default=True, description="Whether the sensor is on from the start.")
 
     @field_validator("name")
     @classmethod
@@ -70,11 +73,12 @@ class KafkaCluster(FromDocument):
             raise ValueError(f"{name!r} can't be the name of a cluster. Use lower-case letters, digits and single _")
         return name
 
-    @field_validator("keep_up_for")
+    @field_validator("catch_up_for", "keep_up_for")
     @classmethod
-    def _duration(cls, text: str) -> str:
+    def _duration(cls, text: str | None) -> str | None:
         try:
-            seconds_of(text)
+            if text is not None:
+                seconds_of(text)
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
         return text
@@ -115,11 +119,11 @@ class KafkaCluster(FromDocument):
                 "catalog": catalog,
                 "spark": SparkResource(spark_config=common["spark_config"], catalog=catalog),
             }
-        keep_up = seconds_of(self.keep_up_for)
+        catch_up = seconds_of(self.keep_up_for or self.catch_up_for)
         return dg.Definitions(
             resources=resources,
             # One JVM or one Connect session a run: steps in processes of their own would start one each.
             executor=dg.in_process_executor,
-            sensors=[build_sensor(self.sensor_interval_seconds, self.sensor_running, keep_up, self.name)],
+            sensors=[build_sensor(self.sensor_interval_seconds, self.sensor_running, catch_up, self.name)],
             jobs=[build_replay_job(self.name)],
         )

@@ -9,36 +9,38 @@ from collections.abc import Callable, Iterable, Mapping
 from dagster import DagsterInstance
 
 from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.home import dagster_home
 from kafka_lake.common.offsets import Watermarks
 from kafka_lake.components.partitions import register_partitions
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.local_stack.stack import dagster_home
 
 
-def register_topics(specs: Iterable[TopicTable], cluster: KafkaCluster, say: Callable[[str], None]) -> None:
+def register_topics(specs: Iterable[TopicTable], cluster: KafkaCluster, tell_user: Callable[[str], None]) -> None:
     """Register the partitions that topics have now; topics that can't be asked are left out.
 
     Args:
         specs: Topics of one cluster.
         cluster: That one.
-        say: Called with a line for the user if that fails.
+        tell_user: Called with a line for the user if that fails.
     """
     names = {spec.topic: spec.full_topic for spec in specs}
     try:
         answers = cluster.watermarks(names)
     except KafkaLakeError as error:
-        say(_not_registered(error))
+        tell_user(_not_registered(error))
         return
-    register({names[t]: answer.partitions for t, answer in answers.items() if isinstance(answer, Watermarks)}, say)
+    register(
+        {names[t]: answer.partitions for t, answer in answers.items() if isinstance(answer, Watermarks)}, tell_user
+    )
 
 
-def register(partitions: Mapping[str, Iterable[int]], say: Callable[[str], None]) -> None:
+def register(partitions: Mapping[str, Iterable[int]], tell_user: Callable[[str], None]) -> None:
     """Register partitions with the Dagster of ``DAGSTER_HOME``, or with that of this deployment's folder.
 
     Args:
         partitions: Kafka partitions by the topic's full name.
-        say: Called with a line for the user if that fails.
+        tell_user: Called with a line for the user if that fails.
     """
     try:
         with _instance() as instance:
@@ -46,7 +48,7 @@ def register(partitions: Mapping[str, Iterable[int]], say: Callable[[str], None]
                 register_partitions(instance, topic, numbers)
     except Exception as error:
         # Whatever Dagster's storage may be, and whatever it may lack: the command has done its work.
-        say(_not_registered(error))
+        tell_user(_not_registered(error))
 
 
 def _not_registered(error: Exception) -> str:

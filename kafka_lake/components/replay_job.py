@@ -8,9 +8,9 @@ from kafka_lake.components.assets import connections_of, resource_keys, topics_o
 from kafka_lake.components.dead_letters import report_dead_letters
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import of_cluster, table_key
+from kafka_lake.ingest import run
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.run import replay_dead_letters as replay_letters
 from kafka_lake.ingest.topic_table import TopicTable
 
 
@@ -35,8 +35,7 @@ def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
 
     @dg.job(
         name=of_cluster("replay_dead_letters", cluster),
-        description="Decodes a topic's dead letters again and moves those that fit by now into its table, exactly "
-        "once.",
+        description="Decodes a topic's dead letters again and moves those that fit now into its table, exactly once.",
         executor_def=dg.in_process_executor,
     )
     def replay_dead_letters() -> None:
@@ -47,10 +46,10 @@ def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
 
 def _replay(context: dg.OpExecutionContext, spec: TopicTable, connections: Connections, where: str) -> None:
     observer = Observer(step_done=context.log.debug, warn=context.log.warning)
-    done = replay_letters(spec, connections, run_id=context.run_id, where=where or None, observer=observer)
+    done = run.replay_dead_letters(spec, connections, run_id=context.run_id, where=where or None, observer=observer)
     context.log.info(
         f"Topic {spec.topic}: {done.moved} dead letters are rows of table {'.'.join(spec.identifier)} now, "
-        f"{done.remaining} of those looked at remain."
+        f"{done.remaining} of those examined remain."
     )
     for partition in done.report.partitions():
         if partition.rows:

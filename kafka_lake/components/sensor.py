@@ -1,6 +1,6 @@
 """One sensor for all topics of a cluster: where Kafka's ends are beyond a table's position, it asks for a run.
 
-It asks brokers and catalog only, keeps no cursor, and compares anew at every tick: so it can't forget a failed run.
+It asks brokers and catalog only, keeps no cursor, and compares again at every tick: so it can't forget a failed run.
 """
 
 import time
@@ -29,7 +29,7 @@ SENSOR = "kafka_offsets"
 
 _RANGE_START = "dagster/asset_partition_range_start"
 _RANGE_END = "dagster/asset_partition_range_end"
-# Dagster's daemon looks at its sensors no more often, whatever they ask for.
+# Dagster's daemon evaluates its sensors no more often, whatever they ask for.
 _DAEMON_LOOP_SECONDS = 5.0
 
 
@@ -64,19 +64,19 @@ class Work:
 
 @dataclass(frozen=True)
 class Pace:
-    """How often topics are looked at, by the sensor and by the runs that it asks for. Times are in seconds.
+    """How often topics are polled, by the sensor and by the runs that it asks for. Times are in seconds.
 
     Args:
-        interval: Between two looks.
-        keep_up: For how long a run goes on while records come; 0 for runs that end where the topic ended at first.
+        interval: Between two polls.
+        catch_up: For how long a run continues while records come; 0 for runs that end where the topic ended at first.
     """
 
     interval: float
-    keep_up: float = 0.0
+    catch_up: float = 0.0
 
     def run_config(self) -> dict[str, float]:
         """Return it as a run's config has it."""
-        return {"keep_up_for": self.keep_up, "look_every": self.interval}
+        return {"catch_up_for": self.catch_up, "poll_every": self.interval}
 
 
 def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known: Iterable[str]) -> Work:
@@ -105,18 +105,18 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
 
 
 def build_sensor(
-    interval_seconds: int, running: bool, keep_up_seconds: float = 0.0, cluster: str | None = None
+    interval_seconds: int, running: bool, catch_up_seconds: float = 0.0, cluster: str | None = None
 ) -> dg.SensorDefinition:
     """Return the sensor of a cluster.
 
     Args:
-        interval_seconds: Time between two looks; what is shorter than the daemon's loop is kept within a tick.
+        interval_seconds: Time between two polls; if it is shorter than the daemon's loop, a tick polls several times.
         running: Whether it is on by default.
-        keep_up_seconds: For how long a run goes on looking instead of the sensor; 0 for not at all.
+        catch_up_seconds: For how long a run polls instead of the sensor; 0 for not at all.
         cluster: The cluster's name; None if it has none.
     """
     kafka = of_cluster("kafka", cluster)
-    pace = Pace(float(interval_seconds), keep_up_seconds)
+    pace = Pace(float(interval_seconds), catch_up_seconds)
 
     @dg.sensor(
         name=of_cluster(SENSOR, cluster),
@@ -141,11 +141,13 @@ def build_sensor(
 
 def _description(pace: Pace) -> str:
     """Return what the sensor does, and what stopping it leaves running, as Dagster's page of it shows."""
-    catch_up = f"A catch-up run continues for up to {pace.keep_up / 60:g} min, its tag {CATCH_UP_TAG} says until when. "
+    catch_up = (
+        f"A catch-up run continues for up to {pace.catch_up / 60:g} min, its tag {CATCH_UP_TAG} says until when. "
+    )
     return (
         "Compares the ends of the topics with the positions of the tables, and requests a run for each topic with new "
         "records. If the sensor is stopped, no further runs start; running ones continue. "
-        f"{catch_up if pace.keep_up else ''}"
+        f"{catch_up if pace.catch_up else ''}"
         f"A continuous run continues for the time that its topic sets, its tag {CONTINUOUS_TAG} says until when. "
         "To end a run at once, terminate it on the Runs page: what it has committed stays, the rest is read later."
     )
@@ -160,14 +162,14 @@ def poll_topics(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dg.SensorResult | dg.SkipReason:
-    """Evaluate, and while there is nothing to do look again, as often as asked for, until the daemon's next loop.
+    """Evaluate, and while there is nothing to do poll again, as often as asked for, until the daemon's next loop.
 
     Arguments and errors are those of `evaluate`. Between evaluations only the brokers are asked.
     """
-    last_look = clock() + _DAEMON_LOOP_SECONDS - pace.interval
+    last_poll = clock() + _DAEMON_LOOP_SECONDS - pace.interval
     answers = cluster.watermarks(spec.topic for spec in specs)
     result = evaluate(context, specs, answers=answers, catalog=catalog, pace=pace)
-    while isinstance(result, dg.SkipReason) and clock() < last_look:
+    while isinstance(result, dg.SkipReason) and clock() < last_poll:
         sleep(pace.interval)
         before, answers = answers, cluster.watermarks(spec.topic for spec in specs)
         if _told(answers) != _told(before):
@@ -186,9 +188,9 @@ def evaluate(
     catalog: LakeCatalog,
     pace: Pace,
 ) -> dg.SensorResult | dg.SkipReason:
-    """Return what one look asks for: new partitions, runs, and observations of the topics.
+    """Return what one poll asks for: new partitions, runs, and observations of the topics.
 
-    A topic that can't be looked at is logged and skipped; the others are served.
+    A topic that can't be polled is logged and skipped; the others are served.
 
     Args:
         context: Of the tick.
@@ -198,7 +200,7 @@ def evaluate(
         pace: How the runs go on.
 
     Raises:
-        KafkaLakeError: If no topic at all could be looked at; the next tick tries again.
+        KafkaLakeError: If no topic could be polled; the next tick tries again.
     """
     busy, failed = busy_topics(context, specs), failed_lately(context)
     due: list[tuple[Work, Sequence[str]]] = []
@@ -235,7 +237,7 @@ def evaluate(
         observations.append(topic_observation(spec, now, work.behind))
     if failures and len(failures) == len(specs):
         # What is wrong with brokers or catalog is the same for all.
-        raise KafkaLakeError("No topic could be looked at: " + "; ".join(dict.fromkeys(reasons)))
+        raise KafkaLakeError("No topic could be polled: " + "; ".join(dict.fromkeys(reasons)))
     if not due and not additions:
         return dg.SkipReason("; ".join([*notes, *failures]))
     before = attempts(context, [work.fingerprint for work, _ in due])

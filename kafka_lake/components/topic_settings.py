@@ -98,7 +98,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
     description: OptionalText = Field(default=None, description="What the records are.")
     continuous: ContinuousRuns | None = Field(
         default=None,
-        description="Runs that keep on, a commit every few seconds; each of its settings is optional.",
+        description="Continuous runs, with a commit every few seconds; each of its settings is optional.",
         examples=[{"trigger": "2s", "for": "1h", "idle": "5m"}],
     )
 
@@ -136,7 +136,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             raise ValueError(str(error)) from error
         if self.transform is not None:
             if ":" not in self.transform:
-                raise ValueError(f"transform: {self.transform!r} is no reference. Write module:function.")
+                raise ValueError(f"transform: {self.transform!r} is not a reference. Write module:function.")
             if declared is None and self.format == "json":
                 raise ValueError(
                     "transform: without schema: the columns that it gets are not known. Declare them with schema:."
@@ -146,7 +146,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         if self.metadata_column and declared and self.metadata_column.lower() in {d.lower() for d in declared}:
             raise ValueError(
                 f"schema: has a column {self.metadata_column}, which is the metadata column too. "
-                "Give the latter another name with metadata_column:."
+                "Give the metadata column another name with metadata_column:."
             )
         if (None, "kafka", self.topic) == (self.cluster, self.namespace, self.table or derived_table_name(self.topic)):
             raise ValueError(
@@ -178,22 +178,22 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         if self.metadata_column is None:
             yield "metadata_column: write: upsert needs it to tell which change a row came from."
         if self.transform is not None:
-            yield "transform: can't go with write: upsert yet. Do it in a view, or in a table made of this one."
+            yield "transform: can't be combined with write: upsert yet. Use a view, or a table made from this one."
         if self.envelope != "none" and self.format != "json":
-            yield f"envelope: {self.envelope} is known in format json only, not in {self.format} yet."
+            yield f"envelope: {self.envelope} is supported in format json only, not in {self.format} yet."
         if self.envelope != "none" and self.order_by:
-            yield f"order_by: envelope: {self.envelope} brings the order of its changes. Leave one of them out."
+            yield f"order_by: envelope: {self.envelope} already has the order of its changes. Leave one of them out."
         if self.envelope != "none" and self.ignore_null_updates:
-            yield f"ignore_null_updates: a null is a value in envelope: {self.envelope}. Leave one of them out."
+            yield f"ignore_null_updates: in envelope: {self.envelope}, a null is a value. Leave one of them out."
         if self.envelope != "none" and self.update_columns is not None:
-            yield f"update_columns: envelope: {self.envelope} brings whole rows. Leave one of them out."
+            yield f"update_columns: envelope: {self.envelope} has whole rows. Leave one of them out."
         named = self.ignore_null_updates if isinstance(self.ignore_null_updates, list | tuple) else ()
         if always := [name for name in named if name in (*self.key, *self.order_by)]:
-            yield f"ignore_null_updates: {', '.join(always)} is of key: or order_by:, which every change tells."
+            yield f"ignore_null_updates: {', '.join(always)} is in key: or order_by:, which every change has."
         if self.envelope == "none" and self.on_truncate != "fail":
-            yield "on_truncate: records without an envelope empty no table. Leave it out."
+            yield "on_truncate: has no effect without an envelope. Leave it out."
         if self.deletes == "soft" and self.columns is not None and "_is_deleted" in self.columns.lower().split():
-            yield "deletes: soft has a column _is_deleted of its own. Give the one of schema: another name."
+            yield "deletes: soft adds a column _is_deleted. Give the column of schema: another name."
         try:
             seconds_of(self.keep_deletes)
         except ConfigurationError as error:
@@ -218,7 +218,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         if self.key_format is not None and self.key_column == self.metadata_column:
             yield f"key_column: {self.key_column} is the metadata column too. Give one of them another name."
         if self.infer_timestamps and (self.format != "json" or self.columns is not None):
-            yield "infer_timestamps: is for format json without schema:; declared types count otherwise."
+            yield "infer_timestamps: is for format json without schema:; with schema:, the declared types count."
         if self.timestamp_unit is not None and self.format != "json":
             yield f"timestamp_unit: is for format json; {self.format} brings its own."
         if self.on_incompatible == "new_column" and self.columns is not None:

@@ -65,9 +65,9 @@ def check_topics(topics: Iterable[Place], clusters: Sequence[Place]) -> None:
             )
         there = f"Those here are: {known}." if known else f"The only one, in {clusters[0].path}, has no name."
         raise ConfigurationError(
-            f"{where} is of Kafka cluster {each.cluster}, which no document of type kafka_lake.KafkaCluster has as its "
-            f"name. {there}",
-            "Mend its cluster:, or the cluster's name:.",
+            f"{where} names Kafka cluster {each.cluster}, and no document of type kafka_lake.KafkaCluster has "
+            f"that name. {there}",
+            "Correct its cluster:, or the cluster's name:.",
         )
 
 

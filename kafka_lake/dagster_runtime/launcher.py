@@ -1,8 +1,8 @@
-"""Starts Dagster's runs in a moment: forked from a process that has imported what they need.
+"""Starts Dagster's runs quickly: it forks them from a process that has imported what they need.
 
-Dagster's own way is a new Python for each run, whose imports take some three CPU-seconds; and its daemon starts one run
-after the other, each once the one before has imported all. With many topics that is most of what a record waits for.
-The code of a location is loaded anew for each run as ever, so that a run has what the files say when it begins.
+Dagster itself starts a new Python for each run, whose imports take some three CPU-seconds. Its daemon starts one run
+after the other, each once the one before has imported all. With many topics, records wait mostly for this.
+The code of a location is still loaded for each run, so that a run uses the files as they are when it begins.
 """
 
 import logging
@@ -82,7 +82,7 @@ class ForkingRunLauncher(DefaultRunLauncher):
                     process.start()
             except (OSError, EOFError) as error:
                 # What is preloaded may fail on its own: its output says why.
-                log.warning("Run %s can't be forked, so Dagster starts it by itself: %r", run.run_id, error)
+                log.warning("Run %s can't be forked, so Dagster starts it itself: %r", run.run_id, error)
                 super().launch_run(context)
                 return
             if name := name_of(process.pid):
@@ -152,7 +152,7 @@ def _process_of(run: DagsterRun) -> int | None:
 
 
 def _execute(arguments: str, told: Connection) -> None:
-    """Execute a run once it bears the name of this process, by which its death would be noticed; else not at all."""
+    """Execute a run once it is tagged with this process, so that its death would be noticed; otherwise not at all."""
     try:
         told.recv()
     except EOFError:

@@ -35,11 +35,11 @@ _DUMP_SECONDS = 300
 _KEPT = 3
 
 
-def make_archive(say: Callable[[str], None]) -> Path:
+def make_archive(tell_user: Callable[[str], None]) -> Path:
     """Return the archive of Spark's classes, after making it if there is none.
 
     Args:
-        say: Called with a line of progress, only if it has to be made.
+        tell_user: Called with a line of progress, only if it has to be made.
 
     Raises:
         KafkaLakeError: If broker or Spark don't start, or no archive was written. None is there then.
@@ -47,7 +47,7 @@ def make_archive(say: Callable[[str], None]) -> Path:
     archive = class_archive(jars_classpath("spark"))
     if archive.is_file():
         return archive
-    say("Storing Spark's classes, so that it starts in a third less time (once; takes a minute)")
+    tell_user("Storing Spark's classes, so that it starts in a third less time (once; takes a minute)")
     archive.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=archive.parent) as scratch:
         written = Path(scratch, archive.name)

@@ -1,12 +1,12 @@
 """The pizza shop's deliveries, in Avro by a schema registry: their schema in two versions, a generator, producers.
 
-Version 2 has one field more. That is all a producer has to do: the table gets the column by itself.
+Version 2 has one field more. That is all a producer has to do: the table gets the column automatically.
 """
 
 import json
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -183,38 +183,13 @@ def next_order_id(bootstrap: str, topic: str) -> int:
     return next_id(bootstrap, topic, lambda message: int(message.key()))
 
 
-def produce_deliveries(
-    producer: DeliveryProducer,
-    deliveries: Iterable[Delivery],
-    progress: Callable[[int], Any] | None = None,
-) -> None:
-    """Produce deliveries and wait until all are in the topic.
-
-    Args:
-        producer: Of the version that they shall be written with.
-        deliveries: What to produce.
-        progress: Called with the number of deliveries queued so far.
-
-    Raises:
-        KafkaLakeError: A delivery failed; part of them may be in the topic.
-    """
-    number = 0
-    for number, delivery in enumerate(deliveries, start=1):
-        producer.send_delivery(delivery)
-        if progress and number % 1000 == 0:
-            progress(number)
-    producer.flush()
-    if progress:
-        progress(number)
-
-
 def trickle(
     producer: DeliveryProducer,
     first_id: int,
     rate: float,
     upgrade_after: float,
     stop: Event,
-    say: Callable[[str], None],
+    tell_user: Callable[[str], None],
     seed: int | None = None,
 ) -> None:
     """Produce live deliveries until ``stop`` is set; those after a while by version 2.
@@ -225,7 +200,7 @@ def trickle(
         rate: Deliveries per second.
         upgrade_after: Seconds after which version 1 gives way to version 2.
         stop: Ends the trickle; what is queued is delivered first.
-        say: Called with a line for the user when version 2 comes.
+        tell_user: Called with a line for the user when version 2 comes.
         seed: Makes the deliveries repeatable.
 
     Raises:
@@ -238,6 +213,6 @@ def trickle(
             break
         if producer.version == 1 and time.monotonic() >= upgrade_at:
             producer.use(2)
-            say(f"From now on deliveries have a {NEW_FIELD}: version 2 of {producer.subject} is registered")
+            tell_user(f"From now on deliveries have a {NEW_FIELD}: version 2 of {producer.subject} is registered")
         producer.send_delivery(generate_delivery(rng, order_id, datetime.now(UTC)))
     producer.flush()

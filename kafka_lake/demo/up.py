@@ -17,14 +17,14 @@ VERSION_2_AFTER_S = 60.0
 _ORDERS_PER_DELIVERY = 5
 
 
-def demo_trickles(stack: Stack, rate: float, say: Callable[[str], None]) -> list[Task]:
+def demo_trickles(stack: Stack, rate: float, tell_user: Callable[[str], None]) -> list[Task]:
     """Start broker and registry, make the topics, and return what fills them until told to stop.
 
     Args:
         stack: Starts the servers.
         rate: Orders per second; a fifth as many deliveries.
-        say: Called with lines for the user; with the reason, if the registry can't be retrieved and the deliveries
-            are left out.
+        tell_user: Called with lines for the user. If the registry can't be retrieved, one says why there are no
+            deliveries.
 
     Raises:
         KafkaLakeError: If a server can't start or a topic can't be made.
@@ -36,27 +36,29 @@ def demo_trickles(stack: Stack, rate: float, say: Callable[[str], None]) -> list
         registry_url = stack.start_registry()
     except JarsError as error:
         use_registry("")
-        say(f"Going on without the schema registry and the topic that needs it, {deliveries.TOPIC}. {error}")
+        tell_user(f"Going on without the schema registry and the topic that needs it, {deliveries.TOPIC}. {error}")
         return trickles
     topics.ensure_topic(bootstrap, deliveries.TOPIC, deliveries.PARTITIONS)
     version = deliveries.registered_version(registry_url, deliveries.TOPIC)
     producer = deliveries.DeliveryProducer(bootstrap, deliveries.TOPIC, registry_url, version)
-    trickles.append(lambda stop: _deliver(producer, bootstrap, rate=rate / _ORDERS_PER_DELIVERY, stop=stop, say=say))
+    trickles.append(
+        lambda stop: _deliver(producer, bootstrap, rate=rate / _ORDERS_PER_DELIVERY, stop=stop, tell_user=tell_user)
+    )
     if version == 1:
-        trickles.append(lambda stop: _await_new_column(stack.ports, stop, say))
+        trickles.append(lambda stop: _await_new_column(stack.ports, stop, tell_user))
     return trickles
 
 
 def _deliver(
-    producer: deliveries.DeliveryProducer, bootstrap: str, rate: float, stop: Event, say: Callable[[str], None]
+    producer: deliveries.DeliveryProducer, bootstrap: str, rate: float, stop: Event, tell_user: Callable[[str], None]
 ) -> None:
     if producer.version == 1:
-        say(f"Deliveries are written by version 1 of their schema; version 2 comes in {VERSION_2_AFTER_S:.0f} s")
+        tell_user(f"Deliveries are written by version 1 of their schema; version 2 comes in {VERSION_2_AFTER_S:.0f} s")
     first_id = deliveries.next_order_id(bootstrap, deliveries.TOPIC)
-    deliveries.trickle(producer, first_id, rate=rate, upgrade_after=VERSION_2_AFTER_S, stop=stop, say=say)
+    deliveries.trickle(producer, first_id, rate=rate, upgrade_after=VERSION_2_AFTER_S, stop=stop, tell_user=tell_user)
 
 
-def _await_new_column(ports: Ports, stop: Event, say: Callable[[str], None]) -> None:
+def _await_new_column(ports: Ports, stop: Event, tell_user: Callable[[str], None]) -> None:
     """Say once by which run the deliveries' table got its new column; unless it is as old as the table."""
     while not stop.wait(2):
         table = CatalogResource().open().table(deliveries.TABLE)
@@ -64,5 +66,5 @@ def _await_new_column(ports: Ports, stop: Event, say: Callable[[str], None]) -> 
         if came := next((column for column in columns if column.name == deliveries.NEW_FIELD), None):
             if came.run_id:
                 run = f"http://{ports.ui.address}/runs/{came.run_id}"
-                say(f"{'.'.join(deliveries.TABLE)} has the column {came.name} now, by the run {run}")
+                tell_user(f"{'.'.join(deliveries.TABLE)} has the column {came.name} now, by the run {run}")
             return

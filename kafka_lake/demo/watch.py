@@ -18,14 +18,14 @@ class Watch:
         runs: Where to ask.
         began: Runs that ended before count not; seconds since the epoch.
         check: Raises if a server has ended.
-        say: Called with what is being waited for.
+        tell_user: Called with what is being waited for.
         timeout: Seconds that one wait may take.
     """
 
     runs: DagsterRuns
     began: float
     check: Callable[[], None]
-    say: Callable[[str], None]
+    tell_user: Callable[[str], None]
     timeout: float = TIMEOUT_S
 
     def until(self, done: Callable[[list[Run]], bool], what: str) -> list[Run]:
@@ -53,7 +53,7 @@ class Watch:
             waiting = "; ".join(active) or f"Waiting for {what}"
             if time.monotonic() > deadline:
                 raise KafkaLakeError(f"The demo wasn't done after {self.timeout:.0f} s. It was at this: {waiting}.")
-            self.say(waiting)
+            self.tell_user(waiting)
             time.sleep(1)
 
     def _cause(self, run: Run) -> str:

@@ -83,7 +83,7 @@ def discover(
     specs: Iterable[TopicTable],
     connections: Connections,
     count: int,
-    say: Callable[[str], None] = lambda _: None,
+    on_topic: Callable[[str], None] = lambda _: None,
 ) -> list[Discovered]:
     """Look at topics: what the brokers tell of them, and their newest records.
 
@@ -92,7 +92,7 @@ def discover(
         specs: The tables that there are.
         connections: The cluster, and the registry if there is one.
         count: How many records of each topic to look at.
-        say: Called with the name of each topic before it is looked at.
+        on_topic: Called with the name of each topic before it is looked at.
 
     Returns:
         What was found, in the order of the names. What concerns one topic alone is that one's ``error``.
@@ -112,7 +112,7 @@ def discover(
     found = []
     with Sampler(connections.cluster) as sampler:
         for topic, answer in answers.items():
-            say(topic)
+            on_topic(topic)
             known = Discovered(topic, tables.get(topic, ()), cleanup_policy=policies.get(topic), cluster=cluster)
             try:
                 if isinstance(answer, KafkaLakeError):

@@ -34,7 +34,6 @@ _OBJECTS = ("is a JSON object", "are JSON objects")
 _ARRAYS = ("is a JSON array", "are JSON arrays")
 _TEXT = ("is text", "are text")
 _BINARY = ("is binary", "are binary")
-_OTHER = ("is something else", "are something else")
 _Noun = tuple[str, str]
 
 

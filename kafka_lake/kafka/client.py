@@ -1,4 +1,4 @@
-"""Asking a Kafka cluster: clients by its properties, patience with its brokers, and errors that say what to mend."""
+"""Asking a Kafka cluster: clients by its properties, patience with its brokers, and errors that say what to fix."""
 
 import re
 import time
@@ -112,7 +112,7 @@ class KafkaClient:
         self._reported.forget()
 
     def explained(self, what: str, error: Exception, right: Right | None = None) -> KafkaLakeError:
-        """Return the error for the user, with what to mend, that an error of a client of this cluster stands for.
+        """Return the error for the user, with what to fix, that an error of a client of this cluster stands for.
 
         Args:
             what: What was asked for, as a sentence begins.

@@ -93,9 +93,9 @@ def explained(failure: Failure, properties: Mapping[str, str]) -> KafkaLakeError
     if code is None:
         return _silent(where, failure.waited, properties)
     if code == ClientError.UNKNOWN_TOPIC_OR_PART:
-        return UnknownTopicError(f"{where} has no such topic.", "Create it, or mend the name in the topic's YAML.")
+        return UnknownTopicError(f"{where} has no such topic.", "Create it, or correct the name in the topic's YAML.")
     if code == ClientError._BAD_MSG:
-        return KafkaError(f"{where} gave an answer that is no Kafka broker's.", UNREACHABLE)
+        return KafkaError(f"{where} gave an answer that is not a Kafka broker's.", UNREACHABLE)
     if _is_certificate_alert(text):
         return _own_certificate_refused(where, text, properties)
     if code == ClientError._SSL or _NO_TLS in text:
@@ -142,7 +142,7 @@ def not_made(text: str, properties: Mapping[str, str]) -> ConfigurationError:
         text: librdkafka's words, without secrets.
         properties: The client's.
     """
-    remedy = "Mend the property among the Kafka resource's properties or KAFKA_LAKE_KAFKA_*."
+    remedy = "Correct the property among the Kafka resource's properties or KAFKA_LAKE_KAFKA_*."
     if "No provider for SASL mechanism GSSAPI" in text:
         remedy = (
             "The confluent-kafka that is installed has no Kerberos: wheels have none. Install librdkafka with GSSAPI "

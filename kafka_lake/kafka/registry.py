@@ -118,7 +118,7 @@ class SchemaRegistry:
         return known or self._schemas.setdefault((schema_id, context), self._fetched(schema_id, context))
 
     def latest(self, subject: str) -> WriterSchema | None:
-        """Return the newest schema of a subject, asked for anew each time; None if there is no such subject.
+        """Return the newest schema of a subject, asked for each time; None if there is no such subject.
 
         Raises:
             RegistryError: As `by_id` does.
@@ -165,7 +165,7 @@ class SchemaRegistry:
         if found is None:
             raise UnknownSchemaError(
                 f"{what}: the schema registry at {self.url} has no such schema.",
-                "Check that whoever wrote it used this registry, and that it is the same one still.",
+                "Check that the producer used this registry, and that it is still the same one.",
             )
         return self._schema(what, found, schema_id)
 
@@ -251,7 +251,7 @@ class SchemaRegistry:
                 "KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO or KAFKA_LAKE_REGISTRY_BEARER_AUTH_*.",
             )
         if status in _PASSING_STATUS or status >= 500:
-            return RegistryError(f"{self._where(what)} can't answer for now: {answer}.", "Ask again later.")
+            return RegistryError(f"{self._where(what)} can't answer at the moment: {answer}.", "Ask again later.")
         return RegistryRefusedError(f"{self._where(what)} answered {answer}.", _WRONG_ADDRESS)
 
     def _unanswered(self, what: str, error: Exception) -> RegistryError:
@@ -264,7 +264,7 @@ class SchemaRegistry:
             )
         if tls is not None and not isinstance(tls, _PASSING_TLS):
             return RegistryRefusedError(
-                f"{self._where(what)} and this client find no common ground for TLS: {self._told(tls)}.",
+                f"{self._where(what)} and this client can't agree on TLS: {self._told(tls)}.",
                 "If the registry asks for a client certificate, check KAFKA_LAKE_REGISTRY_SSL_CERTIFICATE_LOCATION and "
                 "KAFKA_LAKE_REGISTRY_SSL_KEY_LOCATION; if it has no TLS, its address begins with http.",
             )
@@ -279,7 +279,7 @@ class SchemaRegistry:
         )
 
     def _no_registry(self, what: str) -> RegistryError:
-        return RegistryRefusedError(f"{self._where(what)} gave an answer that is no registry's.", _WRONG_ADDRESS)
+        return RegistryRefusedError(f"{self._where(what)} gave an answer that is not a registry's.", _WRONG_ADDRESS)
 
     @property
     def _principal(self) -> str:

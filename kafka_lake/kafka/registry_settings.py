@@ -15,7 +15,9 @@ _BRIEF_RETRIES = {"max.retries": 1, "retries.wait.ms": 200, "retries.max.wait.ms
 _NUMBERS = {"timeout", "cache.capacity", "cache.latest.ttl.sec", *_BRIEF_RETRIES}
 _SECRET = re.compile(r"password|secret|token$|user\.info")
 
-PROPERTIES = "Mend it among the registry resource's properties, or in the KAFKA_LAKE_REGISTRY_* variable of that name."
+PROPERTIES = (
+    "Correct it among the registry resource's properties, or in the KAFKA_LAKE_REGISTRY_* variable of that name."
+)
 """What to do about a property that is wrong."""
 
 
@@ -56,8 +58,8 @@ def addresses_of(url: str) -> tuple[list[str], str]:
             # Where the credentials end in what is no URL nobody knows; at the last @ they have.
             raise ConfigurationError(
                 f"The schema registry's address {url.rpartition('@')[2]!r} is not an http or https URL.",
-                "Mend KAFKA_LAKE_SCHEMA_REGISTRY_URL, or url among the registry resource's properties: one URL, or "
-                "several with commas between; special characters in a password must be percent-encoded there.",
+                "Correct KAFKA_LAKE_SCHEMA_REGISTRY_URL, or url among the registry resource's properties: one URL, or "
+                "several separated by commas; special characters in a password must be percent-encoded there.",
             )
         user, at, host = parts.netloc.rpartition("@")
         addresses.append(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", "")))
@@ -86,7 +88,7 @@ def client_settings(properties: Mapping[str, str], timeout: float) -> dict[str, 
             settings[name] = float(settings[name])
         except ValueError:
             raise ConfigurationError(
-                f"The schema registry's {name} is {settings[name]}, which is no number.", PROPERTIES
+                f"The schema registry's {name} is {settings[name]}, which is not a number.", PROPERTIES
             ) from None
     if "bearer.auth.token" in settings:
         settings.setdefault("bearer.auth.credentials.source", "STATIC_TOKEN")

@@ -53,14 +53,14 @@ def require_assertions(catalog: LakeCatalog, table: Table) -> None:
     """
     if catalog.type == "rest" and not keeps_assertions(table):
         raise CatalogRefusedError(
-            f"Catalog {catalog.name} at {catalog.address_of('uri')} makes commits whose assertions don't hold "
+            f"Catalog {catalog.name} at {catalog.address_of('uri')} accepts commits whose assertions don't hold "
             f"(assert-ref-snapshot-id, tried on table {'.'.join(table.name())}): writers would undo each other's rows.",
-            "Use a catalog that keeps Iceberg's REST specification; ask its maker for a version that does.",
+            "Use a catalog that follows Iceberg's REST specification, or a version of this one that does.",
         )
     if catalog.type == "hive" and not compares_on_commit(catalog.pyiceberg, *table.name()[-2:]):
         raise CatalogRefusedError(
-            f"Catalog {catalog.name}: the Hive Metastore at {catalog.address_of('uri')} makes commits that were "
-            f"overtaken (expected_parameter_key, tried on table {'.'.join(table.name())}): a writer that stood still "
-            "longer than its lock lives would undo the rows of others.",
+            f"Catalog {catalog.name}: the Hive Metastore at {catalog.address_of('uri')} accepts commits "
+            f"although another one came first (expected_parameter_key, tried on table {'.'.join(table.name())}): a "
+            "writer that is suspended for longer than its lock would undo the rows of others.",
             "Use Hive Metastore 2.3.10 or 4.0.0, which compare (HIVE-26882), or a REST catalog.",
         )

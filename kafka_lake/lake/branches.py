@@ -44,7 +44,7 @@ def _patiently(change: Callable[[], object]) -> None:
 def _in_sequence(append: Callable[[], object]) -> None:
     """Append a snapshot, again if one of another branch has got its sequence number at that moment.
 
-    Nothing has happened then. PyIceberg tries again by itself where catalogs tell of a conflict, but takes this for the
+    Nothing has happened then. PyIceberg retries automatically where catalogs tell of a conflict, but takes this for the
     caller's mistake.
     """
     _again(append, tenacity.retry_if_exception_message(match=SEQUENCE_TAKEN))
@@ -152,7 +152,7 @@ class StagingBranch:
         except (TypeError, ValueError) as error:
             raise TableError(
                 f"Table {'.'.join(self.identifier)}: PyIceberg can't append the data files that were written: {error}",
-                "main is as it was. Set arrow: false in the topic's YAML, and Spark appends; please report it.",
+                "main is as it was. Set arrow: false in the topic's YAML, so that Spark appends; please report this.",
             ) from error
 
     def _append(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
@@ -160,7 +160,7 @@ class StagingBranch:
         table = self._catalog.table(self.identifier)
         if table is None or self.name not in table.metadata.refs:
             raise PublishRefusedError(
-                f"Table {'.'.join(self.identifier)}: branch {self.name} was taken away before a write."
+                f"Table {'.'.join(self.identifier)}: branch {self.name} was removed before a write."
             )
         with table.transaction() as transaction:
             update = transaction.update_snapshot(snapshot_properties=dict(summary), branch=self.name)
@@ -187,7 +187,7 @@ class StagingBranch:
         snapshot = table.metadata.snapshot_by_id(tip) if table and tip else None
         if after is None or snapshot is None or snapshot.parent_snapshot_id != after:
             raise PublishRefusedError(
-                f"Table {'.'.join(self.identifier)}: branch {self.name} was taken away during a write."
+                f"Table {'.'.join(self.identifier)}: branch {self.name} was removed during a write."
             )
         self.staged = table
         return snapshot

@@ -193,7 +193,7 @@ class LakeCatalog:
             setting = f"PYICEBERG_CATALOG__{self.name.upper()}__"
             raise CatalogRefusedError(
                 f"Catalog {self.name}: folder {folder} can't be made: {error.strerror}.",
-                f"Let this user make it, or set KAFKA_LAKE_HOME, or {setting}URI and {setting}WAREHOUSE.",
+                f"Give this user the right to make it, or set KAFKA_LAKE_HOME, or {setting}URI and {setting}WAREHOUSE.",
             ) from error
 
     def address_of(self, name: str) -> str:

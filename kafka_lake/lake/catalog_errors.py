@@ -82,7 +82,7 @@ def explained(
         return ConfigurationError(f"{where} names a database that SQLAlchemy doesn't know.", f"{change}.")
     if isinstance(error, _NO_ADDRESS):
         example = "postgresql+psycopg2://host/database" if kind == "sql" else "https://host/path"
-        return ConfigurationError(f"{where} has an address that is no URL.", f"{change}, as in {example}.")
+        return ConfigurationError(f"{where} has an address that is not a URL.", f"{change}, as in {example}.")
     if isinstance(error, ModuleNotFoundError | iceberg.NotInstalledError):
         return ConfigurationError(f"{where} needs a Python package: {_line(error, properties)}.", "Install it.")
     if type(error).__module__ == "botocore.exceptions" and (lacks := _AMAZON.get(type(error).__name__)):
@@ -112,7 +112,7 @@ def explained(
         )
     if kind == "rest" and isinstance(error, _NO_CATALOG):
         return CatalogRefusedError(
-            f"{where} gave an answer that is no catalog's: {_line(error, properties)}.",
+            f"{where} gave an answer that is not a catalog's: {_line(error, properties)}.",
             f"{change}: the address with its whole path, without /v1.",
         )
     return None

@@ -118,7 +118,7 @@ def _rest(name: str, told: dict[str, str]) -> dict[str, str]:
         )
     told.pop(CA_BUNDLE, None)
     if not any(key.lower() == _DELEGATION.lower() for key in told):
-        # As PyIceberg does by itself.
+        # As PyIceberg does.
         told[_DELEGATION] = "vended-credentials"
     if "s3.signer" in told:
         told.pop("s3.signer")
@@ -156,13 +156,13 @@ def _storage(name: str, kind: str, told: dict[str, str]) -> dict[str, str]:
         told["client.region"] = next(iter(regions.values()))
     if profiles := [key for key in _PROFILES if key in told]:
         raise ConfigurationError(
-            f"Catalog {name}: Spark takes no profile by a property, and there is {profiles[0]}.",
+            f"Catalog {name}: Spark has no property for a profile, and the catalog has {profiles[0]}.",
             "Leave it out and set AWS_PROFILE in the environment, which both engines read.",
         )
     keys = [f"{service}.{key}" for service in ("glue", "client") for key in _KEYS if f"{service}.{key}" in told]
     if kind == "glue" and keys:
         raise ConfigurationError(
-            f"Catalog {name}: Spark takes no keys for Glue by properties, and there is {keys[0]}.",
+            f"Catalog {name}: Spark has no properties for Glue's keys, and the catalog has {keys[0]}.",
             "Leave them out and set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN in the environment, "
             "which both engines read. Keys for files alone are s3.access-key-id and so on.",
         )
@@ -186,7 +186,7 @@ def _azure(name: str, told: dict[str, str]) -> dict[str, str]:
     on_azure = _FILES.get(urlsplit(told.get("warehouse", "")).scheme) == AZURE_FILES
     if on_azure and (service := [key for key in _AZURE_SERVICE if key in told]):
         raise ConfigurationError(
-            f"Catalog {name}: Spark takes no service principal by properties, and there is {service[0]}.",
+            f"Catalog {name}: Spark has no property for a service principal, and the catalog has {service[0]}.",
             "Leave it out and set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET in the environment, which "
             "both engines read.",
         )
@@ -234,7 +234,7 @@ def _database(name: str, uri: str) -> dict[str, str]:
         url = make_url(uri)
     except ArgumentError:
         raise ConfigurationError(
-            f"Catalog {name}: its address is no URL.",
+            f"Catalog {name}: its address is not a URL.",
             f"Write {setting} as postgresql+psycopg2://user:password@host/database.",
         ) from None
     database = url.get_backend_name()
@@ -242,18 +242,19 @@ def _database(name: str, uri: str) -> dict[str, str]:
         return {"uri": _sqlite(name, setting, url)}
     if database not in _DATABASES:
         raise ConfigurationError(
-            f"Catalog {name}: its database is {database}, which Spark can't be told of.",
-            f"Let {setting} name one of sqlite, {', '.join(_DATABASES)}, or use a REST catalog before it.",
+            f"Catalog {name}: its database is {database}, which Spark has no driver for here.",
+            f"Set {setting} to one of sqlite, {', '.join(_DATABASES)}, or use a REST catalog in front of it.",
         )
     jdbc, known = _DATABASES[database]
     if unknown := [key for key in url.query if key not in known]:
         raise ConfigurationError(
-            f"Catalog {name}: {setting} has the parameter {unknown[0]}, which can't be told to Spark's driver.",
+            f"Catalog {name}: {setting} has the parameter {unknown[0]}, which has no equivalent for Spark's driver.",
             "Leave it out of the address. For Spark alone, set it as jdbc. and its name in JDBC.",
         )
     if not url.host:
         raise ConfigurationError(
-            f"Catalog {name}: {setting} names no host, and Spark reaches databases by network only.", "Name the host."
+            f"Catalog {name}: {setting} names no host, and Spark reaches databases only over the network.",
+            "Name the host.",
         )
     host = f"[{url.host}]" if ":" in url.host else url.host
     port = f":{url.port}" if url.port else ""
@@ -266,8 +267,8 @@ def _database(name: str, uri: str) -> dict[str, str]:
 def _sqlite(name: str, setting: str, url: URL) -> str:
     if not url.database or url.database == ":memory:":
         raise ConfigurationError(
-            f"Catalog {name}: a database in memory is one process's own, and Spark is another process.",
-            f"Let {setting} name a file.",
+            f"Catalog {name}: a database in memory belongs to one process, and Spark is another process.",
+            f"Set {setting} to a file.",
         )
     # Spark may run in another folder.
     return f"jdbc:sqlite:{Path(url.database).absolute()}?busy_timeout=30000"

@@ -1,10 +1,10 @@
-"""Writes metadata files instead of PyIceberg, where it would write none, or one that no Java reader loads again.
+"""Writes metadata files instead of PyIceberg, if PyIceberg can't write them, or if Java couldn't load the result.
 
-Only where PyIceberg writes metadata files by itself, so with all catalogs but REST.
+Used with all catalogs in which PyIceberg itself writes metadata files, which is all but REST.
 
-Format version 3 it reads and can't write yet. A change begins with the file before it, as it is: what hasn't changed
-stays to the letter, even what PyIceberg doesn't know. What has been made is read once more before it is written, and
-must be what was meant.
+PyIceberg reads format version 3 and can't write it yet. A change starts from the file before it: what hasn't changed
+stays byte for byte, even what PyIceberg doesn't know. The new metadata are parsed once before they are written, and
+must equal what was asked for.
 """
 
 import json
@@ -19,7 +19,7 @@ from pyiceberg.typedef import IcebergBaseModel
 
 from kafka_lake.common.errors import CatalogError, TableError
 
-# Iceberg's Java bears as much, "commits can happen concurrently from different machines" (TableMetadata).
+# Iceberg's Java allows as much, "commits can happen concurrently from different machines" (TableMetadata).
 _SKEW_MS = 60_000
 
 
@@ -60,7 +60,7 @@ def _refuse_early(metadata: TableMetadata) -> None:
     if (behind := max(one - next_ for one, next_ in pairwise([0, *moments]))) > _SKEW_MS:
         raise CatalogError(
             f"The newest commit of the table at {metadata.location} is {behind / 1000:.0f} s in the future by this "
-            "machine's clock: Iceberg would refuse to load the table after another one.",
+            "machine's clock: after another commit, Iceberg would refuse to load the table.",
             "Set the clocks of all machines that write to it; the commit works once the time has come.",
         )
 

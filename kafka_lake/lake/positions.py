@@ -77,7 +77,7 @@ def adopted_position(table: Table) -> Position | None:
     except ValueError as error:
         raise TableError(
             f"Table {'.'.join(table.name())}: its property {ADOPTED_AT} can't be read ({error}).",
-            "Mend the property, or upgrade kafka_lake if a newer one wrote it.",
+            "Correct the property, or upgrade kafka_lake if a newer one wrote it.",
         ) from error
 
 

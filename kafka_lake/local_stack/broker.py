@@ -182,7 +182,7 @@ def _admin(bootstrap_servers: str) -> AdminClient:
 
 
 def main() -> None:
-    """Run a broker in the foreground until SIGTERM or SIGINT, or until it ends by itself."""
+    """Run a broker in the foreground until SIGTERM or SIGINT, or until it ends unexpectedly."""
     parser = argparse.ArgumentParser(prog="python -m kafka_lake.local_stack.broker", description=main.__doc__)
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of the broker's data")
     parser.add_argument(

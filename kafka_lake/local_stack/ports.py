@@ -27,7 +27,7 @@ class Port:
         """
         value = variable.value()
         if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 65535):
-            raise KafkaLakeError(f"{variable.name}={value} is no port: set it to a number from 1 to 65535")
+            raise KafkaLakeError(f"{variable.name}={value} is not a port: set it to a number from 1 to 65535")
         return cls(int(value), purpose, variable.name)
 
     @property

@@ -112,7 +112,7 @@ class EmbeddedRegistry(Server):
 
 
 def main() -> None:
-    """Run a schema registry in the foreground until SIGTERM or SIGINT, or until it ends by itself."""
+    """Run a schema registry in the foreground until SIGTERM or SIGINT, or until it ends unexpectedly."""
     parser = argparse.ArgumentParser(prog="python -m kafka_lake.local_stack.registry", description=main.__doc__)
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of the registry's data")
     parser.add_argument(
@@ -124,7 +124,7 @@ def main() -> None:
         registry,
         f"The schema registry is at {registry.url}; its log is {registry.log}",
         f"The schema registry ended unexpectedly; see {registry.log}",
-        prepare=lambda: ensure_jars("registry", say=lambda line: print(line, flush=True)),
+        prepare=lambda: ensure_jars("registry", tell_user=lambda line: print(line, flush=True)),
     )
 
 

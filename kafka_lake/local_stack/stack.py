@@ -4,13 +4,11 @@ Started in order, stopped completely.
 """
 
 import os
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.resources import files
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
@@ -21,7 +19,7 @@ import psutil
 
 from kafka_lake.common.environment import HOME, SPARK_REMOTE
 from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.common.home import home, starting_folder
+from kafka_lake.common.home import dagster_home, home
 from kafka_lake.common.server_process import ServerProcess, port_open
 from kafka_lake.kafka.security.properties import properties_from_env
 from kafka_lake.lake.catalog import catalog_name, configured_catalog
@@ -34,7 +32,7 @@ from kafka_lake.local_stack.running import Running, RunningFile
 from kafka_lake.spark.connect_session import is_here
 from kafka_lake.spark.jars import ensure_jars, spark_jars
 from kafka_lake.spark.settings import local_conf
-from kafka_lake.spark.supervisor import ConnectSettings, WarmServer
+from kafka_lake.spark.supervisor import ConnectSettings, ConnectSupervisor
 
 _MARK = "KAFKA_LAKE_STACK"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -67,7 +65,7 @@ class Stack:
 
     Args:
         ports: Where the servers listen, on 127.0.0.1 only.
-        say: Called with a line for the user when something begins.
+        tell_user: Called with a line for the user when something begins.
         shared: Whether commands beside this process use the servers: what runs is written to the deployment's folder.
 
     Attributes:
@@ -75,17 +73,17 @@ class Stack:
         dagster_began: When Dagster was started, in seconds since the epoch; what it did before is of earlier stacks.
     """
 
-    def __init__(self, ports: Ports, say: Callable[[str], None], shared: bool = False) -> None:
+    def __init__(self, ports: Ports, tell_user: Callable[[str], None], shared: bool = False) -> None:
         self.ports = ports
         self.log_dir = home() / "logs"
         self.dagster_began = 0.0
-        self._say = say
+        self._tell_user = tell_user
         self._shared = shared
         self._file: RunningFile | None = None
         self._mark = uuid4().hex
         self._earlier: set[int] = set()
         self._dagster: ServerProcess | None = None
-        self._connect: WarmServer | None = None
+        self._connect: ConnectSupervisor | None = None
         self._registry: EmbeddedRegistry | None = None
         self._broker: EmbeddedBroker | None = None
         self._store: EmbeddedObjectStore | None = None
@@ -108,7 +106,7 @@ class Stack:
         Returns:
             Its address for ``bootstrap.servers``.
         """
-        self._say(f"Starting Kafka on {self.ports.broker.address}")
+        self._tell_user(f"Starting Kafka on {self.ports.broker.address}")
         use_broker(self.ports.broker.address)
         self._broker = embedded_broker(self.ports)
         address = self._broker.start().bootstrap_servers
@@ -125,8 +123,8 @@ class Stack:
             JarsError: If it can't be retrieved; nothing is started and the environment is as it was.
             RegistryStartError: If it doesn't come up.
         """
-        ensure_jars("registry", self._say)
-        self._say(f"Starting the schema registry on {self.ports.registry.address}")
+        ensure_jars("registry", self._tell_user)
+        self._tell_user(f"Starting the schema registry on {self.ports.registry.address}")
         self._registry = EmbeddedRegistry(home() / "registry", self.ports.registry.number)
         url = self._registry.start().url
         use_registry(url)
@@ -140,9 +138,9 @@ class Stack:
             JarsError: If what Spark needs for it can't be retrieved; nothing is started.
             ObjectStoreStartError: If it doesn't come up.
         """
-        ensure_jars("aws", self._say)
+        ensure_jars("aws", self._tell_user)
         self._store = EmbeddedObjectStore(home() / "object-store")
-        self._say(f"Starting an S3 store with a REST catalog on {self._store.catalog_uri}")
+        self._tell_user(f"Starting an S3 store with a REST catalog on {self._store.catalog_uri}")
         use_catalog(catalog_name(), self._store.start().catalog_properties())
         self._tell()
 
@@ -155,10 +153,10 @@ class Stack:
             ConnectStartError: If it doesn't come up.
         """
         settings = ConnectSettings.from_env()
-        self._say(f"Starting Spark Connect on {self.ports.connect.address}")
+        self._tell_user(f"Starting Spark Connect on {self.ports.connect.address}")
         conf = local_conf(configured_catalog().for_spark(), "local[*]", spark_jars(), {})
         server = settings.server(home() / "connect", self.ports.connect.number, conf)
-        self._connect = WarmServer(server, settings.idle_seconds, self._say)
+        self._connect = ConnectSupervisor(server, settings.idle_seconds, self._tell_user)
         os.environ[SPARK_REMOTE.name] = self._connect.start().remote
         self._tell()
 
@@ -173,7 +171,7 @@ class Stack:
             The UI's address.
         """
         url = f"http://{self.ports.ui.address}"
-        self._say(f"Starting Dagster on {url}")
+        self._tell_user(f"Starting Dagster on {url}")
         environment = {"DAGSTER_HOME": str(prepare_dagster_home()), HOME.name: str(home())}
         self.dagster_began = time.time()
         command = [sys.executable, "-m", "dagster", "dev", *options]
@@ -267,12 +265,12 @@ def needs_connect(ports: Ports) -> bool:
 
 
 @contextmanager
-def broker_at_hand(ports: Ports, say: Callable[[str], None], servers: str | None = None) -> Iterator[None]:
+def broker_at_hand(ports: Ports, tell_user: Callable[[str], None], servers: str | None = None) -> Iterator[None]:
     """Run the block with the embedded broker up, if that is the configured cluster and it isn't up anyway.
 
     Args:
         ports: The local stack's ports.
-        say: Called with a line for the user when the broker is started.
+        tell_user: Called with a line for the user when the broker is started.
         servers: Brokers of the configured cluster; by default what the environment says.
     """
     if servers is None and names_broker():
@@ -285,31 +283,9 @@ def broker_at_hand(ports: Ports, say: Callable[[str], None], servers: str | None
     if port_open(ports.broker.number):
         yield
         return
-    with interruptible(), Stack(ports, say) as stack:
+    with interruptible(), Stack(ports, tell_user) as stack:
         stack.start_broker()
         yield
-
-
-def dagster_home() -> Path:
-    """Make the folder of Dagster's storage, with this folder's ``dagster.yaml``, and return it for ``DAGSTER_HOME``."""
-    folder = home() / "dagster"
-    folder.mkdir(parents=True, exist_ok=True)
-    if (own := _own_dagster_yaml()) is not None:
-        shutil.copy(own, folder)
-    else:
-        (folder / "dagster.yaml").write_bytes(files("kafka_lake.local_stack").joinpath("dagster.yaml").read_bytes())
-    return folder
-
-
-def _own_dagster_yaml() -> Path | None:
-    """Return the project's ``dagster.yaml``: the nearest one, no further up than the project's folder."""
-    here = starting_folder()
-    for each in (here, *here.parents):
-        if (each / "dagster.yaml").is_file():
-            return each / "dagster.yaml"
-        if any((each / name).is_file() for name in ("pyproject.toml", "dg.toml", "workspace.yaml")):
-            return None
-    return None
 
 
 def prepare_dagster_home() -> Path:

@@ -11,11 +11,11 @@ from kafka_lake.common.server_process import run_in_foreground
 from kafka_lake.lake.catalog import configured_catalog
 from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.settings import local_conf
-from kafka_lake.spark.supervisor import ConnectSettings, WarmServer
+from kafka_lake.spark.supervisor import ConnectSettings, ConnectSupervisor
 
 
 def main() -> None:
-    """Keep a Spark Connect server at hand until SIGTERM or SIGINT, or until it has died too often.
+    """Run a Spark Connect server until SIGTERM or SIGINT, or until it has died too often.
 
     Memory and idle time are those of KAFKA_LAKE_CONNECT_HEAP, _DIRECT, _METASPACE and _IDLE.
     """
@@ -36,7 +36,7 @@ def main() -> None:
         conf = local_conf(configured_catalog().for_spark(), options.master, spark_jars(), extra)
     except KafkaLakeError as error:
         raise SystemExit(str(error)) from None
-    server = WarmServer(
+    server = ConnectSupervisor(
         settings.server(options.work_dir, options.port, conf),
         settings.idle_seconds,
         lambda line: print(line, flush=True),
@@ -44,7 +44,7 @@ def main() -> None:
     run_in_foreground(
         server,
         f"Spark Connect listens on {server.address}; its token is in {server.token_file}, its log is {server.log}",
-        f"Spark Connect isn't started any more; see {server.log}",
+        f"Spark Connect is not restarted; see {server.log}",
     )
 
 

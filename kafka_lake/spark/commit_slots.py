@@ -18,13 +18,14 @@ _FORGOTTEN_SECONDS = 600.0
 class CommitSlots:
     """The queue of all processes that name the same folder. First come, first served.
 
-    A ticket is a file there. Who waits touches its own at every look, and who has its turn touches it no more: so one
-    rule, that a ticket is void some time after it was touched, bounds turns and forgets who died or was suspended.
+    A ticket is a file there. A commit that waits touches its ticket at every poll; one that has a slot doesn't touch it
+    any more. So one rule is enough: a ticket expires some time after it was touched. It bounds how long a slot is held,
+    and it frees the slots of processes that died or were suspended.
 
     Args:
-        folder: On this machine; made if it isn't there. Where it can't be written all have their turn at once.
-        places: How many have their turn at once.
-        longest: Seconds after which a turn keeps nobody waiting any more.
+        folder: On this machine; made if it isn't there. If it can't be written, nobody waits.
+        places: How many commits have a slot at once.
+        longest: Seconds after which a slot keeps nobody waiting any more.
     """
 
     def __init__(self, folder: Path, places: int, longest: float = 5.0) -> None:
@@ -34,10 +35,10 @@ class CommitSlots:
 
     @contextmanager
     def take(self, sleep: Callable[[float], None] = time.sleep) -> Iterator[bool]:
-        """Wait for a turn, and have it during the block.
+        """Wait for a slot, and hold it during the block.
 
         Args:
-            sleep: Pauses between two looks, for that many seconds; what it raises ends the wait, and leaves no ticket.
+            sleep: Pauses between two polls, for that many seconds; what it raises ends the wait, and leaves no ticket.
 
         Yields:
             Whether there was anything to wait for.
@@ -69,7 +70,7 @@ class CommitSlots:
     def _others(self, own: str) -> Iterator[tuple[str, float]]:
         with os.scandir(self.folder) as tickets:
             for each in tickets:
-                # One whose turn ends meanwhile takes its ticket away.
+                # A commit that ends meanwhile removes its ticket.
                 with suppress(FileNotFoundError):
                     if each.name != own:
                         yield each.name, each.stat().st_mtime

@@ -1,4 +1,4 @@
-"""A Spark Connect server from PySpark's own package: Spark kept warm, sessions in a second.
+"""A Spark Connect server from PySpark's own package: sessions in a second.
 
 It is bound to 127.0.0.1 and asks for a token, which is in a file of its folder that its owner alone can read.
 ``kafka_lake.spark.supervisor`` keeps it at hand; ``python -m kafka_lake.spark --work-dir …`` does so in the foreground.
@@ -64,7 +64,7 @@ _FEW_MEMORIES = {
 }
 
 # Each session has generated code of its own, some fifty classes. With more sessions at work than there is room for,
-# all of it is generated, compiled and warmed up anew for each of their commits.
+# all of it is generated, compiled again for each of their commits.
 _ROOM = {"spark.sql.codegen.cache.maxEntries": "4000"}
 
 TOKEN = "spark.connect.authenticate.token"
@@ -80,7 +80,7 @@ class ConnectStartError(KafkaLakeError):
 
     what_to_do: ClassVar[str] = (
         "If its port is in use, end the other program or set `KAFKA_LAKE_CONNECT_PORT`. If memory is short, lower "
-        "`KAFKA_LAKE_CONNECT_HEAP` and `KAFKA_LAKE_CONNECT_DIRECT`. [The warm server](engine.md#the-warm-server) "
+        "`KAFKA_LAKE_CONNECT_HEAP` and `KAFKA_LAKE_CONNECT_DIRECT`. [The Connect server](engine.md#the-connect-server) "
         "lists the settings."
     )
 

@@ -108,7 +108,7 @@ def is_known(session: Any, remote: str) -> bool:
 def await_port(remote: str) -> None:
     """Return once something accepts connections at a Connect server's address.
 
-    To connect also wakes a server that rests, for which the session then waits.
+    Connecting also starts a server that is stopped while idle; the session then waits for it.
 
     Raises:
         EngineUnavailableError: If nothing does within seconds.
@@ -143,8 +143,8 @@ def _unavailable(remote: str, error: Exception) -> Exception:
     code = error.getGrpcStatusCode() if isinstance(error, SparkConnectGrpcException) else None
     if getattr(code, "name", "") == "UNAUTHENTICATED":
         return ConfigurationError(
-            f"Spark Connect at {address_of(remote)} wants a token, and this one isn't it.",
-            "Beside `kafka-lake up`, unset SPARK_REMOTE: its server is found then. Else write "
+            f"Spark Connect at {address_of(remote)} requires a token, and this one is wrong.",
+            "Beside `kafka-lake up`, unset SPARK_REMOTE: its server is then found automatically. Otherwise set "
             "SPARK_REMOTE=sc://localhost:PORT/;token=TOKEN; the token is in the file `token` of the server's folder.",
         )
     if getattr(code, "name", "") != "UNAVAILABLE":

@@ -1,13 +1,13 @@
-"""Python workers for Spark in a moment: forked from a process that has imported what they need.
+"""Starts Spark's Python workers quickly: forked from a process that has imported what they need.
 
-Spark's own Python daemon forks a worker for each task, and each imports pyarrow, pandas and PyIceberg by itself, some
+Spark's own Python daemon forks a worker for each task, and each imports pyarrow, pandas and PyIceberg again, some
 two CPU-seconds. This one has imported them (``spark.python.daemon.module``).
 
 A Connect server has a daemon for each of its sessions. There the first leaves a fork server behind, which forks the
 daemons of later sessions. A daemon gets its session's environment, folder and standard streams, and so is in
 everything that session's own. The fork server itself is in no session's folder: Spark removes that with the session.
 It ends with Spark's JVM, and serves this user's processes only. It needs Linux. What fails in it is said on standard
-error, which is the server's log, and the daemon that was asked for then imports what it needs by itself. Spark never
+error, which is the server's log, and the daemon that was asked for then imports what it needs itself. Spark never
 ends the daemon of a session that is over. So a daemon ends itself when it has had no worker for a while; Spark starts
 another one if it is needed after all.
 """
@@ -47,7 +47,7 @@ def main() -> None:
     if forks and os.fork() == 0:
         # Twice, so that it isn't a worker of this daemon's.
         if os.fork() == 0:
-            _nurse(jvm)
+            _be_fork_server(jvm)
         os._exit(0)
     _be_daemon()
 
@@ -80,7 +80,10 @@ def _forked_by_server(jvm: int) -> bool:
             connection.shutdown(socket.SHUT_WR)
             forked = connection.recv(1)
         if not forked:
-            print("kafka_lake: the fork server forked no Python daemon; this one imports by itself.", file=sys.stderr)
+            print(
+                "kafka_lake: the fork server forked no Python daemon; this one imports the packages itself.",
+                file=sys.stderr,
+            )
             return False
         # Spark takes the process that it has started for the daemon; the streams tell that one when this one is gone.
         with suppress(ConnectionError):
@@ -88,7 +91,7 @@ def _forked_by_server(jvm: int) -> bool:
     return True
 
 
-def _nurse(jvm: int) -> NoReturn:
+def _be_fork_server(jvm: int) -> NoReturn:
     """Fork daemons until the JVM is gone."""
     try:
         _serve(jvm)
@@ -184,7 +187,7 @@ def _has_children() -> bool:
 
 def _import_all() -> None:
     for module in _IMPORTED:
-        # What is missing, the tasks that need it will say themselves.
+        # If something is missing, the tasks that need it say so.
         with suppress(ImportError):
             import_module(module)
 

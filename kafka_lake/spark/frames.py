@@ -17,7 +17,7 @@ from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.executors.json.columns import FIRST_MICROS, LAST_MICROS
 
 OFFSET = ("topic_id", "partition", "offset")
-"""What names a record, as long as its log isn't cut off and written anew."""
+"""What names a record, as long as its log isn't cut off and written again."""
 RECORD = (*OFFSET, "timestamp")
 """What names the very record of a row: after a cut that a run was told to go on at, offsets mean other records."""
 
@@ -25,8 +25,8 @@ RECORD = (*OFFSET, "timestamp")
 class Frames(Protocol):
     """What is computed of frames. What gives frames is lazy; the others read.
 
-    Rows have what names their record in fields of their metadata column, whose name is ``column``; letters and keys
-    have it in columns of their own, and ``column`` is None.
+    The partition, offset and so on of a row's record are fields of its metadata column, whose name is ``column``. Dead
+    letters and keys have them in columns of their own, and ``column`` is None.
     """
 
     @property
@@ -37,24 +37,24 @@ class Frames(Protocol):
         """Return the records that Spark's Kafka source gives for options; times that no table holds are null."""
 
     def keys(self, rows: DataFrame, names: Sequence[str] = RECORD, column: str | None = None) -> DataFrame:
-        """Return what names the records of rows or letters."""
+        """Return what names the records of rows or dead letters."""
 
     def named(self, keys: DataFrame, names: Sequence[str] = RECORD) -> DataFrame:
         """Return keys under names of their own, ``their_offset`` for ``offset``, to be joined with others."""
 
     def within(self, rows: DataFrame, ranges: Sequence[OffsetRange], column: str | None = None) -> DataFrame:
-        """Return the rows or letters of some offsets, of whatever topic."""
+        """Return the rows or dead letters of some offsets, of whatever topic."""
 
     def within_topic(
         self, rows: DataFrame, ranges: Sequence[OffsetRange], topic_id: str, column: str | None = None
     ) -> DataFrame:
-        """Return the rows or letters of some offsets of this very topic."""
+        """Return the rows or dead letters of some offsets of this very topic."""
 
-    def without(self, letters: DataFrame, others: DataFrame, names: Sequence[str] = RECORD) -> DataFrame:
-        """Return the letters that have no twin among the others."""
+    def without(self, rows: DataFrame, others: DataFrame, names: Sequence[str] = RECORD) -> DataFrame:
+        """Return the rows whose records are not among those of the others."""
 
-    def among(self, letters: DataFrame, others: DataFrame) -> DataFrame:
-        """Return the letters that have a twin among the others."""
+    def among(self, rows: DataFrame, others: DataFrame) -> DataFrame:
+        """Return the rows whose records are among those of the others."""
 
     def rows_of(self, rows: DataFrame, keys: DataFrame, column: str) -> DataFrame:
         """Return the rows of one topic's records, by partition and offset."""
@@ -116,13 +116,13 @@ class SparkFrames:
         there = [(partition == r.partition) & (offset >= r.start) & (offset < r.end) for r in ranges]
         return rows.filter(same_topic & any_of(there))
 
-    def without(self, letters: DataFrame, others: DataFrame, names: Sequence[str] = RECORD) -> DataFrame:
+    def without(self, rows: DataFrame, others: DataFrame, names: Sequence[str] = RECORD) -> DataFrame:
         """Join by all names."""
-        return letters.join(self.named(others, names), _same(letters, names), "left_anti")
+        return rows.join(self.named(others, names), _same(rows, names), "left_anti")
 
-    def among(self, letters: DataFrame, others: DataFrame) -> DataFrame:
+    def among(self, rows: DataFrame, others: DataFrame) -> DataFrame:
         """Join by all names."""
-        return letters.join(self.named(others), _same(letters, RECORD), "left_semi")
+        return rows.join(self.named(others), _same(rows, RECORD), "left_semi")
 
     def rows_of(self, rows: DataFrame, keys: DataFrame, column: str) -> DataFrame:
         """Join by partition and offset."""
@@ -189,6 +189,6 @@ def _origin(name: str, column: str | None) -> Column:
     return F.col(name if column is None else f"`{column}`.`{name}`")
 
 
-def _same(letters: DataFrame, names: Sequence[str]) -> Column:
+def _same(rows: DataFrame, names: Sequence[str]) -> Column:
     # Clusters older than Kafka 2.8 have no topic ids: null is then the same as null.
-    return reduce(and_, [letters[name].eqNullSafe(F.col(f"their_{name}")) for name in names])
+    return reduce(and_, [rows[name].eqNullSafe(F.col(f"their_{name}")) for name in names])

@@ -61,7 +61,7 @@ def silent(_line: str) -> None:
     """Take a progress line and show nothing."""
 
 
-def ensure_jars(conf: JarConf, say: Callable[[str], None] = silent) -> list[Path]:
+def ensure_jars(conf: JarConf, tell_user: Callable[[str], None] = silent) -> list[Path]:
     """Return the jars of one configuration of ``ivy.xml``, retrieving them first if they aren't here yet.
 
     Safe to call from several processes at once: one retrieves, the others wait for it.
@@ -69,8 +69,8 @@ def ensure_jars(conf: JarConf, say: Callable[[str], None] = silent) -> list[Path
     Args:
         conf: Whose jars: Spark's additions, what a storage or a database needs beside them, the embedded broker's class
             path, or the embedded schema registry, whose archive of 142 MB is unpacked and whose one jar here finds its
-            others by itself.
-        say: Called with a line of progress, only while retrieving.
+            others.
+        tell_user: Called with a line of progress, only while retrieving.
 
     Returns:
         The jars' absolute paths, sorted by name.
@@ -83,7 +83,7 @@ def ensure_jars(conf: JarConf, say: Callable[[str], None] = silent) -> list[Path
     if not folder.is_dir():
         with _only_one_process(jars_root()):
             if not folder.is_dir():
-                _retrieve(conf, folder, say)
+                _retrieve(conf, folder, tell_user)
     return sorted(folder.glob("*.jar"))
 
 
@@ -101,7 +101,7 @@ def spark_jars() -> str:
     """
     more = [Path(text.strip()).absolute() for text in environment.SPARK_JARS.value().split(",") if text]
     if missing := [jar for jar in more if not jar.is_file()]:
-        raise JarsError(f"KAFKA_LAKE_SPARK_JARS names {missing[0]}, which is no file.", "Correct it or unset it.")
+        raise JarsError(f"KAFKA_LAKE_SPARK_JARS names {missing[0]}, which is not a file.", "Correct it or unset it.")
     return ",".join(str(jar) for jar in [*ensure_jars("spark"), *more])
 
 
@@ -121,7 +121,7 @@ def jars_with(classes: Mapping[str, str], there: Iterable[str]) -> list[Path]:
     found = []
     for artifact in sorted(wanted):
         try:
-            found += ensure_jars(_ON_DEMAND[artifact], say=log.info)
+            found += ensure_jars(_ON_DEMAND[artifact], tell_user=log.info)
         except JarsError as error:
             raise JarsError(
                 f"The catalog or its storage needs {artifact}. {error}",
@@ -165,19 +165,19 @@ def _only_one_process(root: Path) -> Iterator[None]:
         yield
 
 
-def _retrieve(conf: JarConf, folder: Path, say: Callable[[str], None]) -> None:
+def _retrieve(conf: JarConf, folder: Path, tell_user: Callable[[str], None]) -> None:
     log = jars_root() / f"ivy-{conf}.log"
-    say(f"Retrieving the jars for {conf} (once; kept in {folder})")
+    tell_user(f"Retrieving the jars for {conf} (once; kept in {folder})")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f"{conf}-partial-") as scratch:
         retrieved = Path(scratch, conf)
-        lines = _run_ivy(_ivy_command(conf, retrieved), log, say)
+        lines = _run_ivy(_ivy_command(conf, retrieved), log, tell_user)
         if lines is None:
             _unpack(retrieved)
         if lines is not None or not any(retrieved.glob("*.jar")):
             raise JarsError(_failure(conf, log, lines or []))
         retrieved.replace(folder)
-    say(f"{len(list(folder.glob('*.jar')))} jars for {conf} are in {folder}")
+    tell_user(f"{len(list(folder.glob('*.jar')))} jars for {conf} are in {folder}")
 
 
 def _unpack(folder: Path) -> None:
@@ -193,11 +193,11 @@ def _unpack(folder: Path) -> None:
         except (OSError, tarfile.TarError) as error:
             raise JarsError(
                 f"{archive.name} could not be unpacked in {jars_root()}: {error}.",
-                "Make room there, or point KAFKA_LAKE_CACHE to a folder that has it, and try again.",
+                "Free some space there, or set KAFKA_LAKE_CACHE to a folder with enough space, and try again.",
             ) from error
 
 
-def _run_ivy(command: list[str], log: Path, say: Callable[[str], None]) -> list[str] | None:
+def _run_ivy(command: list[str], log: Path, tell_user: Callable[[str], None]) -> list[str] | None:
     """Run Ivy, log what it says; return its lines if it failed and ``None`` if all went well."""
     lines: list[str] = []
     with (
@@ -209,7 +209,7 @@ def _run_ivy(command: list[str], log: Path, say: Callable[[str], None]) -> list[
             log_file.write(line)
             lines.append(line.strip())
             if fetched := _FETCHED.search(line):
-                say(f"  {fetched[1]} {fetched[2]}")
+                tell_user(f"  {fetched[1]} {fetched[2]}")
     return lines if ivy.returncode != 0 else None
 
 
@@ -217,7 +217,7 @@ def _ivy_command(conf: JarConf, folder: Path) -> list[str]:
     command = [str(find_java() / "bin" / "java"), "-jar", str(_ivy_jar())]
     if settings := environment.IVY_SETTINGS.value():
         if not Path(settings).is_file():
-            raise JarsError(f"KAFKA_LAKE_IVY_SETTINGS names {settings}, which is no file. Correct it or unset it.")
+            raise JarsError(f"KAFKA_LAKE_IVY_SETTINGS names {settings}, which is not a file. Correct it or unset it.")
         command += ["-settings", settings]
     command += ["-cache", str(cache() / "ivy"), "-ivy", str(IVY_FILE)]
     return [
@@ -249,7 +249,7 @@ def _failure(conf: JarConf, log: Path, lines: list[str]) -> str:
             f"The jars for {conf} could not be retrieved:",
             *(f"  {line}" for line in shown),
             f"All of it: {log}",
-            "Try again if the network was at fault: what was downloaded is kept. Where the default repository"
+            "If the network failed, try again: what was downloaded is kept. Where the default repository"
             " can't be reached, set KAFKA_LAKE_IVY_SETTINGS to an Ivy settings file that names your mirror"
             " or an offline folder.",
         ]
@@ -270,7 +270,7 @@ def main() -> None:
         parser.error(f"{unknown[0]} is none of {', '.join(get_args(JarConf))}")
     try:
         for conf in confs:
-            jars = ensure_jars(conf, say=lambda line: print(line, flush=True))
+            jars = ensure_jars(conf, tell_user=lambda line: print(line, flush=True))
             print(f"{conf}: {len(jars)} jars ready")
     except KafkaLakeError as error:
         raise SystemExit(str(error)) from None

@@ -33,7 +33,7 @@ REDACTION = {
 def start_jvm(conf: Mapping[str, str]) -> None:
     """Start the JVM of a Spark in this process with its settings; does nothing if this process has a JVM already.
 
-    PySpark by itself would give it each setting as an argument.
+    PySpark alone would give it each setting as an argument.
 
     Args:
         conf: Spark settings, secrets among them.

@@ -1,8 +1,8 @@
-"""A Spark Connect server kept at hand: started again when it dies, stopped while nobody uses it, back at the next use.
+"""Supervises a Spark Connect server: restarts it when it dies, stops it while it is idle, starts it at the next use.
 
-While the server rests, its port is listened on from here: a client that connects wakes it. That connection is refused
-then, and the client comes again, as every gRPC client does by itself. Process managers start a server on demand only if
-it takes over a listening socket, which a JVM's gRPC server can't.
+While the server is stopped, the supervisor listens on its port: a client that connects starts it. That connection is
+refused then, and the client retries, as every gRPC client does. Process managers start a server on demand only if it
+takes over a listening socket, which a JVM's gRPC server can't.
 """
 
 import os
@@ -32,13 +32,13 @@ from kafka_lake.common.server_process import HOST, Server
 from kafka_lake.spark.connect import ConnectServer
 
 _POLL_SECONDS = 0.5
-_LOOKS_PER_IDLE_TIME = 30
+_POLLS_PER_IDLE_TIME = 30
 _LONGEST_PAUSE_SECONDS = 60.0
 _HEALTHY_SECONDS = 600.0
 _MAX_THREADS = 2000
 
 MAX_UNEXPECTED_ENDS = 6
-"""How many times in a row the server may end by itself, each less than ten minutes after its start."""
+"""How many times in a row the server may end unexpectedly, each less than ten minutes after its start."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ConnectSettings:
         heap: Of its JVM, by Java's notation, as ``1g``.
         direct: Memory outside the heap for buffers: network, Arrow, files.
         metaspace: Memory for classes.
-        idle_seconds: It rests after that time without any client; None for never.
+        idle_seconds: It is stopped after that time without any client; None for never.
     """
 
     heap: str = CONNECT_HEAP.default
@@ -68,7 +68,7 @@ class ConnectSettings:
         def size(variable: Variable) -> str:
             value = variable.value(environment).lower()
             if not re.fullmatch(r"[1-9]\d*[kmg]", value):
-                raise ConfigurationError(f"{variable.name}={value} is no size of memory.", "Write it as 512m or 2g.")
+                raise ConfigurationError(f"{variable.name}={value} is not a size of memory.", "Write it as 512m or 2g.")
             return value
 
         return cls(
@@ -127,19 +127,20 @@ def pause_seconds(deaths: int) -> float:
     return min(2.0 ** (deaths - 1), _LONGEST_PAUSE_SECONDS)
 
 
-class WarmServer(Server):
+class ConnectSupervisor(Server):
     """A Spark Connect server under supervision; a context manager.
 
     Args:
         server: Not started yet. From ``start`` on it belongs to this object.
         idle_seconds: It is stopped after that time without any client connected; None for never.
-        say: Called with a line for the user when the server dies, rests, or is started again; from another thread.
+        tell_user: Called from another thread with a line for the user when the server dies, stops because it is idle,
+            or is started again.
     """
 
-    def __init__(self, server: ConnectServer, idle_seconds: float | None, say: Callable[[str], None]) -> None:
+    def __init__(self, server: ConnectServer, idle_seconds: float | None, tell_user: Callable[[str], None]) -> None:
         self._connect = server
         self._idle_seconds = idle_seconds
-        self._say = say
+        self._tell_user = tell_user
         self._ending = threading.Event()
         self._keeper: threading.Thread | None = None
 
@@ -165,7 +166,7 @@ class WarmServer(Server):
 
     @property
     def pid(self) -> int | None:
-        """The process id of the server that runs now; ``None`` while it rests or is about to be started again."""
+        """The process id of the server that runs now; ``None`` while it is stopped or about to be restarted."""
         return self._connect.pid
 
     def start(self) -> Self:
@@ -203,7 +204,7 @@ class WarmServer(Server):
         try:
             while True:
                 if self._connect.alive() and not self._watch():
-                    self._rest()
+                    self._stop_until_used()
                 elif not self._ending.is_set():
                     deaths = deaths + 1 if time.monotonic() - began < _HEALTHY_SECONDS else 1
                     if not self._is_restarted(deaths):
@@ -221,24 +222,24 @@ class WarmServer(Server):
         except KafkaLakeError as error:
             # One that can't be started counts as one that died.
             if not self._ending.is_set():
-                self._say(str(error))
+                self._tell_user(str(error))
 
     def _watch(self) -> bool:
-        """Return once the server has died or shall end (true), or is unused: for the idle time, or worn (false)."""
-        used = looked = time.monotonic()
-        pause = (self._idle_seconds or _LONGEST_PAUSE_SECONDS) / _LOOKS_PER_IDLE_TIME
+        """Return true once the server has died or shall end, false once it is idle or has leaked threads."""
+        used = polled = time.monotonic()
+        pause = (self._idle_seconds or _LONGEST_PAUSE_SECONDS) / _POLLS_PER_IDLE_TIME
         while self._connect.alive() and not self._ending.wait(_POLL_SECONDS):
             now = time.monotonic()
-            if now - looked < pause:
+            if now - polled < pause:
                 continue
-            looked = now
+            polled = now
             if self._has_clients():
                 used = now
-            elif self._is_worn() or (self._idle_seconds is not None and now - used >= self._idle_seconds):
+            elif self._has_leaked_threads() or (self._idle_seconds is not None and now - used >= self._idle_seconds):
                 return False
         return True
 
-    def _is_worn(self) -> bool:
+    def _has_leaked_threads(self) -> bool:
         # Spark never ends the thread that looks after the Python workers of a session, though the session be over.
         try:
             return bool(psutil.Process(self._connect.pid).num_threads() > _MAX_THREADS)
@@ -255,22 +256,22 @@ class WarmServer(Server):
 
     def _is_restarted(self, deaths: int) -> bool:
         if deaths > MAX_UNEXPECTED_ENDS:
-            self._say(f"Spark Connect ended unexpectedly {deaths} times in a row: it isn't started any more.")
+            self._tell_user(f"Spark Connect ended unexpectedly {deaths} times in a row: it is not restarted.")
             return False
         pause = pause_seconds(deaths)
-        self._say(
-            f"Spark Connect ended unexpectedly; it is started again in {pause:.0f} s. Runs that used it are tried "
-            f"again. Its log: {self.log}"
+        self._tell_user(
+            f"Spark Connect ended unexpectedly; it is restarted in {pause:.0f} s. Runs that used it retry. "
+            f"Its log: {self.log}"
         )
         return not self._ending.wait(pause)
 
-    def _rest(self) -> None:
+    def _stop_until_used(self) -> None:
         """Stop the server, and return when a client connects."""
         self._connect.stop()
-        self._say("Spark Connect rests, since nobody uses it; the next use starts it again.")
+        self._tell_user("Spark Connect was idle and is stopped; the next use starts it.")
         with suppress(OSError), socket.create_server((HOST, self._connect.port)) as listener:
             # Where another program has taken the port meanwhile, the server's own start says so.
             while not self._ending.is_set() and not select.select([listener], [], [], _POLL_SECONDS)[0]:
                 pass
         if not self._ending.is_set():
-            self._say("Spark Connect is needed again, and starts.")
+            self._tell_user("Spark Connect is needed again and is started.")

@@ -38,7 +38,7 @@ def run_chaos(
     brokers: int = 1,
     only: tuple[str, ...] = (),
     sabotage: str | None = None,
-    say: Callable[[str], None] = print,
+    tell_user: Callable[[str], None] = print,
 ) -> tuple[Verdict, Tally]:
     """Strike until it is enough, let the tables catch up, and verify.
 
@@ -49,7 +49,7 @@ def run_chaos(
         brokers: 1 or 3.
         only: Faults whose names begin so; empty for all.
         sabotage: Breaks the protocol in every run.
-        say: Called with a line of progress.
+        tell_user: Called with a line of progress.
     """
     chance = random.Random(seed)
     tally = Tally()
@@ -59,7 +59,7 @@ def run_chaos(
     def told(line: str) -> None:
         with (folder / "faults.log").open("a") as file:
             file.write(line + "\n")
-        say(line)
+        tell_user(line)
 
     with World(folder, brokers, seed, sabotage, told) as world:
         declared = world.traffic.new_topic("orders", declared=True, partitions=3)
@@ -199,7 +199,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     only = tuple(name.strip() for name in options.faults.split(",") if name.strip())
     with interruptible(), _told():
-        verdict, tally = run_chaos(folder, options.seed, go_on, options.brokers, only, options.sabotage, _say)
+        verdict, tally = run_chaos(folder, options.seed, go_on, options.brokers, only, options.sabotage, _tell_user)
     print_report(console, verdict, tally, options.seed, time.monotonic() - began)
     if verdict.problems:
         console.print(f"Seed {options.seed}; everything is kept in {folder}.")
@@ -217,7 +217,7 @@ def _told() -> Iterator[None]:
         raise SystemExit(str(error)) from None
 
 
-def _say(line: str) -> None:
+def _tell_user(line: str) -> None:
     print(line, flush=True)
 
 

@@ -233,7 +233,7 @@ class Chaos:
                     spark.sql(call("expire_snapshots", retain_last="1", older_than="current_timestamp()")).collect()
                 except Exception as error:
                     # A stranger's maintenance may lose its own race.
-                    self.world.say(f"  maintenance lost: {str(error).splitlines()[0][:120]}")
+                    self.world.tell_user(f"  maintenance lost: {str(error).splitlines()[0][:120]}")
         finally:
             spark.stop()
         self._finish(run)

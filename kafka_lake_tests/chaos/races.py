@@ -135,7 +135,7 @@ class Arena:
             return list(pool.map(guarded, everybody))
 
 
-def race_protocol(arena: Arena, races: int, score: Score, say: Callable[[str], None]) -> None:
+def race_protocol(arena: Arena, races: int, score: Score, tell_user: Callable[[str], None]) -> None:
     """Race for the same head again and again: stage a row each, publish all at once."""
     catalogs = [arena.catalog() for _ in range(arena.contenders)]
     catalogs[0].ensure_namespace(_NAMESPACE)
@@ -157,7 +157,7 @@ def race_protocol(arena: Arena, races: int, score: Score, say: Callable[[str], N
         if last:
             _compare(arena.catalog(), identifier, winners, score)
             score.seconds = time.monotonic() - began
-            say(f"{race + 1} races, {(race + 1) / score.seconds:.2f} a second, {len(score.problems)} problems")
+            tell_user(f"{race + 1} races, {(race + 1) / score.seconds:.2f} a second, {len(score.problems)} problems")
     score.races = races
     score.seconds = time.monotonic() - began
 
@@ -248,7 +248,9 @@ def _compare(catalog: LakeCatalog, identifier: tuple[str, str], winners: list[tu
         score.problems.append(f"table {'.'.join(identifier)} still has {sorted(table.metadata.refs)}")
 
 
-def race_ingests(arena: Arena, broker: EmbeddedBroker, races: int, score: Score, say: Callable[[str], None]) -> None:
+def race_ingests(
+    arena: Arena, broker: EmbeddedBroker, races: int, score: Score, tell_user: Callable[[str], None]
+) -> None:
     """Let whole runs race for the same records; they set off together from a different step each time."""
     address = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
     admin = AdminClient(address)
@@ -275,7 +277,7 @@ def race_ingests(arena: Arena, broker: EmbeddedBroker, races: int, score: Score,
         if ids != [n for n in range(sent) if n % 5] or dead != [n for n in range(sent) if n % 5 == 0]:
             score.problems.append(f"race {race} of whole runs: {sent} sent, {len(ids)} rows, {len(dead)} dead letters")
         score.ingests += 1
-        say(f"{race + 1} races of whole runs, {len(score.problems)} problems")
+        tell_user(f"{race + 1} races of whole runs, {len(score.problems)} problems")
 
 
 def _contender(arena: Arena, broker: EmbeddedBroker, spec: TopicTable, race: int) -> Callable[[int], RunReport]:
@@ -303,16 +305,16 @@ def run_races(
     races: int,
     ingests: int,
     contenders: int = 2,
-    say: Callable[[str], None] = print,
+    tell_user: Callable[[str], None] = print,
     pair: str = "rest_files",
 ) -> Score:
     """Race, and return what came of it."""
     score = Score()
     with Arena(folder, contenders, pair) as arena:
-        race_protocol(arena, races, score, say)
+        race_protocol(arena, races, score, tell_user)
         if ingests:
             with EmbeddedBroker(folder / "kafka", heap="384m") as broker:
-                race_ingests(arena, broker, ingests, score, say)
+                race_ingests(arena, broker, ingests, score, tell_user)
     return score
 
 
@@ -327,21 +329,21 @@ def main() -> None:
     # A branch that is left behind is what this counts, not what it shall print.
     logging.getLogger("kafka_lake").setLevel(logging.ERROR)
     with interruptible():
-        score = run_races(folder, options.races, options.ingests, options.contenders, _say, options.pair)
-    _say(
+        score = run_races(folder, options.races, options.ingests, options.contenders, _tell_user, options.pair)
+    _tell_user(
         f"{score.races} races of {options.contenders} in {score.seconds:.0f} s, wins {dict(score.wins)}, "
         f"{score.rollbacks} won by a rollback, {score.refusals} refused; {score.ingests} races of whole runs"
     )
     for problem in score.problems:
-        _say(f"WRONG: {problem}")
+        _tell_user(f"WRONG: {problem}")
     if score.problems:
-        _say(f"Everything is kept in {folder}.")
+        _tell_user(f"Everything is kept in {folder}.")
         sys.exit(1)
     shutil.rmtree(folder)
-    _say("All is well: every race had exactly one winner, and the tables hold the winners' rows.")
+    _tell_user("All is well: every race had exactly one winner, and the tables hold the winners' rows.")
 
 
-def _say(line: str) -> None:
+def _tell_user(line: str) -> None:
     print(line, flush=True)
 
 

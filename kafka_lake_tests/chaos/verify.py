@@ -76,34 +76,34 @@ def verify(world: World) -> Verdict:
 
 
 def _verify_topic(world: World, topic: Topic, verdict: Verdict) -> None:
-    say = _Problems(verdict, topic.name)
+    problems = _Problems(verdict, topic.name)
     truth = consumed(world.brokers.bootstrap_servers, topic)
-    _ledger_against_topic(topic, truth, say)
+    _ledger_against_topic(topic, truth, problems)
     catalog = world.catalog()
     table = catalog.table(topic.spec.identifier)
     if table is None:
-        say("there is no table")
+        problems("there is no table")
         return
     rows, letters = _rows(table), _rows(catalog.table(topic.spec.dead_letter_table))
     in_table, in_letters = _row_places(rows), _letter_places(letters)
     expected = Counter(place for place, (_, value) in truth.items() if value is not None)
     held = in_table + in_letters
-    say.places("records are missing", expected - held)
-    say.places("records are there too often", held - expected)
+    problems.places("records are missing", expected - held)
+    problems.places("records are there too often", held - expected)
     good = {place for place, (key, _) in truth.items() if topic.ledger[key].good}
-    say.places("good records are dead letters", Counter(p for p in in_letters if p in good))
-    say.places("bad records are rows", Counter(p for p in in_table if p in expected and p not in good))
-    _values(topic, truth, rows, letters, say)
+    problems.places("good records are dead letters", Counter(p for p in in_letters if p in good))
+    problems.places("bad records are rows", Counter(p for p in in_table if p in expected and p not in good))
+    _values(topic, truth, rows, letters, problems)
     now = world.cluster().watermarks_of(topic.name)
     position = read_state(table).position
     if position is None or dict(position.offsets) != dict(now.end):
-        say(f"position {position.offsets if position else None} isn't the end {dict(now.end)}")
+        problems(f"position {position.offsets if position else None} isn't the end {dict(now.end)}")
     history = {snapshot.snapshot_id for snapshot in ancestors(table, head_of(table))}
     for each in sorted(world.rolled_away.get(topic.name, set()) & history):
-        say(f"snapshot {each} was rolled back and is in main again")
+        problems(f"snapshot {each} was rolled back and is in main again")
     for finding in examine(topic.spec, catalog, world.cluster()):
         for problem in finding.problems:
-            say(f"check {finding.check}: {problem}")
+            problems(f"check {finding.check}: {problem}")
     verdict.figures += Counter({"records committed": len(truth), "rows": len(rows), "dead letters": len(letters)})
     verdict.figures["tombstones"] += len(truth) - len(expected)
     verdict.figures["records aborted"] += sum(s.fate is Fate.ABORTED for s in topic.ledger.values())
@@ -144,13 +144,13 @@ class _Problems:
             self(f"{wrong.total()} {what}, the first: {first}")
 
 
-def _ledger_against_topic(topic: Topic, truth: Mapping[Place, tuple[str, bytes | None]], say: _Problems) -> None:
+def _ledger_against_topic(topic: Topic, truth: Mapping[Place, tuple[str, bytes | None]], problems: _Problems) -> None:
     at: dict[str, list[Place]] = {}
     for place, (key, value) in truth.items():
         at.setdefault(key, []).append(place)
         sent = topic.ledger.get(key)
         if sent is None or sent.value != value:
-            say(f"the broker holds at {place} what nobody sent: {key}")
+            problems(f"the broker holds at {place} what nobody sent: {key}")
     wrong: list[Sent] = []
     for sent in topic.ledger.values():
         places = at.get(sent.key, [])
@@ -162,7 +162,9 @@ def _ledger_against_topic(topic: Topic, truth: Mapping[Place, tuple[str, bytes |
         if not right[sent.fate]:
             wrong.append(sent)
     if wrong:
-        say(f"the ledger and the broker disagree on {len(wrong)} records, as on {wrong[0]}: {at.get(wrong[0].key)}")
+        problems(
+            f"the ledger and the broker disagree on {len(wrong)} records, as on {wrong[0]}: {at.get(wrong[0].key)}"
+        )
 
 
 def _values(
@@ -170,7 +172,7 @@ def _values(
     truth: Mapping[Place, tuple[str, bytes | None]],
     rows: list[dict[str, Any]],
     letters: list[dict[str, Any]],
-    say: _Problems,
+    problems: _Problems,
 ) -> None:
     wrong: Counter[Place] = Counter()
     for row in rows:
@@ -186,7 +188,7 @@ def _values(
         place = (letter["partition"], letter["offset"])
         if place in truth and truth[place][1] != letter["value"]:
             wrong[place] += 1
-    say.places("records differ from what was sent", wrong)
+    problems.places("records differ from what was sent", wrong)
 
 
 def _clean(world: World) -> None:

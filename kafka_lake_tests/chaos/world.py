@@ -113,16 +113,18 @@ class World:
         brokers: 1 or 3.
         seed: Of the records.
         sabotage: How each run breaks the protocol; None for not at all.
-        say: Called with a line of progress.
+        tell_user: Called with a line of progress.
 
     Attributes:
         rolled_away: Snapshots that were taken from ``main`` by a rollback, by topic.
     """
 
-    def __init__(self, folder: Path, brokers: int, seed: int, sabotage: str | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, brokers: int, seed: int, sabotage: str | None, tell_user: Callable[[str], None]
+    ) -> None:
         self.folder = folder.resolve()
         self.sabotage = sabotage
-        self.say = say
+        self.tell_user = tell_user
         self.brokers = Brokers(self.folder / "kafka", brokers)
         self.server = RestCatalogServer(self.folder / "catalog")
         self.proxy: CatalogProxy

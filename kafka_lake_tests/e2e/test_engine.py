@@ -1,4 +1,4 @@
-"""The engines a run can have beside its own process: a warm Connect server that dies, and a cluster of two workers."""
+"""The engines a run can have beside its own process: a Connect server that dies, and a cluster of two workers."""
 
 import gc
 import json
@@ -38,7 +38,7 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.settings import PARALLELISM, local_conf
-from kafka_lake.spark.supervisor import ConnectSettings, WarmServer
+from kafka_lake.spark.supervisor import ConnectSettings, ConnectSupervisor
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.spark_cluster.standalone import standalone_cluster
 from kafka_lake_tests.integration.test_names import all_that_can_be_done
@@ -70,11 +70,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def server(project: Path, catalog_resource: CatalogResource) -> Iterator[WarmServer]:
+def server(project: Path, catalog_resource: CatalogResource) -> Iterator[ConnectSupervisor]:
     extra = {"spark.sql.shuffle.partitions": "2"}
     conf = local_conf(catalog_resource.open().for_spark(), "local[2]", spark_jars(), extra)
     connect = ConnectSettings(heap="768m").server(project / "connect", 0, conf)
-    with WarmServer(connect, None, print) as running, pytest.MonkeyPatch.context() as patch:
+    with ConnectSupervisor(connect, None, print) as running, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_REMOTE", running.remote)
         # PySpark sets it with the first session; here it is taken back.
         patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
@@ -82,7 +82,7 @@ def server(project: Path, catalog_resource: CatalogResource) -> Iterator[WarmSer
 
 
 @pytest.fixture
-def new_session(server: WarmServer, catalog_resource: CatalogResource) -> Iterator[NewSession]:
+def new_session(server: ConnectSupervisor, catalog_resource: CatalogResource) -> Iterator[NewSession]:
     """Return a function that gives the Spark of a run of its own."""
     with ExitStack() as opened:
 
@@ -95,7 +95,7 @@ def new_session(server: WarmServer, catalog_resource: CatalogResource) -> Iterat
 
 
 @pytest.fixture
-def warm_connections(
+def connect_connections(
     new_session: NewSession, kafka_resource: KafkaResource, catalog_resource: CatalogResource
 ) -> Connections:
     """What a run works with, Spark being the server."""
@@ -127,10 +127,10 @@ def test_what_one_session_sets_no_other_has(new_session: NewSession, tmp_path: P
 
 @pytest.mark.parametrize("told", ["", ";token=another"], ids=("none", "another"))
 def test_who_does_not_know_the_token_is_refused(
-    server: WarmServer, new_session: NewSession, monkeypatch: pytest.MonkeyPatch, told: str
+    server: ConnectSupervisor, new_session: NewSession, monkeypatch: pytest.MonkeyPatch, told: str
 ) -> None:
     monkeypatch.setenv("SPARK_REMOTE", f"{server.address}/{told}")
-    with pytest.raises(ConfigurationError, match="wants a token") as refused:
+    with pytest.raises(ConfigurationError, match="requires a token") as refused:
         new_session().live_session()
     assert "another" not in str(refused.value)
     monkeypatch.setenv("SPARK_REMOTE", server.remote)
@@ -138,15 +138,15 @@ def test_who_does_not_know_the_token_is_refused(
 
 
 @pytest.mark.exhaustive
-def test_classes_are_not_loaded_anew(project: Path, catalog_resource: CatalogResource) -> None:
+def test_classes_are_loaded_from_the_archive(project: Path, catalog_resource: CatalogResource) -> None:
     archive = make_archive(print)
     conf = local_conf(catalog_resource.open().for_spark(), "local[2]", spark_jars(), {})
     connect = ConnectSettings(heap="768m").server(project / "archived", 0, conf)
-    with WarmServer(connect, None, print) as running:
+    with ConnectSupervisor(connect, None, print) as running:
         assert str(archive) in Path(f"/proc/{running.pid}/maps").read_text()
 
 
-def test_imports_are_not_made_anew(server: WarmServer, new_session: NewSession) -> None:
+def test_workers_do_not_import_again(server: ConnectSupervisor, new_session: NewSession) -> None:
     def parent_of_the_daemon(_: int) -> int:
         import psutil
 
@@ -281,9 +281,9 @@ def test_a_session_that_is_collected_as_garbage_waits_for_nothing(new_session: N
     assert other.range(3).count() == 3
 
 
-def test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good(
-    server: WarmServer,
-    warm_connections: Connections,
+def test_a_server_killed_during_a_run_is_restarted_and_the_run_completes(
+    server: ConnectSupervisor,
+    connect_connections: Connections,
     new_topic: Callable[..., Topic],
     view: Callable[[TopicTable], View],
 ) -> None:
@@ -291,7 +291,7 @@ def test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good(
     for number in range(20):
         topic.send({"id": number, "name": f"pizza {number}"}, number % 2)
     spec = topic.spec("id bigint, name string", transform="shop_transforms:loud")
-    connections = replace(warm_connections, retry=RetryPolicy(max_seconds=1.0))
+    connections = replace(connect_connections, retry=RetryPolicy(max_seconds=1.0))
     killed: list[int] = []
 
     def kill_once(step: str) -> None:
@@ -316,17 +316,17 @@ def test_a_server_killed_under_a_run_is_back_and_the_run_is_made_good(
     "name", [exhaustive("orders.by-topic-alone", id="dots"), pytest.param("y" * 249, id="longest")]
 )
 def test_the_shortest_document_makes_a_table(
-    name: str, warm_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
+    name: str, connect_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
 ) -> None:
     topic = new_topic(called=name)
-    all_that_can_be_done(topic, KafkaTopicTable(topic=name).topic_table(), lambda: warm_connections, view)
+    all_that_can_be_done(topic, KafkaTopicTable(topic=name).topic_table(), lambda: connect_connections, view)
 
 
 def test_dead_letters_that_become_rows_are_taken_out(
-    warm_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
+    connect_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
 ) -> None:
     topic = new_topic()
-    all_that_can_be_done(topic, topic.spec("id bigint not null"), lambda: warm_connections, view)
+    all_that_can_be_done(topic, topic.spec("id bigint not null"), lambda: connect_connections, view)
 
 
 RUN = """

@@ -1,4 +1,4 @@
-"""One run that keeps up with a topic, on a real broker and a real Spark: exactly once, whatever comes in between."""
+"""A continuous run of a topic, on a real broker and a real Spark: exactly once, whatever comes in between."""
 
 import signal
 import subprocess

@@ -186,7 +186,7 @@ def test_one_run_and_one_commit_for_all_partitions(new_topic: NewTopic, runner: 
     ("kind", "settings"),
     [
         ("to the topic's end", {}),
-        ("catching up", {"keep_up_for": 120.0, "look_every": 0.3}),
+        ("catching up", {"catch_up_for": 120.0, "poll_every": 0.3}),
         ("reading again", {"mode": "replace"}),
         ("continuous", {}),
     ],
@@ -199,8 +199,8 @@ def test_a_run_without_a_partition_is_for_all_of_them(
     topic.send_ids(range(30), 12)
     if kind == "reading again":
         ingest(spec, connections(), "before")
-    keeps_on = Continuous(trigger=0.3, time_limit=60, idle=1, compact_every=None, report_every=0.3)
-    result = runner.run(spec, None, continuous=keeps_on if kind == "continuous" else None, **settings)
+    continuous = Continuous(trigger=0.3, time_limit=60, idle=1, compact_every=None, report_every=0.3)
+    result = runner.run(spec, None, continuous=continuous if kind == "continuous" else None, **settings)
     assert result.success
     keys = [str(p) for p in range(12)]
     assert runner.instance.get_dynamic_partitions(str(partitions_of(topic.name).name)) == keys, "in numeric order"
@@ -426,7 +426,7 @@ def test_a_run_that_goes_on_tells_in_a_tag_until_when(new_topic: NewTopic, runne
     settings = Continuous(trigger=0.3, time_limit=600, idle=0.3, compact_every=None, report_every=1)
     ran = {
         None: runner.run(topic.spec(), (0, 0)),
-        CATCH_UP_TAG: runner.run(topic.spec(), (0, 0), keep_up_for=600.0, look_every=0.3),
+        CATCH_UP_TAG: runner.run(topic.spec(), (0, 0), catch_up_for=600.0, poll_every=0.3),
         CONTINUOUS_TAG: runner.run(topic.spec(), (0, 0), continuous=settings),
     }
     for tag, result in ran.items():
@@ -440,29 +440,29 @@ def test_a_run_that_goes_on_tells_in_a_tag_until_when(new_topic: NewTopic, runne
             assert 440 <= datetime.fromisoformat(text).timestamp() - time.time() <= 600
 
 
-STAY = {"keep_up_for": 120.0, "look_every": 0.3}
+CATCH_UP = {"catch_up_for": 120.0, "poll_every": 0.3}
 
 
 def test_a_run_that_finds_nothing_more_to_do_ends_and_is_told_of_once(new_topic: NewTopic, runner: Runner) -> None:
     topic = new_topic(2)
     topic.send_ids(range(5), 2)
     know_partitions(runner, topic)
-    result = runner.run(topic.spec(), (0, 1), **STAY)
+    result = runner.run(topic.spec(), (0, 1), **CATCH_UP)
     assert result.success
     assert {key: m["rows_added"] for key, m in by_partition(result).items()} == {"0": 3, "1": 2}
     assert set(checks(result)) == set(CHECKS)
-    again = runner.run(topic.spec(), (0, 1), with_spark=False, **STAY)
+    again = runner.run(topic.spec(), (0, 1), with_spark=False, **CATCH_UP)
     assert again.success
     assert {key: m["rows_added"] for key, m in by_partition(again).items()} == {"0": 0, "1": 0}
 
 
-def test_a_run_stays_while_records_come_until_another_one_waits(
+def test_a_catch_up_run_continues_while_records_come_until_another_one_waits(
     new_topic: NewTopic, runner: Runner, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic(2)
     topic.send_ids(range(4), 2)
     know_partitions(runner, topic)
-    # One dead letter each time: a run bears no two.
+    # One dead letter each time: a run fails with two.
     topic.send(b"junk")
     spec = topic.spec(max_dead_letters=1)
     ids, commits = count(4), count(1)
@@ -481,7 +481,7 @@ def test_a_run_stays_while_records_come_until_another_one_waits(
         return commit_and_send
 
     monkeypatch.setattr(Runs, "next_commit", more_after(Runs.next_commit))
-    result = runner.run(spec, (0, 1), **STAY)
+    result = runner.run(spec, (0, 1), **CATCH_UP)
     assert result.success
     assert "another run waits for its place" in log_of(runner.instance, result.run_id)
     told = result.get_asset_materialization_events()

@@ -216,7 +216,7 @@ def test_what_records_look_like_comes_in_the_order_of_their_fields(records: Reco
     assert (label, shown.simpleString()) == ("the records", "struct<z:bigint,a:struct<y:string>,b:double>")
 
 
-def test_letters_tell_where_and_when(records: Records) -> None:
+def test_dead_letters_have_offset_and_time(records: Records) -> None:
     decoded = decode_json(records([b"{}", b"x", None]), columns("id bigint not null"))
     before = datetime.now(UTC)
     letters = dead_letters_of(decoded, "run-1", topic_id="T1").orderBy("offset").collect()
@@ -246,7 +246,7 @@ def test_rows_tell_which_topic_of_that_name(records: Records) -> None:
         assert [r._kafka.topic_id for r in rows_of(decoded, spec(), unknown).collect()] == [None]
 
 
-def test_letters_become_the_records_they_were(records: Records) -> None:
+def test_dead_letters_become_the_records_they_were(records: Records) -> None:
     source = records([b"{}", b"\xff", b'{"id": "x"}', b'{"id": 7}', None]).withColumn(
         "timestampType", F.when(F.col("offset") == 2, F.lit(-1)).otherwise(F.col("timestampType"))
     )
@@ -268,7 +268,7 @@ def test_letters_become_the_records_they_were(records: Records) -> None:
     assert (letter.topic_id, letter.offset, letter.value, letter.run_id) == ("T1", 1, b"\xff", "run-2")
 
 
-def test_letters_of_an_older_table_come_back_too(records: Records) -> None:
+def test_dead_letters_of_an_older_table_are_decoded_too(records: Records) -> None:
     decoded = decode_json(records([b"x"]), columns("id bigint"))
     letters = dead_letters_of(decoded, "run-1", "T1").drop("topic_id", "timestamp_type", "failed_at")
     (record,) = records_from_dead_letters(letters).collect()
@@ -315,7 +315,7 @@ def test_a_record_that_is_refused_twice_is_one_letter(records: Records) -> None:
     assert verdicts(failed) == [("transform_failed", "odd: 1"), (None, None)]
 
 
-def test_a_refused_letter_is_told_from_one_of_the_topic_made_anew(records: Records) -> None:
+def test_dead_letters_of_a_recreated_topic_are_distinguished_from_older_ones(records: Records) -> None:
     old = records([b'{"id": 1}']).withColumn("topic_id", F.lit("T1"))
     new = records([b'{"id": 2}']).withColumn("topic_id", F.lit("T2"))
     unknown = records([b'{"id": 3}']).withColumn("topic_id", F.lit(""))

@@ -175,7 +175,7 @@ def test_two_runs_at_once_without_choreography(new_topic: NewTopic, connections:
         ("primary published", True),
     ],
 )
-def test_a_run_killed_at_any_step_is_made_good_by_the_next(
+def test_a_run_killed_at_any_step_is_completed_by_the_next(
     step: str, visible: bool, new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Any
 ) -> None:
     topic = new_topic()
@@ -249,7 +249,7 @@ ingest(TopicTable(topic, "it", table, schema="id bigint"), connections, "sigkill
 
 
 @pytest.mark.exhaustive
-def test_a_process_killed_by_sigkill_is_made_good_by_the_next(
+def test_a_process_killed_by_sigkill_is_completed_by_the_next(
     new_topic: NewTopic, connections: NewConnections, view: NewView, broker: Any, lake_home: Path
 ) -> None:
     topic = new_topic(2)
@@ -362,7 +362,7 @@ def test_the_consumer_group_follows_and_is_never_asked(
     assert group_offset(topic, spec.group) == 3
 
 
-def test_a_topic_made_anew_is_refused_and_nothing_changes(
+def test_a_recreated_topic_is_refused_and_nothing_changes(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -381,7 +381,7 @@ def test_a_topic_made_anew_is_refused_and_nothing_changes(
 def test_dead_letters_of_a_new_topic_are_not_taken_for_those_of_the_old(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
-    """The table was dropped to begin anew with the topic that was recreated; its dead letters were kept."""
+    """The table was dropped, to start again with the recreated topic; its dead letters were kept."""
     topic = new_topic()
     spec = topic.spec()
     topic.send(b"old junk")
@@ -469,7 +469,7 @@ def test_a_run_told_to_go_on_does_so_when_retention_strikes_between_plan_and_rea
     assert report.total("rows") == 3
 
 
-def test_a_topic_made_anew_can_be_followed_into_the_same_table(
+def test_a_recreated_topic_can_fill_the_same_table(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)

@@ -250,7 +250,7 @@ def test_types_of_all_formats_may_be_mixed_in_one_topic(
 
 
 @pytest.mark.exhaustive
-def test_letters_of_another_format_go_back_in_once_the_settings_know_it(
+def test_dead_letters_of_another_format_become_rows_once_the_settings_have_it(
     new_topic: NewTopic,
     connections: NewConnections,
     view: NewView,

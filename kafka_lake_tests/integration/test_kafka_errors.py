@@ -261,7 +261,7 @@ def test_what_is_no_broker_is_told() -> None:
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refuses) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()
-        with pytest.raises(KafkaError, match="gave an answer that is no Kafka broker's"):
+        with pytest.raises(KafkaError, match="gave an answer that is not a Kafka broker's"):
             KafkaCluster({"bootstrap.servers": f"127.0.0.1:{web.server_address[1]}"}, PATIENCE).check()
         web.shutdown()
 

@@ -66,7 +66,7 @@ def test_a_position_that_expired_is_rebuilt_from_the_rows(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def test_a_position_is_not_rebuilt_from_letters_whose_rows_are_missing(
+def test_a_position_is_not_rebuilt_from_dead_letters_whose_rows_are_missing(
     new_topic: NewTopic,
     connections: NewConnections,
     view: NewView,
@@ -138,7 +138,7 @@ def test_a_table_without_rows_that_began_at_the_latest_offset_does_not_begin_aga
     assert view(spec).ids() == [1]
 
 
-def test_a_first_run_that_died_with_its_opening_staged_is_made_good(
+def test_a_first_run_that_died_with_its_first_position_staged_is_completed_by_the_next(
     new_topic: NewTopic,
     connections: NewConnections,
     view: NewView,
@@ -199,7 +199,7 @@ def test_a_rollback_during_a_run_stays(
     see.assert_no_branches()
 
 
-def test_a_table_that_was_dropped_is_filled_anew(
+def test_a_table_that_was_dropped_is_filled_from_the_start(
     new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     """What were dead letters with the old schema are rows with the new one, and in one table only."""
@@ -219,7 +219,7 @@ def test_a_table_that_was_dropped_is_filled_anew(
     view(lenient).assert_exactly_once(topic.ledger)
 
 
-def test_a_table_that_is_dropped_while_a_run_is_staging_is_filled_anew(
+def test_a_table_that_is_dropped_while_a_run_is_staging_is_filled_from_the_start(
     new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
     topic = new_topic()

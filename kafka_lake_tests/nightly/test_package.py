@@ -72,7 +72,7 @@ def test_the_wheel_has_the_library_and_not_the_shop(python: Path, command: Calla
             "here = Path(kafka_lake.__file__).parent\n"
             "print(json.dumps([str(here), *[bool(find(f'kafka_lake.{n}')) for n in ('demo', 'defs', 'ingest')],"
             " kafka_lake.KafkaTopicTable.__module__,"
-            " *[(here / n).is_file() for n in ('py.typed', 'spark/ivy.xml', 'local_stack/dagster.yaml')]]))",
+            " *[(here / n).is_file() for n in ('py.typed', 'spark/ivy.xml', 'common/dagster.yaml')]]))",
         )
     )
     assert told[0].startswith(str(python.parents[1]))

@@ -185,7 +185,7 @@ def catalog(catalog):
 
 @pytest.mark.parametrize("wrong", ["", "another head", "another append", "another tip"])
 def test_what_is_staged_must_follow_the_head_and_hold_what_was_appended(wrong, catalog):
-    """A branch that was taken away and made anew at the same moment is another one."""
+    """A branch that was removed and recreated at the same moment is another one."""
     table = catalog.pyiceberg.load_table(SPEC.identifier)
     head = head_of(table)
     branch = StagingBranch(None, catalog, SPEC.identifier, branch_name("run", head), head)

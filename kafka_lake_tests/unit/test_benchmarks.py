@@ -1,6 +1,6 @@
 """What the benchmarks conclude from what they see; and the page's tables are the kept results'.
 
-`UPDATE_DOCS=1 pytest` on this file writes the tables anew.
+`UPDATE_DOCS=1 pytest` on this file writes the tables again.
 """
 
 import json

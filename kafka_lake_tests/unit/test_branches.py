@@ -140,7 +140,7 @@ def test_what_pyiceberg_cannot_append_is_no_records_fault(catalog, monkeypatch):
 def test_nothing_is_appended_to_what_is_gone(what, catalog):
     branch = begun(catalog)
     catalog.pyiceberg.drop_table(NAME) if what == "table" else branch.drop()
-    with pytest.raises(PublishRefusedError, match=f"lake.pizzas: branch {branch.name} was taken away before a write"):
+    with pytest.raises(PublishRefusedError, match=f"lake.pizzas: branch {branch.name} was removed before a write"):
         branch.append([], {})
     assert branch.staged_snapshot() is None
 

@@ -234,10 +234,10 @@ def test_a_run_that_continues_does_not_look_at_each_of_its_small_commits():
     assert log.looks == 1
     log.sizes[0] += [200] * 100_000
     log.commits()
-    assert log.looks == 3, "what comes near the limit is looked at closely, after a glance"
+    assert log.looks == 3, "a plan near the limit gets a second, denser sample"
     log.sizes[1], log.at[1] = [200] * 1000, 0
     log.commits()
-    assert log.looks == 4, "and a glance at a partition that nobody has seen"
+    assert log.looks == 4, "and a new partition gets a first sample"
 
 
 def test_records_that_grow_are_noticed_by_what_the_last_commit_had():

@@ -226,12 +226,15 @@ def test_sqlite_is_the_same_file_wherever_spark_runs(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("uri", "said"),
     [
-        ("postgresql://hush:hush@db/lake?tcp_user_timeout=9", "the parameter tcp_user_timeout, which can't be told"),
+        (
+            "postgresql://hush:hush@db/lake?tcp_user_timeout=9",
+            "the parameter tcp_user_timeout, which has no equivalent",
+        ),
         ("postgresql+psycopg2:///lake?host=/var/run", "the parameter host"),
         ("postgresql+psycopg2://hush:hush@/lake", "names no host"),
         ("mssql+pyodbc://hush:hush@db/lake", "its database is mssql"),
-        ("sqlite://", "one process's own"),
-        ("no address hush", "is no URL"),
+        ("sqlite://", "belongs to one process"),
+        ("no address hush", "is not a URL"),
     ],
 )
 def test_an_address_that_spark_can_not_be_told_is_refused_without_its_secrets(uri, said):
@@ -377,7 +380,7 @@ def test_the_jars_that_a_catalog_needs_are_fetched_unless_they_are_there(
     catalog = LakeCatalog("lake", properties).for_spark()
     fetched = tmp_path / "fetched.jar"
 
-    def retrieve(conf, say=None):
+    def retrieve(conf, tell_user=None):
         return [ours] if conf == "spark" else [fetched]
 
     monkeypatch.setattr("kafka_lake.spark.jars.ensure_jars", retrieve)
@@ -391,7 +394,7 @@ def test_the_jars_that_a_catalog_needs_are_fetched_unless_they_are_there(
     for extra in ({"spark.jars": "hdfs:///any.jar"}, {"spark.jars.packages": "a:b:1"}):
         assert str(fetched) not in str(local_conf(catalog, "local", f"{ours}", extra))
 
-    def fail(conf, say=None):
+    def fail(conf, tell_user=None):
         raise JarsError("Not found.")
 
     monkeypatch.setattr("kafka_lake.spark.jars.ensure_jars", fail)

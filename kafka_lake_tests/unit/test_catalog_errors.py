@@ -69,9 +69,9 @@ def test_a_port_where_nothing_listens(question: Callable[[LakeCatalog], object])
 @pytest.mark.parametrize(
     ("properties", "said"),
     [
-        ({"type": "sql", "uri": "nonsense:hush@x", "warehouse": "w"}, "is no URL"),
-        ({"type": "rest", "uri": "127.0.0.1:8181"}, "is no URL"),
-        ({"type": "rest", "uri": "catalog"}, "is no URL"),
+        ({"type": "sql", "uri": "nonsense:hush@x", "warehouse": "w"}, "is not a URL"),
+        ({"type": "rest", "uri": "127.0.0.1:8181"}, "is not a URL"),
+        ({"type": "rest", "uri": "catalog"}, "is not a URL"),
         ({"type": "sql", "uri": "oracel://bob:hush@db/x", "warehouse": "w"}, "a database that SQLAlchemy doesn't know"),
     ],
 )
@@ -86,8 +86,8 @@ def test_an_address_that_is_none(properties: dict[str, str], said: str) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "kind", "said"),
     [
-        (200, "<html>Sign in</html>", CatalogRefusedError, "no catalog's"),
-        (404, "nothing here", CatalogRefusedError, "no catalog's"),
+        (200, "<html>Sign in</html>", CatalogRefusedError, "not a catalog's"),
+        (404, "nothing here", CatalogRefusedError, "not a catalog's"),
         (401, json.dumps({"error": {"message": "no hush", "type": "x", "code": 401}}), CatalogRefusedError, "refused"),
         (403, json.dumps({"error": {"message": "go", "type": "x", "code": 403}}), CatalogRefusedError, "refused"),
         (503, json.dumps({"error": {"message": "later", "type": "x", "code": 503}}), CatalogError, "gave no answer"),

@@ -29,10 +29,10 @@ from kafka_lake.cli.doctor import Diagnosis
 from kafka_lake.cli.main import app
 from kafka_lake.cli.output import cleaned_lines, dead_letter_tables, followed, reset_table
 from kafka_lake.cli.repair import (
+    DeadLetterClass,
+    DeadLetterOffsets,
     DeadLetters,
-    LetterOffsets,
-    Letters,
-    LetterSample,
+    DeadLetterSample,
     partitions_of,
     pinned,
     resets_of,
@@ -121,7 +121,7 @@ def test_dotenv_file_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     (tmp_path / ".env").write_text("KAFKA_LAKE_BROKER_PORT=kafka\n")
     result = run("demo")
     assert result.exit_code == 1
-    assert "KAFKA_LAKE_BROKER_PORT=kafka is no port" in result.output
+    assert "KAFKA_LAKE_BROKER_PORT=kafka is not a port" in result.output
 
 
 def test_no_orders_is_a_usage_error() -> None:
@@ -158,11 +158,11 @@ def test_status_shows_a_topic_that_failed_and_exits_with_1(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("healthy", [True, False])
 def test_doctor_shows_remedies_and_exits_by_health(monkeypatch: pytest.MonkeyPatch, healthy: bool) -> None:
-    found = [Diagnosis("Java", True, "/usr/lib/jvm", ""), Diagnosis("Jars", healthy, "none", "Mend the network.")]
+    found = [Diagnosis("Java", True, "/usr/lib/jvm", ""), Diagnosis("Jars", healthy, "none", "Check the network.")]
     monkeypatch.setattr(kafka_lake.cli.doctor, "examine", lambda *_: found)
     result = run("doctor")
     assert result.exit_code == (0 if healthy else 1)
-    assert ("Mend the network." in result.output) is not healthy
+    assert ("Check the network." in result.output) is not healthy
 
 
 def test_doctor_tells_where_spark_is_and_not_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ def test_no_duration(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(kafka_lake.ingest.maintenance.clean, "clean", forbidden)
     result = run("clean", f"--older-than={text}")
     assert result.exit_code == 1
-    assert f"{text!r} is no duration" in result.output
+    assert f"{text!r} is not a duration" in result.output
 
 
 def test_partitions() -> None:
@@ -220,7 +220,7 @@ def test_partitions() -> None:
 def test_no_partitions(command: tuple[str, ...], text: str) -> None:
     result = run(*command, "completed-pizzas", f"--partitions={text}")
     assert result.exit_code == 1
-    assert f"{text!r} is no list of partitions" in result.output
+    assert f"{text!r} is not a list of partitions" in result.output
 
 
 @pytest.mark.usefixtures("_topic")
@@ -260,7 +260,7 @@ def test_replay_asks_only_before_it_reads_everything(
     result = run("replay", SPEC.topic, *arguments)
     assert result.exit_code == 0, result.output
     assert asked == [extent]
-    assert "nothing of that is in the table" in result.output
+    assert "the table has no rows of that" in result.output
 
 
 @pytest.mark.usefixtures("_topic")
@@ -294,9 +294,9 @@ def test_a_reset_to_where_the_position_is_does_nothing(monkeypatch: pytest.Monke
     assert "nothing to do" in result.output
 
 
-def test_a_reset_of_a_topic_made_anew_names_every_partition() -> None:
-    anew = TopicIdentity("cluster", "another", SPEC.topic)
-    todo = Plan((), Position(anew, {0: 0, 1: 4}), 0, "reset", losses=(Loss(0, 9, None, "topic recreated"),))
+def test_a_reset_of_a_recreated_topic_names_every_partition() -> None:
+    recreated = TopicIdentity("cluster", "another", SPEC.topic)
+    todo = Plan((), Position(recreated, {0: 0, 1: 4}), 0, "reset", losses=(Loss(0, 9, None, "topic recreated"),))
     assert pinned(Position(HERE, {0: 9, 1: 4}), todo) == "0:0,1:4"
     assert pinned(None, todo) == "0:0,1:4"
     text = shown(reset_table(SPEC, resets_of(Position(HERE, {0: 9, 1: 4, 2: 1}), todo)))
@@ -306,11 +306,13 @@ def test_a_reset_of_a_topic_made_anew_names_every_partition() -> None:
 
 
 def test_values_of_records_never_reach_the_terminal_as_they_are() -> None:
-    sample = LetterSample(
+    sample = DeadLetterSample(
         0, 7, "2026-11-21T12:00:00.000+00:00", "not [red]JSON[/]\x1b[2J", "a\n[b]\x1b]0;x\x07" + 500 * "x"
     )
-    offsets = tuple(LetterOffsets(p, 0, p) for p in range(40))
-    found = DeadLetters("t", "n.t__dead_letters", (Letters("not_json", "No [JSON].", 1234, "", offsets, (sample,)),))
+    offsets = tuple(DeadLetterOffsets(p, 0, p) for p in range(40))
+    found = DeadLetters(
+        "t", "n.t__dead_letters", (DeadLetterClass("not_json", "No [JSON].", 1234, "", offsets, (sample,)),)
+    )
     text = shown(*dead_letter_tables(found))
     assert "\x1b" not in text
     assert "\x07" not in text
@@ -348,7 +350,7 @@ _TOPIC = "type: kafka_lake.KafkaTopicTable\nattributes:\n  topic: pizzas\n"
     [
         (_TOPIC + "  tobic: a\n", 4, "tobic: there is no such setting"),
         (_TOPIC + "  max_records_per_commit: 0\n", 4, "max_records_per_commit: Input should be greater than"),
-        (_TOPIC + "  partition_by: [day(]\n", 4, "partition_by: 'day(' is no Iceberg transform"),
+        (_TOPIC + "  partition_by: [day(]\n", 4, "partition_by: 'day(' is not an Iceberg transform"),
         (_TOPIC + "  start: latest\n---\n" + _TOPIC + "  start: whenever\n", 9, "start: 'whenever' is neither"),
         (_TOPIC + "\towners: []\n", 4, "no YAML: "),
         (_TOPIC.replace("TopicTable", "TopicTabel"), 1, "there is no such component"),

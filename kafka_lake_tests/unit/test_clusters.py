@@ -125,7 +125,7 @@ def test_catalog_and_spark_are_in_one_of_the_documents() -> None:
         ),
         (
             {"orders_us": "KafkaTopicTable\ntopic: orders\ncluster: asia\nnamespace: us"},
-            ["orders_us/defs.yaml) is of Kafka cluster asia, which no document", "Those here are: eu, us."],
+            ["orders_us/defs.yaml) names Kafka cluster asia, and no document", "Those here are: eu, us."],
         ),
         ({"cluster_us": "KafkaCluster"}, ["cluster_us/defs.yaml has no name", "cluster_eu/defs.yaml", "cluster: eu"]),
         ({"cluster_us": "KafkaCluster\nname: eu"}, ["the name eu", "cluster_eu/defs.yaml", "cluster_us/defs.yaml"]),
@@ -148,7 +148,7 @@ def test_a_mistake_is_refused_with_its_documents(changed: Documents, said: list[
 
 def test_a_topic_of_a_cluster_where_the_only_one_has_no_name_is_refused() -> None:
     told = refusal({"cluster": "KafkaCluster", "orders_eu": TWO["orders_eu"]})
-    assert "is of Kafka cluster eu, which no document" in told
+    assert "names Kafka cluster eu, and no document" in told
     assert "cluster/defs.yaml, has no name" in told
 
 

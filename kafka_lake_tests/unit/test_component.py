@@ -387,20 +387,20 @@ def test_settings_survive_the_assets_metadata(spec):
         ("on_truncate: ignore", "on_truncate: ignore has no effect"),
         ("ignore_null_updates: true", "ignore_null_updates: True has no effect"),
         ("update_columns: told", "update_columns: told has no effect"),
-        ("write: upsert\nenvelope: debezium\nignore_null_updates: true", "a null is a value in envelope: debezium"),
-        ("write: upsert\nenvelope: debezium\nupdate_columns: a", "update_columns: envelope: debezium brings whole"),
-        ("write: upsert\nkey: [id]\nignore_null_updates: [id, v]", "ignore_null_updates: id is of key: or order_by:"),
+        ("write: upsert\nenvelope: debezium\nignore_null_updates: true", "in envelope: debezium, a null is a value"),
+        ("write: upsert\nenvelope: debezium\nupdate_columns: a", "update_columns: envelope: debezium has whole"),
+        ("write: upsert\nkey: [id]\nignore_null_updates: [id, v]", "ignore_null_updates: id is in key: or order_by:"),
         ("write: upsert\nignore_null_updates: some", "ignore_null_updates"),
         ("write: merge", "write"),
         ("write: upsert\nenvelope: csv", "envelope"),
         ("write: upsert\nmetadata_column: null", "metadata_column: write: upsert needs it"),
-        ("write: upsert\nschema: id int\ntransform: a:b", "transform: can't go with write: upsert"),
+        ("write: upsert\nschema: id int\ntransform: a:b", "transform: can't be combined with write: upsert"),
         ("write: upsert\nenvelope: debezium\nformat: avro", "in format json only"),
-        ("write: upsert\nenvelope: debezium\norder_by: [at]", "brings the order of its changes"),
-        ("write: upsert\non_truncate: ignore", "empty no table"),
-        ("write: upsert\nkeep_deletes: long", "keep_deletes: 'long' is no duration"),
+        ("write: upsert\nenvelope: debezium\norder_by: [at]", "already has the order of its changes"),
+        ("write: upsert\non_truncate: ignore", "on_truncate: has no effect"),
+        ("write: upsert\nkeep_deletes: long", "keep_deletes: 'long' is not a duration"),
         ("continuous: {trigger: 2}", "trigger"),
-        ("continuous: {trigger: two seconds}", "trigger: 'two seconds' is no duration"),
+        ("continuous: {trigger: two seconds}", "trigger: 'two seconds' is not a duration"),
         ("continuous: {trigger: 0s}", "trigger: must be more than nothing"),
         ("continuous: {trigger: 1m, for: 10s}", "for: 10 s is shorter than the trigger"),
         ("continuous: {report_every: 500ms}", "report_every: 0.5 s is shorter"),
@@ -436,24 +436,53 @@ def test_a_mistake_that_the_schema_tells_is_refused_with_its_line(line):
 
 
 def test_runs_that_begin_together_do_not_end_together():
-    assert IngestConfig().keeps_on("a") is None
-    assert IngestConfig(mode=Mode.replace, keep_up_for=300).keeps_on("a") is None
-    limits = {IngestConfig(keep_up_for=300, look_every=2).keeps_on(f"run {n}").time_limit for n in range(20)}
+    assert IngestConfig().catch_up("a") is None
+    assert IngestConfig(mode=Mode.replace, catch_up_for=300).catch_up("a") is None
+    limits = {IngestConfig(catch_up_for=300, poll_every=2).catch_up(f"run {n}").time_limit for n in range(20)}
     assert len(limits) == 20
     assert min(limits) >= 225
     assert max(limits) <= 300
-    assert IngestConfig(keep_up_for=1, look_every=60).keeps_on("a").trigger <= 1
+    assert IngestConfig(catch_up_for=1, poll_every=60).catch_up("a").trigger <= 1
 
 
-def test_for_how_long_runs_go_on_is_the_clusters_to_say():
+def test_the_cluster_sets_for_how_long_catch_up_runs_continue():
     component, _ = load("sensor_interval_seconds: 2", "KafkaCluster")
-    assert component.keep_up_for == "5m"
-    component, defs = load("keep_up_for: 0s", "KafkaCluster")
-    assert component.keep_up_for == "0s"
+    assert component.catch_up_for == "5m"
+    component, defs = load("catch_up_for: 0s", "KafkaCluster")
+    assert component.catch_up_for == "0s"
     assert [sensor.name for sensor in defs.sensors] == ["kafka_offsets"]
-    said = refusal("keep_up_for: 5 minutes", "KafkaCluster")
-    assert "'5 minutes' is no duration" in said
-    assert "keep_up_for" in said
+    said = refusal("catch_up_for: 5 minutes", "KafkaCluster")
+    assert "'5 minutes' is not a duration" in said
+    assert "catch_up_for" in said
+
+
+def test_a_cluster_may_use_the_old_name_of_catch_up_for():
+    config = {}
+    for setting in ("catch_up_for", "keep_up_for"):
+        _, defs = load(f"{setting}: 90s", "KafkaCluster")
+        (config[setting],) = [sensor.description for sensor in defs.sensors]
+    assert config["keep_up_for"] == config["catch_up_for"]
+    assert "up to 1.5 min" in config["keep_up_for"]
+    assert "'soon' is not a duration" in refusal("keep_up_for: soon", "KafkaCluster")
+
+
+@pytest.mark.parametrize(
+    "config", [{"catch_up_for": 60.0, "poll_every": 2.0}, {"keep_up_for": 60.0, "look_every": 2.0}], ids=["new", "old"]
+)
+def test_run_config_may_use_the_old_names(config):
+    found = []
+
+    @dg.op
+    def ingest(config: IngestConfig) -> None:
+        found.append(config.catch_up("a"))
+
+    @dg.job
+    def one_op():
+        ingest()
+
+    one_op.execute_in_process(run_config={"ops": {"ingest": {"config": config}}})
+    assert found == [IngestConfig(catch_up_for=60, poll_every=2).catch_up("a")]
+    assert found[0].trigger == 2
 
 
 @pytest.mark.parametrize("text", ["123", "007", "on", "null", "1e3", "0x10", "None", "True"])

@@ -1,4 +1,4 @@
-"""The server kept at hand: restarted when it dies, at rest when unused, awake at the next use; with real processes."""
+"""The supervised server: restarted when it dies, stopped while idle, started at the next use; with real processes."""
 
 import os
 import signal
@@ -21,12 +21,18 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark import __main__ as alone
-from kafka_lake.spark import supervisor as warm
+from kafka_lake.spark import supervisor
 from kafka_lake.spark.class_archive import class_archive
 from kafka_lake.spark.connect import TOKEN, ConnectServer
 from kafka_lake.spark.private_conf import properties_file
 from kafka_lake.spark.settings import local_conf, local_cores
-from kafka_lake.spark.supervisor import MAX_UNEXPECTED_ENDS, ConnectSettings, WarmServer, idle_seconds, pause_seconds
+from kafka_lake.spark.supervisor import (
+    MAX_UNEXPECTED_ENDS,
+    ConnectSettings,
+    ConnectSupervisor,
+    idle_seconds,
+    pause_seconds,
+)
 
 LISTENS = """
 import socket, sys, time
@@ -59,12 +65,12 @@ def until(condition: Callable[[], object], what: str) -> None:
 @contextmanager
 def kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch, idle: float | None = None
-) -> Iterator[tuple[WarmServer, Listener, list[str]]]:
-    monkeypatch.setattr(warm, "_POLL_SECONDS", 0.02)
-    monkeypatch.setattr(warm, "pause_seconds", lambda deaths: 0.0)
+) -> Iterator[tuple[ConnectSupervisor, Listener, list[str]]]:
+    monkeypatch.setattr(supervisor, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(supervisor, "pause_seconds", lambda deaths: 0.0)
     said: list[str] = []
     listener = Listener(folder)
-    with WarmServer(listener, idle, said.append) as server:
+    with ConnectSupervisor(listener, idle, said.append) as server:
         yield server, listener, said
     assert not port_open(listener.port)
 
@@ -79,7 +85,7 @@ def test_a_server_that_dies_is_back_on_its_port(tmp_path: Path, monkeypatch: pyt
         assert server.alive()
         assert server.remote == remote
         assert len(said) == 1
-        assert "started again in 0 s" in said[0]
+        assert "restarted in 0 s" in said[0]
         assert str(listener.log) in said[0]
 
 
@@ -95,34 +101,34 @@ def test_one_that_can_not_stay_up_is_given_up(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.processes
-def test_unused_it_rests_and_a_client_wakes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_idle_it_is_stopped_and_a_client_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with kept(tmp_path, monkeypatch, idle=0.5) as (server, listener, said):
         first = server.pid
-        until(lambda: server.pid is None, "rest")
+        until(lambda: server.pid is None, "be stopped")
         assert server.alive()
         until(lambda: port_open(listener.port), "someone who listens meanwhile")
         until(lambda: server.pid not in (None, first), "another process")
-        assert ["rests" in line for line in said] == [True, False]
+        assert ["is stopped" in line for line in said] == [True, False]
 
 
 @pytest.mark.processes
-def test_while_a_client_is_connected_it_does_not_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_a_client_is_connected_it_is_not_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with kept(tmp_path, monkeypatch, idle=0.5) as (server, listener, said):
         with socket.create_connection(("127.0.0.1", listener.port)):
             began = time.monotonic()
             until(lambda: time.monotonic() - began > 1.5, "three times the idle time")
             assert server.pid is not None
             assert said == []
-        until(lambda: server.pid is None, "rest once the client has gone")
+        until(lambda: server.pid is None, "be stopped once the client has gone")
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("idle", [None, 3600.0])
-def test_a_worn_one_rests_as_soon_as_it_has_no_client(
+def test_one_with_leaked_threads_is_stopped_as_soon_as_it_has_no_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: float | None
 ) -> None:
-    monkeypatch.setattr(warm, "_LOOKS_PER_IDLE_TIME", 50_000)
-    monkeypatch.setattr(warm, "_MAX_THREADS", 2)
+    monkeypatch.setattr(supervisor, "_POLLS_PER_IDLE_TIME", 50_000)
+    monkeypatch.setattr(supervisor, "_MAX_THREADS", 2)
     with kept(tmp_path, monkeypatch, idle) as (server, listener, said):
         with socket.create_connection(("127.0.0.1", listener.port)):
             began = time.monotonic()
@@ -131,17 +137,17 @@ def test_a_worn_one_rests_as_soon_as_it_has_no_client(
         began = time.monotonic()
         until(lambda: time.monotonic() - began > 0.5, "several looks")
         assert said == [], "it has only one thread"
-        monkeypatch.setattr(warm, "_MAX_THREADS", 0)
-        until(lambda: server.pid is None, "rest")
-        assert "rests" in said[0]
+        monkeypatch.setattr(supervisor, "_MAX_THREADS", 0)
+        until(lambda: server.pid is None, "be stopped")
+        assert "is stopped" in said[0]
 
 
 @pytest.mark.processes
-def test_it_can_be_stopped_while_it_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_can_be_ended_while_it_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with kept(tmp_path, monkeypatch, idle=0.1) as (server, _listener, said):
-        until(lambda: server.pid is None, "rest")
+        until(lambda: server.pid is None, "be stopped")
     assert not server.alive()
-    assert ["rests" in line for line in said] == [True]
+    assert ["is stopped" in line for line in said] == [True]
 
 
 def test_pauses_grow_up_to_a_minute() -> None:
@@ -199,7 +205,7 @@ def test_alone_it_says_what_is_wrong_before_anything_starts(
     assert "--conf spark.x: write KEY=VALUE" in capsys.readouterr().err
     monkeypatch.setattr(sys, "argv", arguments)
     monkeypatch.setenv("KAFKA_LAKE_CONNECT_HEAP", "much")
-    with pytest.raises(SystemExit, match="KAFKA_LAKE_CONNECT_HEAP=much is no size"):
+    with pytest.raises(SystemExit, match="KAFKA_LAKE_CONNECT_HEAP=much is not a size"):
         alone.main()
     assert not (tmp_path / "connect").exists()
 
@@ -207,7 +213,7 @@ def test_alone_it_says_what_is_wrong_before_anything_starts(
 def test_alone_it_is_a_server_with_the_catalog_and_what_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    kept: list[WarmServer] = []
+    kept: list[ConnectSupervisor] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KAFKA_LAKE_CONNECT_IDLE", "never")
     monkeypatch.setattr("kafka_lake.spark.__main__.spark_jars", lambda: "")

@@ -322,7 +322,7 @@ def test_a_run_that_leaves_nothing_to_do_does_not_stay(steady):
     assert run.clock.now == 1.0
 
 
-def test_a_run_stays_while_records_come_and_commits_at_its_pace_until_its_time_is_over(steady):
+def test_a_catch_up_run_commits_at_its_interval_until_its_time_is_over(steady):
     run, made = steady(lambda now: int(now * 100) + 1, STAY)
     reports = list(made.reports())
     assert made.ended == "its time of 300 s is over"
@@ -331,7 +331,7 @@ def test_a_run_stays_while_records_come_and_commits_at_its_pace_until_its_time_i
     assert 14 <= len(reports) <= 17
 
 
-def test_a_run_that_stays_goes_once_nothing_more_comes(steady):
+def test_a_catch_up_run_ends_once_nothing_more_comes(steady):
     run, made = steady(lambda now: min(int(now * 100) + 1, 701), STAY)
     list(made.reports())
     assert made.ended == "nothing more has come"

@@ -106,7 +106,7 @@ def test_what_fails_in_the_fork_server_is_said_and_the_daemon_comes_up_all_the_s
     came_up, said = sessions(tmp_path, trouble)
     assert came_up == [True] * 3
     assert "No such file or directory: '/no/such/file'" in said
-    assert "this one imports by itself" in said
+    assert "this one imports the packages itself" in said
 
 
 def test_the_fork_server_serves_its_own_user_only_and_no_daemon_trusts_anothers(

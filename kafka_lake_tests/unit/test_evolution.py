@@ -549,7 +549,7 @@ def test_a_renamed_field_that_only_records_have_makes_its_column():
         run(rec(NEW=INT), rec(old=INT), renames={"old": "new"})
 
 
-def test_a_new_table_bears_renames_of_what_it_lacks():
+def test_a_new_table_accepts_renames_of_columns_it_lacks():
     assert run(None, rec(a=INT), renames={"old": "new"}).also == {}
 
 

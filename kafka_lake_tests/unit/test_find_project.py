@@ -21,9 +21,9 @@ from kafka_lake.cli.find_project import (
 )
 from kafka_lake.cli.main import app
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.home import dagster_home
 from kafka_lake.discovery.discover import Discovered
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.local_stack.stack import dagster_home
 
 PROJECT = '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "{root}"\n'
 DEFINITIONS = """\

@@ -171,9 +171,9 @@ def test_a_log_that_was_cut_off_at_its_begin_is_gone_on_with_there():
 
 
 def test_a_recreated_topic_is_gone_on_with_under_its_own_leader_epochs():
-    anew = Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 1}, {0: 3}, {0: 0})
-    found = backlog(Position(ME, {0: 5}, {0: 7}), anew, {}, accept_losses=True)
-    assert found.before == Position(anew.identity, {0: 1}, {0: 0})
+    recreated = Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 1}, {0: 3}, {0: 0})
+    found = backlog(Position(ME, {0: 5}, {0: 7}), recreated, {}, accept_losses=True)
+    assert found.before == Position(recreated.identity, {0: 1}, {0: 0})
     assert found.ranges == (OffsetRange(0, 1, 3),)
 
 
@@ -271,11 +271,11 @@ def test_a_loss_with_nothing_left_to_read_still_moves_the_position():
     assert plan(todo.after, Watermarks(ME, {0: 4, 1: 0}, {0: 4, 1: 5}), {}, 100, accept_losses=True) is None
 
 
-def test_going_on_with_a_topic_made_anew_begins_at_its_start():
-    anew = TopicIdentity("cluster-1", "topic-2", "pizzas")
-    todo = plan(Position(ME, {0: 5, 1: 2}), Watermarks(anew, {0: 0}, {0: 3}), {}, 100, accept_losses=True)
+def test_continuing_with_a_recreated_topic_begins_at_its_start():
+    recreated = TopicIdentity("cluster-1", "topic-2", "pizzas")
+    todo = plan(Position(ME, {0: 5, 1: 2}), Watermarks(recreated, {0: 0}, {0: 3}), {}, 100, accept_losses=True)
     assert todo.ranges == (OffsetRange(0, 0, 3),)
-    assert todo.after == Position(anew, {0: 3})
+    assert todo.after == Position(recreated, {0: 3})
     assert [(loss.partition, loss.start, loss.reason) for loss in todo.losses] == [
         (0, 5, "topic recreated"),
         (1, 2, "topic recreated"),
@@ -366,21 +366,21 @@ def test_a_reset_to_where_nothing_is_is_refused(targets):
         resetting(AT, NOW, targets)
 
 
-def test_a_reset_to_a_topic_made_anew_takes_its_identity():
-    anew = Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 0}, {0: 3})
-    todo = resetting(AT, anew, {0: 0})
-    assert todo.after == Position(anew.identity, {0: 0})
+def test_a_reset_to_a_recreated_topic_takes_its_identity():
+    recreated = Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 0}, {0: 3})
+    todo = resetting(AT, recreated, {0: 0})
+    assert todo.after == Position(recreated.identity, {0: 0})
     assert todo.deletes == ()
     assert todo.losses == (Loss(0, 6, None, "topic recreated"), Loss(1, 4, None, "topic recreated"))
 
 
-def test_a_reset_to_a_topic_made_anew_takes_its_leader_epochs():
+def test_a_reset_to_a_recreated_topic_takes_its_leader_epochs():
     before = Position(ME, {0: 6, 1: 4}, {0: 8, 1: 8})
-    anew = Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 0, 1: 0}, {0: 3, 1: 3}, {0: 0, 1: 0})
-    assert resetting(before, anew, {0: 2}).after == Position(anew.identity, {0: 2, 1: 0}, {0: 0, 1: 0})
+    recreated = Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 0, 1: 0}, {0: 3, 1: 3}, {0: 0, 1: 0})
+    assert resetting(before, recreated, {0: 2}).after == Position(recreated.identity, {0: 2, 1: 0}, {0: 0, 1: 0})
 
 
-def test_a_standstill_has_every_partition_and_reads_nothing():
+def test_a_position_only_commit_has_every_partition_and_reads_nothing():
     assert position_only(AT) == Plan((OffsetRange(0, 6, 6), OffsetRange(1, 4, 4)), AT, 0)
 
 

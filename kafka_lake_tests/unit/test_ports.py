@@ -80,5 +80,5 @@ def test_environment_sets_ports(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("value", ["http", "0", "65536", "-1", "³"])
 def test_no_port(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("KAFKA_LAKE_BROKER_PORT", value)
-    with pytest.raises(KafkaLakeError, match=f"KAFKA_LAKE_BROKER_PORT={value} is no port"):
+    with pytest.raises(KafkaLakeError, match=f"KAFKA_LAKE_BROKER_PORT={value} is not a port"):
         Ports.from_env()

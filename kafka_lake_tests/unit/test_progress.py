@@ -59,7 +59,7 @@ def test_commits_that_came_with_new_records_make_the_whole_longer() -> None:
     assert after((100, 900, 5), (100, 1900, 10)).told().startswith("2 of about 21 commits, 200 of 2,100 records")
 
 
-def test_another_backlog_of_a_run_that_continues_begins_anew() -> None:
+def test_the_progress_of_another_backlog_starts_from_zero() -> None:
     caught_up = ((100, 100, 5.0), (100, 0, 10.0))
     first = after(*caught_up, (50, 100, 5000))
     assert first.told() == "1 of about 3 commits, 50 of 150 records"

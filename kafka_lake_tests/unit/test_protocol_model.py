@@ -3,7 +3,7 @@
 The protocol is the real one; see `simulated` for what is not. With `MODEL_EXAMPLES=20000` pytest tries that many random
 histories per machine instead of the suite's, which are the same every time.
 
-Not promised, and so not tried: expiry of the very snapshot that tells what is to be settled before the next run has
+Not promised, and so not tried: expiry of the very snapshot that tells what is to be reconciled before the next run has
 settled it; a rollback to the middle of a replacement, where ``main`` never was; a rollback of the dead-letter table;
 and schemas that records which are rows no longer fit.
 """
@@ -470,7 +470,7 @@ def looked_elsewhere(patch: pytest.MonkeyPatch, world: World) -> None:
 
 
 GOOD, BAD = ("produce", (0, ["good"])), ("produce", (0, ["bad-0"]))
-# Each way to break the protocol with a history that shows it; with all that is in it, the real protocol bears them all.
+# Each way to break the protocol with a history that shows it; the real protocol, with all its parts, passes them all.
 SABOTAGES = {
     ancestors_only: (GOOD, NEXT, GOOD, NEXT, GOOD, rolled_back_at("audited")),
     expiry_without_an_age: (GOOD, NEXT, GOOD, NEXT, GOOD, rolled_back_at("audited")),

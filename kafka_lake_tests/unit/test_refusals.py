@@ -152,7 +152,7 @@ def test_doctor_finds_what_spark_s_client_can_t_be_told(monkeypatch: pytest.Monk
     monkeypatch.setenv("KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL", "SSL")
     monkeypatch.setenv("KAFKA_LAKE_KAFKA_SSL_CRL_LOCATION", "/crl.pem")
     monkeypatch.setattr(doctor, "_java", lambda: "17")
-    monkeypatch.setattr(doctor, "_jars", lambda say: "7")
+    monkeypatch.setattr(doctor, "_jars", lambda tell_user: "7")
     for part in ("_catalog", "_warehouse", "_spark"):
         monkeypatch.setattr(doctor, part, lambda: "there")
     (told,) = [each for each in doctor.examine(nullcontext, lambda _: None) if not each.healthy]

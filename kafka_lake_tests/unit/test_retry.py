@@ -354,7 +354,7 @@ def test_one_attempt_means_no_retry():
     assert attempt(Failing(error), attempts=1) == (error, [], [])
 
 
-def test_every_call_counts_anew():
+def test_every_call_counts_its_own_attempts():
     policy, said = RetryPolicy(attempts=2), []
     for _ in range(3):
         assert call(policy, said.append, "x", Failing(TimeoutError()), sleep=lambda seconds: None) == "done"

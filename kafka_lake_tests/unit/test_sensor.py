@@ -87,7 +87,7 @@ def test_the_first_tick_asks_for_one_run_over_all_partitions(instance, catalog, 
 
 def test_a_run_goes_on_looking_as_the_sensor_would(instance, catalog, answers):
     (request,) = tick(instance, catalog, pace=Pace(2.0, 300.0)).run_requests
-    assert request.run_config == {"ops": {"pizza__orders": {"config": {"keep_up_for": 300.0, "look_every": 2.0}}}}
+    assert request.run_config == {"ops": {"pizza__orders": {"config": {"catch_up_for": 300.0, "poll_every": 2.0}}}}
 
 
 def test_its_description_tells_what_stopping_it_leaves_running():
@@ -383,4 +383,4 @@ def test_why_nothing_is_asked_for_is_told_of_each_topic(instance, catalog, answe
     answers["pizzas"] = answers["pasta"]
     with pytest.raises(KafkaLakeError) as refused:
         tick(instance, catalog, (SPEC, OTHER))
-    assert refused.value.message.startswith("No topic could be looked at: pizzas: Topic pasta: no such topic.; pasta:")
+    assert refused.value.message.startswith("No topic could be polled: pizzas: Topic pasta: no such topic.; pasta:")

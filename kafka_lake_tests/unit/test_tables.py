@@ -74,7 +74,7 @@ def test_partition_fields(text, column, transform):
     "text", ["", "week(a)", "bucket(a)", "day(3, a)", "day()", "day(a", "a b", "day(a, b)", "bucket(-1, a)", "void(a)"]
 )
 def test_no_partition_field(text):
-    with pytest.raises(ConfigurationError, match="no Iceberg transform"):
+    with pytest.raises(ConfigurationError, match="not an Iceberg transform"):
         parse_partition_field(text)
 
 

@@ -34,9 +34,11 @@ def adopt(
         ),
     ] = None,
     sample: Annotated[
-        int, typer.Option(min=0, help="Newest records to look at, to check that they fit the table; 0 for none.")
+        int, typer.Option(min=0, help="Newest records to read, to check that they fit the table; 0 for none.")
     ] = 1000,
-    yes: Annotated[bool, typer.Option("--yes", help="Take it over. Without it nothing is changed.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Take the table over. Without this option nothing is changed.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Take over a table that another program has filled from the topic. Stop that program first.

@@ -14,10 +14,10 @@ from kafka_lake.local_stack.running import running
 def demo(
     records: Annotated[int, typer.Option(min=1, help="Orders to produce.")] = 50_000,
     avro: Annotated[
-        bool, typer.Option("--avro", help="With a second topic, in Avro by a schema registry, whose schema changes.")
+        bool, typer.Option("--avro", help="Add a second topic, in Avro with a schema registry. Its schema changes.")
     ] = False,
 ) -> None:
-    """Run the whole path once, from an embedded broker to filled tables, show what came of it and stop."""
+    """Run everything once, from an embedded broker to filled tables, show the result and stop."""
     from kafka_lake.demo.demo import run_demo
     from kafka_lake.local_stack.ports import Ports
 
@@ -29,26 +29,31 @@ DEMO = (demo,) if find_spec("kafka_lake.demo") else ()
 
 
 def up(
-    demo: Annotated[bool, typer.Option("--demo", help="With embedded broker and registry, and live records.")] = False,
-    rate: Annotated[float, typer.Option(min=0.01, help="Orders per second among them.")] = 5.0,
-    s3: Annotated[bool, typer.Option("--s3", help="Tables in an embedded S3 store with a REST catalog.")] = False,
+    demo: Annotated[
+        bool,
+        typer.Option("--demo", help="Start an embedded broker and registry too, and produce records all the time."),
+    ] = False,
+    rate: Annotated[float, typer.Option(min=0.01, help="Orders per second, with --demo.")] = 5.0,
+    s3: Annotated[
+        bool, typer.Option("--s3", help="Keep the tables in an embedded S3 store with a REST catalog.")
+    ] = False,
 ) -> None:
-    """Keep Dagster and a warm Spark Connect server up until Ctrl-C."""
+    """Run Dagster and a Spark Connect server until Ctrl-C."""
     from kafka_lake.cli.up import stay_up
     from kafka_lake.local_stack.ports import Ports
 
-    say = console.err.print
+    tell_user = console.err.print
     if not demo:
-        return stay_up(Ports.from_env(), say, s3=s3)
+        return stay_up(Ports.from_env(), tell_user, s3=s3)
     if not DEMO:
         raise ConfigurationError("The demo is not installed.", "It is part of the repository: `make dev`.")
     from kafka_lake.demo.up import demo_trickles
 
-    return stay_up(Ports.from_env(), say, lambda stack: demo_trickles(stack, rate, say), s3)
+    return stay_up(Ports.from_env(), tell_user, lambda stack: demo_trickles(stack, rate, tell_user), s3)
 
 
 def reload() -> None:
-    """Have the Dagster that `kafka-lake up` runs load its definitions again; the sensor then starts what is new."""
+    """Reload the definitions in the Dagster of `kafka-lake up`. The sensor then starts runs for new topics."""
     from kafka_lake.cli.project import topic_tables
     from kafka_lake.local_stack.dagster_runs import reload_definitions
 

@@ -19,19 +19,20 @@ _TARGETS = "earliest, latest, an offset, an ISO 8601 time, or offsets by partiti
 def dead_letters(
     topic: Topic,
     replay: Annotated[
-        bool, typer.Option("--replay", help="Decode them again, and move those that now fit into the table.")
+        bool, typer.Option("--replay", help="Decode them again, and move those that fit now into the table.")
     ] = False,
     where: Annotated[
-        str | None, typer.Option(help="Only those that meet this SQL condition, as in \"error_class = 'not_json'\".")
+        str | None,
+        typer.Option(help="Only dead letters that meet this SQL condition, as in \"error_class = 'not_json'\"."),
     ] = None,
     samples: Annotated[int, typer.Option(min=0, help="Records to show of each class.")] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """List the records that fit no row, by class; or decode them again.
+    """List a topic's dead letters by class, or decode them again.
 
     A condition may name the columns of the dead-letter table: error_class, error_message, partition, offset,
-    timestamp, failed_at, run_id. Lists know comparisons, in, between, is null, like 'text%', and, or, not; --replay
-    understands all of Spark SQL.
+    timestamp, failed_at, run_id. A list understands comparisons, in, between, is null, like 'text%', and, or, not.
+    --replay understands all of Spark SQL.
     """
     from kafka_lake.cli import repair
     from kafka_lake.cli.output import dead_letter_tables, followed, replayed_tables
@@ -63,15 +64,16 @@ def replay(
     topic: Topic,
     start: Annotated[str | None, typer.Option("--from", help=f"Where to begin: {_TARGETS}.")] = None,
     end: Annotated[
-        str | None, typer.Option("--to", help="Where to end, exclusive: the same. The table's position by default.")
+        str | None,
+        typer.Option("--to", help="Where to end, exclusive, in the same forms. By default the table's position."),
     ] = None,
     partitions: Partitions = None,
     keep_missing: Annotated[
-        bool, typer.Option("--keep-missing", help="Keep rows whose records Kafka no longer has, instead of refusing.")
+        bool, typer.Option("--keep-missing", help="Keep rows whose records Kafka no longer has, instead of failing.")
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Read a part of the topic again, and swap the table's rows of it for what they are by today's schema."""
+    """Read a part of the topic again, and replace its rows by what today's schema and transform give."""
     from kafka_lake.cli.output import followed, run_line
     from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.cli.repair import partitions_of
@@ -87,9 +89,7 @@ def replay(
         for spec in specs:
             with followed(topic, console.err) as observer:
                 report = run.replay(spec, connections, run_id=str(uuid4()), extent=extent, observer=observer)
-            console.out.print(
-                run_line(report) if report.commits else f"{report.table}: nothing of that is in the table."
-            )
+            console.out.print(run_line(report) if report.commits else f"{report.table}: the table has no rows of that.")
 
 
 def reset(
@@ -100,8 +100,8 @@ def reset(
 ) -> None:
     """Set the offsets at which the table continues. Shows the effect and asks first.
 
-    Rows at and beyond the new offsets leave the table, since they will be read again. Offsets that are jumped over are
-    recorded as skipped.
+    Rows at and beyond the new offsets are removed, since their records will be read again. If offsets are jumped over,
+    they are recorded as skipped.
     """
     from kafka_lake.cli.output import followed, reset_table
     from kafka_lake.cli.project import connections_at_hand, topic_tables

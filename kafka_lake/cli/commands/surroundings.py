@@ -10,9 +10,9 @@ from kafka_lake.cli.console import AsJson
 
 
 def env(
-    secrets: Annotated[bool, typer.Option("--secrets", help="With passwords, keys and tokens.")] = False,
+    secrets: Annotated[bool, typer.Option("--secrets", help="Print passwords, keys and tokens too.")] = False,
 ) -> None:
-    """Print the variables by which other tools find the same brokers, catalog and Spark.
+    """Print the variables that tell other tools where brokers, catalog and Spark are.
 
     In a shell: eval "$(kafka-lake env --secrets)"
     """
@@ -29,18 +29,18 @@ def env(
 def init(
     folder: Annotated[Path, typer.Argument(help="Folder of the new project; its name is the Python package's.")],
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", help="A topic whose table it has from the start; repeatable.")
+        list[str] | None, typer.Option("--topic", "-t", help="A topic to make a table of; repeatable.")
     ] = None,
     bootstrap_servers: Annotated[
-        str, typer.Option(help="Kafka's brokers, for the project's .env; else the environment's.")
+        str, typer.Option(help="Kafka's brokers, for the project's .env; by default the environment's.")
     ] = "",
     registry: Annotated[
-        str, typer.Option(help="The schema registry, for the project's .env; else the environment's.")
+        str, typer.Option(help="The schema registry, for the project's .env; by default the environment's.")
     ] = "",
 ) -> None:
-    """Make a Dagster project of your own: the cluster, and tables of the topics named.
+    """Make a new Dagster project with the cluster, and with a table for each named topic.
 
-    Nothing is written where something is already. Without --topic, on a terminal, it asks which of the brokers' topics.
+    Existing files are never overwritten. Without --topic, on a terminal, it asks which topics to take.
     """
     from kafka_lake.cli.init import Request, run
     from kafka_lake.local_stack.environment import name_servers
@@ -54,17 +54,19 @@ def discover(
         list[str] | None, typer.Argument(metavar="TOPIC", help="Kafka topics, as orders or eu/orders; all by default.")
     ] = None,
     write: Annotated[
-        bool, typer.Option("--write", help="Write a defs.yaml for each topic named, or ask which.")
+        bool, typer.Option("--write", help="Write a defs.yaml for each topic named. Without a name it asks which.")
     ] = False,
     into: Annotated[Path | None, typer.Option(help="Folder to write to; the project's defs by default.")] = None,
-    sample: Annotated[int, typer.Option(min=1, max=1000, help="Newest records of each topic to look at.")] = 20,
-    internal: Annotated[bool, typer.Option("--all", help="Internal topics as well, those that begin with _.")] = False,
+    sample: Annotated[int, typer.Option(min=1, max=1000, help="Newest records of each topic to read.")] = 20,
+    internal: Annotated[
+        bool, typer.Option("--all", help="Show internal topics too, whose names begin with _.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the cluster's topics with what their records seem to be, and write the YAML of those chosen.
+    """List the cluster's topics with a guess of their format, and write YAML documents for the chosen ones.
 
     Offsets count from the start of the log to its end; compaction and transactions leave gaps between the records. The
-    size is estimated by the records looked at: before compression, of one replica. No consumer group is involved, and
+    size is an estimate from the sampled records: before compression, of one replica. No consumer group is involved, and
     no file is ever overwritten.
     """
     from kafka_lake.cli.discover import Request, run
@@ -75,7 +77,7 @@ def discover(
 
 
 def doctor() -> None:
-    """Examine everything that a run needs; exit code 1 if anything is red."""
+    """Check every system that a run needs. Exit code 1 if anything is red."""
     from kafka_lake.cli.doctor import examine
     from kafka_lake.cli.output import diagnosis_table
     from kafka_lake.cli.project import configured_clusters

@@ -32,10 +32,13 @@ def status(
     topic: AnyTopic = None,
     as_json: AsJson = False,
     wait: Annotated[
-        str | None, typer.Option(help="Wait until the tables have all records, for so long at most: 90s, 5m.")
+        str | None, typer.Option(help="Wait until the tables have all records, at most for this time: 90s, 5m.")
     ] = None,
 ) -> None:
-    """Show per topic and partition how far its table is; exit code 1 if that can't be told, or --wait was in vain."""
+    """Show for each topic and partition how far its table is.
+
+    Exit code 1 if a topic can't be read, or if --wait ended before the tables had all records.
+    """
     from kafka_lake.cli.output import status_table
     from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.cli.status import awaited, clusters_of, collect
@@ -73,13 +76,13 @@ def status(
 
 def clean(
     topic: AnyTopic = None,
-    older_than: Annotated[str, typer.Option(help="Spare what is younger than this: 30m, 24h, 7d.")] = "24h",
-    yes: Annotated[bool, typer.Option("--yes", help="Remove it; without this, it is only shown.")] = False,
+    older_than: Annotated[str, typer.Option(help="Keep what is younger than this: 30m, 24h, 7d.")] = "24h",
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them. Without this option they are only shown.")] = False,
 ) -> None:
-    """Show what dead runs left behind, and remove it with --yes: branches, and files that no table knows.
+    """Show the branches and files that dead runs left behind, and remove them with --yes.
 
-    Younger files and branches are spared, since they may belong to writers that are at work: a run, a compaction. 0s
-    spares nothing, and is safe only while nothing else writes to the tables.
+    The files are in no snapshot of any table. Younger files and branches are kept, since a run or a compaction may
+    still be writing them. 0s keeps nothing, and is safe only while nothing else writes to the tables.
     """
     from kafka_lake.cli.output import cleaned_lines
     from kafka_lake.cli.project import connections_at_hand, topic_tables
@@ -97,18 +100,20 @@ def clean(
             )
             found |= bool(cleaned.branches or cleaned.files)
     if found and not yes:
-        console.out.print("Nothing was removed. The same command with --yes removes what it finds then.")
+        console.out.print("Nothing was removed. The same command with --yes removes what it finds.")
 
 
 def schema(
     topic: Topic,
     sample: Annotated[
-        int, typer.Option(min=0, help="Newest records to look at, to say what the next run would change; 0 for none.")
+        int, typer.Option(min=0, help="Newest records to read, to tell what the next run would change; 0 for none.")
     ] = 1000,
-    history: Annotated[bool, typer.Option("--history", help="How the table came to its columns instead.")] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Show how the table's columns have changed instead.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a table's columns, and what the next run would do to them; changes nothing.
+    """Show a table's columns, and what the next run would do to them. Nothing is changed.
 
     Exit code 1 if the next run would fail.
     """
@@ -149,7 +154,10 @@ def query(
     limit: Annotated[int, typer.Option(min=1, help="Rows to show at most.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Query a topic's table, which goes by its own name and as this; other tables by namespace.table. Reads only."""
+    """Query a topic's table with Spark SQL; the query can only read.
+
+    The table has its own name, and also the name this. Other tables are namespace.table.
+    """
     from kafka_lake.cli import query as cli_query
     from kafka_lake.cli.project import connections_at_hand, topic_tables
 

@@ -24,7 +24,7 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         default_factory=dict,
         description="librdkafka client properties; no secrets, those belong in KAFKA_LAKE_KAFKA_* variables.",
     )
-    timeout: float = Field(default=15.0, description="Seconds that one question to the brokers may take.")
+    timeout: float = Field(default=15.0, description="Seconds that one request to the brokers may take.")
     read_committed: bool = Field(
         default=True, description="Leave out aborted and open transactions (Kafka's isolation.level)."
     )
@@ -35,7 +35,7 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     retry_attempts: int = Field(
         default=6,
         ge=1,
-        description="Attempts of a run at whatever fails for a passing reason: brokers, catalog, storage.",
+        description="Attempts of a run at what fails for a temporary reason: brokers, catalog, storage.",
     )
     retry_max_seconds: float = Field(default=30.0, ge=0, description="Longest pause between two attempts.")
 
@@ -43,7 +43,7 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         found = {**properties_from_env(cluster=self.cluster_name), **self.properties}
         if not found.get("bootstrap.servers"):
             raise ConfigurationError(
-                f"Nothing says where the brokers of Kafka cluster {self.cluster_name} are.",
+                f"There is no address for the brokers of Kafka cluster {self.cluster_name} are.",
                 f"Set {own_prefix(KAFKA, self.cluster_name)}BOOTSTRAP_SERVERS, or bootstrap.servers under "
                 "kafka_properties: in its YAML document.",
             )

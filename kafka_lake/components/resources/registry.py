@@ -27,7 +27,7 @@ class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     cluster_name: str | None = Field(
         default=None, description="Name of the Kafka cluster whose registry it is; null for the only one."
     )
-    timeout: float = Field(default=10.0, gt=0, description="Seconds that the registry may be silent.")
+    timeout: float = Field(default=10.0, gt=0, description="Seconds to wait for the registry's answer.")
 
     def registry(self) -> SchemaRegistry | None:
         """Return a client; None if no ``url`` is set, which is how a deployment without a registry is configured.

@@ -84,11 +84,11 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             await_port(remote)
 
     def commit_slots(self) -> CommitSlots | None:
-        """Return the turns that commits take where Spark works on this machine; None where it doesn't."""
+        """Return the commit slots of this machine; None where Spark works elsewhere."""
         remote = environment.SPARK_REMOTE.value()
         here = is_here(remote) if remote else local_cores(configured_master()) is not None
         # One more than cores, since a commit waits for files and for the catalog now and then.
-        return CommitSlots(home() / "turns", (os.cpu_count() or 1) + 1) if here else None
+        return CommitSlots(home() / "commit_slots", (os.cpu_count() or 1) + 1) if here else None
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session, if one was started."""

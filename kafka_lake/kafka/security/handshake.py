@@ -1,4 +1,4 @@
-"""Looks at a broker's port by itself: whether it speaks TLS, and why its certificate is not trusted.
+"""Connects to a broker's port with Python's TLS: whether it speaks TLS, and why its certificate is not trusted.
 
 librdkafka tells neither. Only called once a connection has failed; nothing is sent after the handshake.
 """

@@ -39,10 +39,10 @@ RENAMED = MappingProxyType(
 )
 """What Java calls those that have another name there."""
 
-_ASSIGNED = "Remove it: each run says itself which partitions and offsets it reads, and no consumer group is joined."
+_ASSIGNED = "Remove it: each run assigns its partitions and offsets itself, and joins no consumer group."
 OURS = MappingProxyType(
     {
-        "auto.offset.reset": "Remove it: a topic's start: says where its table begins, its position where it goes on.",
+        "auto.offset.reset": "Remove it: a topic's start: sets where its table begins; then its position counts.",
         "enable.auto.commit": _ASSIGNED,
         "group.id": f"{_ASSIGNED} A topic's consumer_group: names the group that lag tools look at.",
         "isolation.level": "Remove it, and set read_committed: in the KafkaCluster document.",
@@ -124,7 +124,7 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
         )
     for name in given:
         if name in OURS:
-            raise ConfigurationError(f"{setting(name)} is not for users to set.", OURS[name])
+            raise ConfigurationError(f"{setting(name)} can't be set.", OURS[name])
         if name not in {*_CONNECTION, *SAME_IN_BOTH, *RENAMED, *tls.TRANSLATED, *sasl.TRANSLATED, *java}:
             raise ConfigurationError(
                 f"Spark's Java client has no equivalent of Kafka property {name}. {tls.HINTS.get(name, '')}".strip(),

@@ -89,7 +89,7 @@ def _oauthbearer(given: Mapping[str, str]) -> dict[str, str]:
     if (grant := given.get(f"{_OAUTH}grant.type", "client_credentials")) != "client_credentials":
         raise ConfigurationError(
             f"{setting(f'{_OAUTH}grant.type')} is {grant}, which Spark's Java client 3.9 doesn't have.",
-            "Use client_credentials, or set KAFKA_LAKE_KAFKA_JAVA_SASL_JAAS_CONFIG for a login module of yours.",
+            "Use client_credentials, or set KAFKA_LAKE_KAFKA_JAVA_SASL_JAAS_CONFIG for your own login module.",
         )
     why = "SASL OAUTHBEARER with method oidc"
     other = f"{_OAUTH}client.credentials."

@@ -25,7 +25,7 @@ def compare_on_commit(catalog: Catalog) -> Catalog:
     """Let a Hive catalog of PyIceberg's commit by compare-and-set; others of this process stay as they are.
 
     Private: ``HiveCatalog._client``, which is replaced on this object, and ``_load_file_io``. Without them, or with a
-    version that wasn't tested, PyIceberg commits by itself, and `compares_on_commit` is false: such a catalog is
+    version that wasn't tested, PyIceberg commits itself, and `compares_on_commit` is false: such a catalog is
     refused.
 
     Args:
@@ -127,7 +127,7 @@ class _Conversation:
         except ServerError as error:
             if _MODIFIED not in str(error):
                 raise
-            # The metastore tries again by itself: what it found may be this very change.
+            # The metastore retries automatically: what it found may be this very change.
             now, new = self.get_table(dbname, tbl_name).parameters[_LOCATION], new_tbl.parameters[_LOCATION]
             if new == seen or (new != now and new not in self._earlier_files(now)):
                 raise CommitFailedException(f"Table {dbname}.{tbl_name} was changed by somebody else.") from error

@@ -62,7 +62,7 @@ def sparing(catalog: Catalog, kind: str, newest: NewestOfEach = _newest) -> Cata
     Only this object is changed. Private: ``_convert_orm_to_iceberg`` (sql), ``_convert_glue_to_iceberg``,
     ``_convert_hive_into_iceberg`` and ``_response_to_table`` (rest), which are replaced on it. The public
     ``load_table`` begins with a request to the catalog, and parses the file before it returns. Without them, or with a
-    version that wasn't tested, PyIceberg loads tables by itself: slower, the more the older a table is.
+    version that wasn't tested, PyIceberg loads tables itself: slower, above all with many snapshots.
 
     Args:
         catalog: PyIceberg's.

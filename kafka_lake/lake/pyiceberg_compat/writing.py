@@ -10,7 +10,7 @@ def take_over_writing(catalog: Catalog) -> None:
     """Let a catalog of PyIceberg's write by `write_metadata`; others of this process stay as they are.
 
     Private: ``MetastoreCatalog._write_metadata``, which is replaced on this object; there is no public way to say how
-    metadata are written. Without it, or with a version that wasn't tested, PyIceberg writes by itself. Tables of format
+    metadata are written. Without it, or with a version that wasn't tested, PyIceberg writes itself. Tables of format
     versions 1 and 2 are the same then; version 3 is as far as that PyIceberg can write it, and nobody looks whether
     this machine's clock is behind that of an earlier commit.
 

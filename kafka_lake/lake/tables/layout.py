@@ -43,7 +43,7 @@ def parse_partition_field(text: str) -> tuple[str, Transform[Any, Any]]:
     name = _SPELLINGS.get(written, written)
     if not call or name not in _KNOWN or (name in _WITH_WIDTH) != bool(call["width"]):
         raise ConfigurationError(
-            f"partition_by: {text!r} is no Iceberg transform.",
+            f"partition_by: {text!r} is not an Iceberg transform.",
             "Write a column, or year(c), month(c), day(c), hour(c), bucket(16, c), truncate(4, c).",
         )
     return call["column"], parse_transform(f"{name}[{call['width']}]" if call["width"] else name)
@@ -193,5 +193,5 @@ def _field(schema: Schema, column: str, setting: str, renames: Mapping[str, str]
             return _field(schema, ".".join([*column.split(".")[:-1], renames[column]]), setting, {})
         raise ConfigurationError(
             f"{setting}: there is no column {column!r}; the columns are {', '.join(f.name for f in schema.fields)}.",
-            f"Mend {setting} in the topic's YAML, or the schema.",
+            f"Correct {setting} in the topic's YAML, or the schema.",
         ) from error

@@ -23,7 +23,7 @@ def from_json(table: Table, name: str) -> dict[str, Any] | None:
     """Return what a property of a table holds; None if the table lacks it.
 
     Raises:
-        TableError: If it is no JSON object.
+        TableError: If it is not a JSON object.
     """
     text = table.properties.get(name)
     if text is None:
@@ -34,7 +34,7 @@ def from_json(table: Table, name: str) -> dict[str, Any] | None:
         found = None
     if not isinstance(found, dict):
         raise TableError(
-            f"Table {'.'.join(table.name())}: its property {name} is no JSON object.",
-            "Mend or unset the property.",
+            f"Table {'.'.join(table.name())}: its property {name} is not a JSON object.",
+            "Correct or unset the property.",
         )
     return found

@@ -9,7 +9,7 @@ from kafka_lake.common.tested_versions import is_tested
 
 
 class _Session(SparkSession):  # type: ignore[misc]
-    """A Connect session that never ends by itself.
+    """A Connect session that ends only when it is told to.
 
     PySpark's own closes itself when it is collected as garbage. That shuts down a pool of threads that all sessions
     share, behind a lock that the collecting thread may hold just then: it would wait for itself forever.

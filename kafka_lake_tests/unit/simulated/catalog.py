@@ -19,7 +19,7 @@ class View:
     """A table as loaded at some moment."""
 
     process: "Process"
-    # What others overtake is planned anew: there are no files that could be followed.
+    # If another commit comes first, the run plans again: there are no files that could be followed.
     format_version = 1
     io = None
 

@@ -54,7 +54,7 @@ def within(ranges: Sequence[OffsetRange]) -> Callable[[Record], bool]:
 
 
 class Frame:
-    """Records that are looked at when they are needed, and each time anew."""
+    """Records that are computed when they are needed, each time again."""
 
     columns = ()
     schema = COLUMNS
@@ -121,20 +121,20 @@ class SimulatedFrames:
 
     within_topic = within
 
-    def without(self, letters: Frame, others: Frame, *_: Any) -> Frame:
-        return self._joined(letters, others, False)
+    def without(self, rows: Frame, others: Frame, *_: Any) -> Frame:
+        return self._joined(rows, others, False)
 
-    def among(self, letters: Frame, others: Frame, *_: Any) -> Frame:
-        return self._joined(letters, others, True)
+    def among(self, rows: Frame, others: Frame, *_: Any) -> Frame:
+        return self._joined(rows, others, True)
 
     rows_of = among
 
-    def _joined(self, letters: Frame, others: Frame, with_twins: bool) -> Frame:
+    def _joined(self, rows: Frame, others: Frame, with_twins: bool) -> Frame:
         def joined(records: list[Record]) -> list[Record]:
             theirs = {record[:2] for record in others.source()}
             return [record for record in records if (record[:2] in theirs) == with_twins]
 
-        return letters.derived(joined)
+        return rows.derived(joined)
 
     def places(self, keys: Frame) -> list[OffsetRange]:
         return [OffsetRange(r.partition, r.offset, r.offset + 1) for r in keys.source()]

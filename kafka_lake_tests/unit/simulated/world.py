@@ -189,8 +189,8 @@ class World:
     def expire(self, identifier: tuple[str, str], keep: int) -> None:
         """Let all snapshots go but the newest of ``main`` and those that refs point to.
 
-        Not while a commit waits to be settled: the mark that says so lives in that commit's snapshot alone. Expiry with
-        Iceberg's defaults keeps five days, and the next run settles.
+        Not while a commit waits to be reconciled: only that commit's snapshot has the mark that says so. Expiry with
+        Iceberg's defaults keeps five days, and the next run reconciles.
         """
         if identifier not in self.tables or self.unreconciled() is not None:
             return
@@ -200,7 +200,7 @@ class World:
         self.remove(identifier, set(view.metadata.by_id) - kept)
 
     def unreconciled(self) -> Unreconciled | None:
-        """Return what the next run will settle before anything else."""
+        """Return what the next run will reconcile before anything else."""
         if not {TABLE, LETTERS} <= set(self.tables):
             return None
         table, letters = (read_state(self.view(name)) for name in (TABLE, LETTERS))  # type: ignore[arg-type]
@@ -279,7 +279,7 @@ class World:
                 self.violations.append(f"{attempt} failed: {error}")
         except Poison:
             # A letter of that kind fails all that are delivered with it.
-            self.told["poisoned redeliveries"] += 1
+            self.told["poisoned dead-letter replays"] += 1
             if attempt.what != "dead_letter_replay":
                 self.violations.append(f"{attempt} was stopped by one record")
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Assets that follow their sources: what two changes and one slow run come to."""
+"""Assets that are materialized after their sources: two changes during one slow run are both taken."""
 
 import dagster as dg
 import pytest
@@ -36,7 +36,7 @@ class Automation:
 
 
 @pytest.mark.parametrize("asset", [below, top_stores])
-def test_what_was_read_before_a_change_and_made_after_it_is_made_again(asset: dg.AssetsDefinition) -> None:
+def test_a_table_read_before_a_change_and_written_after_it_is_materialized_again(asset: dg.AssetsDefinition) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         automation = Automation(asset, instance)
         automation.made(SOURCE)

@@ -1,4 +1,4 @@
-"""Commits take turns on a machine: in order, a few at once, and nobody waits for the dead, for the slow or forever."""
+"""Commit slots of a machine: given in order, a few at once; nobody waits for the dead, for the slow, or forever."""
 
 import os
 import subprocess
@@ -43,8 +43,8 @@ def pool():
         yield threads
 
 
-def test_as_many_at_once_as_there_are_places_and_the_others_in_the_order_of_their_coming(tmp_path, pool):
-    commit_slots, order = CommitSlots(tmp_path / "turns", 2), []
+def test_as_many_commits_at_once_as_there_are_slots_and_the_others_in_order_of_arrival(tmp_path, pool):
+    commit_slots, order = CommitSlots(tmp_path / "commit_slots", 2), []
     first, second = (Waiting(pool, commit_slots, order, name) for name in ("first", "second"))
     assert first.has_turn.wait(30)
     assert second.has_turn.wait(30)
@@ -61,10 +61,10 @@ def test_as_many_at_once_as_there_are_places_and_the_others_in_the_order_of_thei
     first.done.set()
     assert order[2:] == ["third", "fourth", "fifth"]
     assert [each.result.result(30) for each in (first, second, *later)] == [False, False, True, True, True]
-    assert list((tmp_path / "turns").iterdir()) == []
+    assert list((tmp_path / "commit_slots").iterdir()) == []
 
 
-def test_a_turn_that_takes_long_keeps_nobody_waiting_any_more(tmp_path):
+def test_a_slot_that_is_held_too_long_keeps_nobody_waiting(tmp_path):
     commit_slots = CommitSlots(tmp_path, 1, longest=5)
     naps = []
 
@@ -82,7 +82,7 @@ def test_a_turn_that_takes_long_keeps_nobody_waiting_any_more(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_died_keeps_nobody_waiting_for_long_and_its_ticket_is_taken_away(tmp_path):
+def test_the_slot_of_a_dead_process_is_freed_and_its_ticket_removed(tmp_path):
     script = (
         "import os, pathlib, sys\n"
         "from kafka_lake.spark.commit_slots import CommitSlots\n"
@@ -115,7 +115,7 @@ def test_a_wait_that_is_broken_off_leaves_no_ticket(tmp_path):
         assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_where_nothing_can_be_written_all_have_their_turn(tmp_path):
+def test_where_nothing_can_be_written_nobody_waits(tmp_path):
     (tmp_path / "file").touch()
     commit_slots = CommitSlots(tmp_path / "file" / "turns", 1)
     with ExitStack() as open_turns:
@@ -134,12 +134,12 @@ def test_where_nothing_can_be_written_all_have_their_turn(tmp_path):
         ("sc://spark.example:443/;use_ssl=true;token=secret", "", False),
     ],
 )
-def test_turns_are_for_spark_on_this_machine(remote, master, taken, monkeypatch, tmp_path):
+def test_slots_are_for_spark_on_this_machine(remote, master, taken, monkeypatch, tmp_path):
     monkeypatch.setenv("SPARK_REMOTE", remote)
     monkeypatch.setenv("KAFKA_LAKE_SPARK_MASTER", master)
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path))
     commit_slots = SparkResource(spark_config={}, catalog=CatalogResource()).commit_slots()
     assert (commit_slots is not None) is taken
     if commit_slots is not None:
-        assert commit_slots.folder == tmp_path / "turns"
+        assert commit_slots.folder == tmp_path / "commit_slots"
         assert commit_slots.places == (os.cpu_count() or 1) + 1

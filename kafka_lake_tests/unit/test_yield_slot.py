@@ -1,4 +1,4 @@
-"""Which of the runs that stay ends when another one waits, on a real instance of Dagster."""
+"""Which catch-up run yields its slot when another run waits, on a real instance of Dagster."""
 
 import time
 
@@ -42,19 +42,19 @@ def later(seconds):
     return lambda: time.time() + seconds
 
 
-def test_nobody_goes_while_nobody_waits(instance):
+def test_no_run_yields_while_none_waits(instance):
     first, second = add(instance, STARTED, PIZZAS), add(instance, STARTED, PASTA)
     assert not yields_slot(instance, first, PIZZAS, later(3600))
     assert not yields_slot(instance, second, PASTA, later(3600))
 
 
-def test_what_waits_while_there_is_a_place_waits_for_something_else(instance):
+def test_a_run_that_waits_while_a_slot_is_free_waits_for_something_else(instance):
     first = add(instance, STARTED, PIZZAS)
     add(instance, QUEUED, SALADS)
     assert not yields_slot(instance, first, PIZZAS, later(3600))
 
 
-def test_who_was_launched_first_goes_first_and_the_next_if_that_is_not_enough(instance):
+def test_the_run_launched_first_yields_first_and_the_next_one_if_that_is_not_enough(instance):
     first, second = add(instance, STARTED, PIZZAS), add(instance, STARTED, PASTA)
     add(instance, QUEUED, SALADS)
     assert yields_slot(instance, first, PIZZAS)
@@ -63,7 +63,7 @@ def test_who_was_launched_first_goes_first_and_the_next_if_that_is_not_enough(in
     assert yields_slot(instance, second, PASTA, later(6))
 
 
-def test_a_run_for_the_same_table_is_made_way_for_at_once(instance):
+def test_a_waiting_run_for_the_same_table_gets_the_slot_at_once(instance):
     first, second = add(instance, STARTED, PIZZAS), add(instance, STARTED, PASTA)
     add(instance, QUEUED, PASTA)
     assert yields_slot(instance, second, PASTA)
@@ -79,7 +79,7 @@ def test_without_a_queue_there_is_no_limit():
         assert not yields_slot(instance, first, PIZZAS, later(3600))
 
 
-def test_a_database_that_is_locked_tells_of_nobody_who_waits(instance, monkeypatch):
+def test_a_locked_database_counts_as_no_waiting_run(instance, monkeypatch):
     going = add(instance, STARTED, PIZZAS)
     add(instance, QUEUED, PIZZAS)
     assert yields_slot(instance, going, PIZZAS)

@@ -1,4 +1,4 @@
-"""Whatever records look like, their columns are settled after a few passes: else a run would never end."""
+"""Whatever records look like, their columns stay the same after a few passes: else a run would never end."""
 
 import json
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def learned(decoder: Json, contents: Sequence[bytes], target: Target) -> Json | 
 @pytest.mark.parametrize("seed", [0, 1, 2, exhaustive(3), exhaustive(4), exhaustive(5)])
 @pytest.mark.parametrize("times", [False, True])
 @pytest.mark.parametrize("on_incompatible", ["dead_letter", "new_column"])
-def test_columns_settle(on_incompatible: OnIncompatible, times: bool, seed: int) -> None:
+def test_columns_converge(on_incompatible: OnIncompatible, times: bool, seed: int) -> None:
     current, sources, target = None, dict[str, str](), NOTHING
     for batch in range(BATCHES):
         contents = [payload(seed, batch * RECORDS + index) for index in range(RECORDS)]

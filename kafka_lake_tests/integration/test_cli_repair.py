@@ -1,4 +1,4 @@
-"""What the commands for a second time show and do, on a real broker and a real Spark."""
+"""What `dead-letters`, `replay` and `reset` show and do, on a real broker and a real Spark."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from kafka_lake.cli.repair import LetterOffsets, dead_letters
+from kafka_lake.cli.repair import DeadLetterOffsets, dead_letters
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
@@ -54,8 +54,8 @@ def test_dead_letters_are_listed_by_class(
     _, spec = mixed
     found = dead_letters(spec, connections().catalog, samples=2)
     assert [(c.name, c.count, c.offsets) for c in found.classes] == [
-        ("wrong_type", 3, (LetterOffsets(1, 2, 5),)),
-        ("not_json", 2, (LetterOffsets(0, 2, 2), LetterOffsets(1, 3, 3))),
+        ("wrong_type", 3, (DeadLetterOffsets(1, 2, 5),)),
+        ("not_json", 2, (DeadLetterOffsets(0, 2, 2), DeadLetterOffsets(1, 3, 3))),
     ]
     assert found.count == 5
     assert [(s.partition, s.offset, s.value) for s in found.classes[0].samples] == [

@@ -1,4 +1,4 @@
-"""Reading again, decoding again, going on elsewhere: rows are swapped or moved, never doubled and never lost."""
+"""Replay, dead-letter replay and reset: rows are replaced or moved, never doubled and never lost."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,7 @@ from confluent_kafka import TopicPartition
 
 from kafka_lake.common.errors import AuditFailedError, ConfigurationError, DataLossError, PublishRefusedError
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.dead_letters import reconcile as settling
+from kafka_lake.ingest.dead_letters import reconcile as reconciliation
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
@@ -227,7 +227,7 @@ def bad_numbers(topic: Topic) -> TopicTable:
     return topic.spec("id bigint")
 
 
-def test_letters_that_fit_by_now_move_in_order_and_the_rest_say_why_not(
+def test_dead_letters_that_fit_now_become_rows_and_the_rest_stay(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -246,7 +246,7 @@ def test_letters_that_fit_by_now_move_in_order_and_the_rest_say_why_not(
 
 
 @pytest.mark.every_pair
-def test_letters_move_into_the_table_exactly_once(
+def test_dead_letters_move_into_the_table_exactly_once(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -278,7 +278,7 @@ def test_letters_move_into_the_table_exactly_once(
     [exhaustive("audited", "dead_letter_replay"), ("primary published", "ingest"),
      exhaustive("primary published", "dead_letter_replay"), exhaustive("dead letters reconciled", "ingest")],
 )  # fmt: skip
-def test_a_redelivery_killed_at_any_step_leaves_every_record_once(
+def test_a_dead_letter_replay_killed_at_any_step_leaves_every_record_once(
     step: str, nextrun: str, new_topic: NewTopic, connections: NewConnections, view: NewView, dying: Any
 ) -> None:
     topic = new_topic()
@@ -297,7 +297,7 @@ def test_a_redelivery_killed_at_any_step_leaves_every_record_once(
 
 
 @pytest.mark.parametrize("upgraded", [exhaustive(False, id="v1"), pytest.param(True, id="v2 by then")])
-def test_a_table_of_format_v1_is_settled_time_and_again(
+def test_a_table_of_format_v1_is_reconciled_repeatedly(
     upgraded: bool, new_topic: NewTopic, connections: NewConnections, view: NewView, dying: Any, spark_resource: Any
 ) -> None:
     topic = new_topic()
@@ -317,7 +317,7 @@ def test_a_table_of_format_v1_is_settled_time_and_again(
 
 
 @pytest.mark.exhaustive
-def test_two_redeliveries_at_once_move_every_letter_once(
+def test_two_dead_letter_replays_at_once_move_every_record_once(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -336,7 +336,9 @@ def test_two_redeliveries_at_once_move_every_letter_once(
 
 
 @pytest.mark.exhaustive
-def test_a_redelivery_while_records_come_in(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+def test_a_dead_letter_replay_while_records_come_in(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
     topic.send({"other": 1})
@@ -353,7 +355,7 @@ def test_a_redelivery_while_records_come_in(new_topic: NewTopic, connections: Ne
 
 
 @pytest.mark.exhaustive
-def test_a_rollback_behind_a_redelivery_brings_the_letters_back(
+def test_a_rollback_behind_a_dead_letter_replay_brings_the_dead_letters_back(
     new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
 ) -> None:
     topic = new_topic()
@@ -372,7 +374,7 @@ def test_a_rollback_behind_a_redelivery_brings_the_letters_back(
     view(strict).assert_exactly_once(topic.ledger)
 
 
-def test_a_settlement_that_others_overtake_is_made_good_by_the_next_run(
+def test_a_reconciliation_that_loses_a_race_is_completed_by_the_next_run(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic()
@@ -383,7 +385,7 @@ def test_a_settlement_that_others_overtake_is_made_good_by_the_next_run(
     def overtaken(*args: Any, **settings: Any) -> int:
         raise PublishRefusedError("somebody else was faster")
 
-    real = settling.reconcile
+    real = reconciliation.reconcile
     calls: list[int] = []
 
     def once(*args: Any, **settings: Any) -> int:
@@ -398,14 +400,14 @@ def test_a_settlement_that_others_overtake_is_made_good_by_the_next_run(
     view(strict).assert_exactly_once(topic.ledger)
 
 
-def letter_files(see: View) -> set[str]:
+def dead_letter_files(see: View) -> set[str]:
     table = see.catalog.table(see.spec.dead_letter_table)
     assert table is not None
     return {task.file.file_path for task in table.scan().plan_files()}
 
 
 @pytest.mark.exhaustive
-def test_settling_writes_the_files_again_that_have_such_letters_and_no_others(
+def test_reconciliation_rewrites_only_files_that_have_dead_letters_to_remove(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -415,12 +417,12 @@ def test_settling_writes_the_files_again_that_have_such_letters_and_no_others(
         topic.send(b"junk")
         ingest(strict, connections(), "run")
     see = view(strict)
-    before = letter_files(see)
+    before = dead_letter_files(see)
     assert len(before) == 8
-    # One of a file's two letters becomes a row, the other one gets another run's reason; of a second file one stays.
+    # In one file, one dead letter becomes a row and one gets another run's reason; of a second file one stays.
     moved = replay_dead_letters(lenient, connections(), "again", "offset in (4, 5, 10)")
     assert (moved.moved, moved.remaining) == (2, 1)
-    kept = letter_files(see) & before
+    kept = dead_letter_files(see) & before
     assert len(kept) == 6
     table = see.catalog.table(strict.dead_letter_table)
     assert table is not None
@@ -430,18 +432,18 @@ def test_settling_writes_the_files_again_that_have_such_letters_and_no_others(
         *((n, "null_in_required_column") for n in (0, 2, 6, 8, 12, 14)), *((n, "not_json") for n in range(1, 16, 2)),
     }  # fmt: skip
     see.assert_exactly_once(topic.ledger)
-    # Rolled back, the rows are gone, and both letters come back: from the files that were written since.
+    # Rolled back, the rows are gone, and both dead letters come back: from the files that were written since.
     assert see.table.current_snapshot() is not None
     earlier = see.table.current_snapshot().parent_snapshot_id  # type: ignore[union-attr]
     see.table.manage_snapshots().set_current_snapshot(earlier).commit()
     ingest(strict, connections(), "after")
-    assert kept <= letter_files(see)
+    assert kept <= dead_letter_files(see)
     assert len(see.dead_letters()) == 16
     see.assert_exactly_once(topic.ledger)
 
 
-class TakesOutAll:
-    """A session that takes all letters out where some were meant."""
+class RemovesAll:
+    """A session that removes all dead letters where some were meant."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -454,7 +456,7 @@ class TakesOutAll:
         return self._session.sql(f"{start} WHERE offset >= 0" if some else text)
 
 
-def test_a_settlement_that_takes_out_too_much_is_not_published(
+def test_a_reconciliation_that_removes_too_much_is_not_published(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -464,7 +466,7 @@ def test_a_settlement_that_takes_out_too_much_is_not_published(
     ingest(strict, connections(), "run-1")
     before = view(strict).dead_letters()
     sound = connections()
-    greedy = replace(sound, spark=lambda: TakesOutAll(sound.spark()))
+    greedy = replace(sound, spark=lambda: RemovesAll(sound.spark()))
     wrong = "2 letters without 1 that are rows by now, and with 0 others, are not the 0 that were staged"
     with pytest.raises(AuditFailedError, match=wrong):
         replay_dead_letters(lenient, greedy, "again", "offset = 0")
@@ -482,7 +484,7 @@ def test_a_condition_that_is_none_is_refused(new_topic: NewTopic, connections: N
         replay_dead_letters(spec, connections(), "again", where="klass = 1")
 
 
-def test_a_reset_back_reads_again_and_doubles_nothing(
+def test_a_reset_to_an_earlier_offset_doubles_nothing(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
@@ -514,7 +516,7 @@ def test_a_reset_forward_skips_and_says_so(new_topic: NewTopic, connections: New
     assert view(spec).ids() == [0, 3]
 
 
-def test_a_topic_made_anew_goes_on_after_a_reset(
+def test_a_recreated_topic_continues_after_a_reset(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -543,7 +545,7 @@ def test_a_topic_made_anew_goes_on_after_a_reset(
         ({"dead_letters": "skip", "max_dead_letters": 1}, False),
     ],
 )
-def test_how_many_dead_letters_a_run_bears(
+def test_a_run_fails_beyond_its_limit_of_dead_letters(
     settings: dict[str, Any], passes: bool, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -581,9 +583,9 @@ def test_a_transform_sets_records_apart_with_its_own_reason(
     spec = topic.spec(transform="kafka_lake_tests.integration.transforms:refuses_odd")
     report = ingest(spec, connections(), "run-1")
     assert view(spec).ids() == [0, 2]
-    letters = sorted((r["offset"], r["error_class"], r["error_message"]) for r in view(spec).dead_letters())
-    assert [each[:2] for each in letters] == [(1, "transform_failed"), (3, "transform_failed"), (4, "not_json")]
-    assert letters[0][2] == "1 is odd"
+    found = sorted((r["offset"], r["error_class"], r["error_message"]) for r in view(spec).dead_letters())
+    assert [each[:2] for each in found] == [(1, "transform_failed"), (3, "transform_failed"), (4, "not_json")]
+    assert found[0][2] == "1 is odd"
     assert {c.name: c.count for c in report.classes()} == {"transform_failed": 2, "not_json": 1}
     assert replay_dead_letters(replace(spec, transform=None), connections(), "again").moved == 2
     view(spec).assert_exactly_once(topic.ledger)

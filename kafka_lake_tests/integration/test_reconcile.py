@@ -1,4 +1,4 @@
-"""Dead letters that are taken out, and come back, while others delete, roll back, die and race."""
+"""Dead letters are reconciled with the rows while others delete, roll back, die and race."""
 
 from dataclasses import replace
 from functools import partial
@@ -46,7 +46,7 @@ def rows_and_letters(view: View) -> dict[str, Any]:
     "version",
     ["2", pytest.param("3", marks=[pytest.mark.exhaustive, pytest.mark.pairs(*(p for p in PAIRS if p != "rest_s3"))])],
 )
-def test_merge_on_read_letters_come_back_after_a_rollback(
+def test_merge_on_read_dead_letters_come_back_after_a_rollback(
     version: str, new_topic: Any, connections: Any, view: Any, spark_resource: Any
 ) -> None:
     """The dead-letter table deletes merge-on-read: a file with deletes keeps its path."""
@@ -66,7 +66,7 @@ def test_merge_on_read_letters_come_back_after_a_rollback(
 
 
 @pytest.mark.parametrize("version", ["2", exhaustive("3")])
-def test_letters_deleted_by_others_beside_an_older_file(
+def test_dead_letters_deleted_by_others_beside_an_older_file(
     version: str, new_topic: Any, connections: Any, view: Any, spark_resource: Any
 ) -> None:
     """Beside an older file of letters, Iceberg keeps a file of deletes whose data file is gone."""
@@ -89,14 +89,14 @@ def test_letters_deleted_by_others_beside_an_older_file(
 
 
 @pytest.mark.in_contract
-def test_letters_of_a_dead_run_looked_at_before_a_slower_run_publishes(
+def test_dead_letters_of_a_dead_run_are_reconciled_when_a_slower_run_publishes(
     new_topic: Any,
     connections: Any,
     view: Any,
     killed_at: Any,  # noqa: F811
 ) -> None:
-    """A run by the mended schema is staged; one by the old schema dies between its two publications; a third settles
-    its letters and dies; then the first publishes.
+    """A run by the new schema is staged; one by the old schema dies between its two publications; a third reconciles
+    its dead letters and dies; then the first publishes.
     """
     topic = new_topic()
     strict = topic.spec("id bigint not null")
@@ -120,14 +120,14 @@ def test_letters_of_a_dead_run_looked_at_before_a_slower_run_publishes(
 
 
 @pytest.mark.exhaustive
-def test_a_redelivery_that_a_rollback_lets_through(
+def test_a_dead_letter_replay_during_a_rollback_is_published(
     new_topic: Any,
     connections: Any,
     view: Any,
     spark_resource: Any,
     killed_at: Any,  # noqa: F811
 ) -> None:
-    """One is staged; another is published and settled; main is rolled back to where both began; the first goes on."""
+    """One is staged; another is published and reconciled; main is rolled back to where both began; the first ends."""
     topic = new_topic()
     strict = topic.spec("id bigint not null")
     lenient = replace(strict, schema="id bigint")
