@@ -252,7 +252,7 @@ def test_replay_asks_only_before_it_reads_everything(
 ) -> None:
     asked: list[Extent] = []
 
-    def replay(_spec: object, _systems: object, _run_id: str, extent: Extent, *_: object) -> RunReport:
+    def replay(_spec: object, _connections: object, extent: Extent, **_: object) -> RunReport:
         asked.append(extent)
         return RunReport(SPEC.topic, "pizza.completed_pizzas", "run", Watermarks(HERE, {}, {}), None, (), 0.0)
 

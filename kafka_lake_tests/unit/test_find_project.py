@@ -303,7 +303,7 @@ def test_init_takes_no_cluster_of_a_project_around_it(tmp_path: Path, monkeypatc
     write(tmp_path, {"shop_of_out/defs/cluster/defs.yaml": cluster})
     asked: list[str] = []
 
-    def looked_at(topics: list[str], _specs: object, connections: Any, *_: object) -> list[Discovered]:
+    def looked_at(topics: list[str], _specs: object, connections: Any, **_: object) -> list[Discovered]:
         asked.append(connections.cluster.bootstrap_servers)
         return [Discovered(topic) for topic in topics]
 

@@ -233,7 +233,7 @@ def test_a_tick_ends_in_time_for_the_next_and_asks_the_brokers_only(instance, ca
     consumed(catalog, TWELVE)
     tick(instance, catalog)
     asked = []
-    monkeypatch.setattr(sensor, "evaluate", lambda *_: asked.append(1) or dg.SkipReason("nothing"))
+    monkeypatch.setattr(sensor, "evaluate", lambda *_, **__: asked.append(1) or dg.SkipReason("nothing"))
     clock = Waiting()
     assert isinstance(wait(instance, catalog, clock, 1, (SPEC, OTHER)), dg.SkipReason)
     assert (clock.now, len(asked)) == (104, 1)
