@@ -228,7 +228,7 @@ def test_sqlite_is_the_same_file_wherever_spark_runs(monkeypatch, tmp_path):
     [
         (
             "postgresql://hush:hush@db/lake?tcp_user_timeout=9",
-            "the parameter tcp_user_timeout, which has no equivalent",
+            "tcp_user_timeout, which has no equivalent",
         ),
         ("postgresql+psycopg2:///lake?host=/var/run", "the parameter host"),
         ("postgresql+psycopg2://hush:hush@/lake", "names no host"),

@@ -117,7 +117,7 @@ def test_a_wait_that_is_broken_off_leaves_no_ticket(tmp_path):
 
 def test_where_nothing_can_be_written_nobody_waits(tmp_path):
     (tmp_path / "file").touch()
-    commit_slots = CommitSlots(tmp_path / "file" / "turns", 1)
+    commit_slots = CommitSlots(tmp_path / "file" / "commit_slots", 1)
     with ExitStack() as open_turns:
         assert not any(open_turns.enter_context(commit_slots.take()) for _ in range(3))
 
