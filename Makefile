@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup
 PACKAGES := kafka_lake kafka_lake_tests benchmarks .ci/mkdocs_hooks.py
 NEWEST := .venv-newest
+EXTRAS := s3,java,protobuf,postgres,glue,hive,kubernetes
 TOLD := confluent-kafka|dagster|dagster-pyspark|pyarrow|pydantic|pyiceberg|pyspark
 
 .PHONY: help
@@ -54,10 +55,18 @@ dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-
 unit: $(STAMP) ## Tests of the code that decides: no JVM, no other process, no waiting
 	@$(BIN)/pytest -n 2 --dist worksteal -m "not exhaustive and not processes" kafka_lake_tests/unit
 
+.PHONY: decode
+decode: $(STAMP) ## Decoding by the real Spark, many values in a frame: no topic, no broker
+	@$(BIN)/pytest -n 2 --dist loadfile -m "not exhaustive" kafka_lake_tests/decode
+
+.PHONY: e2e
+e2e: $(STAMP) ## Dagster itself, and the demo: a real `dagster dev`
+	@$(BIN)/pytest -n 2 --dist loadfile -m "not exhaustive" --durations=10 --durations-min=5 kafka_lake_tests/e2e
+
 # Two at a time, each with its own broker and Spark. The second line needs processes of their own: one that has spoken
 # to a Connect server can't start a Spark of its own any more.
 define pytest
-	@$(BIN)/pytest -n 2 --dist worksteal -m "$(1)" --durations=40 --durations-min=5 $(addprefix kafka_lake_tests/,integration unit fuzz contract)
+	@$(BIN)/pytest -n 2 --dist worksteal -m "$(1)" --durations=40 --durations-min=5 $(addprefix kafka_lake_tests/,integration decode unit fuzz contract)
 	@$(BIN)/pytest -n 2 --dist loadfile -m "$(1)" --durations=20 --durations-min=5 $(addprefix kafka_lake_tests/,e2e chaos)
 endef
 
@@ -65,7 +74,7 @@ endef
 test: $(STAMP) ## The tests: each promise on real servers
 	$(call pytest,not exhaustive and not contract)
 	@$(BIN)/python -m kafka_lake.spark.jars aws postgresql
-	@$(BIN)/pytest -n 2 --dist each --pair rest_s3,postgres_s3 -m "every_pair and not exhaustive" $(addprefix kafka_lake_tests/,contract integration)
+	@$(BIN)/pytest -n 2 --dist each --pair rest_s3,postgres_s3 -m "every_pair and not exhaustive" $(addprefix kafka_lake_tests/,contract integration decode)
 
 .PHONY: exhaustive
 exhaustive: $(STAMP) ## More cases of the same promises, and the tutorial as it stands; part of `make nightly`
@@ -79,8 +88,13 @@ contract: $(STAMP) ## The servers and settings that users have: authentication, 
 .PHONY: newest
 newest: $(STAMP) ## Unit tests and a short integration test with the newest versions that pyproject.toml allows
 	@rm -rf $(NEWEST) && $(BIN)/python -m venv $(NEWEST)
-	@$(NEWEST)/bin/python -m pip install --quiet --upgrade pip
-	@$(NEWEST)/bin/python -m pip install --quiet --editable '.[java,protobuf,s3]' --group dev
+	@# pip looks for minutes at versions of what S3 needs, one after another.
+	@if command -v uv >/dev/null; then \
+	  VIRTUAL_ENV=$(NEWEST) uv pip install --quiet --editable '.[$(EXTRAS)]' --group dev; \
+	else \
+	  $(NEWEST)/bin/python -m pip install --quiet --upgrade pip && \
+	  $(NEWEST)/bin/python -m pip install --quiet --editable '.[$(EXTRAS)]' --group dev; \
+	fi
 	@$(NEWEST)/bin/python -m pip list | grep -Ei '^($(TOLD)) '
 	@$(NEWEST)/bin/python -m kafka_lake.spark.jars
 	@$(NEWEST)/bin/pytest -n 2 --dist worksteal $(addprefix kafka_lake_tests/,unit integration/test_ingest.py)
@@ -172,12 +186,13 @@ format: $(STAMP) ## Fix style and format
 	@$(BIN)/ruff check --fix $(wildcard $(PACKAGES))
 	@$(BIN)/ruff format $(wildcard $(PACKAGES))
 
+COMMA := ,
 COMPILE := uv pip compile --universal --generate-hashes --no-strip-extras --no-emit-index-url --no-emit-find-links \
   --no-header --no-annotate --python-version 3.11
 
 .PHONY: lock
 lock: ## Write requirements.lock and deploy/requirements.lock again from pyproject.toml (needs uv)
-	$(COMPILE) --group dev $(addprefix --extra ,s3 java protobuf postgres glue hive kubernetes) \
+	$(COMPILE) --group dev $(addprefix --extra ,$(subst $(COMMA), ,$(EXTRAS))) \
 	  pyproject.toml -o requirements.lock
 	$(COMPILE) $(addprefix --extra ,s3 protobuf postgres kubernetes) --constraint requirements.lock \
 	  pyproject.toml -o deploy/requirements.lock

@@ -106,9 +106,9 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
         ),
         "integration/test_replay_and_reset.py::test_a_run_fails_beyond_its_limit_of_dead_letters",
     ),
-    "integration/test_fuzz.py::test_thousands_of_columns": "integration/test_avro.py::test_a_thousand_columns_decode",
+    "integration/test_fuzz.py::test_thousands_of_columns": "decode/test_avro.py::test_a_thousand_columns_decode",
     "integration/test_evolution.py::test_names_that_no_column_can_have": (
-        "integration/test_decode.py::test_odd_names_are_columns_like_others"
+        "decode/test_decode.py::test_odd_names_are_columns_like_others"
     ),
     "integration/test_evolution.py::test_or_fail_the_run": (
         "integration/test_evolution.py::test_a_frozen_table_refuses_and_one_that_ignores_new_fields_says_so"
@@ -116,13 +116,13 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_evolution.py::test_times_are_inferred_where_that_is_asked_for": (
         "unit/test_discover.py::test_text_that_is_a_time_throughout"
     ),
-    "integration/test_compatibility.py::test_our_verdict_is_the_registrys[backward]": (
-        "integration/test_compatibility.py::test_our_verdict_is_the_registrys"
+    "decode/test_compatibility.py::test_our_verdict_is_the_registrys[backward]": (
+        "decode/test_compatibility.py::test_our_verdict_is_the_registrys"
     ),
     "integration/test_arrow.py::test_both_ways_make_the_same_rows_and_the_same_dead_letters[schema1]": (
         "fuzz/test_end_to_end.py::test_every_value_is_in_the_table_or_in_a_dead_letter"
     ),
-    "integration/test_decode.py::test_dead_letters_of_a_recreated_topic_are_distinguished_from_older_ones": (
+    "decode/test_decode.py::test_dead_letters_of_a_recreated_topic_are_distinguished_from_older_ones": (
         "integration/test_exactly_once.py::test_dead_letters_of_a_new_topic_are_not_taken_for_those_of_the_old"
     ),
     "integration/test_ingest.py::test_a_first_run_that_fails_leaves_no_empty_tables[a transform]": (
@@ -132,7 +132,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
         "integration/test_ingest.py::test_start_latest_means_the_first_run_and_not_every_run"
     ),
     "integration/test_formats.py::test_incompatible_versions_are_not_published": (
-        "integration/test_compatibility.py::test_our_verdict_is_the_registrys"
+        "decode/test_compatibility.py::test_our_verdict_is_the_registrys"
     ),
     "integration/test_deliveries.py::test_a_registry_that_cant_be_retrieved_leaves_the_deliveries_out_and_says_so": (
         "integration/test_formats.py::test_a_registry_that_is_down_fails_the_run_before_anything_is_staged"

@@ -24,7 +24,7 @@ from typing import ClassVar, Literal, get_args
 from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import cache
-from kafka_lake.spark.java import find_java
+from kafka_lake.spark.java import find_java, is_bundled
 
 JarConf = Literal["spark", "broker", "registry", "aws", "azure", "gcp", "postgresql", "mysql", "mariadb"]
 # What catalogs and storages need beside Spark's jars, by the artifact that has it.
@@ -52,7 +52,9 @@ class JarsError(KafkaLakeError):
 
     what_to_do: ClassVar[str] = (
         "If this machine has no access to the default repository, set `KAFKA_LAKE_IVY_SETTINGS` to an Ivy settings "
-        "file that names your mirror or a folder. If `KAFKA_LAKE_SPARK_JARS` names a file that doesn't exist, "
+        "file that names your mirror or a folder. If Java doesn't trust the repository's certificate (\"PKIX path "
+        "building failed\"), name your network's CA: in `SSL_CERT_FILE` for the Java that comes with `[java]`, in its "
+        "own trust store for another one. If `KAFKA_LAKE_SPARK_JARS` names a file that doesn't exist, "
         "correct it. Then run `python -m kafka_lake.spark.jars`, which retrieves them."
     )
 
@@ -214,7 +216,14 @@ def _run_ivy(command: list[str], log: Path, tell_user: Callable[[str], None]) ->
 
 
 def _ivy_command(conf: JarConf, folder: Path) -> list[str]:
-    command = [str(find_java() / "bin" / "java"), "-jar", str(_ivy_jar())]
+    java = find_java()
+    trusted: list[str] = []
+    if is_bundled(java):
+        # What it imports isn't needed where the jars are here.
+        from kafka_lake.spark.trust import network_trust_options
+
+        trusted = network_trust_options()
+    command = [str(java / "bin" / "java"), *trusted, "-jar", str(_ivy_jar())]
     if settings := environment.IVY_SETTINGS.value():
         if not Path(settings).is_file():
             raise JarsError(f"KAFKA_LAKE_IVY_SETTINGS names {settings}, which is not a file. Correct it or unset it.")

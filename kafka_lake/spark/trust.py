@@ -1,7 +1,8 @@
-"""The certificates that Spark's driver trusts beside those that everybody trusts: a private CA's, of a catalog."""
+"""The certificates that Java trusts beside those that everybody trusts: of the private CA of a catalog or a network."""
 
 import hashlib
 import os
+import shlex
 import warnings
 from pathlib import Path
 
@@ -29,21 +30,50 @@ def trust_options(catalog: SparkCatalog) -> str:
     """
     try:
         own = Path(catalog.ca_bundle).read_bytes()
-        certificates = x509.load_pem_x509_certificates(own)
+        certificates = _certificates(own)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it has no certificates as PEM"
         raise ConfigurationError(
-            f"Catalog {catalog.name}: the certificates {catalog.ca_bundle} can't be read: {reason}.",
+            f"Catalog {catalog.name}: the certificates {catalog.ca_bundle} can't be read: {_reason(error)}.",
             f"Correct PYICEBERG_CATALOG__{catalog.name.upper()}__SSL__CABUNDLE.",
         ) from error
+    return _options(own, certificates)
+
+
+def network_trust_options() -> list[str]:
+    """Return the JVM's options for trusting what ``$SSL_CERT_FILE`` has, as pip and uv do; none if it isn't set.
+
+    Raises:
+        ConfigurationError: If that file can't be read, or has no certificates.
+    """
+    if not (file := os.environ.get("SSL_CERT_FILE")):
+        return []
+    try:
+        own = Path(file).read_bytes()
+        certificates = _certificates(own)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"The certificates {file} can't be read: {_reason(error)}.", "Correct SSL_CERT_FILE or unset it."
+        ) from error
+    return shlex.split(_options(own, certificates))
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return str(error.strerror) if isinstance(error, OSError) else "it has no certificates as PEM"
+
+
+def _certificates(pem: bytes) -> list[x509.Certificate]:
+    with warnings.catch_warnings():
+        # Of serial numbers that a CA of everybody's has had for decades.
+        warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+        return x509.load_pem_x509_certificates(pem)
+
+
+def _options(own: bytes, certificates: list[x509.Certificate]) -> str:
     everybodys = Path(certifi.where()).read_bytes()
     store = cache() / "truststores" / f"{hashlib.sha256(own + everybodys).hexdigest()[:16]}.p12"
     if not store.is_file():
-        with warnings.catch_warnings():
-            # Of serial numbers that a CA of everybody's has had for decades.
-            warnings.simplefilter("ignore", CryptographyDeprecationWarning)
-            certificates += x509.load_pem_x509_certificates(everybodys)
-        named = [PKCS12Certificate(each, str(number).encode()) for number, each in enumerate(certificates)]
+        held = dict.fromkeys([*certificates, *_certificates(everybodys)])
+        named = [PKCS12Certificate(each, str(number).encode()) for number, each in enumerate(held)]
         store.parent.mkdir(parents=True, exist_ok=True)
         partial = store.with_name(f"{store.name}.{os.getpid()}")
         partial.write_bytes(serialize_java_truststore(named, NoEncryption()))

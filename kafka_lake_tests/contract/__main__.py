@@ -24,6 +24,8 @@ _SECONDS = 900
 WHAT = "every_pair or in_contract"
 """The marked tests make up the contract, all cases of each; others are about formats, commands and settings, whatever
 the catalog."""
+FOLDERS = ("decode", "integration", "contract")
+"""Where tests may be marked so."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def judge(pair: str, races: int, folder: Path, pytest_options: Sequence[str]) ->
         f"--junitxml={report}",
         f"--timeout={_SECONDS}",
     ]
-    subprocess.run([*command, *pytest_options, str(_TESTS / "integration"), str(_TESTS / "contract")], check=False)
+    subprocess.run([*command, *pytest_options, *(str(_TESTS / each) for each in FOLDERS)], check=False)
     cases = list(ElementTree.parse(report).iter("testcase"))
     bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     failed = tuple(f"{case.get('classname')}::{case.get('name')}" for case in bad)

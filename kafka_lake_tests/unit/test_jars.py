@@ -1,6 +1,7 @@
 """Retrieving jars, with a script in place of Java and Ivy."""
 
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kafka_lake.spark import jars
+from kafka_lake_tests.contract.kafka_security.certificates import Authority
 
 # Takes the retrieve pattern, its last argument, and puts two jars there, slowly enough for a race to show.
 RETRIEVES = """\
@@ -164,6 +166,22 @@ def test_an_image_fetches_ahead_what_its_storage_needs(
         jars.main()
     assert "moon is none of spark" in capsys.readouterr().err
     assert ivy.times_run() == 2
+
+
+@pytest.mark.parametrize("bundled", [True, False])
+def test_java_of_the_extra_trusts_the_network_s_ca(
+    bundled: bool, ivy: FakeIvy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another Java has the certificates that its machine's owner gave it."""
+    monkeypatch.setenv("SSL_CERT_FILE", Authority(tmp_path).file)
+    home = ivy.java.parent.parent
+    if bundled:
+        home = tmp_path / "cache" / "java-shim" / "of-a-version"
+        shutil.copytree(ivy.java.parent.parent, home)
+    monkeypatch.setattr(jars, "find_java", lambda: home)
+    jars.ensure_jars("spark")
+    trusted = [each for each in ivy.arguments.read_text().splitlines() if "javax.net.ssl.trustStore=" in each]
+    assert len(trusted) == bundled
 
 
 def test_users_ivy_settings_are_passed_on(ivy: FakeIvy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.spark.settings import local_conf
-from kafka_lake.spark.trust import trust_options
+from kafka_lake.spark.trust import network_trust_options, trust_options
 from kafka_lake_tests.contract.kafka_security.certificates import Authority
 
 
@@ -50,3 +50,23 @@ def test_a_file_that_is_none_is_named_with_its_setting(tmp_path, content, reason
         file.write_bytes(content)
     with pytest.raises(ConfigurationError, match=rf"ca\.pem can't be read: .*{reason}.*LAKE__SSL__CABUNDLE"):
         trust_options(catalog(file))
+
+
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")
+def test_the_network_s_ca_is_that_of_openssl_s_variable(tmp_path, monkeypatch):
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    assert network_trust_options() == []
+    authority = Authority(tmp_path)
+    # Everybody's are in such a file too, as a rule, and none counts twice.
+    (tmp_path / "all.pem").write_bytes(Path(authority.file).read_bytes() + Path(certifi.where()).read_bytes())
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "all.pem"))
+    monkeypatch.setenv("KAFKA_LAKE_CACHE", str(tmp_path / "a folder"))
+    option, kind = network_trust_options()
+    store = Path(option.removeprefix("-Djavax.net.ssl.trustStore="))
+    assert kind == "-Djavax.net.ssl.trustStoreType=PKCS12"
+    held = [each.certificate for each in load_pkcs12(store.read_bytes(), None).additional_certs]
+    assert authority.identity.certificate in held
+    assert len(held) == Path(certifi.where()).read_text().count("BEGIN CERTIFICATE") + 1
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "gone.pem"))
+    with pytest.raises(ConfigurationError, match=r"gone\.pem can't be read: No such file.*SSL_CERT_FILE"):
+        network_trust_options()

@@ -1,4 +1,7 @@
-"""The code location: loads what `defs/` says, nothing else."""
+"""The code location of this repository: loads what `defs/` says, nothing else.
+
+It is a package so that the wheel can leave it out, together with `defs/`: other projects have their own.
+"""
 
 from pathlib import Path
 
