@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import backlog as long_backlog
-from benchmarks import page, results
+from benchmarks import backlog_tables, page, results
 from benchmarks import upsert as upserts
 from benchmarks.chart import draw
 from benchmarks.dirty import Settings as DirtySettings
@@ -103,20 +103,23 @@ def backlog(
     max_records: Annotated[int | None, typer.Option(min=1, help="max_records_per_commit; else the default.")] = None,
     cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master.")] = 2,
     heap: Annotated[str, typer.Option(help="Of Spark's JVM; 1g is its default.")] = "1g",
+    memory: Annotated[int | None, typer.Option(min=1, help="MiB; it fails if a run's peak is above it.")] = None,
 ) -> None:
     """A long backlog: peak memory over time, a run that is killed in the midst, and a count of every offset."""
     limits = {"max_records_per_commit": max_records} if max_records else {}
     settings = long_backlog.Settings(records, record_bytes, limits, Engine(cores, heap))
     result = long_backlog.measure(settings, _tell_user)
     for title, header, found in (
-        (f"{records:,} records of {record_bytes:,} B", long_backlog.HEADER, long_backlog.rows(result)),
-        ("Memory over the time of each run", long_backlog.PHASES_HEADER, long_backlog.phase_rows(result)),
-        ("What DuckDB counted", long_backlog.PARTITIONS_HEADER, long_backlog.partition_rows(result)),
+        (f"{records:,} records of {record_bytes:,} B", backlog_tables.HEADER, backlog_tables.rows(result)),
+        ("Memory over the time of each run", backlog_tables.PHASES_HEADER, backlog_tables.phase_rows(result)),
+        ("What DuckDB counted", backlog_tables.PARTITIONS_HEADER, backlog_tables.partition_rows(result)),
     ):
         _out.print(results.on_terminal(title, header, found))
     _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
     if not all(map(long_backlog.is_exact, result["partitions"])):
         raise KafkaLakeError("The table is not what the topic holds.", "See the last table.")
+    if memory and (found := backlog_tables.beyond(result, memory << 20)):
+        raise KafkaLakeError(f"The budget of {memory:,} MiB was not kept: {', '.join(found)}.", "See the second table.")
 
 
 @app.command()

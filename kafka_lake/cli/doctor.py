@@ -1,10 +1,12 @@
 """Is all that a run needs there? One examination per part, each with what it found or what to do."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
+
+from pyiceberg.exceptions import RESTError
 
 from kafka_lake.common import environment
 from kafka_lake.common.cluster_variables import own_prefix
@@ -16,7 +18,7 @@ from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.causes import headline
 from kafka_lake.kafka.registry_settings import properties_from_env
-from kafka_lake.lake.assertions import require_assertions
+from kafka_lake.lake.assertions import probe_table, require_assertions
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark.connect_session import address_of
 from kafka_lake.spark.jars import ensure_jars, jars_root
@@ -140,10 +142,20 @@ def _open_catalog() -> LakeCatalog:
 def _catalog() -> str:
     catalog = _open_catalog()
     told = f"{catalog.name} ({catalog.type}), {catalog.check()} namespaces"
-    if table := next(catalog.tables(), None) if catalog.type in ("rest", "hive") else None:
+    return f"{told}, {_assertions(catalog)}" if catalog.type in ("rest", "hive") else told
+
+
+def _assertions(catalog: LakeCatalog) -> str:
+    """Return what came of an overtaken commit, on a table of the catalog's or on one that is made for it."""
+    with ExitStack() as undo:
+        table = next(catalog.tables(), None)
+        if table is None:
+            try:
+                table = undo.enter_context(probe_table(catalog))
+            except (RESTError, OSError) as error:
+                return f"not tried whether it refuses commits that are overtaken: it has no table ({headline(error)})"
         require_assertions(catalog, table)
-        told += f", refuses commits that are overtaken (tried on {'.'.join(table.name())})"
-    return told
+        return f"refuses commits that are overtaken (tried on {'.'.join(table.name())})"
 
 
 def _warehouse() -> str:

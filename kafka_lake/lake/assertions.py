@@ -4,9 +4,15 @@ Iceberg's REST specification asks it of every server (``assert-ref-snapshot-id``
 https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml).
 """
 
-from pyiceberg.exceptions import BadRequestError, CommitFailedException
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+from pyiceberg.exceptions import BadRequestError, CommitFailedException, RESTError
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
+from pyiceberg.types import LongType, NestedField
 
 from kafka_lake.common.errors import CatalogRefusedError
 from kafka_lake.lake.catalog import LakeCatalog
@@ -64,3 +70,35 @@ def require_assertions(catalog: LakeCatalog, table: Table) -> None:
             "writer that is suspended for longer than its lock would undo the rows of others.",
             "Use Hive Metastore 2.3.10 or 4.0.0, which compare (HIVE-26882), or a REST catalog.",
         )
+
+
+@contextmanager
+def probe_table(catalog: LakeCatalog) -> Iterator[Table]:
+    """Yield a new table in a namespace of its own; both are dropped when the block ends.
+
+    Args:
+        catalog: Where they are made.
+
+    Raises:
+        CatalogRefusedError: If they can't be dropped; the message names them.
+        RESTError: If they can't be made.
+        OSError: If the table's metadata can't be written.
+    """
+    own, namespace = catalog.pyiceberg, f"kafka_lake_doctor_{uuid4().hex[:12]}"
+    name = (namespace, "probe")
+    own.create_namespace(namespace)
+    is_made = False
+    try:
+        table = own.create_table(name, Schema(NestedField(1, "id", LongType(), required=False)))
+        is_made = True
+        yield table
+    finally:
+        try:
+            if is_made:
+                own.purge_table(name)
+            own.drop_namespace(namespace)
+        except RESTError as error:
+            raise CatalogRefusedError(
+                f"Catalog {catalog.name}: what was made to try it can't be dropped: {error}.",
+                f"Drop namespace {namespace} and the table in it.",
+            ) from error

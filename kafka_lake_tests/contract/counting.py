@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from kafka_lake_tests.contract.relay import Relay, served
 
 _TABLE = re.compile(r"/namespaces/(?P<namespace>[^/]+)/tables/(?P<table>[^/?]+)$")
+_FORBIDDEN = json.dumps({"error": {"message": "not yours", "type": "ForbiddenException", "code": 403}}).encode()
 
 
 @dataclass
@@ -25,6 +26,8 @@ class Requests:
     seen: list[tuple[str, str]] = field(default_factory=list)
     careless: bool = False
     """Whether assertions are taken out of commits, as a server does that doesn't look at them."""
+    forbidden: frozenset[str] = frozenset()
+    """Methods that are refused, as a server does that gives a client few rights."""
 
     def clear(self) -> None:
         self.seen.clear()
@@ -46,9 +49,11 @@ def counted(uri: str) -> Iterator[Requests]:
         def handle_request(self) -> None:
             found.seen.append((self.command, self.path.partition("?")[0]))
             body = self.body()
+            if self.command in found.forbidden and "/namespaces" in self.path:
+                return self.answer(403, {"Content-Type": "application/json"}, _FORBIDDEN)
             if found.careless and self.command == "POST" and _TABLE.search(self.path):
                 body = json.dumps({**json.loads(body), "requirements": []}).encode()
-            self.relay(uri, body)
+            return self.relay(uri, body)
 
     with served(Handler) as address:
         found = Requests(address)

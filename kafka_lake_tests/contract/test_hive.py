@@ -13,7 +13,7 @@ from thrift.transport.TTransport import TTransportException
 from kafka_lake.common.errors import CatalogRefusedError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
-from kafka_lake.lake.assertions import require_assertions
+from kafka_lake.lake.assertions import probe_table, require_assertions
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake_tests.conftest import Topic, View
 
@@ -123,4 +123,13 @@ def test_the_comparison_is_tried_without_a_trace(new_topic: NewTopic, connection
     require_assertions(catalog, before)
     after = View(catalog, spec).table
     assert (after.metadata_location, after.metadata) == (before.metadata_location, before.metadata)
+    assert end_all_locks(catalog) == 0
+
+
+def test_a_table_is_made_to_try_it_and_dropped(connections: NewConnections) -> None:
+    catalog = connections().catalog
+    before = catalog.pyiceberg.list_namespaces()
+    with probe_table(catalog) as probe:
+        require_assertions(catalog, probe)
+    assert catalog.pyiceberg.list_namespaces() == before
     assert end_all_locks(catalog) == 0

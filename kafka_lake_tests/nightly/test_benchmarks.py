@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import backlog, freshness, ours, results
+from benchmarks import backlog, backlog_tables, freshness, ours, results
 from benchmarks.chart import draw
 from benchmarks.data import DIRTY, ORDERS, SMALL, Topic, fill
 from benchmarks.dirty import said
@@ -215,9 +215,9 @@ def test_a_backlog_is_read_once_though_its_run_is_killed_in_the_midst(monkeypatc
     assert all(map(backlog.is_exact, result["partitions"]))
     assert min(each["peak_java"] for each in (first, second)) > 100 << 20
     for header, rows in (
-        (backlog.HEADER, backlog.rows(result)),
-        (backlog.PHASES_HEADER, backlog.phase_rows(result)),
-        (backlog.PARTITIONS_HEADER, backlog.partition_rows(result)),
+        (backlog_tables.HEADER, backlog_tables.rows(result)),
+        (backlog_tables.PHASES_HEADER, backlog_tables.phase_rows(result)),
+        (backlog_tables.PARTITIONS_HEADER, backlog_tables.partition_rows(result)),
     ):
         assert rows
         assert {len(row) for row in rows} == {len(header)}

@@ -10,16 +10,20 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from typer.testing import CliRunner
 
+from benchmarks import __main__ as command
 from benchmarks import backlog, connect_sink, page
 from benchmarks.data import DIRTY, ORDERS, SHAPES, SMALL, Shape, dirtied, noted, values
 from benchmarks.freshness import Ledger, histogram, percentiles
 from benchmarks.limits import arrow_schema
 from benchmarks.meter import cpu_seconds, memory_by_program, memory_bytes
 from benchmarks.results import DIRTY_HEADER, HEADER, Repeat, Series, as_json, dirty_rows, in_markdown, throughput_rows
+from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.lake.catalog import LakeCatalog
 
 # A tree that has used CPU in itself, in a child that was reaped, and in one that still lives; it prints how much.
@@ -245,3 +249,29 @@ def test_the_peaks_of_a_run_are_told_for_equal_parts_of_its_time() -> None:
     assert [phase["records"] for phase in told["phases"]] == [0] * 4 + [10] * 5 + [30]
     assert [phase["peak_java"] >> 20 for phase in told["phases"]] == list(range(10))
     assert (told["peak_memory"] >> 20, told["peak_python"] >> 20) == (10, 1)
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"), [(None, None), (12, None), (11, "run 2: 12 MiB, run 3: not looked at"), (9, "run 1: 10 MiB, ")]
+)
+def test_a_budget_of_memory_that_is_not_kept_fails_the_benchmark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, budget: int | None, said: str | None
+) -> None:
+    def run_of(peak: int) -> dict[str, Any]:
+        run = backlog.Run(100.0, ended=110.0)
+        run.looks = [backlog.Look(100.5, peak << 20, 0)] if peak else []
+        return run.told()
+
+    peaks = [10, 12] if said is None else [10, 12, 0]
+    runs = [run_of(peak) for peak in peaks]
+    result = {"benchmark": "backlog", "partitions": [{"partition": 0, **_WHOLE}], "runs": runs}
+    monkeypatch.setattr(backlog, "measure", lambda *_: result)
+    monkeypatch.setattr("benchmarks.results.save", lambda result, folder: tmp_path / "backlog.json")
+    arguments = ["backlog", *(["--memory", str(budget)] if budget else [])]
+    done = CliRunner().invoke(command.app, arguments)
+    if said is None:
+        assert done.exit_code == 0, done.output
+    else:
+        assert isinstance(done.exception, KafkaLakeError)
+        assert f"The budget of {budget} MiB was not kept: " in done.exception.message
+        assert said in done.exception.message

@@ -1,0 +1,87 @@
+"""A result of `benchmarks.backlog` as the cells of tables, and whether its runs kept a budget of memory."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.backlog import is_exact
+
+HEADER = (
+    "Run",
+    "end",
+    "commits",
+    "records",
+    "s",
+    "CPU s",
+    "records/s",
+    "largest commit",
+    "peak memory",
+    "Java",
+    "Python",
+)
+
+
+def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the runs of a result as the cells of a table, see `HEADER`."""
+    return [
+        (
+            str(number),
+            "killed" if run["killed"] else "done",
+            f"{run['commits']:,}",
+            f"{run['records']:,}",
+            f"{run['seconds']:.0f}",
+            f"{run['cpu_seconds']:.0f}",
+            f"{run['records_per_second']:,.0f}",
+            f"{run['largest_commit']:,}",
+            *(f"{run[name] / 2**20:,.0f} MiB" for name in ("peak_memory", "peak_java", "peak_python")),
+        )
+        for number, run in enumerate(result["runs"], 1)
+    ]
+
+
+PHASES_HEADER = ("Run", "of its time", "records so far", "peak memory", "Java", "Python")
+
+
+def phase_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the peaks over the time of each run as the cells of a table, see `PHASES_HEADER`."""
+    return [
+        (
+            str(number),
+            f"{100 * part // len(run['phases'])} %",
+            f"{phase['records']:,}",
+            *(f"{phase[name] / 2**20:,.0f} MiB" for name in ("peak_memory", "peak_java", "peak_python")),
+        )
+        for number, run in enumerate(result["runs"], 1)
+        for part, phase in enumerate(run["phases"], 1)
+    ]
+
+
+PARTITIONS_HEADER = ("Partition", "offsets in Kafka", "offsets in the table", "rows", "twice", "exactly once")
+
+
+def partition_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return what was counted of each partition as the cells of a table, see `PARTITIONS_HEADER`."""
+    return [
+        (
+            str(each["partition"]),
+            f"{each['low']:,} to {each['end'] - 1:,}",
+            f"{each['first']:,} to {each['last']:,}" if each["rows"] else "none",
+            f"{each['rows']:,}",
+            f"{each['rows'] - each['distinct']:,}",
+            "yes" if is_exact(each) else "NO",
+        )
+        for each in result["partitions"]
+    ]
+
+
+def beyond(result: Mapping[str, Any], budget: int) -> list[str]:
+    """Return what there is to say about runs whose memory was above a budget, or wasn't looked at.
+
+    Args:
+        result: As `measure` gives it.
+        budget: Bytes that a run may have at its peak, all its processes together.
+    """
+    return [
+        f"run {number}: {run['peak_memory'] >> 20:,} MiB" if run["peak_memory"] else f"run {number}: not looked at"
+        for number, run in enumerate(result["runs"], 1)
+        if not 0 < run["peak_memory"] <= budget
+    ]
