@@ -18,6 +18,7 @@ from kafka_lake.ingest.plan.start import start_timestamp_ms
 from kafka_lake.ingest.samples import check_mask
 from kafka_lake.ingest.topic_table import (
     BY_SCHEMA,
+    ENVELOPES,
     REGISTERED,
     InDocuments,
     TopicTable,
@@ -179,8 +180,14 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             yield "metadata_column: write: upsert needs it to tell which change a row came from."
         if self.transform is not None:
             yield "transform: can't be combined with write: upsert yet. Use a view, or a table made from this one."
-        if self.envelope != "none" and self.format != "json":
-            yield f"envelope: {self.envelope} is supported in format json only, not in {self.format} yet."
+        formats = ENVELOPES[self.envelope]
+        if formats and self.format not in formats:
+            yield f"envelope: {self.envelope} is supported in format {' or '.join(formats)}, not in {self.format}."
+        if self.envelope != "none" and self.format == "avro":
+            if self.schema_file is not None:
+                yield "schema_file: an envelope in format avro needs the registry's schemas. Leave it out."
+            if self.key_format is not None:
+                yield "key_format: an envelope in format avro reads keys itself. Leave it out."
         if self.envelope != "none" and self.order_by:
             yield f"order_by: envelope: {self.envelope} already has the order of its changes. Leave one of them out."
         if self.envelope != "none" and self.ignore_null_updates:

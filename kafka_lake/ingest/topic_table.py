@@ -6,6 +6,7 @@ from it.
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
@@ -28,6 +29,8 @@ TimestampPrecision = Literal["micros", "exact"]
 Compatibility = Literal["none", "backward", "forward", "full"]
 WriteMode = Literal["append", "upsert"]
 Envelope = Literal["none", "debezium"]
+ENVELOPES: Mapping[Envelope, tuple[Format, ...]] = MappingProxyType({"none": (), "debezium": ("json", "avro")})
+"""Envelopes, and the formats in which each is known; none for all."""
 DeleteMode = Literal["apply", "soft", "ignore", "fail"]
 TruncateMode = Literal["fail", "ignore"]
 
@@ -236,7 +239,8 @@ class TopicTable:
     )
     envelope: Envelope = Field(
         default="none",
-        description="With write upsert: what values are wrapped in: none, or debezium (before, after, op, source).",
+        description="With write upsert: what values are wrapped in: none, or debezium (before, after, op, source; in "
+        "format json or avro).",
     )
     deletes: DeleteMode = Field(
         default="apply",

@@ -320,7 +320,11 @@ def _decimal(value: Any, precision: int, scale: int) -> Decimal | None:
 
 
 def _moment(value: Any, kind: str) -> Any:
-    if not isinstance(value, str) or isinstance(value, Number) or (match := _TIME.fullmatch(value)) is None:
+    if not isinstance(value, str) or isinstance(value, Number):
+        return None
+    if kind == "date" and len(value) == 11 and value[-1] == "Z":
+        value = value[:-1]
+    if (match := _TIME.fullmatch(value)) is None:
         return None
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     try:

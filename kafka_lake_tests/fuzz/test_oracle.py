@@ -63,6 +63,8 @@ TRUTHS: list[tuple[bytes, Row | Letter]] = [
     (b'{"t":"NaN"}', row(t="NaN")),
     (b'{"t":{"a":[1.50,null]}}', row(t='{"a":[1.50,null]}')),
     (b'{"ts":"2026-01-02T03:04:05.123456Z","tn":"2026-01-02 03:04:05.123456"}', row(ts=NOON, tn=NOON)),
+    (b'{"da":"2026-01-02Z"}', row(da=date(2026, 1, 2))),
+    (b'{"da":"2026-01-02z"}', Letter("wrong_type")),
     (b'{"m":{"":1},"li":[1,null]}', row(m=[("", 1.0)], li=[1, None])),
     (b'{"d":9007199254740993}', Letter("wrong_type")),
     (b'{"l":1,"l":2}', Letter("not_json")),

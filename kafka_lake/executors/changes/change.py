@@ -9,6 +9,7 @@ NOT_A_CHANGE = "not_a_change"
 NO_KEY = "no_key"
 NO_ORDER = "no_order"
 OTHER_KEY = "other_key"
+MALFORMED = "malformed"
 
 
 @dataclass(frozen=True)

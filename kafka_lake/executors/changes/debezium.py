@@ -1,4 +1,4 @@
-"""Debezium's envelope in JSON, with and without its schema: what a record says of a row, and where it is in its order.
+"""Debezium's envelope: what a record says of a row, and where it is in its order; in JSON with and without its schema.
 
 The order is the source's own, as whole numbers to be compared one by one. Times aren't: two changes may have the same.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html
@@ -7,6 +7,7 @@ https://debezium.io/documentation/reference/stable/connectors/postgresql.html
 import json
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from kafka_lake.executors.changes.change import (
     DELETE,
@@ -29,10 +30,40 @@ _LARGEST = 2**63 - 1
 _NUMBER = re.compile(r"(\d+)$")
 
 
+@dataclass(frozen=True)
+class RecordKey:
+    """What a record's key tells.
+
+    Args:
+        columns: Names of its columns.
+        row: It, as a row.
+    """
+
+    columns: Collection[str]
+    row: bytes
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """An envelope, opened.
+
+    Args:
+        operation: Its ``op``.
+        source: Its ``source``, each member as JSON text.
+        before: The row before; None if it isn't told.
+        after: The row after; None if it isn't told.
+    """
+
+    operation: str
+    source: Mapping[str, str]
+    before: bytes | None
+    after: bytes | None
+
+
 def change_of(
     key: bytes | None, value: bytes | None, columns: Collection[str], of_record: bool, types: ConnectTypes
 ) -> Change:
-    """Return what a record of Debezium's says.
+    """Return what a record of Debezium's in JSON says.
 
     Args:
         key: The record's key, a JSON object, with or without its schema.
@@ -42,18 +73,53 @@ def change_of(
         types: Know the schemas that have been seen.
     """
     told = key_row(key, types)
-    if of_record and told is not None and told.keys() != set(columns):
+    shown = None if told is None else RecordKey(told.keys(), _text(told))
+    return told_by(shown, None if value is None else _opened(value, types), columns, of_record)
+
+
+def told_by(
+    key: RecordKey | None, envelope: Envelope | Change | None, columns: Collection[str], of_record: bool
+) -> Change:
+    """Return what a record says, whatever it is written in.
+
+    Args:
+        key: What its key tells; None if that is nothing.
+        envelope: Its value; what stands for one that is no envelope; None for a record without a value.
+        columns: Those of the row's key.
+        of_record: Whether they are those of the record's key.
+    """
+    if of_record and key is not None and set(key.columns) != set(columns):
         return refused(
             OTHER_KEY,
-            f"The record's key has the columns {', '.join(sorted(told)) or '(none)'}, the table's key has "
+            f"The record's key has the columns {', '.join(sorted(key.columns)) or '(none)'}, the table's key has "
             f"{', '.join(sorted(columns))}.",
         )
-    row = _text(told) if of_record else None
-    if value is None:
+    row = None if key is None else key.row
+    if envelope is None:
         # One whose delete is there too says nothing new; after a compaction it may be all that is left.
-        if not of_record and told is not None and not told.keys() >= set(columns):
+        if not of_record and key is not None and not set(key.columns) >= set(columns):
             return Change(NOTHING, None, None)
-        return Change(DELETE, row if of_record else _text(told), None)
+        return Change(DELETE, row, None)
+    if isinstance(envelope, Change):
+        return envelope
+    operation = envelope.operation
+    does = _OPERATIONS.get(operation)
+    if does is None:
+        return refused(NOT_A_CHANGE, f"The operation {operation!r} is none of c, u, r, d and t.")
+    order = order_of(envelope.source, does == READ)
+    if order is None or any(abs(number) > _LARGEST for number in order):
+        return refused(NO_ORDER, _no_order(envelope.source))
+    if does == TRUNCATE:
+        return Change(does, None, order)
+    if does == DELETE:
+        # The key alone says which row: of the row before, many sources tell no more than that.
+        return Change(does, (row if of_record else None) or envelope.before or row, order)
+    if envelope.after is None:
+        return refused(NOT_A_CHANGE, f"The operation is {operation}, and `after` is no row.")
+    return Change(does, envelope.after, order)
+
+
+def _opened(value: bytes, types: ConnectTypes) -> Envelope | Change:
     try:
         envelope = members(value.decode())
     except UnicodeDecodeError:
@@ -63,24 +129,13 @@ def change_of(
     envelope, schema = _payload(envelope)
     converts = types.of_envelope(schema) if schema is not None else {}
     if envelope is None or "op" not in envelope:
-        return refused(NOT_A_CHANGE, f"The value has no operation: {_what_else(envelope or {})}.")
-    operation = string(envelope["op"]) or envelope["op"]
-    does = _OPERATIONS.get(operation)
-    if does is None:
-        return refused(NOT_A_CHANGE, f"The operation {operation!r} is none of c, u, r, d and t.")
-    source = members(envelope.get("source", "")) or {}
-    order = order_of(source, does == READ)
-    if order is None or any(abs(number) > _LARGEST for number in order):
-        return refused(NO_ORDER, _no_order(source))
-    if does == TRUNCATE:
-        return Change(does, None, order)
-    if does == DELETE:
-        # The key alone says which row: of the row before, many sources tell no more than that.
-        return Change(does, row or _row(envelope, "before", converts) or _text(told), order)
-    after = _row(envelope, "after", converts)
-    if after is None:
-        return refused(NOT_A_CHANGE, f"The operation is {operation}, and `after` is no JSON object.")
-    return Change(does, after, order)
+        return refused(NOT_A_CHANGE, no_operation(envelope or {}))
+    return Envelope(
+        string(envelope["op"]) or envelope["op"],
+        members(envelope.get("source", "")) or {},
+        _row(envelope, "before", converts),
+        _row(envelope, "after", converts),
+    )
 
 
 def order_of(source: Mapping[str, str], is_read: bool = False) -> tuple[int, ...] | None:
@@ -175,20 +230,27 @@ def key_row(key: bytes | None, types: ConnectTypes | None = None) -> dict[str, s
     return converted(row, types.of_struct(schema))
 
 
-def _text(row: Mapping[str, str] | None) -> bytes | None:
-    if row is None:
-        return None
+def _text(row: Mapping[str, str]) -> bytes:
     return f"{{{', '.join(f'{json.dumps(name)}: {value}' for name, value in row.items())}}}".encode()
 
 
-def _what_else(envelope: Mapping[str, str]) -> str:
-    if "ddl" in envelope or "tableChanges" in envelope:
+def no_operation(names: Collection[str]) -> str:
+    """Return what to say of a value that has no operation.
+
+    Args:
+        names: Those of its members.
+    """
+    return f"The value has no operation: {_what_else(names)}."
+
+
+def _what_else(names: Collection[str]) -> str:
+    if "ddl" in names or "tableChanges" in names:
         return "it is a change of the schema, of Debezium's own topic for those"
-    if "status" in envelope and "id" in envelope:
+    if "status" in names and "id" in names:
         return "it begins or ends a transaction, of Debezium's own topic for those"
-    if envelope.keys() == {"ts_ms"}:
+    if set(names) == {"ts_ms"}:
         return "it is a heartbeat, of Debezium's own topic for those"
-    if not envelope.keys() & _ENVELOPE and envelope:
+    if names and not set(names) & _ENVELOPE:
         return "it looks like a row; set envelope: none if a transformation has taken the envelope off"
     return "it is no envelope of Debezium's"
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from kafka_lake.executors.changes import debezium, plain
 from kafka_lake.executors.changes.change import Change
 from kafka_lake.executors.changes.connect_types import ConnectTypes
+from kafka_lake.executors.changes.debezium_avro import AvroEnvelopes
 from kafka_lake.executors.packing import Batches
 
 CHANGE, ORIGINAL = "__kafka_lake_change", "__kafka_lake_original_value"
@@ -30,9 +31,10 @@ def changes(work: Mapping[str, Any]) -> Batches:
     its own, and what the record says beside the row into another one.
 
     Args:
-        work: Plain data: ``envelope``, the ``columns`` of the key, and whether they are those ``of_record``.
+        work: Plain data: ``envelope``, the ``columns`` of the key, whether they are those ``of_record``, and the
+            ``schemas`` of envelopes in Avro.
     """
-    change_of = _teller(work["envelope"], work["columns"], work["of_record"])
+    change_of = _teller(work)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -49,10 +51,13 @@ def changes(work: Mapping[str, Any]) -> Batches:
     return run
 
 
-def _teller(envelope: str, columns: list[str], of_record: bool) -> Callable[[bytes | None, bytes | None], Change]:
-    if envelope == "debezium":
-        return partial(debezium.change_of, columns=columns, of_record=of_record, types=ConnectTypes())
-    return partial(plain.change_of, columns=columns)
+def _teller(work: Mapping[str, Any]) -> Callable[[bytes | None, bytes | None], Change]:
+    key = {"columns": work["columns"], "of_record": work["of_record"]}
+    if work["envelope"] == "debezium":
+        return partial(debezium.change_of, **key, types=ConnectTypes())
+    if work["envelope"] == "debezium_avro":
+        return partial(AvroEnvelopes(work["schemas"]).change_of, **key)
+    return partial(plain.change_of, columns=work["columns"])
 
 
 def _data(change: Change) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from kafka_lake.executors.json.columns import FIRST_MICROS, LAST_MICROS
 _CLOCK = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d"
 _OFFSET = r"[Zz]|[+-]([01]\d|2[0-3]):?[0-5]\d"
 _DATE = r"\d{4}-\d\d-\d\d"
-PLAIN_DATE = f"^{_DATE}$"
+PLAIN_DATE = f"^{_DATE}Z?$"
 PLAIN_TIMES = {
     "timestamp": rf"^{_DATE}[T ]{_CLOCK}(\.\d{{1,6}})?({_OFFSET})?$",
     "timestamp_ntz": rf"^{_DATE}[T ]{_CLOCK}(\.\d{{1,6}})?$",
@@ -57,6 +57,8 @@ def as_times(text: pa.Array, pattern: str, kind: Any) -> tuple[pa.Array, np.ndar
 
 
 def _cast(text: pa.Array, kind: Any) -> pa.Array:
+    if pa.types.is_date(kind):
+        text = pc.ascii_rtrim(text, characters="Z")
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         # With an offset and without one, which means UTC.
         zoned = pc.match_substring_regex(text, r"([Zz]|[+-]\d\d:?\d\d)$")

@@ -41,7 +41,9 @@ def since_epoch(value: int | Real, unit: Decimal) -> tuple[int, bool]:
 
 
 def _date(value: Any) -> int:
-    if type(value) is not str or len(value) != 10 or (match := TIME.fullmatch(value)) is None:
+    # A day of UTC may say so, as in XML Schema and in Debezium's isostring: it is that very day.
+    day = value.removesuffix("Z") if type(value) is str else ""
+    if len(day) != 10 or (match := TIME.fullmatch(day)) is None:
         raise MisfitError(kind_of(value))
     return days_of(match["date"])
 

@@ -14,6 +14,7 @@ from kafka_lake.executors.changes.change import DELETE, NO_KEY, NO_ORDER, READ, 
 from kafka_lake.executors.changes.debezium import key_row
 from kafka_lake.executors.changes.task import CHANGE, ORIGINAL
 from kafka_lake.ingest.decode import NULL_IN_REQUIRED_COLUMN
+from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
 from kafka_lake.ingest.decode.decoder import Decoder, Learned
 from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.decode.target import Target
@@ -88,7 +89,7 @@ class Changes:
 
     def learn(self, counts: Mapping[str, Any], records: DataFrame, target: Target) -> Learned | None:
         """Return what a pass taught about rows."""
-        learned = self.rows.learn(counts, self._told(records), _relaxed(target))
+        learned = self.rows.learn(counts, self._shown(records), _relaxed(target))
         return learned and Learned(replace(self, rows=learned.decoder), learned.again)
 
     def look(self, records: DataFrame) -> "Changes":
@@ -97,17 +98,19 @@ class Changes:
         Raises:
             TableError: If it is, and no record has any.
         """
-        known = self
-        if self.of_record and not self.key:
+        known = replace(self, rows=self.rows.look(records)) if isinstance(self.rows, Envelopes) else self
+        if known.of_record and not known.key:
             found = records.filter(F.col("key").isNotNull()).select("key").head(1)
-            columns = key_row(bytes(found[0]["key"])) if found else None
+            columns = known._columns_of(bytes(found[0]["key"])) if found else None
             if not columns:
                 raise TableError(
                     "The first record with a key tells no columns by it: rows can't be told apart.",
-                    "Let the connector write keys as JSON objects, or name the columns with key:.",
+                    f"Let the connector write keys as {known._keys}, or name the columns with key:.",
                 )
-            known = replace(self, key=tuple(columns))
-        return replace(known, rows=self.rows.look(known._told(records)))
+            known = replace(known, key=columns)
+        if isinstance(known.rows, Envelopes):
+            return known
+        return replace(known, rows=known.rows.look(known._told(records)))
 
     def marks(self) -> Mapping[str, str]:
         """Return the marks of what decodes rows."""
@@ -121,6 +124,20 @@ class Changes:
         """Return what is said of rows."""
         return self.rows.unkept()
 
+    @property
+    def _keys(self) -> str:
+        return "Avro records" if isinstance(self.rows, Envelopes) else "JSON objects"
+
+    def _columns_of(self, key: bytes) -> tuple[str, ...]:
+        """Return the columns that a record's key tells."""
+        if isinstance(self.rows, Envelopes):
+            return self.rows.key_columns(key)
+        return tuple(key_row(key) or ())
+
+    def _shown(self, records: DataFrame) -> DataFrame:
+        """Return what shows a decoder of rows what rows look like: the ids of schemas are those of the records."""
+        return records if isinstance(self.rows, Envelopes) else self._told(records)
+
     def _told(self, records: DataFrame) -> DataFrame:
         """Return records whose value is the row, with ``change`` and their own value beside it."""
         if not self.looks:
@@ -131,6 +148,8 @@ class Changes:
             return records.withColumn(CHANGE, change).withColumn(ORIGINAL, F.col("value"))
         fields = [*records.schema.fields, T.StructField(CHANGE, _CHANGE), T.StructField(ORIGINAL, T.BinaryType())]
         work = {"envelope": self.envelope, "columns": list(self.key), "of_record": self.of_record}
+        if isinstance(self.rows, Envelopes):
+            work |= {"envelope": f"{self.envelope}_avro", "schemas": dict(self.rows.schemas)}
         return records.mapInArrow(told(task.changes, work), T.StructType(fields))
 
     def _verdicts(self, made: DataFrame, target: Target) -> list[tuple[Column, str, Column]]:

@@ -1,5 +1,6 @@
 """Which decoder a topic's settings ask for, knowing what the table remembers of its schemas."""
 
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from pyspark.sql import types as T
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.executors.json.columns import Rules
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
 from kafka_lake.ingest.decode.by_schema.from_file import FromFile
 from kafka_lake.ingest.decode.by_schema.registered import MARKS, SCHEMA_TYPES, Part, Registered
 from kafka_lake.ingest.decode.by_schema.writer import writer_of
@@ -36,7 +38,10 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
         RegistryError: If the registry doesn't answer.
         SchemaNotSupportedError: If a file's schema has types that no table can have.
     """
-    rows: Decoder = _one(spec, connections, state=state, part="value", format_=spec.format, file=spec.schema_file)
+    if spec.envelope == "debezium" and spec.format == "avro":
+        rows: Decoder = _envelopes(spec, connections, state)
+    else:
+        rows = _one(spec, connections, state=state, part="value", format_=spec.format, file=spec.schema_file)
     if spec.key_format is not None:
         key = _one(spec, connections, state=state, part="key", format_=spec.key_format, file=spec.key_schema_file)
         rows = Keyed(rows, key, spec.key_column, of_tombstones=spec.write == "upsert")
@@ -70,15 +75,23 @@ def _one(
         )
     if file is not None:
         return FromFile(writer_of(_schema_in(spec, format_, Path(file)), message=spec.message))
+    decoder = Registered(format_, _fetch(spec, connections, part, format_), part=part)
+    return decoder.remembering(_remembered(state, MARKS[part]))
+
+
+def _envelopes(spec: TopicTable, connections: Connections, state: TableState | None) -> Envelopes:
+    decoder = Envelopes.of(_fetch(spec, connections, "value", spec.format))
+    return decoder.remembering(_remembered(state, MARKS["value"]), _remembered(state, MARKS["key"]))
+
+
+def _fetch(spec: TopicTable, connections: Connections, part: Part, format_: Format) -> Callable[[int], WriterSchema]:
     if connections.registry is None:
         raise ConfigurationError(
             f"Topic {spec.topic}: format {format_} of its {part}s needs a schema registry, and none is configured.",
             "Set KAFKA_LAKE_SCHEMA_REGISTRY_URL, or give the schema in a file with schema_file:.",
         )
     # A producer whose values' subject is in a context writes its keys' ids of that context too.
-    fetch = partial(connections.registry.by_id, subject=spec.value_subject)
-    decoder = Registered(format_, fetch, part=part)
-    return decoder.remembering(_remembered(state, MARKS[part]))
+    return partial(connections.registry.by_id, subject=spec.value_subject)
 
 
 def rules_of(spec: TopicTable) -> Rules:

@@ -12,7 +12,9 @@ from avro.schema import make_avsc_object
 
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.avro.decoder import inlined
+from kafka_lake.ingest.decode.by_schema.envelopes import Envelopes
 from kafka_lake.ingest.decode.by_schema.registered import Registered
+from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
@@ -100,5 +102,8 @@ def avro_problems(before: WriterSchema, after: WriterSchema, asked: Compatibilit
 
 
 def _values(decoder: Decoder) -> Registered | None:
-    part = decoder.value if isinstance(decoder, Keyed) else decoder
+    part = decoder.rows if isinstance(decoder, Changes) else decoder
+    part = part.value if isinstance(part, Keyed) else part
+    if isinstance(part, Envelopes):
+        return part.of_values()
     return part if isinstance(part, Registered) else None

@@ -14,12 +14,14 @@ import pytest
 
 from kafka_lake.common.errors import UnknownTopicError
 from kafka_lake.common.offsets import lag
-from kafka_lake.common.server_process import free_port
+from kafka_lake.common.server_process import HOST, free_port
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.positions import read_state
 from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake_tests.conftest import NAMESPACE, View
 from kafka_lake_tests.contract.cdc.debezium import Debezium
 from kafka_lake_tests.contract.cdc.source import NAME, Source
@@ -192,6 +194,55 @@ def test_rows_without_a_schema_fit_the_columns_that_are_declared_for_them(
     (row,) = view(spec).rows()
     wanted = {**VALUES, "local": VALUES["local"].replace(tzinfo=UTC)}
     assert {name: row[name] for name in VALUES} == wanted
+
+
+def test_in_avro_the_table_is_what_the_database_is(
+    source: Source,
+    capture: NewWorker,
+    connections: Callable[..., Connections],
+    view: Callable[..., View],
+    registry: EmbeddedRegistry,
+) -> None:
+    """By the converter of a registry, with schemas of its making: values of all types, and a column that comes."""
+    spec = TopicTable(f"avro.public.{NAME}", NAMESPACE, "in_avro", format="avro", write="upsert", envelope="debezium")
+
+    def known() -> Connections:
+        return connections(SchemaRegistry({"url": registry.url}))
+
+    source.execute(ROW)
+    worker = capture("avro", avro(registry))
+    try:
+        worker.start()
+        await_records(spec, known)
+        ingest(spec, known(), "run-1")
+        (row,) = view(spec).rows()
+        assert {name: row[name] for name in VALUES} == VALUES
+        source.happen(300)
+        until_equal(spec, source, known, view)
+        worker.kill()
+        source.execute(f"ALTER TABLE {NAME} ADD COLUMN added text")
+        source.execute(f"UPDATE {NAME} SET added = 'since' WHERE id % 2 = 0")
+        worker.start()
+        source.happen(200)
+        until_equal(spec, source, known, view)
+    finally:
+        worker.stop()
+    assert view(spec).dead_letters() == []
+
+
+def avro(registry: EmbeddedRegistry) -> dict[str, str]:
+    """Return the settings by which keys and values are Avro, with the registry's ids before them."""
+    settings = {
+        "": "io.apicurio.registry.utils.converter.AvroConverter",
+        ".apicurio.registry.url": f"http://{HOST}:{registry.port}/apis/registry/v2",
+        ".apicurio.registry.auto-register": "true",
+        ".apicurio.registry.find-latest": "true",
+        ".apicurio.registry.as-confluent": "true",
+        ".apicurio.registry.use-id": "contentId",
+        ".apicurio.registry.headers.enabled": "false",
+    }
+    told = {f"{side}.converter{name}": value for side in ("key", "value") for name, value in settings.items()}
+    return {**told, "schema.name.adjustment.mode": "avro"}
 
 
 def await_records(spec: TopicTable, connections: NewConnections) -> None:

@@ -52,7 +52,7 @@ def big_decimal_record(name: str) -> Any:
 
 def big_decimal(raw: Column) -> Column:
     """Return a big-decimal as text, of its record as `big_decimal_record` declares it."""
-    return _with_point(_digits(raw.getField("unscaled")), raw.getField("scale"))
+    return scaled_decimal(raw.getField("unscaled"), raw.getField("scale"))
 
 
 def is_big_decimal(raw: Column) -> list[Column]:
@@ -61,6 +61,16 @@ def is_big_decimal(raw: Column) -> list[Column]:
     zigzag = F.when(scale < 0, -2 * scale - 1).otherwise(2 * scale)
     framed = raw.getField("length") == _varint_size(2 * length) + length + _varint_size(zigzag)
     return [unless_null(framed & length.between(1, _MAX_UNSCALED_BYTES))]
+
+
+def scaled_decimal(unscaled: Column, scale: Column) -> Column:
+    """Return a decimal whose value tells its scale as text, all its digits."""
+    return _with_point(_digits(unscaled), scale)
+
+
+def is_number(unscaled: Column) -> Column:
+    """Return the condition that bytes are a number that isn't too long."""
+    return unless_null(F.octet_length(unscaled).between(1, _MAX_UNSCALED_BYTES))
 
 
 def _varint_size(number: Column) -> Column:

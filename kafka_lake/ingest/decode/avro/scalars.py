@@ -8,8 +8,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.ingest.decode.avro.debezium_values import text_value
 from kafka_lake.ingest.decode.avro.decimals import big_decimal, big_decimal_record, decimal_value, is_big_decimal
-from kafka_lake.ingest.decode.avro.value import Conditions, Value, unless_null
+from kafka_lake.ingest.decode.avro.value import FIRST_MICROS, LAST_MICROS, Conditions, Value, unless_null
 
 PRIMITIVES: Mapping[str, T.DataType] = {
     "boolean": T.BooleanType(),
@@ -30,7 +31,6 @@ _AS_SPARK_READS_IT: Mapping[tuple[str, str], T.DataType] = {
     ("long", "local-timestamp-nanos"): T.LongType(),
 }
 _TIMES = {("int", "time-millis"): "local-timestamp-millis", ("long", "time-micros"): "local-timestamp-micros"}
-_FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 _UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\z"
 
 
@@ -50,6 +50,8 @@ def primitive_value(kind: str, node: Mapping[str, Any], name: str) -> Value:
         if twin := _TIMES.get((kind, logical)):
             # Both are numbers of variable length: an int is encoded like a long.
             return Value({"type": "long", "logicalType": twin}, T.StringType(), _time, _is_time)
+        if kind == "string" and (found_text := text_value(logical)):
+            return found_text
         if (kind, logical) == ("string", "uuid"):
             return Value(kind, T.StringType(), _uuid_of_text, texts=lambda raw, _: [raw])
         if (kind, logical) == ("bytes", "decimal") and (found_decimal := decimal_value(kind, node, math.inf)):
@@ -66,7 +68,7 @@ def _is_of_a_table(kind: T.DataType) -> Conditions:
         first, last = (F.lit(text).cast(kind) for text in ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"))
         if isinstance(kind, T.TimestampType):
             # Text would be a time of the session's zone.
-            first, last = F.timestamp_micros(F.lit(_FIRST_MICROS)), F.timestamp_micros(F.lit(_LAST_MICROS))
+            first, last = F.timestamp_micros(F.lit(FIRST_MICROS)), F.timestamp_micros(F.lit(LAST_MICROS))
         return [unless_null(raw.between(first, last))]
 
     return holds

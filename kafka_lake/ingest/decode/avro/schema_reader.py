@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import SchemaNotSupportedError
+from kafka_lake.ingest.decode.avro.debezium_values import VARIABLE_SCALE_DECIMAL, variable_scale_decimal
 from kafka_lake.ingest.decode.avro.decimals import decimal_value
 from kafka_lake.ingest.decode.avro.nested import (
     Member,
@@ -164,6 +165,8 @@ class SchemaReader:
             return self._enum(node, name, path)
         if node["type"] == "fixed":
             return self._fixed(node, name, path)
+        if node.get("logicalType") == VARIABLE_SCALE_DECIMAL:
+            return variable_scale_decimal(name)
         self.open.append(full)
         value = self._record(node, full.rpartition(".")[0], name, path)
         self.open.pop()

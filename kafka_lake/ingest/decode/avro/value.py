@@ -12,6 +12,9 @@ Expression = Callable[[Column], Column]
 Conditions = Callable[[Column], list[Column]]
 Texts = Callable[[Column, bool], list[Column]]
 
+FIRST_MICROS, LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""Of the years 1 to 9999, since 1970 in UTC."""
+
 
 @dataclass(frozen=True)
 class Value:

@@ -44,8 +44,9 @@ _RULES: tuple[tuple[str, Any, str, tuple[str, ...]], ...] = (
     (
         "date",
         ("date",),
-        "Text `YYYY-MM-DD`, of the years 0001 to 9999.",
-        ('"2026-01-02"', '"2026-01-02T00:00:00Z"', '"2026-02-30"', '"0000-01-01"'),
+        "Text `YYYY-MM-DD`, of the years 0001 to 9999. A `Z` may follow, as in XML Schema and Debezium's `isostring`.",
+        ('"2026-01-02"', '"2026-01-02Z"', '"2026-01-02+01:00"', '"2026-01-02T00:00:00Z"', '"2026-02-30"',
+         '"0000-01-01"'),
     ),
     (
         "timestamp",
