@@ -16,6 +16,7 @@ from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import of_cluster, op_name, pool_name, table_key, topic_key
 from kafka_lake.components.metadata import check_result
 from kafka_lake.components.partitions import partitions_of
+from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.reporting import Event, Reporter
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
@@ -165,11 +166,7 @@ def kept_session(spec: TopicTable) -> str:
 
 
 def build_topic_assets(
-    spec: TopicTable,
-    owners: list[str],
-    group_name: str,
-    description: str | None,
-    continuous: Continuous | None = None,
+    spec: TopicTable, shown: Presentation, continuous: Continuous | None = None
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
     """Return the topic as an external asset and its table as a partitioned, checked, materializable one.
 
@@ -177,26 +174,20 @@ def build_topic_assets(
 
     Args:
         spec: The topic's settings.
-        owners: As Dagster shows them.
-        group_name: Dagster's asset group.
-        description: What the records are.
+        shown: How Dagster shows the assets.
         continuous: How a run continues; None for runs that end where the topic ended when they began.
     """
-    source = dg.AssetSpec(
+    source = shown.asset(
         topic_key(spec),
-        group_name=group_name,
-        owners=owners,
-        description=f"Kafka topic {spec.full_topic}, observed by the sensor."
-        + (f" {description}" if description else ""),
-        kinds={"kafka"},
+        f"Kafka topic {spec.full_topic}, observed by the sensor."
+        + (f" {shown.description}" if shown.description else ""),
+        {"kafka"},
     )
-    table = dg.AssetSpec(
+    table = shown.asset(
         table_key(spec),
+        shown.description or f"The records of Kafka topic {spec.full_topic}.",
+        {"iceberg", "spark"},
         deps=[source],
-        group_name=group_name,
-        owners=owners,
-        description=description or f"The records of Kafka topic {spec.full_topic}.",
-        kinds={"iceberg", "spark"},
         tags={TABLE_TAG: spec.cluster or ""},
         metadata={
             SETTINGS: dg.MetadataValue.json(_AS_JSON.dump_python(spec, mode="json")),
@@ -241,7 +232,7 @@ def build_topic_assets(
 
     if spec.dead_letters != "table":
         return [source, ingest_topic]
-    return [source, ingest_topic, *build_dead_letter_assets(spec, source.key, owners, group_name)]
+    return [source, ingest_topic, *build_dead_letter_assets(spec, source.key, shown)]
 
 
 def _materialize(

@@ -8,6 +8,7 @@ import dagster as dg
 from pyiceberg.table import Table
 
 from kafka_lake.components.keys import dead_letter_check_op_name, dead_letter_key, of_cluster
+from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
@@ -19,26 +20,23 @@ _COUNTED_BY_CLASS = 1_000_000
 
 
 def build_dead_letter_assets(
-    spec: TopicTable, source: dg.AssetKey, owners: list[str], group_name: str
+    spec: TopicTable, source: dg.AssetKey, shown: Presentation
 ) -> list[dg.AssetSpec | dg.AssetChecksDefinition]:
     """Return the dead-letter table as an external asset below the topic, and its check.
 
     Args:
         spec: The topic's settings.
         source: The topic's asset.
-        owners: As Dagster shows them.
-        group_name: Dagster's asset group.
+        shown: How Dagster shows the assets.
     """
     key = dead_letter_key(spec)
-    asset = dg.AssetSpec(
+    asset = shown.asset(
         key,
-        deps=[source],
-        group_name=group_name,
-        owners=owners,
-        description=f"Records of Kafka topic {spec.full_topic} that fit no row, with their bytes and the reason. "
+        f"Records of Kafka topic {spec.full_topic} that fit no row, with their bytes and the reason. "
         f"Fix the cause, then move them into the table: `kafka-lake dead-letters {spec.full_topic} --replay`, or the "
         f"job {of_cluster('replay_dead_letters', spec.cluster)}.",
-        kinds={"iceberg"},
+        {"iceberg"},
+        deps=[source],
         metadata={"dagster/table_name": ".".join(spec.dead_letter_table)},
     )
 

@@ -1,14 +1,12 @@
 """`type: kafka_lake.KafkaTopicTable`: a few lines of YAML become source asset, table asset and checks."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import dagster as dg
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.from_document import FromDocument
-from kafka_lake.components.keys import plain_name
 from kafka_lake.components.topic_settings import TopicSettings
 from kafka_lake.components.which_cluster import Place
 
@@ -34,13 +32,10 @@ class KafkaTopicTable(FromDocument, TopicSettings):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the topic's assets and checks."""
-        presentation: dict[str, Any] = {
-            "owners": self.owners,
-            "group_name": self.group or plain_name(self.namespace),
-            "description": self.description,
-            "continuous": self.continuous.settings() if self.continuous else None,
-        }
-        return dg.Definitions(assets=build_topic_assets(self.topic_table(context.path), **presentation))
+        continuous = self.continuous.settings() if self.continuous else None
+        return dg.Definitions(
+            assets=build_topic_assets(self.topic_table(context.path), self.presentation(), continuous)
+        )
 
 
 def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:

@@ -12,6 +12,8 @@ from kafka_lake.common import environment
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.continuous_runs import ContinuousRuns
+from kafka_lake.components.keys import plain_name
+from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.text import Limit, OptionalText, Properties, Text, TextList, TextMap
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan.start import start_timestamp_ms
@@ -116,6 +118,10 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         for setting in ("schema_file", "key_schema_file"):
             given[setting] = _file(setting, given[setting], folder)
         return TopicTable(**{name: each for name, each in given.items() if each is not None or name not in _COMPUTED})
+
+    def presentation(self) -> Presentation:
+        """Return how Dagster shows the topic's assets."""
+        return Presentation(self.group or plain_name(self.namespace), self.owners, self.description)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

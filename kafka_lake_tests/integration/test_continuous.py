@@ -320,6 +320,7 @@ from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
 
@@ -334,7 +335,7 @@ spec = TopicTable(topic, "it", table, schema="id bigint")
 with dg.DagsterInstance.local_temp(folder) as instance:
     instance.add_dynamic_partitions(partitions_of(topic).name, ["0"])
     result = dg.materialize(
-        build_topic_assets(spec, [], "tests", None, Continuous(trigger=0.3, compact_every=None)),
+        build_topic_assets(spec, Presentation("tests"), Continuous(trigger=0.3, compact_every=None)),
         instance=instance,
         resources={
             "kafka": KafkaResource(properties={"bootstrap.servers": brokers}),

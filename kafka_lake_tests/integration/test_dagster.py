@@ -23,6 +23,7 @@ from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, build_top
 from kafka_lake.components.automation import follow_sources
 from kafka_lake.components.keys import dead_letter_key, table_key, topic_key
 from kafka_lake.components.partitions import partitions_of
+from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.replay_job import build_replay_job
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
@@ -43,6 +44,7 @@ NewTopic = Callable[..., Topic]
 NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
+SHOWN = Presentation("tests", ["team:tests"])
 RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 
 
@@ -88,7 +90,7 @@ class Runner:
         _sessions[:] = [self._spark.spark_session] if with_spark else []
         tags = dict(zip(RANGE, map(str, partitions), strict=True)) if isinstance(partitions, tuple) else {}
         return dg.materialize(
-            build_topic_assets(spec, ["team:tests"], "tests", None, continuous),
+            build_topic_assets(spec, SHOWN, continuous),
             instance=self.instance,
             resources={**self.resources, "spark": spark},
             partition_key=str(partitions) if isinstance(partitions, int) else None,
@@ -251,7 +253,7 @@ def test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices(
 
     def requested(cursor: Any = None) -> Any:
         spark = SharedSpark(catalog=runner.resources["catalog"], spark_config={})
-        assets = [*build_topic_assets(spec, ["team:tests"], "tests", None), below]
+        assets = [*build_topic_assets(spec, SHOWN), below]
         definitions = dg.Definitions(assets, resources={**runner.resources, "spark": spark})
         return dg.evaluate_automation_conditions(definitions, runner.instance, cursor=cursor)
 
@@ -761,7 +763,7 @@ def test_the_job_moves_dead_letters_and_what_lies_downstream_notices(
     # In process a job has no code location to ask.
     monkeypatch.setattr("kafka_lake.components.replay_job._topics", lambda context: [lenient])
     definitions = dg.Definitions(
-        assets=build_topic_assets(lenient, ["team:tests"], "tests", None),
+        assets=build_topic_assets(lenient, SHOWN),
         jobs=[build_replay_job()],
         resources={**runner.resources, "spark": SharedSpark(catalog=runner.resources["catalog"], spark_config={})},
     )

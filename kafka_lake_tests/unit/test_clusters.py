@@ -25,6 +25,7 @@ from kafka_lake.common.offsets import TopicIdentity, Watermarks
 from kafka_lake.components import register_partitions, replay_job
 from kafka_lake.components.assets import build_topic_assets, settings_of
 from kafka_lake.components.keys import TOPIC_TAG
+from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.sensor import Pace, evaluate
@@ -153,7 +154,7 @@ def test_a_topic_of_a_cluster_where_the_only_one_has_no_name_is_refused() -> Non
 
 
 def test_the_cluster_survives_the_assets_metadata() -> None:
-    (_, table, *_) = build_topic_assets(EU, [], "g", None)
+    (_, table, *_) = build_topic_assets(EU, Presentation("g"))
     assert isinstance(table, dg.AssetsDefinition)
     (metadata,) = table.metadata_by_key.values()
     assert settings_of(dict(metadata)) == EU

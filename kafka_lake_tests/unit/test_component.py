@@ -12,6 +12,7 @@ from kafka_lake.cli.project import explanation
 from kafka_lake.components.assets import IngestConfig, Mode, build_topic_assets, kept_session, settings_of
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.components.keys import dead_letter_check_op_name, op_name, plain_name, pool_name
+from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
@@ -321,7 +322,7 @@ def test_a_schema_file_is_found_beside_the_document(tmp_path):
     ],
 )
 def test_settings_survive_the_assets_metadata(spec):
-    _, table, *_ = build_topic_assets(spec, [], "g", None)
+    _, table, *_ = build_topic_assets(spec, Presentation("g"))
     (metadata,) = table.metadata_by_key.values()
     assert settings_of(dict(metadata)) == spec
 

@@ -17,6 +17,7 @@ from kafka_lake.components.alive import ALIVE_TAG
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, build_topic_assets
 from kafka_lake.components.failures import SensorFailedError
 from kafka_lake.components.keys import TOPIC_TAG
+from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
@@ -259,7 +260,7 @@ def test_a_tick_that_fails_says_why_first(answers, tmp_path, monkeypatch):
     answers["pasta"] = answers["pizzas"]
     uri = f"127.0.0.1:{free_port()}"
     catalog = CatalogResource(properties={"type": "rest", "uri": f"http://bob:hush@{uri}"})
-    assets = [asset for spec in (SPEC, OTHER) for asset in build_topic_assets(spec, [], "g", None)]
+    assets = [asset for spec in (SPEC, OTHER) for asset in build_topic_assets(spec, Presentation("g"))]
     asked = {"kafka": KafkaResource(), "catalog": catalog}
     spark = SparkResource(spark_config={}, catalog=catalog)
     resources = {**asked, "registry": RegistryResource(), "spark": spark}

@@ -20,6 +20,7 @@ from kafka_lake.common.server_process import HOST, free_port
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.keys import TOPIC_TAG, table_key
 from kafka_lake.components.partitions import partitions_of
+from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
@@ -82,7 +83,7 @@ def one_run(storage: Storage, spec: TopicTable, partitions: int, resources: dict
     """Run a topic as the sensor would, and return the run's id."""
     storage.instance.add_dynamic_partitions(partitions_of(spec.topic).name or "", [str(p) for p in range(partitions)])
     result = dg.materialize(
-        build_topic_assets(spec, ["team:tests"], "tests", None, None),
+        build_topic_assets(spec, Presentation("tests", ["team:tests"])),
         instance=storage.instance,
         resources=resources,
         selection=dg.AssetSelection.assets(table_key(spec)),

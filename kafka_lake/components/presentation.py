@@ -1,0 +1,35 @@
+"""How Dagster shows a topic's assets: what its topic, its table and its dead letters have in common."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+
+@dataclass(frozen=True)
+class Presentation:
+    """What a document says for people. Nothing of it changes what a run does.
+
+    Args:
+        group: Dagster's asset group.
+        owners: As Dagster shows them.
+        description: What the records are.
+    """
+
+    group: str
+    owners: Sequence[str] = ()
+    description: str | None = None
+
+    def asset(self, key: dg.AssetKey, description: str, kinds: set[str], **more: Any) -> dg.AssetSpec:
+        """Return one of the topic's assets.
+
+        Args:
+            key: Its key.
+            description: What it is.
+            kinds: The systems that Dagster shows beside its name.
+            more: Dagster's own arguments, as dependencies and metadata.
+        """
+        return dg.AssetSpec(
+            key, description=description, kinds=kinds, group_name=self.group, owners=list(self.owners), **more
+        )
