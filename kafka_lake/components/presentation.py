@@ -1,7 +1,7 @@
 """How Dagster shows a topic's assets: what its topic, its table and its dead letters have in common."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import dagster as dg
@@ -15,11 +15,13 @@ class Presentation:
         group: Dagster's asset group.
         owners: As Dagster shows them.
         description: What the records are.
+        tags: Of each asset, so that Dagster can select by them.
     """
 
     group: str
     owners: Sequence[str] = ()
     description: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def asset(self, key: dg.AssetKey, description: str, kinds: set[str], **more: Any) -> dg.AssetSpec:
         """Return one of the topic's assets.
@@ -30,6 +32,6 @@ class Presentation:
             kinds: The systems that Dagster shows beside its name.
             more: Dagster's own arguments, as dependencies and metadata.
         """
-        return dg.AssetSpec(
-            key, description=description, kinds=kinds, group_name=self.group, owners=list(self.owners), **more
-        )
+        tags = {**self.tags, **more.pop("tags", {})}
+        shown: dict[str, Any] = {"group_name": self.group, "owners": list(self.owners), "tags": tags}
+        return dg.AssetSpec(key, description=description, kinds=kinds, **shown, **more)

@@ -6,7 +6,7 @@ from types import UnionType
 from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
 
 import dagster as dg
-from pydantic import ConfigDict, Field, StringConstraints, create_model, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, create_model, field_validator, model_validator
 
 from kafka_lake.common import environment
 from kafka_lake.common.durations import seconds_of
@@ -99,6 +99,11 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
     owners: TextList = Field(default_factory=list, description="Owners, as Dagster shows them.")
     group: OptionalText = Field(default=None, description="Dagster's asset group; the namespace by default.")
     description: OptionalText = Field(default=None, description="What the records are.")
+    tags: TextMap = Field(
+        default_factory=dict,
+        description="Tags of the topic's assets in Dagster, which selects by them, as in `tag:domain=sales`.",
+        examples=[{"domain": "sales", "pii": "true"}],
+    )
     continuous: ContinuousRuns | None = Field(
         default=None,
         description="Continuous runs, with a commit every few seconds; each of its settings is optional.",
@@ -121,7 +126,18 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
 
     def presentation(self) -> Presentation:
         """Return how Dagster shows the topic's assets."""
-        return Presentation(self.group or plain_name(self.namespace), self.owners, self.description)
+        return Presentation(self.group or plain_name(self.namespace), self.owners, self.description, self.tags)
+
+    @field_validator("tags")
+    @classmethod
+    def _as_dagster_takes_them(cls, tags: Mapping[str, str]) -> Mapping[str, str]:
+        if ours := [key for key in tags if key.startswith("kafka_lake/")]:
+            raise ValueError(f"{ours[0]} is a tag that kafka_lake sets itself. Choose another name")
+        try:
+            dg.AssetSpec("any", tags=tags)
+        except dg.DagsterInvalidDefinitionError as error:
+            raise ValueError(str(error)) from error
+        return tags
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

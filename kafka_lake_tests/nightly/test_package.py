@@ -1,19 +1,26 @@
-"""The wheel alone is a usable library: built, installed into an environment of its own, used from a new project."""
+"""A stranger's path: the wheel alone in an empty environment, a project of one's own, a topic, and its table.
+
+Nothing is borrowed from this clone: packages come from the index that pip or uv is set to, jars from where Ivy finds
+them, Java from the extra ``[java]``.
+"""
 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import sysconfig
-from collections.abc import Callable
-from decimal import Decimal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
-from pyiceberg.catalog import load_catalog
 
+from kafka_lake.common.server_process import free_port
 from kafka_lake.local_stack.broker import EmbeddedBroker
 
 ROOT = Path(__file__).parents[2]
@@ -23,14 +30,87 @@ RECORDS: list[bytes] = [
     b'{"id": 2, "who": null, "total": 1e2, "tags": ["a", "b"]}',
     b"no json",
 ]
+AT = "2026-11-02 09:14:07+00:00"
+# By the PyIceberg that came with the wheel; `kafka-lake env` says where the catalog is.
+READ = """
+import json, sys
+from pyiceberg.catalog import load_catalog
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+rows = load_catalog("lake").load_table(sys.argv[1]).scan().to_arrow().to_pylist()
+rows.sort(key=lambda row: row["_kafka"]["offset"])
+print(json.dumps([{name: row[name] for name in row if name != "_kafka"} for row in rows], default=str))
+"""
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600)]
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment that has the wheel, and from this one all but this project."""
-    work = tmp_path_factory.mktemp("package")
+@dataclass(frozen=True)
+class Stranger:
+    """Somebody with the wheel, and an environment that has nothing else.
+
+    Args:
+        python: The environment's Python.
+        environment: The variables of their shell.
+        minutes: How long each step took, by its name.
+    """
+
+    python: Path
+    environment: dict[str, str]
+    minutes: dict[str, float]
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.minutes[name] = (time.monotonic() - began) / 60
+
+    def run(self, *arguments: str, folder: Path) -> str:
+        """Run a command of the environment, as somebody does who has never seen this repository."""
+        done = subprocess.run(arguments, cwd=folder, env=self.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    @contextmanager
+    def dagster(self, folder: Path, log: Path) -> Iterator[str]:
+        """Run ``dg dev`` in a project; gives the address of its UI, and ends it by Ctrl-C."""
+        port = free_port()
+        with log.open("w") as output:
+            dev = subprocess.Popen(
+                ["dg", "dev", "--port", str(port)],
+                cwd=folder,
+                env=self.environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C in a terminal reaches all of them.
+                start_new_session=True,
+            )
+        try:
+            url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 300
+            while not _answers(f"{url}/server_info"):
+                assert dev.poll() is None and time.monotonic() < deadline, log.read_text()  # noqa: PT018
+                time.sleep(0.5)
+            yield url
+        except BaseException:
+            print(log.read_text())
+            raise
+        finally:
+            os.killpg(dev.pid, signal.SIGINT)
+            try:
+                dev.wait(120)
+            finally:
+                if dev.poll() is None:
+                    os.killpg(dev.pid, signal.SIGKILL)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _wheel(work: Path) -> Path:
     source = work / "source"
     # What earlier builds left beside it is for no wheel.
     shutil.copytree(ROOT / "kafka_lake", source / "kafka_lake", ignore=shutil.ignore_patterns("__pycache__"))
@@ -39,70 +119,95 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(work / "dist"), str(source)]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = (work / "dist").glob("*.whl")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(work / "venv")], check=True)
-    own = Path(sysconfig.get_path("purelib", "venv", {"base": str(work / "venv")}))
-    # A folder named so is on the path, and its own .pth files, this project's among them, don't count.
-    (own / "others.pth").write_text(sysconfig.get_path("purelib"))
-    pip = [sys.executable, "-m", "pip", "--python", str(work / "venv")]
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", str(wheel)], check=True, capture_output=True)
-    return work / "venv" / "bin" / "python"
+    return wheel
 
 
-@pytest.fixture
-def command(python: Path, tmp_path: Path) -> Callable[..., str]:
-    """Run a command of the new environment in a folder, as somebody does who has never seen this repository."""
-    ours = ("KAFKA_LAKE_", "PYICEBERG_", "SPARK_REMOTE", "DAGSTER_", "PYTHONPATH", "VIRTUAL_ENV")
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(ours) or k == "KAFKA_LAKE_CACHE"}
-    environment = {**inherited, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"}
-
-    def run(*arguments: str, folder: Path = tmp_path) -> str:
-        done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    return run
+def _shell(work: Path) -> dict[str, str]:
+    """Return the variables of a shell that knows nothing of this clone, on a machine whose ``java`` is of no use."""
+    ours = ("KAFKA_LAKE_", "PYICEBERG_", "SPARK_", "DAGSTER_", "PYTHONPATH", "VIRTUAL_ENV", "JAVA_HOME")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    useless = work / "bin" / "java"
+    useless.parent.mkdir()
+    useless.write_text("#!/bin/sh\nexit 1\n")
+    useless.chmod(0o755)
+    path = os.pathsep.join([str(work / "venv" / "bin"), str(useless.parent), os.environ["PATH"]])
+    return {**inherited, "PATH": path, "COLUMNS": "200", "KAFKA_LAKE_CACHE": str(work / "cache")}
 
 
-def test_the_wheel_has_the_library_and_not_the_shop(python: Path, command: Callable[..., str]) -> None:
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stranger]:
+    """The environment, new and empty, then with the wheel and what the wheel says that it needs."""
+    work = tmp_path_factory.mktemp("package")
+    venv, wanted = work / "venv", f"{_wheel(work)}[java]"
+    found = Stranger(venv / "bin" / "python", _shell(work), {})
+    with found.step("install"):
+        if uv := shutil.which("uv"):
+            found.run(uv, "venv", "--quiet", "--python", sys.executable, str(venv), folder=work)
+            found.run(uv, "pip", "install", "--quiet", "--python", str(found.python), wanted, folder=work)
+        else:
+            found.run(sys.executable, "-m", "venv", str(venv), folder=work)
+            found.run(str(found.python), "-m", "pip", "install", "--quiet", wanted, folder=work)
+    yield found
+    print("minutes:", {name: round(minutes, 1) for name, minutes in found.minutes.items()})
+
+
+def test_the_wheel_has_the_library_and_not_the_shop(stranger: Stranger, tmp_path: Path) -> None:
     told = json.loads(
-        command(
-            str(python),
+        stranger.run(
+            str(stranger.python),
             "-c",
             "import json, kafka_lake; from importlib.util import find_spec as find; from pathlib import Path\n"
-            "here = Path(kafka_lake.__file__).parent\n"
-            "print(json.dumps([str(here), *[bool(find(f'kafka_lake.{n}')) for n in ('demo', 'defs', 'ingest')],"
+            "here, names = Path(kafka_lake.__file__).parent, ('demo', 'defs', 'definitions', 'ingest', 'launcher')\n"
+            "print(json.dumps([str(here), *[bool(find(f'kafka_lake.{n}')) for n in names],"
             " kafka_lake.KafkaTopicTable.__module__,"
             " *[(here / n).is_file() for n in ('py.typed', 'spark/ivy.xml', 'common/dagster.yaml')]]))",
+            folder=tmp_path,
         )
     )
-    assert told[0].startswith(str(python.parents[1]))
-    assert told[1:] == [False, False, True, "kafka_lake.components.kafka_topic_table", True, True, True]
+    assert told[0].startswith(str(stranger.python.parents[1]))
+    assert told[1:] == [False, False, False, True, True, "kafka_lake.components.kafka_topic_table", True, True, True]
     assert not (Path(told[0]).parent / "kafka_lake_tests").exists()
+    assert "demo" not in stranger.run("kafka-lake", "--help", folder=tmp_path)
+
+
+def test_each_module_of_the_wheel_is_imported_with_what_it_declares(stranger: Stranger, tmp_path: Path) -> None:
+    """But for the two extras that a module of its own stands for."""
+    code = (
+        "import importlib, pkgutil, kafka_lake\n"
+        "for each in pkgutil.walk_packages(kafka_lake.__path__, 'kafka_lake.'):\n"
+        "    if not each.name.endswith('__main__'):\n"
+        "        importlib.import_module(each.name)\n"
+        "        print(each.name)\n"
+    )
+    assert len(stranger.run(str(stranger.python), "-c", code, folder=tmp_path).splitlines()) > 250
 
 
 def test_a_project_of_ones_own_from_the_wheel_to_the_rows(
-    python: Path, command: Callable[..., str], broker: EmbeddedBroker, new_topic: Callable[..., Any], tmp_path: Path
+    stranger: Stranger, broker: EmbeddedBroker, new_topic: Callable[..., Any], tmp_path: Path
 ) -> None:
     topic = new_topic()
     for record in RECORDS:
         topic.send(record)
-    assert "demo" not in command("kafka-lake", "--help")
-    made = command(
-        "kafka-lake", "init", "my_lake", "--topic", topic.name, "--bootstrap-servers", broker.bootstrap_servers
-    )
+    table = f"lake.{topic.name.replace('-', '_').lower()}"
+    arguments = ("--topic", topic.name, "--bootstrap-servers", broker.bootstrap_servers)
+    with stranger.step("init"):
+        made = stranger.run("kafka-lake", "init", "my_lake", *arguments, folder=tmp_path)
     assert "cd my_lake" in made
     project = tmp_path / "my_lake"
-    command(str(python), "-m", "dagster", "definitions", "validate", folder=project)
-    command("kafka-lake", "ingest", topic.name, folder=project)
-    home = project / ".kafka_lake"
-    catalog = load_catalog("lake", uri=f"sqlite:///{home / 'catalog.db'}", warehouse=f"file://{home / 'warehouse'}")
-    rows = catalog.load_table(f"lake.{topic.name.replace('-', '_').lower()}").scan().to_arrow().to_pylist()
-    rows.sort(key=lambda row: row["_kafka"]["offset"])
-    assert [row["id"] for row in rows] == [9007199254740993, 2]
-    assert [row["who"] for row in rows] == [{"name": "Zoë"}, None]
-    assert [Decimal(str(row["total"])) for row in rows] == [Decimal("10.1"), Decimal(100)]
-    assert [row["tags"] for row in rows] == [None, ["a", "b"]]
-    (status,) = json.loads(command("kafka-lake", "status", "--json", folder=project))
-    assert (status["topic"], status["lag"]) == (topic.name, 0)
-    letters = json.loads(command("kafka-lake", "dead-letters", topic.name, "--json", folder=project))
-    assert sum(each["count"] for each in letters[0]["classes"]) == 1
+    with stranger.step("dg check defs"):
+        assert "All component YAML validated" in stranger.run("dg", "check", "yaml", folder=project)
+        assert "All definitions loaded" in stranger.run("dg", "check", "defs", folder=project)
+    with stranger.step("dg dev, to the rows"), stranger.dagster(project, tmp_path / "dev.log"):
+        # The sensor starts the run, whose Spark first retrieves its jars.
+        stranger.run("kafka-lake", "status", topic.name, "--wait", "30m", folder=project)
+    with stranger.step("queries"):
+        shell = 'eval "$(kafka-lake env --secrets)"; python -c "$0" "$1"'
+        rows = json.loads(stranger.run("bash", "-euc", shell, READ, table, folder=project))
+        assert rows == [
+            {"id": 9007199254740993, "who": {"name": "Zoë"}, "total": 10.1, "at": AT, "tags": None},
+            {"id": 2, "who": None, "total": 100.0, "at": None, "tags": ["a", "b"]},
+        ]
+        (status,) = json.loads(stranger.run("kafka-lake", "status", "--json", folder=project))
+        assert (status["topic"], status["lag"]) == (topic.name, 0)
+        letters = json.loads(stranger.run("kafka-lake", "dead-letters", topic.name, "--json", folder=project))
+        assert sum(each["count"] for each in letters[0]["classes"]) == 1

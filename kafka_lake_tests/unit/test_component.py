@@ -238,6 +238,28 @@ def test_all_attributes():
     assert settings_of(dict(node.metadata)) == spec
 
 
+def test_each_asset_of_a_topic_has_its_tags_beside_those_that_runs_need():
+    _, defs = load("topic: orders\ntags: {domain: sales, pii: 'true'}")
+    shown = {node.key.to_user_string(): dict(node.tags) for node in resolved(defs).asset_nodes}
+    assert set(shown) == {"kafka/orders", "lake/orders", "lake/orders__dead_letters"}
+    assert all(tags.items() >= {"domain": "sales", "pii": "true"}.items() for tags in shown.values())
+    assert shown["lake/orders"]["kafka_lake/table"] == ""
+    assert "kafka_lake/table" not in shown["kafka/orders"]
+
+
+@pytest.mark.parametrize(
+    ("tags", "says"),
+    [
+        ("{cost centre: a}", "invalid tag keys: ['cost centre']"),
+        ("{team: the shop}", "Invalid tag value: the shop, for key: team"),
+        ("{kafka_lake/table: a}", "kafka_lake/table is a tag that kafka_lake sets itself"),
+        ("{pii: true}", "Write the text in quotes"),
+    ],
+)
+def test_tags_that_dagster_does_not_take_are_refused(tags, says):
+    assert says in refusal(f"topic: orders\ntags: {tags}")
+
+
 def test_samples_are_what_the_environment_says_where_a_topic_says_nothing(monkeypatch):
     def told(more=""):
         return load(f"topic: orders\n{more}")[0].topic_table().samples
