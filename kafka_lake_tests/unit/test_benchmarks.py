@@ -263,7 +263,11 @@ def test_a_budget_of_memory_that_is_not_kept_fails_the_benchmark(
         return run.told()
 
     peaks = [10, 12] if said is None else [10, 12, 0]
-    result = {"benchmark": "backlog", "partitions": [{"partition": 0, **_WHOLE}], "runs": [run_of(peak) for peak in peaks]}
+    result = {
+        "benchmark": "backlog",
+        "partitions": [{"partition": 0, **_WHOLE}],
+        "runs": [run_of(peak) for peak in peaks],
+    }
     monkeypatch.setattr(backlog, "measure", lambda settings, say: result)
     monkeypatch.setattr("benchmarks.results.save", lambda result, folder: tmp_path / "backlog.json")
     arguments = ["backlog", *(["--memory", str(budget)] if budget else [])]
