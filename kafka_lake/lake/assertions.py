@@ -95,7 +95,7 @@ def probe_table(catalog: LakeCatalog) -> Iterator[Table]:
     finally:
         try:
             if is_made:
-                own.purge_table(name)
+                catalog.purge(name)
             own.drop_namespace(namespace)
         except RESTError as error:
             raise CatalogRefusedError(

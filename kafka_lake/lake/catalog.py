@@ -276,6 +276,19 @@ class LakeCatalog:
             # Somebody else was faster; which is what was wanted.
             return
 
+    def purge(self, identifier: tuple[str, str]) -> None:
+        """Drop a table with its files; in a Hive Metastore too, for which PyIceberg has drop alone.
+
+        Raises:
+            NoSuchTableError: If there is none.
+            RESTError: If the catalog refuses.
+        """
+        own = self.pyiceberg
+        if isinstance(own, MetastoreCatalog):
+            MetastoreCatalog.purge_table(own, identifier)
+        else:
+            own.purge_table(identifier)
+
     def spark_name(self, identifier: tuple[str, str], branch: str | None = None) -> str:
         """Return the quoted name that Spark SQL knows the table, or a branch of it, by."""
         parts = [self.name, *identifier] + ([f"branch_{branch}"] if branch else [])

@@ -54,7 +54,9 @@ def how_to_read(
             ]
         ),
         "PyIceberg": "\n".join([*load, "print(table.scan(limit=10).to_pandas())"]),
-        "DuckDB": "\n".join([*load, f'print(table.scan().to_duckdb("{view}").sql("SELECT * FROM {view} LIMIT 10"))']),
+        "DuckDB through PyIceberg": "\n".join(
+            [*load, f'print(table.scan().to_duckdb("{view}").sql("SELECT * FROM {view} LIMIT 10"))']
+        ),
         "Polars": "\n".join(
             [
                 "import polars as pl",

@@ -15,11 +15,20 @@ from kafka_lake.spark.java import find_java
 from kafka_lake_tests.contract.postgres import Owner, database
 from kafka_lake_tests.server_jars import of_pyspark, retrieved
 
+LOG = "metastore.log"
 IVY_FILE = Path(__file__).with_name("ivy.xml")
 
 _FROM_PYSPARK = ("hadoop-client-api-*.jar", "hadoop-client-runtime-*.jar", "commons-cli-*.jar", "commons-io-*.jar")
 _OWNER = Owner("hive", "hive-secret", "metastore")
 _PACKAGE = "org.apache.hadoop.hive.metastore"
+_LOGGING = f"""\
+appender.console.type = Console
+appender.console.name = console
+rootLogger.level = ERROR
+rootLogger.appenderRef.console.ref = console
+logger.calls.name = {_PACKAGE}.HiveMetaStore.audit
+logger.calls.level = INFO
+"""
 _JAVA_OPTIONS = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
@@ -44,6 +53,11 @@ class HiveMetastore(Server):
     def warehouse(self) -> Path:
         return self.folder / "warehouse"
 
+    @property
+    def log(self) -> Path:
+        """What it does, each call of a client among it."""
+        return self.folder / LOG
+
     def start(self) -> Self:
         self.warehouse.mkdir(parents=True, exist_ok=True)
         try:
@@ -67,9 +81,18 @@ class HiveMetastore(Server):
         tool = [*java, f"{_PACKAGE}.tools.schematool.MetastoreSchemaTool", "-dbType", "postgres", "-initSchema"]
         with (self.folder / "schema.log").open("w") as log:
             subprocess.run(tool, env={"METASTORE_HOME": str(home)}, cwd=self.folder, stdout=log, stderr=log, check=True)
+        logging = self.folder / "log4j2.properties"
+        logging.write_text(_LOGGING)
         self._server = ServerProcess(
-            [*java, f"{_PACKAGE}.HiveMetaStore", "-p", str(self.port)],
-            log=self.folder / "metastore.log",
+            [
+                java[0],
+                f"-Dlog4j.configurationFile={logging}",
+                *java[1:],
+                f"{_PACKAGE}.HiveMetaStore",
+                "-p",
+                str(self.port),
+            ],
+            log=self.log,
             cwd=self.folder,
         )
         self._server.start(lambda: port_open(self.port), 120)

@@ -1,6 +1,7 @@
 """What a commit asks of a REST catalog, counted by a proxy before it."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ from kafka_lake.common.errors import CatalogRefusedError
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest
-from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake_tests.conftest import Topic, View
-from kafka_lake_tests.contract.counting import Requests, counted
+from kafka_lake_tests.contract.counting import Requests, connections_of, counted
 
 pytestmark = [pytest.mark.integration, pytest.mark.every_pair, pytest.mark.pairs("rest_s3")]
 
@@ -27,22 +28,7 @@ def asked(catalog_resource: Any) -> Iterator[Requests]:
 def systems(
     asked: Requests, catalog_resource: Any, kafka_resource: KafkaResource, spark_resource: SparkResource
 ) -> Callable[[], Connections]:
-    """Return a function that gives what a run of its own process has: nothing is known of the catalog yet."""
-    properties = {**catalog_resource.properties, "uri": asked.uri}
-    session = spark_resource.spark_session.newSession()
-    for key, value in LakeCatalog("counted", properties).spark_conf().items():
-        if key.startswith("spark.sql.catalog."):
-            session.conf.set(key, value)
-
-    def fresh() -> Connections:
-        return Connections(
-            kafka_resource.cluster(),
-            kafka_resource.spark_options(),
-            LakeCatalog("counted", properties),
-            lambda: session,
-        )
-
-    return fresh
+    return connections_of({**catalog_resource.properties, "uri": asked.uri}, kafka_resource, spark_resource)
 
 
 @pytest.mark.parametrize(("arrow", "loads"), [(True, 4), (False, 13)])
@@ -62,6 +48,26 @@ def test_a_run_of_one_commit(
     # A branch, the rows, the publication.
     assert kinds["commit"] == 3
     assert 0 < kinds["load"] <= loads, asked.seen
+
+
+@pytest.mark.parametrize("arrow", [True, False])
+@pytest.mark.parametrize("commit", [1, 2, 3], ids=["branch", "rows", "publication"])
+def test_an_answer_that_is_lost_on_the_way(
+    new_topic: Callable[..., Topic], systems: Callable[[], Connections], asked: Requests, arrow: bool, commit: int
+) -> None:
+    topic = new_topic()
+    spec = topic.spec(arrow=arrow)
+    topic.send_ids([1, 2, 3])
+    ingest(spec, systems(), "run-1")
+    topic.send_ids([4])
+    connections = replace(systems(), retry=RetryPolicy(initial_seconds=0.01))
+    asked.clear()
+    asked.unanswered = commit
+    ingest(spec, connections, "run-2")
+    assert asked.unanswered == 0
+    view = View(connections.catalog, spec)
+    view.assert_exactly_once(topic.ledger)
+    view.assert_no_branches()
 
 
 def test_a_catalog_that_does_not_look_at_assertions_gets_no_table(

@@ -69,7 +69,10 @@ def _by_reader(catalog: Any, spec: TopicTable, session: Any, since: date) -> dic
     return {
         "PyIceberg": (tuple(row[name] for name in names) for row in chosen.to_arrow().to_pylist()),
         "Spark": session.sql(f"SELECT {listed} FROM {catalog.spark_name(spec.identifier)} WHERE {some}").collect(),
-        "DuckDB": table.scan().to_duckdb("rows").sql(f"SELECT {listed} FROM rows WHERE {some}").fetchall(),
+        "DuckDB through PyIceberg": table.scan()
+        .to_duckdb("rows")
+        .sql(f"SELECT {listed} FROM rows WHERE {some}")
+        .fetchall(),
         "Polars": by_polars.collect().rows(),
     }
 

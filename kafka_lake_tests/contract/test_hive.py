@@ -108,6 +108,9 @@ def test_a_metastore_that_does_not_compare_gets_no_table(
     with pytest.raises(CatalogRefusedError, match=r"overtaken \(expected_parameter_key.*2\.3\.10 or 4\.0\.0"):
         ingest(spec, connections(), "run-1")
     assert connections().catalog.table(spec.identifier) is None
+    # Nor by another name, which it gets before it is dropped.
+    left = [name for _, name in connections().catalog.pyiceberg.list_tables(spec.namespace)]
+    assert not [name for name in left if name.startswith("unused_")]
     monkeypatch.undo()
     ingest(spec, connections(), "run-2")
     View(connections().catalog, spec).assert_exactly_once(topic.ledger)

@@ -23,14 +23,17 @@ PROJECT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-c", "from kafka_lake.cli.main import main; main()"]
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A deployment of its own: state, ports."""
+def deployment_in(home: Path) -> dict[str, str]:
+    """Return the variables of a deployment of its own: state, ports."""
     ports = {f"KAFKA_LAKE_{name}_PORT": str(free_port()) for name in ("BROKER", "UI", "CONNECT", "REGISTRY")}
     ours = ("KAFKA_LAKE_", "SPARK_REMOTE")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(ours) or k == "KAFKA_LAKE_CACHE"}
-    home = str(tmp_path_factory.mktemp("demo"))
-    return {**inherited, **ports, "KAFKA_LAKE_HOME": home, "COLUMNS": "200"}
+    return {**inherited, **ports, "KAFKA_LAKE_HOME": str(home), "COLUMNS": "200"}
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return deployment_in(tmp_path_factory.mktemp("demo"))
 
 
 def kafka_lake(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -125,7 +125,7 @@ def test_a_topic_without_a_table_is_told_of(command_line: Callable[..., Result])
     assert "kafka-lake ingest later" in refused.stderr
 
 
-@pytest.mark.parametrize("tool", ["PyIceberg", "DuckDB", "Polars"])
+@pytest.mark.parametrize("tool", ["PyIceberg", "DuckDB through PyIceberg", "Polars"])
 def test_the_code_on_the_table_s_page_runs_as_it_stands(catalog: LakeCatalog, spec: TopicTable, tool: str) -> None:
     page = how_to_read_page(catalog.name, spec.identifier, catalog.properties)
     (code,) = re.findall(rf"\*\*{tool}\*\*\n\n```python\n(.*?)\n```", page, re.DOTALL)

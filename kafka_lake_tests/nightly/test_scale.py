@@ -3,17 +3,29 @@
 The session's JVM has a heap of 1 GiB: what runs here runs in less than the promised 2.
 """
 
-from collections.abc import Callable
-from typing import Any
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
 
+import dagster as dg
+import pyarrow as pa
 import pytest
 
+from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
+from kafka_lake.components.partitions import partitions_of
+from kafka_lake.components.sensor import Pace, evaluate
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.plan.append import plan
 from kafka_lake.ingest.read import RECORDS_A_SPLIT, read
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import POSITION
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.contract.relay import Relay, served
 
 pytestmark = pytest.mark.integration
 
@@ -81,3 +93,58 @@ def test_a_topic_with_nearly_everything_in_one_partition_is_read_by_all_cores(
     report = ingest(spec, made, "run-1")
     assert report.total("rows") == count
     assert report.total("files") > 1
+
+
+class ManyTables(Relay):
+    """A REST catalog that takes 50 ms for each answer, whose tables have read their topics to the end."""
+
+    metadata = ""
+    asked: ClassVar[Counter[str]] = Counter()
+    at_once = most_at_once = 0
+    lock = threading.Lock()
+
+    def handle_request(self) -> None:
+        found = ManyTables
+        table = self.path.rpartition("/tables/")[2].partition("?")[0] if "/tables/" in self.path else ""
+        with found.lock:
+            found.at_once += 1
+            found.most_at_once = max(found.most_at_once, found.at_once)
+            found.asked[table] += 1
+        time.sleep(0.05)
+        answer = f'{{"metadata-location": "file:/m", "metadata": {self.metadata.replace("TOPIC", table)}}}'
+        with found.lock:
+            found.at_once -= 1
+        config = '{"defaults": {}, "overrides": {}}'
+        self.answer(200, {"Content-Type": "application/json"}, (answer if table else config).encode())
+
+
+@pytest.fixture
+def many_tables(tmp_path: Path) -> Iterator[LakeCatalog]:
+    local = {"type": "sql", "uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": f"file://{tmp_path}"}
+    catalog = LakeCatalog("lake", local)
+    catalog.ensure_namespace("it")
+    rows = pa.table({"id": [1]})
+    table = catalog.pyiceberg.create_table(("it", "orders"), rows.schema)
+    position = Position(TopicIdentity("c", "t", "TOPIC"), {0: 7})
+    table.append(rows, snapshot_properties={POSITION: position.to_json()})
+    ManyTables.metadata = table.metadata.model_dump_json()
+    with served(ManyTables) as address:
+        yield LakeCatalog("lake", {"type": "rest", "uri": address})
+
+
+def test_a_tick_asks_for_a_thousand_tables_eight_at_a_time(many_tables: LakeCatalog) -> None:
+    """Without its seconds, which say how busy the machine is: docs/catalogs.md has some, and `pytest -s` shows them."""
+    names = [f"t{number}" for number in range(1000)]
+    specs = [TopicTable(name, "it", name) for name in names]
+    answers = {name: Watermarks(TopicIdentity("c", "t", name), {0: 0}, {0: 7}) for name in names}
+    with dg.DagsterInstance.ephemeral() as instance:
+        for name in names:
+            instance.add_dynamic_partitions(partitions_of(name).name or "", ["0"])
+        began, used = time.perf_counter(), time.process_time()
+        result = evaluate(dg.build_sensor_context(instance=instance), specs, answers, many_tables, Pace(10.0))
+        print(f"{time.perf_counter() - began:.1f} s, {time.process_time() - used:.1f} CPU-seconds with the server's")
+    assert isinstance(result, dg.SkipReason)
+    assert str(result.skip_message).count("up to date") == 1000
+    loads = {table: count for table, count in ManyTables.asked.items() if table}
+    assert loads == dict.fromkeys(names, 1)
+    assert ManyTables.most_at_once == 8

@@ -11,12 +11,17 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "production.md"
 
 
-@pytest.fixture
-def page() -> dict[str, Any]:
+def code_of_the_page() -> dict[str, Any]:
+    """Return what the page's code defines, by name."""
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {"__name__": "retention_page"}
     exec(compile(code, PAGE.name, "exec", dont_inherit=True), names)
     return names
+
+
+@pytest.fixture
+def page() -> dict[str, Any]:
+    return code_of_the_page()
 
 
 @dg.op

@@ -132,7 +132,7 @@ def drop_if_unused(catalog: LakeCatalog, identifier: tuple[str, str]) -> bool:
         catalog.pyiceberg.rename_table(aside, identifier)
         return False
     # With its files: no other table comes to lie where they are.
-    catalog.pyiceberg.purge_table(aside)
+    catalog.purge(aside)
     return True
 
 

@@ -13,6 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from copy import deepcopy
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,7 +27,7 @@ from kafka_lake_tests.contract.postgres import Owner, database
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
-PORTS = ("3000", "4000", "5432", "8181", "8333", "9093", "9094")
+PORTS = ("3000", "4000", "4001", "5432", "8181", "8333", "9093", "9094")
 SECRETS = ("DAGSTER_PG_PASSWORD", "KAFKA_BROKER_PASSWORD", "KAFKA_PASSWORD", "S3_SECRET_KEY")
 OURS = ("code", "webserver", "daemon")
 # A container has none of the variables of its machine.
@@ -63,11 +64,26 @@ class Composed:
         self.ports = {port: str(free_port()) for port in PORTS}
         text = interpolated((DEPLOY / "compose.yaml").read_text(), self.secrets)
         self.services: dict[str, dict[str, Any]] = yaml.safe_load(text)["services"]
+        self.workspace: dict[str, Any] = yaml.safe_load((DEPLOY / "workspace.yaml").read_text())
+        self.projects = [DEPLOY / "lake_project"]
         self.processes: dict[str, ServerProcess] = {}
         self.home = folder / "home"
         self._opened = ExitStack()
         told = self.environment("postgres")
         self.owner = Owner(told["POSTGRES_USER"], told["POSTGRES_PASSWORD"], told["POSTGRES_DB"])
+
+    def add_location(self, project: Path) -> None:
+        """Let there be a service `second` too, a code location at port 4001; before anything is started.
+
+        Args:
+            project: The folder of its package, which has the same name.
+        """
+        command = ["dagster", "api", "grpc", "-h", "0.0.0.0", "-p", "4001", "-m", f"{project.name}.definitions"]
+        health = ["CMD", "dagster", "api", "grpc-health-check", "-p", "4001"]
+        self.services["second"] = {**self.services["code"], "command": command, "healthcheck": {"test": health}}
+        server = {"host": "code", "port": 4001, "location_name": project.name}
+        self.workspace["load_from"].append({"grpc_server": server})
+        self.projects.append(project)
 
     def here(self, text: str) -> str:
         """Return a value of the file as it is on this machine."""
@@ -89,9 +105,9 @@ class Composed:
     def environment(self, service: str) -> dict[str, str]:
         """Return the variables of a service."""
         told = {name: self.here(value) for name, value in (self.services[service].get("environment") or {}).items()}
-        if service in (*OURS, "topics"):
+        if self.services[service]["image"].startswith("kafka-lake:"):
             told["DAGSTER_HOME"] = str(self.home)
-            told["PYTHONPATH"] = os.pathsep.join([str(DEPLOY / "lake_project"), str(ROOT)])
+            told["PYTHONPATH"] = os.pathsep.join(map(str, [*self.projects, ROOT]))
         return told
 
     def command(self, service: str) -> list[str]:
@@ -137,7 +153,7 @@ class Composed:
     def __enter__(self) -> Self:
         self.home.mkdir()
         shutil.copy(DEPLOY / "dagster.yaml", self.home)
-        workspace = yaml.safe_load((DEPLOY / "workspace.yaml").read_text())
+        workspace = deepcopy(self.workspace)
         for location in workspace["load_from"]:
             server = location["grpc_server"]
             server |= {"host": self.here(server["host"]), "port": int(self.here(str(server["port"])))}

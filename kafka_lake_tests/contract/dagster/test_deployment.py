@@ -19,6 +19,7 @@ from kafka_lake.lake.catalog import properties_from_environment
 from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run
 from kafka_lake_tests.contract.dagster.composed import Composed
 from kafka_lake_tests.contract.postgres import execute
+from kafka_lake_tests.unit.test_retention_page import code_of_the_page
 
 pytestmark = [pytest.mark.contract, pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -39,20 +40,23 @@ class Deployment(Composed):
             producer.produce("orders", json.dumps({"order_id": number}), partition=number % 3)
         assert producer.flush(30) == 0
 
-    def rows(self) -> list[int]:
-        """Return the order ids of the table, by PyIceberg alone."""
+    def rows(self, table: tuple[str, str] = TABLE) -> list[int]:
+        """Return the order ids of a table, by PyIceberg alone."""
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.environment("code").items():
                 patch.setenv(name, value)
             catalog = load_catalog("lake", **properties_from_environment("lake"))
-        if not catalog.table_exists(TABLE):
+        if not catalog.table_exists(table):
             return []
-        return list(catalog.load_table(TABLE).scan().to_arrow().column("order_id").to_pylist())
+        return list(catalog.load_table(table).scan().to_arrow().column("order_id").to_pylist())
 
     def runs(self) -> list[Run]:
         """Return the table's runs, newest first."""
-        webserver = DagsterRuns(f"http://127.0.0.1:{self.ports['3000']}")
-        return [run for run in webserver.since(0) if ASSET in run.assets]
+        return [run for run in self.all_runs() if ASSET in run.assets]
+
+    def all_runs(self) -> list[Run]:
+        """Return the runs of all tables, newest first."""
+        return DagsterRuns(f"http://127.0.0.1:{self.ports['3000']}").since(0)
 
     def select(self, query: str) -> list[tuple[Any, ...]]:
         return execute(int(self.ports["5432"]), self.owner, query)
@@ -148,6 +152,28 @@ def test_a_run_whose_host_vanished_is_noticed_and_the_next_one_takes_its_records
         assert "has been silent for" in _ended_because(instance, cut_off)
     until(lambda: len(deployment.rows()) >= 500, "all rows")
     assert Counter(deployment.rows()) == Counter(range(500))
+
+
+def test_the_retention_job_deletes_old_runs_and_nothing_else(deployment: Deployment) -> None:
+    until(lambda: all(run.ended for run in deployment.runs()), "the runs to end", 400)
+    newest, *others = [run.run_id for run in deployment.runs()]
+    assert others
+    old = others[0]
+    deployment.select(f"UPDATE runs SET update_timestamp = now() - interval '31 days' WHERE run_id = '{old}'")
+    rows = Counter(deployment.rows())
+    with deployment.instance() as instance:
+        done = code_of_the_page()["retention"].execute_in_process(instance=instance)
+        assert done.success
+        assert instance.get_run_by_id(old) is None
+        assert instance.get_run_by_id(newest) is not None
+    for table in ("runs", "run_tags", "event_logs"):
+        counts = dict(deployment.select(f"SELECT run_id, count(*) FROM {table} GROUP BY run_id"))
+        assert old not in counts, table
+        assert {newest, *others[1:]} <= counts.keys(), table
+    # Nothing is read again because of it.
+    deployment.produce(500, 1)
+    until(lambda: len(deployment.rows()) > rows.total(), "the new row")
+    assert Counter(deployment.rows()) == rows + Counter([500])
 
 
 def _ended_because(instance: dg.DagsterInstance, run_id: str) -> str:

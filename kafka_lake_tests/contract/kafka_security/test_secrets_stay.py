@@ -19,7 +19,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.contract, pytest.mark.timeout
 
 
 @pytest.mark.parametrize("right", [True, False])
-@pytest.mark.parametrize("name", ["SCRAM-SHA-512", "PLAIN", "OAUTHBEARER", "mTLS encrypted", "mTLS inline"])
+@pytest.mark.parametrize(
+    "name",
+    ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER", "mTLS encrypted", "mTLS inline", "mTLS PKCS12"],
+)
 def test_a_run_keeps_its_secrets(
     name: str, right: bool, topic: str, clients: Clients, secure_broker: SecureBroker, tmp_path: Path
 ) -> None:
