@@ -64,4 +64,4 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 def _python_by_tool(page: Path) -> dict[str, str]:
-    return dict(re.findall(r"\*\*(\w+)\*\*\n\n```python\n(.*?)\n```", page.read_text(), re.DOTALL))
+    return dict(re.findall(r"\*\*([\w ]+)\*\*\n\n```python\n(.*?)\n```", page.read_text(), re.DOTALL))
