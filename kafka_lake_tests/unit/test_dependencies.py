@@ -1,10 +1,11 @@
-"""What the library imports is declared in pyproject.toml, with bounds that are tested."""
+"""What the library needs is told in pyproject.toml: packages with bounds that are tested, and files beside its code."""
 
 import ast
 import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+WHOLE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, SETUPTOOLS = WHOLE["project"], WHOLE["tool"]["setuptools"]
 REQUIRED = [Requirement(text) for text in PROJECT["dependencies"]]
 OPTIONAL = [Requirement(text) for extra in PROJECT["optional-dependencies"].values() for text in extra]
 # Versions that are dates have no major one.
@@ -65,3 +67,20 @@ def test_each_package_has_a_lower_and_an_upper_bound(required: Requirement) -> N
 @pytest.mark.parametrize("required", REQUIRED, ids=str)
 def test_what_is_locked_is_within_the_bounds(required: Requirement) -> None:
     assert version(required.name) in required.specifier
+
+
+def test_each_file_that_the_library_reads_is_in_the_wheel() -> None:
+    left_out = [each.replace(".", "/") for each in SETUPTOOLS["packages"]["find"]["exclude"]]
+    package = ROOT / "kafka_lake"
+    beside_code = {
+        path.relative_to(package)
+        for path in package.rglob("*")
+        if path.is_file()
+        and path.suffix not in (".py", ".pyc")
+        and not any(fnmatch(path.parent.relative_to(ROOT).as_posix(), each) for each in left_out)
+    }
+    assert beside_code == {
+        path.relative_to(package) for each in SETUPTOOLS["package-data"]["kafka_lake"] for path in package.glob(each)
+    }
+    # A pattern that nothing matches is of a file that has moved.
+    assert all(list(package.glob(each)) for each in SETUPTOOLS["package-data"]["kafka_lake"])
