@@ -24,7 +24,7 @@ NewTopic = Callable[..., Topic]
 Systems = Callable[[Mapping[str, str]], Callable[[], Connections]]
 
 _OWNER = Owner("counted", "counted-secret", "counted")
-_REQUESTS = {("rest", True): 13, ("rest", False): 11, ("sql", True): 1, ("sql", False): 1}
+_REQUESTS = {("rest", True): 13, ("rest", False): 11, ("sql", True): 35, ("sql", False): 34}
 """The most that a run of one commit may ask of the object store, by the catalog's type and whether Arrow writes."""
 
 _STATEMENT = re.compile(r"LOG:  (?:statement|execute [^:]*): ((?:.|\n\t)*)")
