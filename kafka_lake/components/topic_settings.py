@@ -210,7 +210,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                 yield "schema_file: an envelope in format avro needs the registry's schemas. Leave it out."
             if self.key_format is not None:
                 yield "key_format: an envelope in format avro reads keys itself. Leave it out."
-        if self.envelope != "none" and self.order_by:
+        if self.envelope == "debezium" and self.order_by:
             yield f"order_by: envelope: {self.envelope} already has the order of its changes. Leave one of them out."
         if self.envelope != "none" and self.ignore_null_updates:
             yield f"ignore_null_updates: in envelope: {self.envelope}, a null is a value. Leave one of them out."
@@ -219,8 +219,9 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         named = self.ignore_null_updates if isinstance(self.ignore_null_updates, list | tuple) else ()
         if always := [name for name in named if name in (*self.key, *self.order_by)]:
             yield f"ignore_null_updates: {', '.join(always)} is in key: or order_by:, which every change has."
-        if self.envelope == "none" and self.on_truncate != "fail":
-            yield "on_truncate: has no effect without an envelope. Leave it out."
+        if self.envelope in ("none", "maxwell") and self.on_truncate != "fail":
+            kind = "without an envelope" if self.envelope == "none" else "with envelope: maxwell"
+            yield f"on_truncate: has no effect {kind}. Leave it out."
         if self.deletes == "soft" and self.columns is not None and "_is_deleted" in self.columns.lower().split():
             yield "deletes: soft adds a column _is_deleted. Give the column of schema: another name."
         try:

@@ -28,8 +28,10 @@ TimestampUnit = Literal["s", "ms", "us", "ns"]
 TimestampPrecision = Literal["micros", "exact"]
 Compatibility = Literal["none", "backward", "forward", "full"]
 WriteMode = Literal["append", "upsert"]
-Envelope = Literal["none", "debezium"]
-ENVELOPES: Mapping[Envelope, tuple[Format, ...]] = MappingProxyType({"none": (), "debezium": ("json", "avro")})
+Envelope = Literal["none", "debezium", "maxwell", "canal"]
+ENVELOPES: Mapping[Envelope, tuple[Format, ...]] = MappingProxyType(
+    {"none": (), "debezium": ("json", "avro"), "maxwell": ("json",), "canal": ("json",)}
+)
 """Envelopes, and the formats in which each is known; none for all."""
 DeleteMode = Literal["apply", "soft", "ignore", "fail"]
 TruncateMode = Literal["fail", "ignore"]
@@ -239,8 +241,8 @@ class TopicTable:
     )
     envelope: Envelope = Field(
         default="none",
-        description="With write upsert: what values are wrapped in: none, or debezium (before, after, op, source; in "
-        "format json or avro).",
+        description="With write upsert: what values are wrapped in: none; debezium (before, after, op, source; in "
+        "format json or avro); maxwell or canal (their JSON, a topic for each table).",
     )
     deletes: DeleteMode = Field(
         default="apply",
@@ -279,6 +281,11 @@ class TopicTable:
         """Return whether a change leaves a column as it is by a null."""
         named = self.ignore_null_updates
         return named if isinstance(named, bool) else column in named
+
+    @property
+    def has_source_order(self) -> bool:
+        """Return whether the envelope tells where a change is in its source's order."""
+        return self.envelope == "debezium"
 
     @property
     def is_partial(self) -> bool:

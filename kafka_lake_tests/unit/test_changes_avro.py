@@ -187,6 +187,12 @@ def test_bytes_that_are_no_whole_envelope_are_malformed() -> None:
     assert told(whole[:5] + b"\xff" * 200).error_class == MALFORMED
 
 
+def test_a_type_that_a_union_does_not_have_is_malformed() -> None:
+    whole = written(envelope_schema(COLUMNS), envelope("u", 20, ROW, ROW))
+    for number in (b"\x01", b"\x04"):
+        assert told(whole[:5] + number + whole[6:]).error_class == MALFORMED
+
+
 def test_a_value_of_no_known_schema_is_handed_on() -> None:
     for data in (b"", b"\x00\x00", b'{"op": "c"}', struct.pack(">bI", 0, OTHER) + b"x"):
         change = told(data)

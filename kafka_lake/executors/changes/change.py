@@ -10,6 +10,8 @@ NO_KEY = "no_key"
 NO_ORDER = "no_order"
 OTHER_KEY = "other_key"
 MALFORMED = "malformed"
+KEY_CHANGED = "key_changed"
+SEVERAL_ROWS = "several_rows"
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,19 @@ def members(text: str) -> dict[str, str] | None:
     return found if _skipped(text, end) == len(text) else None
 
 
+def items(text: str) -> list[str] | None:
+    """Return the items of a JSON array, each as the text that stands there; None if the text is no array.
+
+    >>> items('[1.10, {"b": [1]}]'), items('[]'), items('{}')
+    (['1.10', '{"b": [1]}'], [], None)
+    """
+    try:
+        found, end = _items(text)
+    except (ValueError, StopIteration, RecursionError):
+        return None
+    return found if _skipped(text, end) == len(text) else None
+
+
 def string(text: str | None) -> str | None:
     r"""Return the text that a JSON string stands for; None for null, for no member, and for what is no string.
 
@@ -84,6 +97,28 @@ def _members(text: str) -> tuple[dict[str, str], int]:
         at = _skipped(text, end)
         following = text[at : at + 1]
         if following == "}":
+            return found, at + 1
+        if following != ",":
+            raise ValueError("no comma")
+        at = _skipped(text, at + 1)
+
+
+def _items(text: str) -> tuple[list[str], int]:
+    at = _skipped(text, 0)
+    if text[at : at + 1] != "[":
+        raise ValueError("no array")
+    decoder: Any = JSONDecoder(parse_float=str, parse_int=str)
+    scan = decoder.scan_once
+    found: list[str] = []
+    at = _skipped(text, at + 1)
+    if text[at : at + 1] == "]":
+        return found, at + 1
+    while True:
+        _, end = scan(text, at)
+        found.append(text[at:end])
+        at = _skipped(text, end)
+        following = text[at : at + 1]
+        if following == "]":
             return found, at + 1
         if following != ",":
             raise ValueError("no comma")

@@ -6,13 +6,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from kafka_lake.executors.changes import debezium, plain
+from kafka_lake.executors.changes import canal, debezium, maxwell, plain
 from kafka_lake.executors.changes.change import Change
 from kafka_lake.executors.changes.connect_types import ConnectTypes
 from kafka_lake.executors.changes.debezium_avro import AvroEnvelopes
 from kafka_lake.executors.packing import Batches
 
 CHANGE, ORIGINAL = "__kafka_lake_change", "__kafka_lake_original_value"
+ROWS_TOLD = {"maxwell": maxwell, "canal": canal}
+"""Envelopes whose records tell the columns of the source's key, by the modules that know them."""
 FIELDS = pa.struct(
     [
         ("does", pa.string()),
@@ -57,6 +59,8 @@ def _teller(work: Mapping[str, Any]) -> Callable[[bytes | None, bytes | None], C
         return partial(debezium.change_of, **key, types=ConnectTypes())
     if work["envelope"] == "debezium_avro":
         return partial(AvroEnvelopes(work["schemas"]).change_of, **key)
+    if work["envelope"] in ROWS_TOLD:
+        return partial(ROWS_TOLD[work["envelope"]].change_of, **key)
     return partial(plain.change_of, columns=work["columns"])
 
 

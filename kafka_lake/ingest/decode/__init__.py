@@ -24,6 +24,8 @@ NO_KEY = "no_key"
 NO_ORDER = "no_order"
 OTHER_KEY = "other_key"
 VALUE_NOT_SENT = "value_not_sent"
+KEY_CHANGED = "key_changed"
+SEVERAL_ROWS = "several_rows"
 
 ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
     {
@@ -43,6 +45,8 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
         NO_KEY: "With write upsert: a column of the row's key is null, or the record doesn't tell it.",
         NO_ORDER: "With write upsert: what tells the order of changes is null, or isn't known.",
         OTHER_KEY: "With an envelope: the record's key has other columns than the table's key; the message names both.",
+        KEY_CHANGED: "With envelope maxwell or canal: an update changes the row's key; the message tells both.",
+        SEVERAL_ROWS: "With envelope canal: the record has several rows.",
         VALUE_NOT_SENT: "With an envelope: the source didn't send a value since it hasn't changed, and there is no row "
         "that has it.",
     }

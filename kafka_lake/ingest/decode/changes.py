@@ -20,6 +20,11 @@ from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.tasks import told
 
+_LOOKED_AT = 100
+_KEYS_IN = {
+    "maxwell": "Let Maxwell write keys of columns (a table with a primary key), or output_primary_key_columns",
+    "canal": "Let Canal write pkNames, of a table with a primary key",
+}
 _TEXT = T.StringType()
 _CHANGE = T.StructType(
     [
@@ -100,14 +105,7 @@ class Changes:
         """
         known = replace(self, rows=self.rows.look(records)) if isinstance(self.rows, Envelopes) else self
         if known.of_record and not known.key:
-            found = records.filter(F.col("key").isNotNull()).select("key").head(1)
-            columns = known._columns_of(bytes(found[0]["key"])) if found else None
-            if not columns:
-                raise TableError(
-                    "The first record with a key tells no columns by it: rows can't be told apart.",
-                    f"Let the connector write keys as {known._keys}, or name the columns with key:.",
-                )
-            known = replace(known, key=columns)
+            known = replace(known, key=known._key_shown(records))
         if isinstance(known.rows, Envelopes):
             return known
         return replace(known, rows=known.rows.look(known._told(records)))
@@ -124,12 +122,28 @@ class Changes:
         """Return what is said of rows."""
         return self.rows.unkept()
 
-    @property
-    def _keys(self) -> str:
-        return "Avro records" if isinstance(self.rows, Envelopes) else "JSON objects"
+    def _key_shown(self, records: DataFrame) -> tuple[str, ...]:
+        """Return the columns of the key that records tell.
+
+        Raises:
+            TableError: If they don't.
+        """
+        if (module := task.ROWS_TOLD.get(self.envelope)) is not None:
+            first = records.filter(F.col("value").isNotNull()).select("key", "value").head(_LOOKED_AT)
+            shown = (module.key_columns(row["key"] and bytes(row["key"]), bytes(row["value"])) for row in first)
+            what, writes = f"None of the first {len(first)} records tells the key of its row", _KEYS_IN[self.envelope]
+        else:
+            first = records.filter(F.col("key").isNotNull()).select("key").head(1)
+            is_avro = isinstance(self.rows, Envelopes)
+            shown = (self._columns_of(bytes(row["key"])) for row in first)
+            what = "The first record with a key tells no columns by it"
+            writes = f"Let the connector write keys as {'Avro records' if is_avro else 'JSON objects'}"
+        found: tuple[str, ...] = next(filter(None, shown), ())
+        if not found:
+            raise TableError(f"{what}: rows can't be told apart.", f"{writes}, or name the columns with key:.")
+        return found
 
     def _columns_of(self, key: bytes) -> tuple[str, ...]:
-        """Return the columns that a record's key tells."""
         if isinstance(self.rows, Envelopes):
             return self.rows.key_columns(key)
         return tuple(key_row(key) or ())

@@ -67,7 +67,7 @@ def row_type(columns: T.StructType, spec: TopicTable) -> T.StructType:
 def change_columns(spec: TopicTable) -> list[T.StructField]:
     """Return the columns by which a keyed table tells of changes."""
     columns = []
-    if spec.write == "upsert" and spec.envelope != "none":
+    if spec.write == "upsert" and spec.has_source_order:
         columns.append(T.StructField(CHANGE, CHANGE_TYPE))
     if spec.write == "upsert" and spec.deletes == "soft":
         columns.append(T.StructField(DELETED, T.BooleanType()))

@@ -55,7 +55,7 @@ class Keys:
             metadata=spec.metadata_column,
             columns=tuple(columns),
             order_by=spec.order_by,
-            has_envelope=spec.envelope != "none",
+            has_envelope=spec.has_source_order,
             topic_id=topic_id,
             is_soft=spec.deletes == "soft",
             texts=texts,

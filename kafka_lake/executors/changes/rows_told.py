@@ -1,0 +1,46 @@
+"""What Maxwell and Canal have in common: a row that was changed, its key's columns, and what an update has changed."""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from kafka_lake.executors.changes.change import KEY_CHANGED, OTHER_KEY, Change, refused
+
+
+@dataclass(frozen=True)
+class ToldRow:
+    """A row as a record tells it.
+
+    Args:
+        does: Whether it brings the row or takes it away.
+        row: Its columns, each as JSON text: after an insert or update, before a delete.
+        old: What an update has changed, as it was before.
+        key: Names of the columns of the source's key; empty if the record doesn't tell.
+    """
+
+    does: str
+    row: Mapping[str, str]
+    old: Mapping[str, str]
+    key: tuple[str, ...]
+
+
+def change_by(told: ToldRow, columns: Collection[str], of_record: bool) -> Change:
+    """Return what a record says that tells a row.
+
+    Args:
+        told: The row.
+        columns: Those of the table's key.
+        of_record: Whether they are those that records tell.
+    """
+    if of_record and told.key and set(told.key) != set(columns):
+        return refused(
+            OTHER_KEY,
+            f"The source's key has the columns {', '.join(sorted(told.key))}, the table's key has "
+            f"{', '.join(sorted(columns))}.",
+        )
+    changed = [name for name in columns if name in told.old and told.old[name] != told.row.get(name)]
+    if changed:
+        was = ", ".join(f"{name} was {told.old[name]} and is {told.row.get(name, 'null')}" for name in changed)
+        return refused(KEY_CHANGED, f"The update changes the row's key: {was}.")
+    row = ", ".join(f"{json.dumps(name)}: {value}" for name, value in told.row.items())
+    return Change(told.does, f"{{{row}}}".encode(), None)
