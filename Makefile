@@ -10,6 +10,9 @@ STAMP := $(VENV)/.setup
 PACKAGES := kafka_lake kafka_lake_tests benchmarks .ci/mkdocs_hooks.py
 NEWEST := .venv-newest
 EXTRAS := s3,java,protobuf,postgres,glue,hive,kubernetes
+# Each process of the tests and the demo would compile all that it imports anew: ten seconds of it.
+unexport PYTHONDONTWRITEBYTECODE
+
 TOLD := confluent-kafka|dagster|dagster-pyspark|pyarrow|pydantic|pyiceberg|pyspark
 
 .PHONY: help
@@ -30,7 +33,7 @@ $(STAMP): requirements.lock pyproject.toml kafka_lake/spark/ivy.xml
 	[ -x $(BIN)/python ] || $$python -m venv $(VENV)
 	@# The lock is complete, and pip's check for hashes fails on packages with extras unless it has --no-deps.
 	@if command -v uv >/dev/null; then \
-	  VIRTUAL_ENV=$(VENV) uv pip install --quiet --no-deps --require-hashes -r requirements.lock && \
+	  VIRTUAL_ENV=$(VENV) uv pip install --quiet --compile-bytecode --no-deps --require-hashes -r requirements.lock && \
 	  VIRTUAL_ENV=$(VENV) uv pip install --quiet --no-deps --no-build-isolation -e .; \
 	else \
 	  $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock && \
@@ -90,7 +93,7 @@ newest: $(STAMP) ## Unit tests and a short integration test with the newest vers
 	@rm -rf $(NEWEST) && $(BIN)/python -m venv $(NEWEST)
 	@# pip looks for minutes at versions of what S3 needs, one after another.
 	@if command -v uv >/dev/null; then \
-	  VIRTUAL_ENV=$(NEWEST) uv pip install --quiet --editable '.[$(EXTRAS)]' --group dev; \
+	  VIRTUAL_ENV=$(NEWEST) uv pip install --quiet --compile-bytecode --editable '.[$(EXTRAS)]' --group dev; \
 	else \
 	  $(NEWEST)/bin/python -m pip install --quiet --upgrade pip && \
 	  $(NEWEST)/bin/python -m pip install --quiet --editable '.[$(EXTRAS)]' --group dev; \
