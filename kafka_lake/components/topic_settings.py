@@ -12,6 +12,7 @@ from kafka_lake.common import environment
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.continuous_runs import ContinuousRuns
+from kafka_lake.components.except_problems import except_problems
 from kafka_lake.components.keys import plain_name
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.text import Limit, OptionalText, Properties, Text, TextList, TextMap
@@ -77,10 +78,11 @@ def _settings() -> dict[str, Any]:
         own: Any = declared
         if name in _COMPUTED:
             kind, own = kind | None, Field(default=None, description=declared.description)
-        if name in _FIELDS:
+        alias = declared.serialization_alias or (name if name in _FIELDS else None)
+        if alias is not None:
             own = Field(
                 default=declared.default,
-                alias=name,
+                alias=alias,
                 description=declared.description,
                 examples=declared.examples,
             )
@@ -164,7 +166,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                 raise ValueError(
                     "transform: without schema: the columns that it gets are not known. Declare them with schema:."
                 )
-        for problem in (*self._format_problems(), *self._keyed_problems()):
+        for problem in (*self._format_problems(), *self._keyed_problems(), *except_problems(self, declared)):
             raise ValueError(problem)
         if self.metadata_column and declared and self.metadata_column.lower() in {d.lower() for d in declared}:
             raise ValueError(

@@ -17,6 +17,7 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.isolate import Search
 from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
+from kafka_lake.ingest.decode.excepted import refuse_excepted
 from kafka_lake.ingest.decode.key_columns import refuse_other_keys
 from kafka_lake.ingest.gate import GateFailedError, Published, audit_and_publish, refused_if_main_moved
 from kafka_lake.ingest.jobs.job import Job
@@ -136,6 +137,7 @@ def _find(attempt: Attempt) -> Tables:
     state = found.table
     if state is not None:
         refuse_other_keys(context.spec, state.table)
+        refuse_excepted(context.spec, state.table)
         state = with_position(context, attempt.topic, state, required=job.position_required, sought=job.position_sought)
     return Tables(state, found.dead_letters)
 

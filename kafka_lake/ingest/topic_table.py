@@ -197,6 +197,13 @@ class TopicTable:
         description="Columns that get a new name, as `old: new`. The field id stays.",
         examples=[{"store": "store_id"}],
     )
+    except_columns: tuple[str, ...] = Field(
+        default=(),
+        serialization_alias="except",
+        description="Fields of records that the table has no column for. With write upsert and schema:, columns that "
+        "only delete_when or update_columns need.",
+        examples=[["search_vector"]],
+    )
     max_columns: int = Field(
         default=1000,
         ge=1,

@@ -187,6 +187,22 @@ def test_debezium_in_avro_without_a_setting_but_its_name(
     assert rows(view(spec), "id", "name") == [(1, "back")]
 
 
+def test_a_field_that_is_left_out_may_have_any_type(
+    new_capture: Callable[..., Capture], connections: NewConnections, view: NewView, schemas: SchemaRegistry
+) -> None:
+    capture = new_capture({**COLUMNS, "doc": optional("string")})
+    spec = capture.topic.spec(None, format="avro", write="upsert", envelope="debezium", except_columns=("doc",))
+    capture.send(envelope("c", 10, {"id": 1, "name": "a", "doc": "x"}, commit=5), [1])
+    capture.send(envelope("c", 11, {"id": 2, "name": "b", "doc": "y"}, commit=10), [2])
+    ingest(spec, connections(schemas), "run-1")
+    capture.value(envelope_schema({**COLUMNS, "doc": "double", "age": optional("int")}))
+    capture.send(envelope("u", 20, {"id": 1, "name": "a", "doc": 1.5, "age": 7}, commit=15), [1])
+    ingest(spec, connections(schemas), "run-2")
+    assert rows(view(spec), "id", "name", "age") == [(1, "a", 7), (2, "b", None)]
+    assert "doc" not in view(spec).rows()[0]
+    assert view(spec).dead_letters() == []
+
+
 def test_a_row_has_the_types_of_its_source(
     new_capture: Callable[..., Capture], connections: NewConnections, view: NewView, schemas: SchemaRegistry
 ) -> None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def test_each_setting_of_a_topic_is_documented() -> None:
     for name, field in pydantic_fields(TopicTable).items():
         assert field.description, name
-        assert f"| `{name}` |" in tables()["topic"]
+        assert f"| `{field.serialization_alias or name}` |" in tables()["topic"]
 
 
 def test_a_default_that_a_setting_needs_no_value_for_is_told() -> None:

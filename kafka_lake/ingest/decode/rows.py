@@ -9,6 +9,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.decode import TRANSFORM_FAILED
+from kafka_lake.ingest.decode.excepted import without_excepted
 from kafka_lake.ingest.topic_table import TopicTable
 
 TRANSFORM_ERROR = "_error"
@@ -61,7 +62,7 @@ def row_type(columns: T.StructType, spec: TopicTable) -> T.StructType:
         spec: Its metadata column counts.
     """
     metadata = [T.StructField(spec.metadata_column, METADATA)] if spec.metadata_column else []
-    return T.StructType([*columns.fields, *metadata, *change_columns(spec)])
+    return T.StructType([*without_excepted(columns, spec), *metadata, *change_columns(spec)])
 
 
 def change_columns(spec: TopicTable) -> list[T.StructField]:

@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.executors.changes.change import DELETE, READ, TRUNCATE, UPSERT
 from kafka_lake.executors.changes.task import CHANGE as TOLD
+from kafka_lake.ingest.decode.excepted import without_excepted
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, change_columns, origin_of
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, quoted
 from kafka_lake.ingest.topic_table import TopicTable
@@ -46,8 +47,9 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
     if spec.delete_when is not None:
         gone = _condition(rows, spec, spec.delete_when)
         does = F.when(does.isin(UPSERT, READ) & gone, F.lit(DELETE)).otherwise(does)
-    values = decoded.schema["decoded"].dataType
-    assert isinstance(values, T.StructType)
+    kind = decoded.schema["decoded"].dataType
+    assert isinstance(kind, T.StructType)
+    values = without_excepted(kind, spec)
     kept = _untold(rows, spec, values, does) if spec.is_partial else _left_out(values, spec)
     if spec.deletes == "soft":
         others = F.array(*[F.lit(field.name) for field in values])

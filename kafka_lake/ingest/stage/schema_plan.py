@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.decoder import Decoder
+from kafka_lake.ingest.decode.excepted import without_excepted
 from kafka_lake.ingest.decode.key import Keyed
 from kafka_lake.ingest.decode.rows import change_columns
 from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
@@ -60,7 +61,7 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
                 evolve(
                     columns,
                     sources,
-                    incoming=_incoming(decoder.incoming()),
+                    incoming=_incoming(decoder.incoming(), spec),
                     policy=spec.policy,
                     reserved=reserved,
                     adopted=adopted,
@@ -68,7 +69,7 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
             ]
         )
     # Apart: a field of the value that has the name of the key's column gets another one.
-    values, keys = _incoming(decoder.incoming_values()), _incoming(decoder.incoming_keys())
+    values, keys = _incoming(decoder.incoming_values(), spec), _incoming(decoder.incoming_keys())
     about_key = {path: name for path, name in sources.items() if path.split(".")[0] == spec.key_column}
     about_value = {path: name for path, name in sources.items() if path not in about_key}
     return _joined(
@@ -168,8 +169,9 @@ def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> N
     raise SchemaRefusedError(spec, [reason], remedy)
 
 
-def _incoming(schemas: Iterable[tuple[str, T.StructType]]) -> list[Incoming]:
-    return [Incoming(label, iceberg_columns(fields)) for label, fields in schemas]
+def _incoming(schemas: Iterable[tuple[str, T.StructType]], spec: TopicTable | None = None) -> list[Incoming]:
+    wanted = schemas if spec is None else [(label, without_excepted(fields, spec)) for label, fields in schemas]
+    return [Incoming(label, iceberg_columns(fields)) for label, fields in wanted]
 
 
 def _joined(parts: list[Evolution]) -> SchemaPlan:

@@ -89,7 +89,7 @@ def stage(
         bytes_read=counts["bytes_read"],
         deletes=counts.get(DELETES),
         keyed=counts.get(KEYED),
-        unkept={**rows.decoder.unkept(), **_untimed(context.spec, counts.get("untimed", 0))},
+        unkept={**_unkept(context.spec, rows.decoder), **_untimed(context.spec, counts.get("untimed", 0))},
     )
 
 
@@ -219,6 +219,11 @@ def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack) -> _Fai
         added = rows if table is None or known else added_rows(context, spec.dead_letter_table, table)
         classes = context.decoding.classes(added)
     return _Failed(rows, table, known, tuple(each.shown(spec) for each in classes))
+
+
+def _unkept(spec: TopicTable, decoder: Decoder) -> dict[str, str]:
+    """Return what was in the records and is in no column, but for what shall be in none."""
+    return {path: said for path, said in decoder.unkept().items() if path.split(".")[0] not in spec.except_columns}
 
 
 def _untimed(spec: TopicTable, count: int) -> dict[str, str]:

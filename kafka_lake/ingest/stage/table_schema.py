@@ -12,6 +12,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.decoder import Decoder
+from kafka_lake.ingest.decode.excepted import refuse_excepted_key
 from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.decode.key_columns import KEYED, keyed_property
 from kafka_lake.ingest.decode.rows import row_type, rows_of
@@ -46,6 +47,8 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
     elif decoder.fixed is None:
         # What it would be given has no columns yet.
         spec = replace(spec, transform=None)
+    if isinstance(decoder, Changes):
+        refuse_excepted_key(spec, decoder.key)
     want = plan_schema(spec, decoder, None)
     refuse_changes(spec, want.refused)
     if not want.target.columns.fields and not ((spec.start == "latest" or undecodable) and spec.metadata_column):
