@@ -224,6 +224,10 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         if self.envelope in ("none", "maxwell") and self.on_truncate != "fail":
             kind = "without an envelope" if self.envelope == "none" else "with envelope: maxwell"
             yield f"on_truncate: has no effect {kind}. Leave it out."
+        if self.on_truncate == "apply" and self.deletes == "soft":
+            yield "on_truncate: apply takes rows away, and deletes: soft keeps them. Leave one of them out."
+        if self.on_truncate == "apply" and self.order_by:
+            yield "on_truncate: apply needs the order of Kafka or of the source: a truncate has no column of order_by:."
         if self.deletes == "soft" and self.columns is not None and "_is_deleted" in self.columns.lower().split():
             yield "deletes: soft adds a column _is_deleted. Give the column of schema: another name."
         try:

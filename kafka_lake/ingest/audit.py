@@ -119,7 +119,7 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
 
 def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedBatch) -> Finding:
     """Check that changes and dead letters make up the records, and that each key is as its newest change left it."""
-    problems = list(batch.check.problems)
+    problems = [*batch.check.problems, *(batch.emptied.problems if batch.emptied else ())]
     if batch.changes + staged.failed != staged.records:
         problems.append(
             f"{staged.records} records were read, but {batch.changes} changes + {staged.failed} dead letters make "
@@ -141,6 +141,7 @@ def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedB
         "keys_later_deleted": batch.late,
         "dead_letters": staged.failed,
         "invisible_offsets": max(0, plan.records_at_most - staged.records),
+        **(batch.emptied.facts if batch.emptied else {}),
     }
     return Finding("row_count", (*problems, *_dead_letters_missing(spec, plan, staged)), facts)
 

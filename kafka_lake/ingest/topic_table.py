@@ -34,7 +34,7 @@ ENVELOPES: Mapping[Envelope, tuple[Format, ...]] = MappingProxyType(
 )
 """Envelopes, and the formats in which each is known; none for all."""
 DeleteMode = Literal["apply", "soft", "ignore", "fail"]
-TruncateMode = Literal["fail", "ignore"]
+TruncateMode = Literal["apply", "fail", "ignore"]
 
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
 
@@ -268,8 +268,8 @@ class TopicTable:
     )
     on_truncate: TruncateMode = Field(
         default="fail",
-        description="With an envelope, when the source's table was emptied: the run fails before it publishes, or "
-        "ignore: its rows stay.",
+        description="With an envelope, when the source's table was emptied: the older rows go (apply), the run fails "
+        "before it publishes (fail), or the rows stay (ignore).",
     )
     ignore_null_updates: bool | tuple[str, ...] = Field(
         default=False,

@@ -9,6 +9,7 @@ from kafka_lake.executors.changes.change import DELETE
 from kafka_lake.ingest.decode.rows import DELETED
 from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
+from kafka_lake.ingest.keyed.truncates import Emptied
 
 _EACH = ("missing", "older", "undeleted", "brought", "outside")
 
@@ -78,6 +79,7 @@ class KeyedBatch:
         deleted: Rows that went.
         check: What the audit found of the batch's keys in the staged table.
         not_sent: The changes that couldn't be applied, in the order of partition and offset.
+        emptied: The truncate before which nothing counts; None if there is none.
     """
 
     changes: int
@@ -89,6 +91,7 @@ class KeyedBatch:
     deleted: int
     check: KeyCheck
     not_sent: tuple[NotSent, ...] = ()
+    emptied: Emptied | None = None
 
     @property
     def ignored(self) -> int:

@@ -7,9 +7,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.keyed.fold import TOMBSTONE_ELSEWHERE
 from kafka_lake.ingest.keyed.keys import DOES, OTHER_PARTITION, Keys, quoted
 from kafka_lake.ingest.keyed.merge import NOT_THERE
+from kafka_lake.ingest.keyed.truncates import Truncate
 from kafka_lake.ingest.topic_table import TopicTable
 
 
@@ -36,7 +38,7 @@ def refuse_by_settings(spec: TopicTable, keys: Keys, told: DataFrame, figures: A
     """
     for does, count, setting, settings in (
         ("delete", figures["deletes"], spec.deletes, "deletes: apply, soft or ignore"),
-        ("truncate", figures["truncates"], spec.on_truncate, "on_truncate: ignore"),
+        ("truncate", figures["truncates"], spec.on_truncate, "on_truncate: apply or ignore"),
     ):
         if count and setting == "fail":
             place = F.col(quoted(keys.metadata))
@@ -50,6 +52,26 @@ def refuse_by_settings(spec: TopicTable, keys: Keys, told: DataFrame, figures: A
                 f"first in partition {first[0]} at offset {first[1]}, and the settings say to fail.",
                 f"main is as it was. To go on, set {settings}.",
             )
+
+
+def refuse_several_partitions(spec: TopicTable, at: Truncate, position: Position) -> None:
+    """Stop at a truncate if only offsets tell which changes are older, and the topic has several partitions.
+
+    Args:
+        spec: The settings.
+        at: The truncate.
+        position: What the batch goes up to, in every partition.
+
+    Raises:
+        ChangeRefusedError: If it has.
+    """
+    if len(position.offsets) > 1:
+        raise ChangeRefusedError(
+            f"Topic {spec.topic}: the record in partition {at.partition} at offset {at.offset} empties the table, and "
+            f"the topic has {len(position.offsets)} partitions, whose offsets don't tell which changes are older.",
+            "main is as it was. Let the source write to one partition, or set on_truncate: ignore and delete the rows "
+            "with SQL.",
+        )
 
 
 def refusal_of(spec: TopicTable, error: Exception) -> ChangeRefusedError | None:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.common.offsets import Position
 from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.key_columns import key_columns
@@ -23,7 +24,17 @@ from kafka_lake.ingest.keyed.folded import FoldedBatch, fold_batch, kept
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
 from kafka_lake.ingest.keyed.merge import HowToMerge, merge
 from kafka_lake.ingest.keyed.not_sent import find_not_sent, without
-from kafka_lake.ingest.keyed.refusals import refusal_of, refuse_by_settings
+from kafka_lake.ingest.keyed.refusals import refusal_of, refuse_by_settings, refuse_several_partitions
+from kafka_lake.ingest.keyed.truncates import (
+    TRUNCATED,
+    Emptied,
+    empty,
+    looked_at,
+    newer_of,
+    newest_truncate,
+    remembered_truncate,
+    without_older,
+)
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
@@ -49,6 +60,7 @@ class ChangesToStage:
         topic_id: The topic's id.
         summary: Of the snapshot.
         tasks: How many tasks write deleted keys.
+        emptied: The truncate before which nothing counts; None if there is none.
     """
 
     context: Context
@@ -58,6 +70,7 @@ class ChangesToStage:
     topic_id: str
     summary: Mapping[str, str]
     tasks: int
+    emptied: Emptied | None = None
 
     @cached_property
     def columns(self) -> T.StructType:
@@ -81,10 +94,13 @@ class ChangesToStage:
         return [f.name for f in self.columns if f.name not in told and f.name in values and can_leave_out(f, spec)]
 
     def rows(self, snapshot: int | None = None) -> DataFrame:
-        """Return the table's rows in a snapshot; in the one that the branch starts from if None."""
+        """Return the table's rows in a snapshot; those that the branch starts from and the batch leaves, if None."""
         name, head = self.context.connections.catalog.spark_name(self.context.spec.identifier), self.state.head
         assert head is not None, "ensure_table gives every table a first snapshot"
-        return at_version(self.context.connections.spark(), name, head if snapshot is None else snapshot)
+        rows = at_version(self.context.connections.spark(), name, head if snapshot is None else snapshot)
+        if snapshot is not None or self.emptied is None or not self.emptied.is_new:
+            return rows
+        return rows.alias("t").filter(~F.expr(self.emptied.at.is_behind(self.keys, "t")))
 
 
 @dataclass(frozen=True)
@@ -125,7 +141,12 @@ def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
 def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedChanges:
     tasks = max(batch.tasks, 2) + row_count(batch.state.table) // _ROWS_WORTH_A_PARTITION
     held.enter_context(_shuffles(batch.context.connections.spark(), tasks))
-    changes, figures = _ordered(batch, held)
+    changes, figures = _told(batch, held)
+    batch = _since_truncate(batch, changes, figures["truncates"])
+    changes = _ordered(batch, changes, figures["deletes"], held)
+    if batch.emptied is not None:
+        changes, emptied = without_older(changes, batch.emptied, batch.keys)
+        batch = replace(batch, emptied=emptied)
     folded, not_sent = _folded(batch, changes, held)
     one_each = folded.one_each.drop(SEVERAL_PARTITIONS, UNKNOWN)
     deletes = _stage_deletes(batch, deletes_of(one_each, batch.keys), figures["deletes"], undo)
@@ -143,33 +164,81 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
         check=NOTHING_FOUND,
         not_sent=not_sent,
     )
-    if not left:
-        nothing = shaped(in_time.limit(0), batch.columns)
-        return StagedChanges(append(batch.branch, batch.state, nothing, batch.summary), deletes, told)
-    primary, done = _merged(batch, in_time, folded.within)
-    return StagedChanges(primary, deletes, replace(told, **done))
+    emptied = _emptied(batch)
+    if left:
+        primary, done = _merged(batch, in_time, folded.within)
+        told = replace(told, **done)
+    else:
+        primary = append(batch.branch, batch.state, shaped(in_time.limit(0), batch.columns), batch.summary)
+    if emptied is not None and emptied.is_new:
+        emptied = looked_at(batch.rows(primary.snapshot), emptied, batch.keys)
+    return StagedChanges(primary, deletes, replace(told, emptied=emptied))
 
 
-def _ordered(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Row]:
-    """Return the changes that count, in the table's types and each with its order; and figures of all of them.
+def _told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Row]:
+    """Return all changes in the table's types, and figures of them.
 
     Raises:
         ChangeRefusedError: If the settings say to stop at one.
     """
-    spec, keys = batch.context.spec, batch.keys
+    spec = batch.context.spec
     changes = kept(shaped(batch.changes, T.StructType([*batch.columns.fields, *_ABOUT_CHANGES.fields])), held)
     figures: Row = changes.agg(*[each.alias(name) for name, each in counted(changes).items()]).collect()[0]
-    refuse_by_settings(spec, keys, changes, figures)
-    if spec.deletes == "ignore":
+    refuse_by_settings(spec, batch.keys, changes, figures)
+    return changes, figures
+
+
+def _since_truncate(batch: ChangesToStage, changes: DataFrame, count: int) -> ChangesToStage:
+    """Return a batch that knows the newest truncate, its own or the one that the table remembers.
+
+    Args:
+        batch: The batch.
+        changes: All of its changes.
+        count: How many of them are truncates.
+
+    Raises:
+        ChangeRefusedError: If nothing tells which changes are older.
+    """
+    if batch.context.spec.on_truncate != "apply":
+        return batch
+    new = newest_truncate(changes, batch.keys) if count else None
+    if new is not None and not batch.keys.has_order:
+        refuse_several_partitions(batch.context.spec, new, Position.from_json(batch.summary[POSITION]))
+    emptied = newer_of(new, remembered_truncate(batch.state), batch.keys)
+    if emptied is None:
+        return batch
+    return replace(batch, emptied=emptied, summary={**batch.summary, TRUNCATED: emptied.at.to_json()})
+
+
+def _ordered(batch: ChangesToStage, changes: DataFrame, deletes: int, held: ExitStack) -> DataFrame:
+    """Return the changes that count, each with its order.
+
+    Args:
+        batch: The batch.
+        changes: All of its changes.
+        deletes: How many of them are deletes.
+        held: Lets go of what Spark keeps.
+    """
+    keys = batch.keys
+    if batch.context.spec.deletes == "ignore":
         changes = changes.filter(F.col(DOES) != DELETE)
     changes = changes.filter(~F.col(DOES).isin(TRUNCATE, NOTHING))
-    if keys.has_order and figures["deletes"]:
+    if keys.has_order and deletes:
         changes = kept(tombstones_ordered(changes, keys), held)
         # Deletes have the order of their row, where they need it.
         within, found = bounds(changes.filter(NEEDS_ROW), keys, F.count(F.lit(1)).alias("count"))
         needed = found["count"]
         changes = with_order_of_rows(changes, batch.rows(), keys, within) if needed else changes.drop(NEEDS_ROW)
-    return changes, figures
+    return changes
+
+
+def _emptied(batch: ChangesToStage) -> Emptied | None:
+    """Delete from the branch what is older than a truncate of the batch."""
+    emptied = batch.emptied
+    if emptied is None or not emptied.is_new:
+        return emptied
+    rows = replace(batch, emptied=None).rows()
+    return empty(batch.context.connections.spark(), batch.branch, rows, emptied, batch.keys)
 
 
 def _folded(batch: ChangesToStage, changes: DataFrame, held: ExitStack) -> tuple[FoldedBatch, tuple[NotSent, ...]]:

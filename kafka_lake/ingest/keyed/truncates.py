@@ -1,0 +1,199 @@
+"""Truncates: the source's table was emptied, so what is older goes, from a batch and from the table, and stays gone.
+
+Unlike deleted keys, which their own table remembers for a while, the newest truncate is remembered in the summary of
+each snapshot: it goes with the rows, whether a commit is published, repeated, or rolled back.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kafka_lake.executors.changes.change import TRUNCATE
+from kafka_lake.ingest.decode.rows import CHANGE
+from kafka_lake.ingest.keyed.keys import DOES, Keys, quoted
+from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.positions import TableState, ancestors, summary_of
+
+TRUNCATED = "kafka-lake.truncated"
+"""In a snapshot's summary: the newest truncate, before which no change of a later batch counts."""
+
+
+@dataclass(frozen=True)
+class Truncate:
+    """Where a truncate is in the order of changes.
+
+    Args:
+        order: In its source's; empty if only Kafka's offset tells.
+        topic_id: The id of its topic, None if the brokers have none.
+        partition: Of the record.
+        offset: Of the record.
+    """
+
+    order: tuple[int, ...]
+    topic_id: str | None
+    partition: int
+    offset: int
+
+    def to_json(self) -> str:
+        """Return the text that a snapshot's summary carries."""
+        return json.dumps(vars(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Truncate":
+        """Parse what `to_json` wrote."""
+        told = json.loads(text)
+        return cls(tuple(told.pop("order")), **told)
+
+    def is_behind(self, keys: Keys, alias: str) -> str:
+        """Return the condition that a change or a row of an alias is older. It is never null.
+
+        Deletes without an order aren't: what they delete is older than they are anyway.
+
+        Args:
+            keys: Tell the order.
+            alias: Of the frame or table, which has the metadata column.
+        """
+        topic, partition, offset = keys.place(alias)
+        is_todays = (self.topic_id or "") == keys.topic_id
+        if not keys.has_envelope:
+            mine = f"{alias}.{quoted(keys.metadata)}.`topic_id` <=> {_text(self.topic_id)}"
+            before = f"({mine} AND {partition} = {self.partition} AND {offset} < {self.offset})"
+            # Of a topic that was deleted since, all is older than what today's has.
+            return f"({before} OR NOT {topic})" if is_todays else before
+        change = f"{alias}.{CHANGE}"
+        order = f"CAST(array({', '.join(map(str, self.order))}) AS ARRAY<BIGINT>)"
+        there = [*keys.own_order(alias), topic, partition, offset]
+        mine = [order, "true", str(is_todays).lower(), str(self.partition), f"{self.offset}L"]
+        return f"coalesce({change}.`order` IS NOT NULL AND {_less(there, mine)}, false)"
+
+
+@dataclass(frozen=True)
+class Emptied:
+    """That rows are gone since their source's table was emptied, and what the audit found of it.
+
+    Args:
+        at: The newest truncate.
+        is_new: Whether the batch has it; if not, the table has no row that is older.
+        changes: Changes of the batch that are older.
+        rows: Rows of the table that were older.
+        left: Rows that are older and still there.
+        lost: Rows that aren't older and have gone with the others.
+    """
+
+    at: Truncate
+    is_new: bool
+    changes: int = 0
+    rows: int = 0
+    left: int = 0
+    lost: int = 0
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Return what is wrong."""
+        said = {"are older than the truncate": self.left, "that are newer than the truncate are gone": self.lost}
+        return tuple(f"{count} rows {what}" for what, count in said.items() if count)
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """Return the figures."""
+        return {"rows_truncated": self.rows, "changes_before_truncate": self.changes}
+
+
+def newest_truncate(changes: DataFrame, keys: Keys) -> Truncate | None:
+    """Return the newest truncate of a batch; None if there is none.
+
+    Args:
+        changes: What `changes_of` gave, in the table's types.
+        keys: Tell the order.
+    """
+    place = F.col(f"c.{quoted(keys.metadata)}")
+    order = F.col(f"c.{CHANGE}.order") if keys.has_envelope else F.array().cast("array<bigint>")
+    parts = [order.alias("order"), *[place[name].alias(name) for name in ("topic_id", "partition", "offset")]]
+    newest = F.max_by(F.struct(*parts), F.expr(keys.order("c")))
+    found: Any = changes.filter(F.col(DOES) == TRUNCATE).alias("c").agg(newest).collect()[0][0]
+    return found and Truncate(tuple(found["order"]), found["topic_id"], found["partition"], found["offset"])
+
+
+def remembered_truncate(state: TableState) -> Truncate | None:
+    """Return the newest truncate that the table has applied; None if there is none."""
+    summaries = (summary_of(snapshot) for snapshot in ancestors(state.table, state.head))
+    return next((Truncate.from_json(found[TRUNCATED]) for found in summaries if TRUNCATED in found), None)
+
+
+def newer_of(new: Truncate | None, known: Truncate | None, keys: Keys) -> Emptied | None:
+    """Return the newer of two truncates; None if there is none.
+
+    Args:
+        new: Of the batch.
+        known: The one that the table remembers.
+        keys: Tell the order.
+    """
+    if new is None or known is None:
+        at = new or known
+        return at and Emptied(at, is_new=new is not None)
+    is_newer = _sorted_by(new, keys) > _sorted_by(known, keys)
+    return Emptied(new if is_newer else known, is_new=is_newer)
+
+
+def _sorted_by(at: Truncate, keys: Keys) -> tuple[object, ...]:
+    return (at.order, (at.topic_id or "") == keys.topic_id, at.partition, at.offset)
+
+
+def without_older(changes: DataFrame, emptied: Emptied, keys: Keys) -> tuple[DataFrame, Emptied]:
+    """Return changes without those that are older than a truncate, and how many those are."""
+    behind = F.expr(emptied.at.is_behind(keys, "c"))
+    older = changes.alias("c").filter(behind).count()
+    return (changes.alias("c").filter(~behind) if older else changes), replace(emptied, changes=older)
+
+
+def empty(spark: Any, branch: StagingBranch, rows: DataFrame, emptied: Emptied, keys: Keys) -> Emptied:
+    """Delete from a branch the rows that are older than a truncate.
+
+    Args:
+        spark: The session.
+        branch: Of the table, at the snapshot of the rows.
+        rows: The table's.
+        emptied: The truncate.
+        keys: Tell the order.
+
+    Returns:
+        It, with the rows that went, and those that should not have.
+
+    Raises:
+        PublishRefusedError: If others took the branch away meanwhile.
+    """
+    behind = emptied.at.is_behind(keys, "t")
+    counts = F.count(F.lit(1)).alias("all"), F.count_if(F.expr(behind)).alias("older")
+    found = rows.alias("t").agg(*counts).collect()[0]
+    if not found["older"]:
+        return emptied
+    base = branch.staged_snapshot()
+    spark.sql(f"DELETE FROM {branch.write_name} AS t WHERE {behind}").collect()
+    branch.written(base)
+    lost = found["all"] - found["older"] - spark.table(branch.write_name).count()
+    return replace(emptied, rows=found["older"], lost=max(lost, 0))
+
+
+def looked_at(staged: DataFrame, emptied: Emptied, keys: Keys) -> Emptied:
+    """Return a truncate with the rows that should have gone, for the audit.
+
+    Args:
+        staged: The table's rows as they are staged.
+        emptied: The truncate.
+        keys: Tell the order.
+    """
+    return replace(emptied, left=staged.alias("t").filter(F.expr(emptied.at.is_behind(keys, "t"))).count())
+
+
+def _less(those: Sequence[str], these: Sequence[str]) -> str:
+    """Return the condition that values are before others, compared one by one."""
+    (one, *others), (other, *more) = those, these
+    return f"({one} < {other}" + (f" OR ({one} = {other} AND {_less(others, more)})" if others else "") + ")"
+
+
+def _text(text: str | None) -> str:
+    return "CAST(NULL AS STRING)" if text is None else f"'{text.replace(chr(39), '')}'"
