@@ -150,43 +150,38 @@ def without_older(changes: DataFrame, emptied: Emptied, keys: Keys) -> tuple[Dat
     return (changes.alias("c").filter(~behind) if older else changes), replace(emptied, changes=older)
 
 
-def empty(spark: Any, branch: StagingBranch, rows: DataFrame, emptied: Emptied, keys: Keys) -> Emptied:
-    """Delete from a branch the rows that are older than a truncate.
+def empty(spark: Any, branch: StagingBranch, base: int, emptied: Emptied, keys: Keys) -> tuple[int, Emptied]:
+    """Delete from a branch the rows that are older than a truncate, and look at what is left.
 
     Args:
         spark: The session.
-        branch: Of the table, at the snapshot of the rows.
-        rows: The table's.
+        branch: Of the table, with the batch's changes merged.
+        base: The snapshot that it points to.
         emptied: The truncate.
         keys: Tell the order.
 
     Returns:
-        It, with the rows that went, and those that should not have.
+        The snapshot that it points to then, and the truncate with the rows that went, and those that should not have,
+        or should have.
 
     Raises:
         PublishRefusedError: If others took the branch away meanwhile.
     """
     behind = emptied.at.is_behind(keys, "t")
-    counts = F.count(F.lit(1)).alias("all"), F.count_if(F.expr(behind)).alias("older")
-    found = rows.alias("t").agg(*counts).collect()[0]
-    if not found["older"]:
-        return emptied
-    base = branch.staged_snapshot()
+    there, older = _counted(spark, branch, behind)
+    if not older:
+        return base, emptied
     spark.sql(f"DELETE FROM {branch.write_name} AS t WHERE {behind}").collect()
-    branch.written(base)
-    lost = found["all"] - found["older"] - spark.table(branch.write_name).count()
-    return replace(emptied, rows=found["older"], lost=max(lost, 0))
+    snapshot = branch.written(base).snapshot_id
+    kept, left = _counted(spark, branch, behind)
+    return snapshot, replace(emptied, rows=older, left=left, lost=max(there - older - (kept - left), 0))
 
 
-def looked_at(staged: DataFrame, emptied: Emptied, keys: Keys) -> Emptied:
-    """Return a truncate with the rows that should have gone, for the audit.
-
-    Args:
-        staged: The table's rows as they are staged.
-        emptied: The truncate.
-        keys: Tell the order.
-    """
-    return replace(emptied, left=staged.alias("t").filter(F.expr(emptied.at.is_behind(keys, "t"))).count())
+def _counted(spark: Any, branch: StagingBranch, behind: str) -> tuple[int, int]:
+    """Return how many rows a branch has, and how many of them are older."""
+    counts = F.count(F.lit(1)).alias("all"), F.count_if(F.expr(behind)).alias("older")
+    found = spark.table(branch.write_name).alias("t").agg(*counts).collect()[0]
+    return found["all"], found["older"]
 
 
 def _less(those: Sequence[str], these: Sequence[str]) -> str:

@@ -29,7 +29,6 @@ from kafka_lake.ingest.keyed.truncates import (
     TRUNCATED,
     Emptied,
     empty,
-    looked_at,
     newer_of,
     newest_truncate,
     remembered_truncate,
@@ -164,14 +163,12 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
         check=NOTHING_FOUND,
         not_sent=not_sent,
     )
-    emptied = _emptied(batch)
     if left:
         primary, done = _merged(batch, in_time, folded.within)
         told = replace(told, **done)
     else:
         primary = append(batch.branch, batch.state, shaped(in_time.limit(0), batch.columns), batch.summary)
-    if emptied is not None and emptied.is_new:
-        emptied = looked_at(batch.rows(primary.snapshot), emptied, batch.keys)
+    primary, emptied = _emptied(batch, primary)
     return StagedChanges(primary, deletes, replace(told, emptied=emptied))
 
 
@@ -232,13 +229,13 @@ def _ordered(batch: ChangesToStage, changes: DataFrame, deletes: int, held: Exit
     return changes
 
 
-def _emptied(batch: ChangesToStage) -> Emptied | None:
-    """Delete from the branch what is older than a truncate of the batch."""
-    emptied = batch.emptied
-    if emptied is None or not emptied.is_new:
-        return emptied
-    rows = replace(batch, emptied=None).rows()
-    return empty(batch.context.connections.spark(), batch.branch, rows, emptied, batch.keys)
+def _emptied(batch: ChangesToStage, primary: StagedTable) -> tuple[StagedTable, Emptied | None]:
+    """Delete from the branch what is older than a truncate of the batch; the changes behind it are there by then."""
+    if batch.emptied is None or not batch.emptied.is_new:
+        return primary, batch.emptied
+    spark = batch.context.connections.spark()
+    snapshot, emptied = empty(spark, batch.branch, primary.snapshot, batch.emptied, batch.keys)
+    return replace(primary, snapshot=snapshot), emptied
 
 
 def _folded(batch: ChangesToStage, changes: DataFrame, held: ExitStack) -> tuple[FoldedBatch, tuple[NotSent, ...]]:
