@@ -27,8 +27,9 @@ _ORDER = {
     "event_serial_no",
     "scn",
     "commit_scn",
+    "snapshot",
 }
-"""Members of ``source`` that tell where a change is."""
+"""Members of ``source`` that tell where a change is, and which row of a snapshot."""
 
 
 def row_type(types: Types) -> Any:

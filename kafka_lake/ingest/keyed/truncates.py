@@ -31,12 +31,14 @@ class Truncate:
         topic_id: The id of its topic, None if the brokers have none.
         partition: Of the record.
         offset: Of the record.
+        is_read: Whether it is the first row of a snapshot, before which nothing counts that the snapshot lacks.
     """
 
     order: tuple[int, ...]
     topic_id: str | None
     partition: int
     offset: int
+    is_read: bool = False
 
     def to_json(self) -> str:
         """Return the text that a snapshot's summary carries."""
@@ -67,7 +69,7 @@ class Truncate:
         change = f"{alias}.{CHANGE}"
         order = f"CAST(array({', '.join(map(str, self.order))}) AS ARRAY<BIGINT>)"
         there = [*keys.own_order(alias), topic, partition, offset]
-        mine = [order, "true", str(is_todays).lower(), str(self.partition), f"{self.offset}L"]
+        mine = [order, str(not self.is_read).lower(), str(is_todays).lower(), str(self.partition), f"{self.offset}L"]
         return f"coalesce({change}.`order` IS NOT NULL AND {_less(there, mine)}, false)"
 
 
@@ -82,6 +84,7 @@ class Emptied:
         rows: Rows of the table that were older.
         left: Rows that are older and still there.
         lost: Rows that aren't older and have gone with the others.
+        dead_letters: Of a snapshot that has ended, how many records have become dead letters; None for a truncate.
     """
 
     at: Truncate
@@ -90,17 +93,20 @@ class Emptied:
     rows: int = 0
     left: int = 0
     lost: int = 0
+    dead_letters: int | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
         """Return what is wrong."""
-        said = {"are older than the truncate": self.left, "that are newer than the truncate are gone": self.lost}
+        what = "the truncate" if self.dead_letters is None else "the snapshot"
+        said = {f"are older than {what}": self.left, f"that are newer than {what} are gone": self.lost}
         return tuple(f"{count} rows {what}" for what, count in said.items() if count)
 
     @property
     def facts(self) -> dict[str, int]:
         """Return the figures."""
-        return {"rows_truncated": self.rows, "changes_before_truncate": self.changes}
+        rows = "rows_truncated" if self.dead_letters is None else "rows_not_in_snapshot"
+        return {rows: self.rows, "changes_before_truncate": self.changes}
 
 
 def newest_truncate(changes: DataFrame, keys: Keys) -> Truncate | None:
@@ -140,7 +146,7 @@ def newer_of(new: Truncate | None, known: Truncate | None, keys: Keys) -> Emptie
 
 
 def _sorted_by(at: Truncate, keys: Keys) -> tuple[object, ...]:
-    return (at.order, (at.topic_id or "") == keys.topic_id, at.partition, at.offset)
+    return (at.order, not at.is_read, (at.topic_id or "") == keys.topic_id, at.partition, at.offset)
 
 
 def without_older(changes: DataFrame, emptied: Emptied, keys: Keys) -> tuple[DataFrame, Emptied]:
@@ -150,7 +156,17 @@ def without_older(changes: DataFrame, emptied: Emptied, keys: Keys) -> tuple[Dat
     return (changes.alias("c").filter(~behind) if older else changes), replace(emptied, changes=older)
 
 
-def empty(spark: Any, branch: StagingBranch, base: int, emptied: Emptied, keys: Keys) -> tuple[int, Emptied]:
+def rows_behind(spark: Any, branch: StagingBranch, emptied: Emptied, keys: Keys) -> tuple[int, int]:
+    """Return how many rows a branch has, and how many of them are older than a truncate."""
+    behind = F.expr(emptied.at.is_behind(keys, "t"))
+    counts = F.count(F.lit(1)).alias("all"), F.count_if(behind).alias("older")
+    found = spark.table(branch.write_name).alias("t").agg(*counts).collect()[0]
+    return found["all"], found["older"]
+
+
+def empty(
+    spark: Any, branch: StagingBranch, base: int, emptied: Emptied, *, keys: Keys, counted: tuple[int, int]
+) -> tuple[int, Emptied]:
     """Delete from a branch the rows that are older than a truncate, and look at what is left.
 
     Args:
@@ -159,6 +175,7 @@ def empty(spark: Any, branch: StagingBranch, base: int, emptied: Emptied, keys: 
         base: The snapshot that it points to.
         emptied: The truncate.
         keys: Tell the order.
+        counted: What `rows_behind` has found.
 
     Returns:
         The snapshot that it points to then, and the truncate with the rows that went, and those that should not have,
@@ -167,21 +184,13 @@ def empty(spark: Any, branch: StagingBranch, base: int, emptied: Emptied, keys: 
     Raises:
         PublishRefusedError: If others took the branch away meanwhile.
     """
-    behind = emptied.at.is_behind(keys, "t")
-    there, older = _counted(spark, branch, behind)
+    there, older = counted
     if not older:
         return base, emptied
-    spark.sql(f"DELETE FROM {branch.write_name} AS t WHERE {behind}").collect()
+    spark.sql(f"DELETE FROM {branch.write_name} AS t WHERE {emptied.at.is_behind(keys, 't')}").collect()
     snapshot = branch.written(base).snapshot_id
-    kept, left = _counted(spark, branch, behind)
+    kept, left = rows_behind(spark, branch, emptied, keys)
     return snapshot, replace(emptied, rows=older, left=left, lost=max(there - older - (kept - left), 0))
-
-
-def _counted(spark: Any, branch: StagingBranch, behind: str) -> tuple[int, int]:
-    """Return how many rows a branch has, and how many of them are older."""
-    counts = F.count(F.lit(1)).alias("all"), F.count_if(F.expr(behind)).alias("older")
-    found = spark.table(branch.write_name).alias("t").agg(*counts).collect()[0]
-    return found["all"], found["older"]
 
 
 def _less(those: Sequence[str], these: Sequence[str]) -> str:
