@@ -85,9 +85,9 @@ def test_the_table_is_what_the_database_is_after_each_snapshot(
 ) -> None:
     topic, source = new_topic(1), Database(random.Random(seed))
     spec = topic.spec(
-        "id bigint not null, v string not null", **RECONCILE, max_removed="100%", max_records_per_commit=9
+        "id bigint not null, v string not null", **RECONCILE, max_removed="100%", max_records_per_commit=25
     )
-    for number in range(4):
+    for number in range(2):
         for _ in range(12):
             source.change(topic)
         ingest(spec, connections(), f"run-{number}")

@@ -179,7 +179,10 @@ def marks_of(changes: DataFrame, keys: Keys) -> tuple[list[Mark], list[Between]]
         .orderBy("offset")
         .collect()
     )
-    marks = [Mark(kind, Truncate(tuple(order), *at, is_read=True)) for kind, order, *at in found]
+    marks = [
+        Mark(row["kind"], Truncate(tuple(row["order"]), row["topic_id"], row["partition"], row["offset"], is_read=True))
+        for row in found
+    ]
     offsets = F.array(*[F.lit(each.at.offset) for each in marks]).cast("array<bigint>")
     offset: Any = place["offset"]
     is_streamed = reads.isNull() & order.isNotNull() & (F.col(DOES) != NOTHING)

@@ -140,7 +140,7 @@ def newer_of(new: Truncate | None, known: Truncate | None, keys: Keys) -> Emptie
     """
     if new is None or known is None:
         at = new or known
-        return at and Emptied(at, is_new=new is not None)
+        return None if at is None else Emptied(at, is_new=new is not None)
     is_newer = _sorted_by(new, keys) > _sorted_by(known, keys)
     return Emptied(new if is_newer else known, is_new=is_newer)
 

@@ -144,8 +144,8 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
     batch = _since_past(batch, changes, figures)
     changes = _ordered(batch, changes.drop(READS), figures["deletes"], held)
     if batch.emptied is not None:
-        changes, emptied = without_older(changes, batch.emptied, batch.keys)
-        batch = replace(batch, emptied=emptied)
+        changes, counted = without_older(changes, batch.emptied, batch.keys)
+        batch = replace(batch, emptied=counted)
     folded, not_sent = _folded(batch, changes, held)
     one_each = folded.one_each.drop(SEVERAL_PARTITIONS, UNKNOWN)
     deletes = _stage_deletes(batch, deletes_of(one_each, batch.keys), figures["deletes"], undo)
