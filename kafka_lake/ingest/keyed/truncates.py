@@ -62,8 +62,8 @@ class Truncate:
         topic, partition, offset = keys.place(alias)
         is_todays = (self.topic_id or "") == keys.topic_id
         if not keys.has_envelope:
-            mine = f"{alias}.{quoted(keys.metadata)}.`topic_id` <=> {_text(self.topic_id)}"
-            before = f"({mine} AND {partition} = {self.partition} AND {offset} < {self.offset})"
+            of_topic = f"{alias}.{quoted(keys.metadata)}.`topic_id` <=> {_text(self.topic_id)}"
+            before = f"({of_topic} AND {partition} = {self.partition} AND {offset} < {self.offset})"
             # Of a topic that was deleted since, all is older than what today's has.
             return f"({before} OR NOT {topic})" if is_todays else before
         change = f"{alias}.{CHANGE}"
