@@ -54,8 +54,6 @@ _OF_KEYED_TABLES = (
     "ignore_null_updates",
     "update_columns",
     "on_truncate",
-    "snapshot",
-    "max_removed",
 )
 
 
@@ -153,7 +151,6 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             if self.start not in ("earliest", "latest"):
                 start_timestamp_ms(self.start)
             limit_of(self.max_dead_letters, "max_dead_letters")
-            limit_of(self.max_removed, "max_removed")
             environment.samples()
             for pattern in self.mask:
                 check_mask(pattern)
@@ -227,7 +224,6 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         if self.envelope in ("none", "maxwell") and self.on_truncate != "fail":
             kind = "without an envelope" if self.envelope == "none" else "with envelope: maxwell"
             yield f"on_truncate: has no effect {kind}. Leave it out."
-        yield from self._snapshot_problems()
         if self.on_truncate == "apply" and self.deletes == "soft":
             yield "on_truncate: apply takes rows away, and deletes: soft keeps them. Leave one of them out."
         if self.on_truncate == "apply" and self.order_by:
@@ -238,14 +234,6 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             seconds_of(self.keep_deletes)
         except ConfigurationError as error:
             yield f"keep_deletes: {error}"
-
-    def _snapshot_problems(self) -> Iterator[str]:
-        if self.snapshot == "reconcile" and self.envelope != "debezium":
-            yield "snapshot: reconcile needs envelope: debezium, which tells where a snapshot ends."
-        if self.snapshot == "reconcile" and self.deletes in ("soft", "ignore"):
-            yield f"snapshot: reconcile takes rows away, and deletes: {self.deletes} keeps them. Leave one of them out."
-        if self.snapshot == "upsert" and self.max_removed != pydantic_fields(TopicTable)["max_removed"].default:
-            yield "max_removed: has no effect without snapshot: reconcile. Leave it out."
 
     def _format_problems(self) -> Iterator[str]:
         """Give what is set and can't be, given the formats."""

@@ -34,7 +34,6 @@ ENVELOPES: Mapping[Envelope, tuple[Format, ...]] = MappingProxyType(
 )
 """Envelopes, and the formats in which each is known; none for all."""
 DeleteMode = Literal["apply", "soft", "ignore", "fail"]
-SnapshotMode = Literal["upsert", "reconcile"]
 TruncateMode = Literal["apply", "fail", "ignore"]
 
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
@@ -271,17 +270,6 @@ class TopicTable:
         default="fail",
         description="With an envelope, when the source's table was emptied: the older rows go (apply), the run fails "
         "before it publishes (fail), or the rows stay (ignore).",
-    )
-    snapshot: SnapshotMode = Field(
-        default="upsert",
-        description="With envelope debezium, what a new snapshot of the source does: its rows are changes like others "
-        "(upsert), or at its end the rows go whose keys it lacks, too (reconcile). A topic with one partition.",
-    )
-    max_removed: int | str | None = Field(
-        default="50%",
-        description="With snapshot reconcile: how many rows may go at the end of a snapshot before the run fails: a "
-        "count or a share. null for any number.",
-        examples=["5%"],
     )
     ignore_null_updates: bool | tuple[str, ...] = Field(
         default=False,

@@ -24,7 +24,6 @@ class Change:
         order: Where the change is in its source's order; None if only Kafka's offset tells.
         error_class: Why the record is no change; empty if it is one.
         error_message: What is wrong with it.
-        snapshot: Of a row that a snapshot has read: which of them it is, as the envelope calls it; empty if unknown.
     """
 
     does: str
@@ -32,7 +31,6 @@ class Change:
     order: tuple[int, ...] | None
     error_class: str = ""
     error_message: str = ""
-    snapshot: str = ""
 
 
 def refused(error_class: str, message: str) -> Change:

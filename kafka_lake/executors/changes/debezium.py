@@ -116,8 +116,7 @@ def told_by(
         return Change(does, (row if of_record else None) or envelope.before or row, order)
     if envelope.after is None:
         return refused(NOT_A_CHANGE, f"The operation is {operation}, and `after` is no row.")
-    read = string(envelope.source.get("snapshot")) or "" if does == READ else ""
-    return Change(does, envelope.after, order, snapshot=read)
+    return Change(does, envelope.after, order)
 
 
 def _opened(value: bytes, types: ConnectTypes) -> Envelope | Change:

@@ -27,9 +27,8 @@ _ORDER = {
     "event_serial_no",
     "scn",
     "commit_scn",
-    "snapshot",
 }
-"""Members of ``source`` that tell where a change is, and which row of a snapshot."""
+"""Members of ``source`` that tell where a change is."""
 
 
 def row_type(types: Types) -> Any:

@@ -21,7 +21,6 @@ FIELDS = pa.struct(
         ("order", pa.list_(pa.int64())),
         ("error_class", pa.string()),
         ("error_message", pa.string()),
-        ("snapshot", pa.string()),
     ]
 )
 """The column `CHANGE`, beside which a source may have any names."""
@@ -71,5 +70,4 @@ def _data(change: Change) -> dict[str, Any]:
         "order": change.order,
         "error_class": change.error_class or None,
         "error_message": change.error_message or None,
-        "snapshot": change.snapshot or None,
     }

@@ -32,7 +32,6 @@ _CHANGE = T.StructType(
         T.StructField("order", T.ArrayType(T.LongType())),
         T.StructField("error_class", _TEXT),
         T.StructField("error_message", _TEXT),
-        T.StructField("snapshot", _TEXT),
     ]
 )
 
@@ -83,7 +82,7 @@ class Changes:
             message = F.coalesce(message, F.when(F.col("error_class").isNull() & when, said))
         replaced = {
             "value": F.col(ORIGINAL),
-            CHANGE: F.struct(*[change[name].alias(name) for name in ("does", "order", "snapshot")]),
+            CHANGE: F.struct(change["does"].alias("does"), change["order"].alias("order")),
             "error_class": error_class,
             "error_message": F.coalesce("error_message", message if messages else F.lit(None).cast(_TEXT)),
         }
@@ -158,7 +157,7 @@ class Changes:
         if not self.looks:
             none = F.lit(None)
             does = F.when(F.col("value").isNull(), F.lit(DELETE)).otherwise(F.lit(UPSERT))
-            parts = [does, none.cast(_CHANGE["order"].dataType), *[none.cast(_TEXT)] * 3]
+            parts = [does, none.cast(_CHANGE["order"].dataType), none.cast(_TEXT), none.cast(_TEXT)]
             change = F.struct(*[part.alias(name) for part, name in zip(parts, _CHANGE.names, strict=True)])
             return records.withColumn(CHANGE, change).withColumn(ORIGINAL, F.col("value"))
         fields = [*records.schema.fields, T.StructField(CHANGE, _CHANGE), T.StructField(ORIGINAL, T.BinaryType())]

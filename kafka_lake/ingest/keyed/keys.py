@@ -12,7 +12,7 @@ from kafka_lake.executors.changes.change import READ
 from kafka_lake.ingest.decode.rows import CHANGE
 from kafka_lake.ingest.topic_table import TopicTable
 
-DOES, KEPT, READS = "__kafka_lake_does", "__kafka_lake_kept", "__kafka_lake_reads"
+DOES, KEPT = "__kafka_lake_does", "__kafka_lake_kept"
 OTHER_PARTITION = "KAFKA_LAKE_OTHER_PARTITION"
 """Likewise: a key's row came from another Kafka partition, and only offsets tell which change is newer."""
 

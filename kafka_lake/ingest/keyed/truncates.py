@@ -31,14 +31,12 @@ class Truncate:
         topic_id: The id of its topic, None if the brokers have none.
         partition: Of the record.
         offset: Of the record.
-        is_read: Whether it is the first row of a snapshot, before which nothing counts that the snapshot lacks.
     """
 
     order: tuple[int, ...]
     topic_id: str | None
     partition: int
     offset: int
-    is_read: bool = False
 
     def to_json(self) -> str:
         """Return the text that a snapshot's summary carries."""
@@ -69,7 +67,7 @@ class Truncate:
         change = f"{alias}.{CHANGE}"
         order = f"CAST(array({', '.join(map(str, self.order))}) AS ARRAY<BIGINT>)"
         there = [*keys.own_order(alias), topic, partition, offset]
-        mine = [order, str(not self.is_read).lower(), str(is_todays).lower(), str(self.partition), f"{self.offset}L"]
+        mine = [order, "true", str(is_todays).lower(), str(self.partition), f"{self.offset}L"]
         return f"coalesce({change}.`order` IS NOT NULL AND {_less(there, mine)}, false)"
 
 
@@ -84,7 +82,6 @@ class Emptied:
         rows: Rows of the table that were older.
         left: Rows that are older and still there.
         lost: Rows that aren't older and have gone with the others.
-        dead_letters: Of a snapshot that has ended, how many records have become dead letters; None for a truncate.
     """
 
     at: Truncate
@@ -93,20 +90,17 @@ class Emptied:
     rows: int = 0
     left: int = 0
     lost: int = 0
-    dead_letters: int | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
         """Return what is wrong."""
-        what = "the truncate" if self.dead_letters is None else "the snapshot"
-        said = {f"are older than {what}": self.left, f"that are newer than {what} are gone": self.lost}
+        said = {"are older than the truncate": self.left, "that are newer than the truncate are gone": self.lost}
         return tuple(f"{count} rows {what}" for what, count in said.items() if count)
 
     @property
     def facts(self) -> dict[str, int]:
         """Return the figures."""
-        rows = "rows_truncated" if self.dead_letters is None else "rows_not_in_snapshot"
-        return {rows: self.rows, "changes_before_truncate": self.changes}
+        return {"rows_truncated": self.rows, "changes_before_truncate": self.changes}
 
 
 def newest_truncate(changes: DataFrame, keys: Keys) -> Truncate | None:
@@ -146,7 +140,7 @@ def newer_of(new: Truncate | None, known: Truncate | None, keys: Keys) -> Emptie
 
 
 def _sorted_by(at: Truncate, keys: Keys) -> tuple[object, ...]:
-    return (at.order, not at.is_read, (at.topic_id or "") == keys.topic_id, at.partition, at.offset)
+    return (at.order, (at.topic_id or "") == keys.topic_id, at.partition, at.offset)
 
 
 def without_older(changes: DataFrame, emptied: Emptied, keys: Keys) -> tuple[DataFrame, Emptied]:

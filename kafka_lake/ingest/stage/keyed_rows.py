@@ -1,6 +1,6 @@
 """The way of keyed tables: a batch's changes are folded to one for each key, and merged into the run's branch."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.common.offsets import Position
 from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.key_columns import key_columns
@@ -20,12 +21,20 @@ from kafka_lake.ingest.keyed.check import NOTHING_FOUND, KeyedBatch, NotSent, ch
 from kafka_lake.ingest.keyed.deletes import deletes_of, ensure_deletes_table, forget_old, without_late
 from kafka_lake.ingest.keyed.fold import NEEDS_ROW, SEVERAL_PARTITIONS, UNKNOWN, tombstones_ordered, with_order_of_rows
 from kafka_lake.ingest.keyed.folded import FoldedBatch, fold_batch, kept
-from kafka_lake.ingest.keyed.keys import DOES, KEPT, READS, Keys
+from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
 from kafka_lake.ingest.keyed.merge import HowToMerge, merge
 from kafka_lake.ingest.keyed.not_sent import find_not_sent, without
-from kafka_lake.ingest.keyed.past import past_of, refuse_to_remove
-from kafka_lake.ingest.keyed.refusals import refusal_of, refuse_by_settings
-from kafka_lake.ingest.keyed.truncates import Emptied, empty, rows_behind, without_older
+from kafka_lake.ingest.keyed.refusals import refusal_of, refuse_by_settings, refuse_several_partitions
+from kafka_lake.ingest.keyed.truncates import (
+    TRUNCATED,
+    Emptied,
+    empty,
+    newer_of,
+    newest_truncate,
+    remembered_truncate,
+    rows_behind,
+    without_older,
+)
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
@@ -36,13 +45,7 @@ from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ROWS_WORTH_A_PARTITION = 1_000_000
 _MERGED = "spark.merge-into.num-target-rows-"
-_ABOUT_CHANGES = T.StructType(
-    [
-        T.StructField(DOES, T.StringType()),
-        T.StructField(KEPT, T.ArrayType(T.StringType())),
-        T.StructField(READS, T.StringType()),
-    ]
-)
+_ABOUT_CHANGES = T.StructType([T.StructField(DOES, T.StringType()), T.StructField(KEPT, T.ArrayType(T.StringType()))])
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,7 @@ class ChangesToStage:
         topic_id: The topic's id.
         summary: Of the snapshot.
         tasks: How many tasks write deleted keys.
-        failed: Tells how many records became dead letters; decodes them if nothing has yet.
-        emptied: What is older than that doesn't count; None if there is nothing of the kind.
+        emptied: The truncate before which nothing counts; None if there is none.
     """
 
     context: Context
@@ -68,7 +70,6 @@ class ChangesToStage:
     topic_id: str
     summary: Mapping[str, str]
     tasks: int
-    failed: Callable[[], int]
     emptied: Emptied | None = None
 
     @cached_property
@@ -141,8 +142,8 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
     tasks = max(batch.tasks, 2) + row_count(batch.state.table) // _ROWS_WORTH_A_PARTITION
     held.enter_context(_shuffles(batch.context.connections.spark(), tasks))
     changes, figures = _told(batch, held)
-    batch = _since_past(batch, changes, figures)
-    changes = _ordered(batch, changes.drop(READS), figures["deletes"], held)
+    batch = _since_truncate(batch, changes, figures["truncates"])
+    changes = _ordered(batch, changes, figures["deletes"], held)
     if batch.emptied is not None:
         changes, counted = without_older(changes, batch.emptied, batch.keys)
         batch = replace(batch, emptied=counted)
@@ -185,18 +186,26 @@ def _told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Row]:
     return changes, figures
 
 
-def _since_past(batch: ChangesToStage, changes: DataFrame, figures: Row) -> ChangesToStage:
-    """Return a batch that knows what doesn't count any more; raises as `past_of`."""
-    past = past_of(
-        batch.context,
-        batch.state,
-        changes,
-        batch.keys,
-        figures=figures,
-        summary=dict(batch.summary),
-        failed=batch.failed,
-    )
-    return replace(batch, emptied=past.emptied, summary={**batch.summary, **past.marks})
+def _since_truncate(batch: ChangesToStage, changes: DataFrame, count: int) -> ChangesToStage:
+    """Return a batch that knows the newest truncate, its own or the one that the table remembers.
+
+    Args:
+        batch: The batch.
+        changes: All of its changes.
+        count: How many of them are truncates.
+
+    Raises:
+        ChangeRefusedError: If nothing tells which changes are older.
+    """
+    if batch.context.spec.on_truncate != "apply":
+        return batch
+    new = newest_truncate(changes, batch.keys) if count else None
+    if new is not None and not batch.keys.has_order:
+        refuse_several_partitions(batch.context.spec, new, Position.from_json(batch.summary[POSITION]))
+    emptied = newer_of(new, remembered_truncate(batch.state), batch.keys)
+    if emptied is None:
+        return batch
+    return replace(batch, emptied=emptied, summary={**batch.summary, TRUNCATED: emptied.at.to_json()})
 
 
 def _ordered(batch: ChangesToStage, changes: DataFrame, deletes: int, held: ExitStack) -> DataFrame:
@@ -228,7 +237,6 @@ def _emptied(batch: ChangesToStage, primary: StagedTable) -> tuple[StagedTable, 
         return primary, emptied
     spark, branch = batch.context.connections.spark(), batch.branch
     counted = rows_behind(spark, branch, emptied, keys)
-    refuse_to_remove(batch.context.spec, emptied, *counted)
     snapshot, emptied = empty(spark, branch, primary.snapshot, emptied, keys=keys, counted=counted)
     return replace(primary, snapshot=snapshot), emptied
 
