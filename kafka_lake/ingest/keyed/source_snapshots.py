@@ -175,7 +175,11 @@ def marks_of(changes: DataFrame, keys: Keys) -> tuple[list[Mark], list[Between]]
     order = F.col(f"{CHANGE}.order")
     found = (
         changes.filter(reads.isin(*BEGINS, *ENDS))
-        .select(reads.alias("kind"), order.alias("order"), place["topic_id"], place["partition"], place["offset"])
+        .select(
+            reads.alias("kind"),
+            order.alias("order"),
+            *[place[name].alias(name) for name in ("topic_id", "partition", "offset")],
+        )
         .orderBy("offset")
         .collect()
     )
