@@ -119,7 +119,7 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
 
 def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedBatch) -> Finding:
     """Check that changes and dead letters make up the records, and that each key is as its newest change left it."""
-    problems = list(batch.check.problems)
+    problems = [*batch.check.problems, *(batch.history.check.problems if batch.history else ())]
     if batch.changes + staged.failed != staged.records:
         problems.append(
             f"{staged.records} records were read, but {batch.changes} changes + {staged.failed} dead letters make "
@@ -139,6 +139,7 @@ def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedB
         "rows_deleted": batch.deleted,
         "keys_ignored": batch.ignored,
         "keys_later_deleted": batch.late,
+        **(batch.history.facts if batch.history else {}),
         "dead_letters": staged.failed,
         "invisible_offsets": max(0, plan.records_at_most - staged.records),
     }

@@ -20,11 +20,13 @@ from kafka_lake.ingest.keyed.check import NOTHING_FOUND, KeyedBatch, NotSent, ch
 from kafka_lake.ingest.keyed.deletes import deletes_of, ensure_deletes_table, forget_old, without_late
 from kafka_lake.ingest.keyed.fold import NEEDS_ROW, SEVERAL_PARTITIONS, UNKNOWN, tombstones_ordered, with_order_of_rows
 from kafka_lake.ingest.keyed.folded import FoldedBatch, fold_batch, kept
-from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
+from kafka_lake.ingest.keyed.history.shape import Shape
+from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, Keys
 from kafka_lake.ingest.keyed.merge import HowToMerge, merge
 from kafka_lake.ingest.keyed.not_sent import find_not_sent, without
 from kafka_lake.ingest.keyed.refusals import refusal_of, refuse_by_settings
 from kafka_lake.ingest.record_keys import at_version
+from kafka_lake.ingest.stage.history_rows import EventsToStage, write_history
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
@@ -34,7 +36,13 @@ from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ROWS_WORTH_A_PARTITION = 1_000_000
 _MERGED = "spark.merge-into.num-target-rows-"
-_ABOUT_CHANGES = T.StructType([T.StructField(DOES, T.StringType()), T.StructField(KEPT, T.ArrayType(T.StringType()))])
+_ABOUT_CHANGES = T.StructType(
+    [
+        T.StructField(DOES, T.StringType()),
+        T.StructField(KEPT, T.ArrayType(T.StringType())),
+        T.StructField(AT, T.TimestampType()),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,7 @@ class ChangesToStage:
     def may_lack(self) -> list[str]:
         """The columns that a change may leave as they are."""
         spec, keys = self.context.spec, self.keys
-        others = (spec.metadata_column, DOES, KEPT, *(field.name for field in change_columns(spec)))
+        others = (spec.metadata_column, DOES, KEPT, AT, *(field.name for field in change_columns(spec)))
         values = [name for name in self.changes.columns if name not in others]
         told = (*keys.columns, *keys.order_by)
         return [f.name for f in self.columns if f.name not in told and f.name in values and can_leave_out(f, spec)]
@@ -94,11 +102,13 @@ class StagedChanges:
     Args:
         primary: The table.
         deletes: The table of deleted keys, None if there is nothing new for it.
+        history: The history, None if the topic has none.
         batch: What became of the batch.
     """
 
     primary: StagedTable
     deletes: StagedTable | None
+    history: StagedTable | None
     batch: KeyedBatch
 
 
@@ -125,8 +135,8 @@ def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
 def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedChanges:
     tasks = max(batch.tasks, 2) + row_count(batch.state.table) // _ROWS_WORTH_A_PARTITION
     held.enter_context(_shuffles(batch.context.connections.spark(), tasks))
-    changes, figures = _ordered(batch, held)
-    folded, not_sent = _folded(batch, changes, held)
+    changes, figures = _counting(batch, held)
+    folded, not_sent = _folded(batch, _ordered(batch, changes.drop(AT), figures["deletes"], held), held)
     one_each = folded.one_each.drop(SEVERAL_PARTITIONS, UNKNOWN)
     deletes = _stage_deletes(batch, deletes_of(one_each, batch.keys), figures["deletes"], undo)
     late = without_late(batch.context, one_each, batch.keys) if folded.count else None
@@ -143,15 +153,25 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
         check=NOTHING_FOUND,
         not_sent=not_sent,
     )
-    if not left:
-        nothing = shaped(in_time.limit(0), batch.columns)
-        return StagedChanges(append(batch.branch, batch.state, nothing, batch.summary), deletes, told)
-    primary, done = _merged(batch, in_time, folded.within)
-    return StagedChanges(primary, deletes, replace(told, **done))
+    if left:
+        primary, done = _merged(batch, in_time, folded.within)
+        told = replace(told, **done)
+    else:
+        primary = append(batch.branch, batch.state, shaped(in_time.limit(0), batch.columns), batch.summary)
+    if not batch.context.spec.history:
+        return StagedChanges(primary, deletes, None, told)
+    if not_sent:
+        changes = without(changes, batch.context.connections.spark(), not_sent, batch.keys)
+    events = EventsToStage(
+        changes=changes, folded=folded, current=primary, branch=batch.branch.name, summary=batch.summary
+    )
+    shape = Shape(batch.keys, batch.columns, batch.context.spec.track, tuple(batch.may_lack))
+    history = write_history(batch.context, shape, events, batch.state, held=held, undo=undo)
+    return StagedChanges(primary, deletes, history.table, replace(told, history=history.batch))
 
 
-def _ordered(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Row]:
-    """Return the changes that count, in the table's types and each with its order; and figures of all of them.
+def _counting(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Row]:
+    """Return the changes that count, in the table's types; and figures of all of them.
 
     Raises:
         ChangeRefusedError: If the settings say to stop at one.
@@ -162,14 +182,18 @@ def _ordered(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Row]:
     refuse_by_settings(spec, keys, changes, figures)
     if spec.deletes == "ignore":
         changes = changes.filter(F.col(DOES) != DELETE)
-    changes = changes.filter(~F.col(DOES).isin(TRUNCATE, NOTHING))
-    if keys.has_order and figures["deletes"]:
-        changes = kept(tombstones_ordered(changes, keys), held)
-        # Deletes have the order of their row, where they need it.
-        within, found = bounds(changes.filter(NEEDS_ROW), keys, F.count(F.lit(1)).alias("count"))
-        needed = found["count"]
-        changes = with_order_of_rows(changes, batch.rows(), keys, within) if needed else changes.drop(NEEDS_ROW)
-    return changes, figures
+    return changes.filter(~F.col(DOES).isin(TRUNCATE, NOTHING)), figures
+
+
+def _ordered(batch: ChangesToStage, changes: DataFrame, deletes: int, held: ExitStack) -> DataFrame:
+    """Return changes, each with its order: deletes that tell none have that of their row, where they need it."""
+    keys = batch.keys
+    if not keys.has_order or not deletes:
+        return changes
+    changes = kept(tombstones_ordered(changes, keys), held)
+    within, found = bounds(changes.filter(NEEDS_ROW), keys, F.count(F.lit(1)).alias("count"))
+    needed = found["count"]
+    return with_order_of_rows(changes, batch.rows(), keys, within) if needed else changes.drop(NEEDS_ROW)
 
 
 def _folded(batch: ChangesToStage, changes: DataFrame, held: ExitStack) -> tuple[FoldedBatch, tuple[NotSent, ...]]:
