@@ -242,11 +242,11 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             yield f"track: {', '.join(always)} is of key:, which tells rows apart. It never changes."
         if self.columns is None:
             return
-        declared = {name.lower() for name in check_ddl(self.columns)}
-        if own := [name for name in ("valid_from", "valid_to", "_event", "_is_deleted") if name in declared]:
+        declared = check_ddl(self.columns)
+        if own := [name for name in declared if name.lower() in ("valid_from", "valid_to", "_event", "_is_deleted")]:
             yield f"history: has columns {', '.join(own)} of its own. Give those of schema: other names."
-        if unknown := [name for name in self.track if name.lower() not in declared]:
-            yield f"track: {', '.join(unknown)} isn't in schema:, whose columns are {', '.join(sorted(declared))}."
+        if unknown := [name for name in self.track if name not in declared]:
+            yield f"track: {', '.join(unknown)} isn't in schema:, whose columns are {', '.join(declared)}."
 
     def _format_problems(self) -> Iterator[str]:
         """Give what is set and can't be, given the formats."""

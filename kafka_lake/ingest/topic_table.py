@@ -279,13 +279,13 @@ class TopicTable:
 
     history: bool = Field(
         default=False,
-        description="With write upsert: a table `<table>__history` beside it, with a row for each version of a row "
-        "(SCD 2): valid_from, and valid_to, which is null while it is current.",
+        description="With write upsert: a second table `<table>__history` with every version of each row (SCD 2), from "
+        "valid_from to valid_to, which is null for the current version.",
     )
     track: tuple[str, ...] = Field(
         default=(),
-        description="With history: columns whose changes make a version. Changes of the others update the version that "
-        "there is. By default all columns.",
+        description="With history: the columns whose changes make a version. A change of other columns updates the "
+        "version that is there. By default all columns.",
         examples=[["status", "address"]],
     )
 

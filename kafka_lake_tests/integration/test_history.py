@@ -57,7 +57,6 @@ def test_a_late_change_splits_the_interval_that_it_falls_in(
     topic.send({"id": 2, "at": 40, "v": "x"}, 0)
     report = ingest(spec, connections(), "run-2")
     # A tombstone has no order: in numbers, what it deletes counts for no time.
-    # A tombstone has no order: in numbers, what it deletes counts for no time.
     assert versions(view(spec), "v") == [
         (1, 5, 10, "z"), (1, 10, 20, "a"), (1, 20, 30, "b"), (1, 30, None, "c"), (2, 40, None, "x"),
     ]  # fmt: skip
@@ -243,13 +242,19 @@ def test_a_history_begins_with_the_rows_that_are_there_and_goes_with_their_colum
         ingest(replace(renamed, track=("number",)), connections(), "run-4")
     with pytest.raises(KafkaLakeError, match="track: nothing isn't a column"):
         ingest(replace(renamed, track=("nothing",)), connections(), "run-5")
-    # Runs without it leave it behind, which isn't made good in silence.
-    ingest(replace(renamed, history=False), connections(), "run-6")
+    # A run without it would leave it behind.
+    with pytest.raises(KafkaLakeError, match=r"has a history, .*__history, and history: is false"):
+        ingest(replace(renamed, history=False), connections(), "run-6")
+    # Another way to leave it behind: the table goes on under another name, and comes back.
+    aside = (spec.history_table[0], f"{spec.table}_aside")
+    tables.pyiceberg.rename_table(spec.history_table, aside)
+    ingest(replace(renamed, history=False), connections(), "run-7")
+    tables.pyiceberg.rename_table(aside, spec.history_table)
     send("a", 700, {"n": 7})
     with pytest.raises(KafkaLakeError, match="lacks changes: it has partition 0 up to offset 9, the table up to 10"):
-        ingest(renamed, connections(), "run-7")
+        ingest(renamed, connections(), "run-8")
     tables.pyiceberg.drop_table(spec.history_table)
-    ingest(renamed, connections(), "run-8")
+    ingest(renamed, connections(), "run-9")
     assert [each for each in versions(view(spec), "number") if each[0] == "a"] == [
         ("a", second(600), second(700), 6), ("a", second(700), None, 7),
     ]  # fmt: skip

@@ -221,7 +221,8 @@ def test_a_tombstone_whose_key_does_not_tell_the_row_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("time", "at"), [(1700000000123, 1700000000123), ("17", 17), (None, None), (-1, None), (10**18, None), ("x", None)]
+    ("time", "at"),
+    [(1700000000123, 1700000000123), ("17", 17), *((none, None) for none in (None, 0, -1, 10**18, "x"))],
 )
 def test_a_change_tells_when_its_source_made_it(time: Any, at: int | None) -> None:
     for op, after in (("c", {"id": 1}), ("d", None)):

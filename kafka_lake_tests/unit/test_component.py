@@ -416,6 +416,7 @@ def test_settings_survive_the_assets_metadata(spec):
         ("write: upsert\nhistory: true\nkey: [id]\ntrack: [id, a]", "track: id is of key:"),
         ("write: upsert\nhistory: true\nschema: id int, valid_to int", "history: has columns valid_to of its own"),
         ("write: upsert\nhistory: true\nschema: id int\ntrack: [b]", "track: b isn't in schema:, whose columns are id"),
+        ("write: upsert\nhistory: true\nschema: id int, b int\ntrack: [B]", "track: B isn't in schema:"),
         ("write: upsert\nenvelope: debezium\nignore_null_updates: true", "in envelope: debezium, a null is a value"),
         ("write: upsert\nenvelope: debezium\nupdate_columns: a", "update_columns: envelope: debezium has whole"),
         ("write: upsert\nkey: [id]\nignore_null_updates: [id, v]", "ignore_null_updates: id is in key: or order_by:"),

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T
 
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.keyed.bounds import Bounds
@@ -72,7 +73,7 @@ def write_history(
     Raises:
         TableError: If the history was written with other settings, or lacks changes. Nothing is staged then.
     """
-    refuse_columns(context.spec, shape.table)
+    refuse_columns(context.spec, shape)
     table = ensure_history_table(context, shape.columns, shape.keys.columns)
     state = read_state(table)
     refuse_gap(context.spec, state, before)
@@ -134,7 +135,9 @@ def _merged(merge: _Merge, held: ExitStack) -> StagedHistory:
     made = kept(with_intervals(joined(known, merge.seeds, told, shape), shape), held)
     counts = counts_of(made, shape)
     if counts["changed"]:
-        spark, columns = context.connections.spark(), merge.rows(context.spec.history_table, merge.base).schema
+        spark, there = context.connections.spark(), merge.rows(context.spec.history_table, merge.base).schema
+        # Columns that the topic's table has no more keep what they have.
+        columns = T.StructType([each for each in there if each.name in shape.columns.names])
         changed = shaped(made.filter(is_changed(shape)).select(*shape.columns.names), columns)
         merge_events(spark, branch, changed, shape, within=merge.within, summary=_summary(events.summary))
         staged = staged_table(branch, merge.base, merge.state)

@@ -10,6 +10,7 @@ from pyspark.sql import types as T
 from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.rows import history_columns
+from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.stage.variant_table import append_nothing, create_variant_table, has_variant
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState, row_count
@@ -38,40 +39,61 @@ def ensure_history_table(context: Context, columns: T.StructType, key: Sequence[
     table = connections.catalog.table(spec.history_table)
     if table is None:
         return _created(context, columns, key)
-    refuse_other_track(spec, table)
+    _track(spec, table)
     name = connections.catalog.spark_name(spec.history_table)
     if connections.spark().table(name).schema.simpleString() != columns.simpleString() and not has_variant(columns):
         _evolve(table, spec.renames, columns)
     return table.refresh()
 
 
-def refuse_columns(spec: TopicTable, table: T.StructType) -> None:
+def refuse_left_behind(context: Context) -> None:
+    """Stop a run without a history whose table has one: it would lack the run's changes, and look complete.
+
+    Raises:
+        TableError: If that is so.
+    """
+    spec = context.spec
+    table = context.connections.catalog.table(spec.history_table)
+    if table is None or HISTORY not in table.properties or not row_count(table):
+        return
+    name = ".".join(spec.history_table)
+    raise TableError(
+        f"Table {'.'.join(spec.identifier)} has a history, {name}, and history: is false. The history would lack the "
+        "changes from now on.",
+        f"Set history: true; or drop {name}, or give it another name, if the topic shall have no history any more.",
+    )
+
+
+def refuse_columns(spec: TopicTable, shape: Shape) -> None:
     """Stop a run whose table has columns that are called as those of a history, or lacks those that make versions.
 
     Raises:
         TableError: If that is so.
     """
-    if unknown := [name for name in spec.track if name not in table.names]:
+    if unknown := [name for name in spec.track if name not in shape.values]:
         raise TableError(
-            f"Topic {spec.topic}: track: {', '.join(unknown)} isn't a column of table {'.'.join(spec.identifier)}.",
-            f"Its columns are {', '.join(table.names)}. Mend track:, or declare the column with schema:.",
+            f"Topic {spec.topic}: track: {', '.join(unknown)} isn't a column of the rows of table "
+            f"{'.'.join(spec.identifier)}.",
+            f"Its columns are {', '.join(shape.values)}. Mend track:, or declare the column with schema:.",
         )
     taken = {name.lower() for name in history_columns(spec)}
-    if found := [field.name for field in table if field.name.lower() in taken]:
+    if found := [field.name for field in shape.table if field.name.lower() in taken]:
         raise TableError(
             f"Table {'.'.join(spec.identifier)} has the columns {', '.join(found)}, and so would its history.",
             "Give them other names with renames:, or set history: false.",
         )
 
 
-def refuse_other_track(spec: TopicTable, table: Table) -> None:
-    """Stop a run that asks for other versions than the history has.
+def _track(spec: TopicTable, table: Table) -> None:
+    """Stop a run that asks for other versions than the history has; one without rows can still have those.
 
     Raises:
         TableError: If it does.
     """
     track = [spec.renames.get(name, name) for name in (from_json(table, HISTORY) or {}).get("track", ())]
-    if set(track) != set(spec.track):
+    if set(track) == set(spec.track):
+        return
+    if row_count(table):
         was, now = (", ".join(each) or "(all columns)" for each in (track, spec.track))
         name = ".".join(spec.history_table)
         raise TableError(
@@ -79,6 +101,8 @@ def refuse_other_track(spec: TopicTable, table: Table) -> None:
             f"Set it back; or drop {name}, which begins again with the rows that the table has by then, and read the "
             "topic again for the versions before: kafka-lake replay.",
         )
+    with table.transaction() as transaction:
+        transaction.set_properties({HISTORY: _property(spec)})
 
 
 def refuse_gap(spec: TopicTable, history: TableState, table: TableState) -> None:
@@ -111,7 +135,7 @@ def _created(context: Context, columns: T.StructType, key: Sequence[str]) -> Tab
     spec, connections = context.spec, context.connections
     sort_by = _sortable(columns, key)
     given = {name: value for name, value in spec.table_properties.items() if name != LOCATION}
-    properties = {HISTORY: to_json({"track": list(spec.track)}), **_MODES, **given}
+    properties = {HISTORY: _property(spec), **_MODES, **given}
     if has_variant(columns):
         own = replace(spec, table=spec.history_table[1], partition_by=(), sort_by=sort_by, table_properties=properties)
         create_variant_table(own, connections, columns, {})
@@ -126,6 +150,10 @@ def _created(context: Context, columns: T.StructType, key: Sequence[str]) -> Tab
         properties=properties,
         begin=lambda: append_nothing(connections, spec.history_table),
     )
+
+
+def _property(spec: TopicTable) -> str:
+    return to_json({"track": list(spec.track)})
 
 
 def _sortable(columns: T.StructType, key: Sequence[str]) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from kafka_lake.ingest.keyed.not_sent import find_not_sent, without
 from kafka_lake.ingest.keyed.refusals import refusal_of, refuse_by_settings
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.stage.history_rows import EventsToStage, write_history
+from kafka_lake.ingest.stage.history_table import refuse_left_behind
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
@@ -122,7 +123,10 @@ def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
     Raises:
         ChangeRefusedError: If a change can't be applied, or the settings say to stop at it. Nothing is staged then but
             what ``undo`` takes away.
+        TableError: If the table's history doesn't go with the settings. Likewise.
     """
+    if not batch.context.spec.history:
+        refuse_left_behind(batch.context)
     try:
         with ExitStack() as held:
             return _staged(batch, held, undo)

@@ -112,9 +112,10 @@ def joined(stored: DataFrame, seeds: DataFrame | None, batch: DataFrame, shape: 
     # A row of the table has all values, of which its event may have told a few only.
     is_whole = F.col(_OLD)[EVENT]["kept"].isNull() & ~F.col(_OLD)[DELETED] & ~F.col(_NEW)[DELETED]
     takes_old = F.col(_NEW).isNull() | (F.col(_OLD).isNotNull() & is_whole)
+    at = F.coalesce(F.col(_NEW)[EVENT]["at"], F.col(_OLD)[EVENT]["at"])
     return one.select(
         *shape.key_names,
-        F.when(takes_old, F.col(_OLD)).otherwise(F.col(_NEW)).alias(_ROW),
+        F.when(takes_old, F.col(_OLD).withField(f"{EVENT}.at", at)).otherwise(F.col(_NEW)).alias(_ROW),
         F.when(F.col(_IS_STORED), F.col(_OLD)).alias(STORED),
         F.col(_NEW).isNotNull().alias(IN_BATCH),
     ).select(*shape.key_names, f"{_ROW}.*", STORED, IN_BATCH)

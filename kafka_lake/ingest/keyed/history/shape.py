@@ -19,6 +19,8 @@ EVENT_TYPE = T.StructType([T.StructField("kept", T.ArrayType(T.IntegerType())), 
 began. ``at``: when it happened, if an envelope tells.
 """
 
+_MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+_AS_JSON = {"ignoreNullFields": "false", "timestampFormat": _MICROSECONDS, "timestampNTZFormat": _MICROSECONDS}
 _PLAIN = (T.NumericType, T.DateType, T.TimestampType, T.TimestampNTZType)
 
 
@@ -99,8 +101,14 @@ class Shape:
 
 
 def _comparable(value: Column, kind: T.DataType) -> Column:
-    # Spark compares neither maps nor variants.
-    return F.to_json(F.struct(value.alias("v")), {"ignoreNullFields": "false"}) if _is_loose(kind) else value
+    """Return what a value can be compared by: Spark compares neither maps nor variants, and maps have no order."""
+    if isinstance(kind, T.MapType):
+        entries = F.transform(
+            F.array_sort(F.map_keys(value)),
+            lambda key: F.struct(key.alias("key"), _comparable(value[key], kind.valueType).alias("value")),
+        )
+        return F.when(value.isNotNull(), entries)
+    return F.to_json(F.struct(value.alias("v")), _AS_JSON) if _is_loose(kind) else value
 
 
 def _is_loose(kind: T.DataType) -> bool:
