@@ -83,7 +83,12 @@ def _ordered(events: DataFrame, shape: Shape) -> DataFrame:
             *[each.alias(f"_{number}") for number, each in enumerate(told)], F.col(DELETED).alias("is_gone")
         )
         before = Window.partitionBy(*shape.key_names, f"{metadata}.topic_id", f"{metadata}.partition")
-        newest = F.max_by(last, own).over(before.orderBy(f"{metadata}.offset"))
+        by_offset = before.orderBy(f"{metadata}.offset")
+        newest = F.max_by(last, own).over(by_offset)
+        if keys.has_envelope:
+            # As in a batch: the tombstone behind Debezium's delete says nothing, wherever the two come.
+            previous = F.last(F.when(told[0].isNotNull(), last), ignorenulls=True).over(by_offset)
+            newest = F.when(previous["is_gone"], previous).otherwise(newest)
         keyed = keyed.withColumn(_BEFORE, newest)
         order = [F.coalesce(each, F.col(_BEFORE)[f"_{number}"]) for number, each in enumerate(told)]
         placed: dict[str, Column] = dict(zip(keys.order_by, order, strict=False))

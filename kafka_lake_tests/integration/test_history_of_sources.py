@@ -1,0 +1,281 @@
+"""Histories of random sources: the versions of each row are those that the source had, however its changes are told.
+
+What they shall be is computed from the changes alone, without a word of Kafka's: their order is the source's to say.
+"""
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.run import ingest, replay, reset
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
+from kafka_lake_tests.lanes import exhaustive
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewConnections = Callable[[], Connections]
+NewView = Callable[[TopicTable], View]
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+UNSENT = "__debezium_unavailable_value"
+
+
+@dataclass(frozen=True)
+class Told:
+    """A change as its source made it.
+
+    Args:
+        order: Among the changes of its key.
+        time: From when on it counts.
+        row: What it tells; None for a delete.
+        keeps: Columns that it doesn't tell.
+        place: Partition and offset, of a change that was sent.
+    """
+
+    order: tuple[Any, ...]
+    time: Any
+    row: Mapping[str, Any] | None
+    keeps: frozenset[str] = frozenset()
+    place: tuple[int, int] | None = None
+
+
+@dataclass
+class Expected:
+    """A version that a history shall have."""
+
+    begins: Any
+    ends: Any
+    row: Mapping[str, Any]
+    place: tuple[int, int] | None
+
+
+def expected(changes: Sequence[Told], columns: Sequence[str], track: Sequence[str]) -> list[Expected]:
+    """Return the versions of one key that count for some time, oldest first."""
+    found: list[Expected] = []
+    row: dict[str, Any] | None = None
+    now: Any = None
+    for each in sorted(changes, key=lambda each: each.order):
+        now = each.time if now is None else max(now, each.time)
+        if each.row is None:
+            if row is not None:
+                found[-1].ends = now
+            row = None
+            continue
+        before, row = row, {name: (row or {}).get(name) if name in each.keeps else each.row[name] for name in columns}
+        if before is not None and all(before[name] == row[name] for name in track):
+            found[-1].row, found[-1].place = row, each.place
+            continue
+        if before is not None:
+            found[-1].ends = now
+        found.append(Expected(now, None, row, each.place))
+    return [each for each in found if each.begins != each.ends]
+
+
+def versions(view: View, key: str, columns: Sequence[str]) -> dict[Any, list[Expected]]:
+    """Return the versions of each key that a reader sees, oldest first."""
+    found = defaultdict(list)
+    for row in sorted(view.history(), key=lambda row: row["valid_from"]):
+        if row["valid_to"] is None or row["valid_from"] < row["valid_to"]:
+            place = row["_kafka"]["partition"], row["_kafka"]["offset"]
+            version = Expected(row["valid_from"], row["valid_to"], {name: row[name] for name in columns}, place)
+            found[row[key]].append(version)
+    return dict(found)
+
+
+def assert_versions(
+    view: View,
+    changes: Mapping[Any, Sequence[Told]],
+    columns: Sequence[str],
+    track: Sequence[str],
+    without: Collection[tuple[int, int]] = (),
+) -> None:
+    """Assert that a history has the versions that its changes make, and that the table has the last ones.
+
+    Args:
+        view: Of both.
+        changes: By their keys.
+        columns: Those of the rows, but for the key.
+        track: Those whose changes make versions.
+        without: Places of changes that were refused.
+    """
+    applied = {key: [each for each in told if each.place not in without] for key, told in changes.items()}
+    wanted = {key: made for key, told in applied.items() if (made := expected(told, columns, track))}
+    found = versions(view, "id", columns)
+    assert found == wanted
+    current = {key: each.place for key, made in found.items() for each in made if each.ends is None}
+    assert current == {row["id"]: (row["_kafka"]["partition"], row["_kafka"]["offset"]) for row in view.rows()}
+
+
+def refused(view: View) -> set[tuple[int, int]]:
+    """Return the places of changes that lack a value which was not sent, and that nothing had told by then."""
+    letters = view.dead_letters()
+    assert {row["error_class"] for row in letters} <= {"value_not_sent"}
+    return {(row["partition"], row["offset"]) for row in letters}
+
+
+@dataclass
+class Database:
+    """A table of a PostgreSQL database, and what Debezium tells of it, to whatever partition comes to its mind."""
+
+    chance: random.Random
+    topic: Topic
+    keys: int
+    columns: tuple[str, ...] = ("n", "state", "big")
+    changes: dict[int, list[Told]] = field(default_factory=lambda: defaultdict(list))
+    _rows: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _unsent: list[tuple[int, Told, list[Any]]] = field(default_factory=list)
+    _lsn: int = 100
+    _clock: int = 0
+
+    def work(self, count: int) -> None:
+        """Change rows; nothing is told yet."""
+        for _ in range(count):
+            key, commit = self.chance.randrange(self.keys), self._lsn
+            self._lsn += self.chance.randint(1, 9)
+            # Clocks go back at times, and several changes have one time.
+            self._clock += self.chance.choice((-3, 0, 0, 1, 1, 5, 60))
+            self._change(key, (commit, self._lsn, 1))
+
+    def snapshot(self) -> None:
+        """Let Debezium read all rows once more."""
+        for key, row in self._rows.items():
+            self._tell(key, "r", (self._lsn, 0, 0), {name: row.get(name) for name in self.columns})
+
+    def send(self, share: float) -> None:
+        """Send what there is to tell, in any order; some of it only later."""
+        self.chance.shuffle(self._unsent)
+        count = int(len(self._unsent) * share)
+        now, self._unsent = self._unsent[:count], self._unsent[count:]
+        for each in now:
+            self._deliver(*each)
+            if self.chance.random() < 0.15:
+                # A connector that was killed tells it once more.
+                self._unsent.append(each)
+
+    def _change(self, key: int, order: tuple[int, int, int]) -> None:
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = self._values()
+            self._tell(key, "c", order, row)
+        elif self.chance.random() < 0.25:
+            del self._rows[key]
+            self._tell(key, "d", order, None)
+        else:
+            told = {
+                name: value if self.chance.random() < 0.4 else row.get(name) for name, value in self._values().items()
+            }
+            keeps = frozenset(["big"] if told["big"] == row["big"] and self.chance.random() < 0.8 else [])
+            self._rows[key] = told
+            self._tell(key, "u", order, told, keeps)
+
+    def _values(self) -> dict[str, Any]:
+        made = {
+            "n": self.chance.randrange(3),
+            "state": self.chance.choice("xyz"),
+            "big": f"big {self.chance.randrange(9)}",
+        }
+        return {name: made.get(name, self.chance.choice((None, "a", "b"))) for name in self.columns}
+
+    def _tell(
+        self,
+        key: int,
+        op: str,
+        order: tuple[int, int, int],
+        row: dict[str, Any] | None,
+        keeps: frozenset[str] = frozenset(),
+    ) -> None:
+        commit, lsn, _ = order
+        at = BEGIN + timedelta(seconds=self._clock)
+        source = {"connector": "postgresql", "lsn": lsn or commit, "ts_ms": int(at.timestamp() * 1000),
+                  "sequence": json.dumps([str(commit), str(lsn or commit)])}  # fmt: skip
+        after = None if row is None else {"id": key, **row, **dict.fromkeys(keeps, UNSENT)}
+        envelope = {"before": None, "after": after, "op": op, "source": source}
+        told = Told(order, at, None if row is None else dict(row), keeps)
+        self._unsent.append((key, told, [envelope, None] if op == "d" else [envelope]))
+
+    def _deliver(self, key: int, told: Told, records: list[Any]) -> None:
+        partition = self.chance.randrange(3)
+        sent = [self.topic.send(each, partition, key=json.dumps({"id": key}).encode()) for each in records]
+        order = (*told.order, *sent[0].place)
+        self.changes[key].append(replace(told, order=order, place=sent[0].place))
+
+
+@pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4)])
+def test_a_history_has_the_versions_that_the_database_had_in_whatever_order_they_are_told(
+    seed: int,
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    killed_at: Callable[..., None],  # noqa: F811
+) -> None:
+    topic = new_topic(3)
+    database = Database(random.Random(seed), topic, keys=25)
+    track = ("state", "big") if seed % 2 else ()
+    spec = topic.spec(None, write="upsert", envelope="debezium", history=True, track=track)
+    for number, step in enumerate((None, "history published", "deletes published", "audited")):
+        database.work(60)
+        if number == 2:
+            database.columns = (*database.columns, "more")
+        if number:
+            database.snapshot()
+        database.send(0.7)
+        if step is not None:
+            killed_at(spec, step)
+            database.send(0.2)
+        ingest(spec, connections(), f"run-{number}")
+        columns = database.columns if number > 1 else database.columns[:3]
+        assert_versions(view(spec), database.changes, columns, track or columns, refused(view(spec)))
+    database.send(1)
+    ingest(spec, connections(), "run-rest")
+    columns = database.columns
+    assert_versions(view(spec), database.changes, columns, track or columns, refused(view(spec)))
+    view(spec).assert_no_branches()
+    # Read all at once, no change lacks the value that another one tells.
+    reset(spec, connections(), "back", "earliest")
+    ingest(spec, connections(), "again")
+    assert_versions(view(spec), database.changes, columns, track or columns)
+    before = sorted(map(str, view(spec).history()))
+    replay(spec, connections(), "once more", Extent("earliest", "latest"))
+    assert sorted(map(str, view(spec).history())) == before
+
+
+def test_what_a_connector_sends_once_more_changes_nothing(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    """Not even for as long as only a part of it has come, which ends with a tombstone."""
+    topic = new_topic(1)
+    spec = topic.spec("id int, n int, big string", write="upsert", envelope="debezium", history=True)
+
+    def change(op: str, lsn: int, row: dict[str, Any] | None = None) -> dict[str, Any]:
+        source = {"connector": "postgresql", "lsn": lsn, "ts_ms": lsn * 1000}
+        return {"before": None, "after": row and {"id": 1, **row}, "op": op, "source": source}
+
+    first = [change("c", 10, {"n": 1, "big": "x"})]
+    more = [change("d", 20), None, change("c", 30, {"n": 3, "big": "y"}), change("u", 40, {"n": 4, "big": UNSENT})]
+    found = []
+    for number, batch in enumerate((first + more, more[:2], more[2:], more)):
+        for each in batch:
+            topic.send(each, key=b'{"id": 1}')
+        ingest(spec, connections(), f"run-{number}")
+        (row,) = view(spec).rows()
+        assert (row["n"], row["big"]) == (4, "y")
+        found.append([(each.begins, each.ends, each.row) for each in versions(view(spec), "id", ("n", "big"))[1]])
+    times = [datetime.fromtimestamp(each, UTC) for each in (10, 20, 30, 40)]
+    assert found[0] == [
+        (times[0], times[1], {"n": 1, "big": "x"}),
+        (times[2], times[3], {"n": 3, "big": "y"}),
+        (times[3], None, {"n": 4, "big": "y"}),
+    ]
+    assert found[1:] == found[:1] * 3
+    assert view(spec).dead_letters() == []
