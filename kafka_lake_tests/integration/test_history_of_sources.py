@@ -6,9 +6,10 @@ What they shall be is computed from the changes alone, without a word of Kafka's
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.integration.history_versions import Told, assert_versions, versions
 from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
 from kafka_lake_tests.lanes import exhaustive
 
@@ -29,92 +31,6 @@ NewView = Callable[[TopicTable], View]
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 UNSENT = "__debezium_unavailable_value"
-
-
-@dataclass(frozen=True)
-class Told:
-    """A change as its source made it.
-
-    Args:
-        order: Among the changes of its key.
-        time: From when on it counts.
-        row: What it tells; None for a delete.
-        keeps: Columns that it doesn't tell.
-        place: Partition and offset, of a change that was sent.
-    """
-
-    order: tuple[Any, ...]
-    time: Any
-    row: Mapping[str, Any] | None
-    keeps: frozenset[str] = frozenset()
-    place: tuple[int, int] | None = None
-
-
-@dataclass
-class Expected:
-    """A version that a history shall have."""
-
-    begins: Any
-    ends: Any
-    row: Mapping[str, Any]
-    place: tuple[int, int] | None
-
-
-def expected(changes: Sequence[Told], columns: Sequence[str], track: Sequence[str]) -> list[Expected]:
-    """Return the versions of one key that count for some time, oldest first."""
-    found: list[Expected] = []
-    row: dict[str, Any] | None = None
-    now: Any = None
-    for each in sorted(changes, key=lambda each: each.order):
-        now = each.time if now is None else max(now, each.time)
-        if each.row is None:
-            if row is not None:
-                found[-1].ends = now
-            row = None
-            continue
-        before, row = row, {name: (row or {}).get(name) if name in each.keeps else each.row[name] for name in columns}
-        if before is not None and all(before[name] == row[name] for name in track):
-            found[-1].row, found[-1].place = row, each.place
-            continue
-        if before is not None:
-            found[-1].ends = now
-        found.append(Expected(now, None, row, each.place))
-    return [each for each in found if each.begins != each.ends]
-
-
-def versions(view: View, key: str, columns: Sequence[str]) -> dict[Any, list[Expected]]:
-    """Return the versions of each key that a reader sees, oldest first."""
-    found = defaultdict(list)
-    for row in sorted(view.history(), key=lambda row: row["valid_from"]):
-        if row["valid_to"] is None or row["valid_from"] < row["valid_to"]:
-            place = row["_kafka"]["partition"], row["_kafka"]["offset"]
-            version = Expected(row["valid_from"], row["valid_to"], {name: row[name] for name in columns}, place)
-            found[row[key]].append(version)
-    return dict(found)
-
-
-def assert_versions(
-    view: View,
-    changes: Mapping[Any, Sequence[Told]],
-    columns: Sequence[str],
-    track: Sequence[str],
-    without: Collection[tuple[int, int]] = (),
-) -> None:
-    """Assert that a history has the versions that its changes make, and that the table has the last ones.
-
-    Args:
-        view: Of both.
-        changes: By their keys.
-        columns: Those of the rows, but for the key.
-        track: Those whose changes make versions.
-        without: Places of changes that were refused.
-    """
-    applied = {key: [each for each in told if each.place not in without] for key, told in changes.items()}
-    wanted = {key: made for key, told in applied.items() if (made := expected(told, columns, track))}
-    found = versions(view, "id", columns)
-    assert found == wanted
-    current = {key: each.place for key, made in found.items() for each in made if each.ends is None}
-    assert current == {row["id"]: (row["_kafka"]["partition"], row["_kafka"]["offset"]) for row in view.rows()}
 
 
 def refused(view: View) -> set[tuple[int, int]]:
@@ -201,7 +117,7 @@ class Database:
                   "sequence": json.dumps([str(commit), str(lsn or commit)])}  # fmt: skip
         after = None if row is None else {"id": key, **row, **dict.fromkeys(keeps, UNSENT)}
         envelope = {"before": None, "after": after, "op": op, "source": source}
-        told = Told(order, at, None if row is None else dict(row), keeps)
+        told = Told(order, at, row and dict(row), keeps, is_delete=op == "d")
         self._unsent.append((key, told, [envelope, None] if op == "d" else [envelope]))
 
     def _deliver(self, key: int, told: Told, records: list[Any]) -> None:
@@ -248,6 +164,87 @@ def test_a_history_has_the_versions_that_the_database_had_in_whatever_order_they
     before = sorted(map(str, view(spec).history()))
     replay(spec, connections(), "once more", Extent("earliest", "latest"))
     assert sorted(map(str, view(spec).history())) == before
+
+
+@pytest.mark.parametrize(("seed", "is_soft"), [(1, False), exhaustive(2, True), exhaustive(3, False)])
+def test_a_history_has_the_versions_of_changes_that_tell_a_part_of_a_row_each(
+    seed: int, is_soft: bool, new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, chance = new_topic(3), random.Random(seed)
+    changes: dict[int, list[Told]] = defaultdict(list)
+    columns = ("at", "a", "b")
+    spec = topic.spec("id int, at int, a string, b string, told array<string>", write="upsert", key=("id",),
+                      order_by=("at",), delete_when="b = 'gone'", ignore_null_updates=("a",), update_columns="told",
+                      history=True, track=("a", "b"), deletes="soft" if is_soft else "apply")  # fmt: skip
+    for number in range(3):
+        for _ in range(120):
+            key, partition = chance.randrange(12), chance.randrange(3)
+            told = chance.choice(([], [], ["a"], ["b"], ["a", "b", "at"]))
+            row = {"id": key, "at": chance.randrange(8), "a": chance.choice((None, "x", "y")), "told": told}
+            row["b"] = chance.choice((None, "x", "y", "gone"))
+            sent = topic.send(row, partition)
+            is_delete = row["b"] == "gone"
+            not_told = {name for name in ("a", "b") if told and name not in told}
+            keeps = frozenset() if is_delete else frozenset(not_told | ({"a"} if row["a"] is None else set()))
+            change = Told((row["at"], *sent.place), row["at"], row, keeps, sent.place, is_delete)
+            changes[key].append(change)
+        topic.send({"id": 1, "b": "without an order"})
+        topic.send({"at": 1, "b": "without a key"})
+        ingest(spec, connections(), f"run-{number}")
+        assert_versions(view(spec), changes, columns, ("a", "b"), is_soft=is_soft)
+    assert len(view(spec).dead_letters()) == 6
+
+
+NOON = datetime(2026, 1, 4, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "times", "end"),
+    [
+        (
+            "date",
+            [f"2026-01-{day:02}" for day in (1, 2, 3, 5)],
+            [date(2026, 1, day) for day in (1, 2, 3, 5)],
+            NOON.date(),
+        ),
+        (
+            "string",
+            ["2026-01-01T05:30:00+05:30", "2026-01-01T00:00:00.5Z", "2026-01-02T00:00:00Z", "2026-01-05T00:00:00Z"],
+            [BEGIN, BEGIN + timedelta(seconds=0.5), BEGIN + timedelta(days=1), BEGIN + timedelta(days=4)],
+            NOON,
+        ),
+        exhaustive(
+            "timestamp_ntz",
+            [f"2026-01-0{day}T00:00:00.000001" for day in (1, 2, 3, 5)],
+            [datetime(2026, 1, day, 0, 0, 0, 1) for day in (1, 2, 3, 5)],
+            NOON.replace(tzinfo=None),
+        ),
+        exhaustive(
+            "decimal(10,2)", [1.5, 1.75, 2, 10], [Decimal(each) for each in ("1.50", "1.75", "2.00", "10.00")], None
+        ),
+        exhaustive("double", [-1.5, 0, 1e-9, 10], [-1.5, 0, 1e-9, 10], None),
+    ],
+)
+def test_an_interval_has_the_type_of_the_order(
+    kind: str,
+    values: list[Any],
+    times: list[Any],
+    end: Any,
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+) -> None:
+    """A tombstone, which has no order, ends a version at Kafka's time, where the order is one of times."""
+    topic = new_topic(1)
+    spec = topic.spec(f"id int, at {kind}, v string", write="upsert", key=("id",), order_by=("at",), history=True)
+    for number, batch in enumerate((((0, "a"), (2, "c")), ((1, "b"), (None, None)), ((3, "d"),))):
+        for which, value in batch:
+            row = None if which is None else {"id": 1, "at": values[which], "v": value}
+            topic.send(row, key=b'{"id": 1}', timestamp_ms=int(NOON.timestamp() * 1000))
+        ingest(spec, connections(), f"run-{number}")
+    found = [(each.begins, each.ends, each.row["v"]) for each in versions(view(spec), "id", ("v",))[1]]
+    third = [(times[2], end, "c")] if end is not None else []
+    assert found == [(times[0], times[1], "a"), (times[1], times[2], "b"), *third, (times[3], None, "d")]
 
 
 def test_what_a_connector_sends_once_more_changes_nothing(
