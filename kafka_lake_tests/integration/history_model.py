@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 
@@ -71,7 +72,7 @@ def assert_tiles(rows: Mapping[tuple[Any, int, int], Row]) -> None:
         seen.sort(key=lambda row: row.valid_from)
         assert [row.valid_to is None for row in seen[:-1]] == [False] * len(seen[:-1])
         deleted = {row.valid_from for row in of_key if row.is_delete}
-        for row, following in zip(seen, [*seen[1:], None], strict=True):
+        for row, following in zip_longest(seen, seen[1:]):
             begins = following.valid_from if following else None
             assert row.valid_to == begins or row.valid_to in deleted
             assert begins is None or row.valid_to <= begins
