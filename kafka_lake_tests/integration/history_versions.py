@@ -52,7 +52,7 @@ def expected(
     now: Any = None
     for each in sorted(changes, key=lambda each: each.order):
         now = each.time if now is None else max(now, each.time)
-        told = {name: left.get(name) if name in each.keeps or not each.row else each.row[name] for name in columns}
+        told = {name: left.get(name) if name in each.keeps or not each.row else each.row.get(name) for name in columns}
         if each.is_delete:
             if row is not None:
                 found[-1].ends = now
