@@ -56,7 +56,7 @@ dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-
 
 .PHONY: unit
 unit: $(STAMP) ## Tests of the code that decides: no JVM, no other process, no waiting
-	@$(BIN)/pytest -n 2 --dist worksteal -m "not exhaustive and not processes" kafka_lake_tests/unit
+	@$(BIN)/pytest -n 2 --dist worksteal -m "not exhaustive and not processes and not slow" kafka_lake_tests/unit
 
 .PHONY: decode
 decode: $(STAMP) ## Decoding by the real Spark, many values in a frame: no topic, no broker

@@ -60,6 +60,7 @@ def test_a_process_is_known_by_its_name_until_it_is_gone(process):
     assert name_of(process.pid) is None
 
 
+@pytest.mark.slow
 def test_a_run_says_that_it_lives_again_and_again(instance):
     run, seen, again = begun(instance, None), [], threading.Event()
     add = instance.add_run_tags

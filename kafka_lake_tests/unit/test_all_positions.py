@@ -63,6 +63,7 @@ def rest(catalog: LakeCatalog) -> Iterator[LakeCatalog]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_tables_of_a_server_are_asked_for_eight_at_a_time(rest: LakeCatalog) -> None:
     asked = [("pizza", f"t{number}") for number in range(17)]
     assert all_positions(rest, asked) == dict.fromkeys(asked, AT)

@@ -114,6 +114,7 @@ def test_failed_records_are_counted_by_class_with_the_first_of_each() -> None:
     assert list(failures_of(failed.slice(0, 0))) == []
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 60_000), min_size=1, max_size=8)), max_size=8))
 def test_spans_find_every_repetition(batches: list[tuple[int, list[int]]]) -> None:
     spans = Spans()

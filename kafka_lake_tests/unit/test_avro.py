@@ -212,6 +212,7 @@ def test_text_that_is_no_schema_is_refused() -> None:
         avro_type(WriterSchema("AVRO", '"int"', {"a.avsc": "{"}))
 
 
+@pytest.mark.slow
 def test_schemas_beyond_all_measure_are_refused_and_soon() -> None:
     deep: Any = "int"
     for _ in range(101):

@@ -45,6 +45,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_cpu_of_a_tree_counts_the_dead_and_the_living_once() -> None:
     with subprocess.Popen(
         [sys.executable, "-S", "-c", _BURNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -57,6 +58,7 @@ def test_cpu_of_a_tree_counts_the_dead_and_the_living_once() -> None:
     assert 0.8 < used < 1.15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "size"), [(ORDERS, 251), (SMALL, 144), (noted(200), 200), (noted(5000), 5000)])
 def test_values_are_of_the_size_and_the_columns_that_are_told(shape: Shape, size: int) -> None:
     found = list(values(shape, 20_000))
@@ -99,6 +101,7 @@ def test_the_sink_keeps_bad_records_where_it_shall(tmp_path: Path) -> None:
     assert ("transforms" in broken, wrong["transforms.cast.spec"]) == (False, "store_id:int32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", DIRTY.values(), ids=DIRTY)
 def test_as_many_records_are_spoilt_as_the_shape_says(shape: Shape) -> None:
     clean = list(values(shape, 20_000))
@@ -206,6 +209,7 @@ def test_the_tables_of_performance_are_the_kept_results(name: str) -> None:
     assert found == f"{page.tables()[name]}\n"
 
 
+@pytest.mark.slow
 def test_memory_is_told_by_program() -> None:
     with subprocess.Popen(
         [sys.executable, "-S", "-c", _BURNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -56,6 +56,7 @@ def told(seen: Seen) -> str:
     return dumped(seen, pa.RecordBatch.from_pydict({"partition": [0], "offset": [0]}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_is_told_of_a_batch_and_of_all_together_is_bounded(shape: str, plain: bool) -> None:
@@ -85,6 +86,7 @@ def test_what_is_within_the_bound_is_told_whole() -> None:
     assert seen.more == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_batch_of_distinct_names_takes_no_memory_for_each_name_of_each_record(shape: str) -> None:
     values = batch(shape, 0, 10_000)
@@ -193,6 +195,7 @@ def with_bounds(table: Table) -> Any:
     return files
 
 
+@pytest.mark.slow
 def test_the_published_rows_are_looked_at_a_part_at_a_time(
     catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,6 +168,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("partitions", [1, 6])
 def test_commits_stay_within_the_tolerance_for_each_shape_of_sizes(shape, partitions):

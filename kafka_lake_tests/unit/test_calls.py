@@ -31,6 +31,7 @@ def _unnamed(tree: ast.AST, variadic: Collection[str]) -> list[tuple[int, str]]:
     ]
 
 
+@pytest.mark.slow
 def test_no_call_passes_more_than_four_values_without_their_names() -> None:
     trees = {path: ast.parse(path.read_text()) for path in sorted(_PACKAGE.rglob("*.py"))}
     assert trees

@@ -349,6 +349,7 @@ def test_what_java_can_not_be_told_is_refused_with_what_to_do(given, said, remed
     assert "hush" not in str(refused.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("properties", "needed", "artifact"),
     [

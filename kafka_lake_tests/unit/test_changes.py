@@ -41,6 +41,7 @@ def told(value: Any, key: Any = {"id": 1}, columns: tuple[str, ...] = ("id",), o
     return debezium.change_of(*raw, columns=columns, of_record=of_record, types=ConnectTypes())
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), VALUES, max_size=5), st.sampled_from([None, 1, "\t"]), st.booleans())
 def test_members_are_the_texts_that_stand_there(document: dict[str, Any], indent: Any, ascii_: bool) -> None:
     text = json.dumps(document, indent=indent, ensure_ascii=ascii_)

@@ -113,6 +113,7 @@ def types(draw: Any, depth: int = 2) -> tuple[Any, Any]:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_what_is_cut_out_is_the_row_whatever_its_types(data: Any) -> None:

@@ -37,6 +37,7 @@ def stray(table):
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", ["", "/inner"])
 def test_a_renamed_table_whose_files_lie_at_the_new_ones_location_keeps_them(catalog, inside):
     catalog.ensure_namespace("archive")

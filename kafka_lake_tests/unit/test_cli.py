@@ -128,6 +128,7 @@ def test_no_orders_is_a_usage_error() -> None:
     assert run("demo", "--records", "0").exit_code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [("ingest",), ("status",), ("dead-letters",), ("replay", "--yes"), ("reset", "--to", "latest"), ("clean",)],
@@ -139,6 +140,7 @@ def test_unknown_topic_names_the_known_ones(command: tuple[str, ...]) -> None:
     assert "Traceback" not in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_broker")
 def test_status_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_lake.cli.status, "collect", lambda *_: [UP_TO_DATE])
@@ -147,6 +149,7 @@ def test_status_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(result.stdout)[0]["partitions"] == [{"partition": 0, "position": 7, "end": 7, "lag": 0}]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_broker")
 def test_status_shows_a_topic_that_failed_and_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_lake.cli.status, "collect", lambda *_: [UP_TO_DATE, UNREACHABLE])
@@ -345,6 +348,7 @@ def test_what_a_run_says_and_its_progress_are_not_among_the_results(capsys: pyte
 _TOPIC = "type: kafka_lake.KafkaTopicTable\nattributes:\n  topic: pizzas\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "line", "problem"),
     [

@@ -217,6 +217,7 @@ def test_a_cluster_without_brokers_is_refused_with_its_variable() -> None:
     assert "KAFKA_LAKE_KAFKA__US__BOOTSTRAP_SERVERS" in refused.value.remedy
 
 
+@pytest.mark.slow
 def test_an_error_names_the_clusters_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     error = AuthenticationError(
         "refused bob.", "Check KAFKA_LAKE_KAFKA_SASL_PASSWORD, KAFKA_LAKE_BOOTSTRAP_SERVERS and KAFKA_LAKE_KAFKA_*."

@@ -349,6 +349,7 @@ def test_settings_survive_the_assets_metadata(spec):
     assert settings_of(dict(metadata)) == spec
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "says"),
     [

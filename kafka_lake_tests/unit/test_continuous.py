@@ -219,6 +219,7 @@ def test_an_empty_topic_is_a_resting_one(steady):
     assert made.ended == "nothing came for 300 s"
 
 
+@pytest.mark.slow
 def test_records_that_another_run_took_are_no_rest(steady):
     run, made = steady(lambda now: int(now / 200) + 1)
     ask = run.next_commit

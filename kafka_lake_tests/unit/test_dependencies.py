@@ -48,6 +48,7 @@ def imported() -> Iterator[tuple[str, Path]]:
                     yield name, path
 
 
+@pytest.mark.slow
 def test_each_import_is_of_a_package_that_is_declared() -> None:
     declared = {canonical(each.name) for each in [*REQUIRED, *OPTIONAL]}
     of_modules = packages_distributions()

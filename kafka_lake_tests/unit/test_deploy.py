@@ -234,6 +234,7 @@ def test_other_commands_run_as_they_are(image: dict[str, str]) -> None:
     assert done.stdout == "a b|executor|"
 
 
+@pytest.mark.slow
 def test_the_certificates_are_kafka_s_by_one_authority_and_stay(tmp_path: Path) -> None:
     made, first = run(DEPLOY / "certificates.sh", tmp_path), (tmp_path / "kafka.pem").read_text()
     again = run(DEPLOY / "certificates.sh", tmp_path)

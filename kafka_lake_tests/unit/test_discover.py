@@ -195,6 +195,7 @@ def test_a_registry_that_gives_no_answer_is_asked_but_once(monkeypatch: pytest.M
     assert "/nowhere.pem" in guess([framed(7)], "value", nowhere).remarks[0]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.binary(), st.binary().map(lambda b: b"\x00\x00\x00\x00" + b), st.text().map(str.encode))))
 def test_no_bytes_are_beyond_guessing(contents: list[bytes]) -> None:
@@ -216,6 +217,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.dictionaries(TEXTS, JSON, max_size=4), min_size=1, max_size=4))
 @example([{"b": None}, {"a": False, "b": False}])

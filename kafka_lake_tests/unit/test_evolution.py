@@ -643,6 +643,7 @@ def lost(done, kind, got, path, label, excused):
             yield path, field.name
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(st.none(), SHAPES), st.lists(SHAPES, max_size=3), POLICIES)
 def test_whatever_comes(before, shapes, policy):
@@ -694,6 +695,7 @@ def test_whatever_comes(before, shapes, policy):
         assert set(again.conflicts) == set(done.conflicts)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(SHAPES, st.lists(SHAPES, min_size=2, max_size=3))
 def test_the_order_of_schemas_changes_no_type_of_the_table(before, shapes):

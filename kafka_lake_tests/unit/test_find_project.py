@@ -172,6 +172,7 @@ def test_two_options_contradict_each_other(tmp_path: Path) -> None:
     assert variables == {FILE: "b.py"}
 
 
+@pytest.mark.slow
 def test_the_topics_are_the_project_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"pyproject.toml": PROJECT.format(root="shop_of_one"), **package("shop_of_one", "orders")})
     write(tmp_path, {"deeper/x.txt": ""})
@@ -212,6 +213,7 @@ def test_definitions_that_are_not_there(tmp_path: Path, text: str, error: str) -
         project.topic_tables()
 
 
+@pytest.mark.slow
 def test_of_several_code_locations_the_one_with_the_cluster_counts(tmp_path: Path) -> None:
     other = "import dagster as dg\n@dg.asset\ndef other(): ...\ndefs = dg.Definitions([other])\n"
     write(tmp_path, {"pyproject.toml": PROJECT.format(root="shop_of_more"), **package("shop_of_more", "orders")})
@@ -225,6 +227,7 @@ def test_of_several_code_locations_the_one_with_the_cluster_counts(tmp_path: Pat
         project.topic_tables()
 
 
+@pytest.mark.slow
 def test_the_home_and_the_environment_file_are_the_project_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"pyproject.toml": PROJECT.format(root="shop_of_env"), **package("shop_of_env", "orders")})
     write(tmp_path, {".env": "KAFKA_LAKE_CATALOG=theirs\n", "deeper/x.txt": ""})
@@ -242,6 +245,7 @@ def test_defs_beside_a_file_without_a_project(tmp_path: Path) -> None:
     assert defs_folder(tmp_path / "a" / "definitions.py") == tmp_path / "a" / "defs"
 
 
+@pytest.mark.slow
 def test_init_makes_a_project_that_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = CliRunner().invoke(app, ["init", "shop-of-init", "--bootstrap-servers", "broker:9092"])
     assert done.exit_code == 0, done.output
@@ -322,6 +326,7 @@ def test_init_takes_no_cluster_of_a_project_around_it(tmp_path: Path, monkeypatc
     assert not (tmp_path / "shop_of_both").exists()
 
 
+@pytest.mark.slow
 def test_a_relative_home_is_the_project_s_wherever_the_command_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +340,7 @@ def test_a_relative_home_is_the_project_s_wherever_the_command_is_given(
     assert (dagster_home() / "dagster.yaml").read_text() == "telemetry: {enabled: false}"
 
 
+@pytest.mark.slow
 def test_a_workspace_that_is_named_has_its_own_env_local_state_and_dagster_yaml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def search(ends: dict[int, int], poison: set[tuple[int, int]]) -> Iterator[tuple
             found = found.failed(todo, "no")
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.integers(0, 2), st.integers(1, 300), min_size=1),
     st.sets(st.tuples(st.integers(0, 2), st.integers(0, 299)), max_size=6),
@@ -63,6 +64,7 @@ def test_what_is_poisonous_is_set_apart_and_nothing_else(ends: dict[int, int], d
     assert sorted(read) == [(p, o) for p in sorted(ends) for o in range(ends[p])]
 
 
+@pytest.mark.slow
 def test_one_record_among_a_million_is_found_in_some_forty_attempts() -> None:
     attempts = list(search({0: 1_000_000}, {(0, 700_001)}))
     assert len(attempts) <= 55

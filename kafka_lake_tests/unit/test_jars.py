@@ -168,6 +168,7 @@ def test_an_image_fetches_ahead_what_its_storage_needs(
     assert ivy.times_run() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bundled", [True, False])
 def test_java_of_the_extra_trusts_the_network_s_ca(
     bundled: bool, ivy: FakeIvy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -263,6 +263,7 @@ def test_a_column_of_two_fields_has_one_value() -> None:
     assert made.error_message[3].as_py() == "Column price (long) got 5."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("infer", [True, False])
 def test_levels_without_end_do_no_harm(infer: bool, plain: bool) -> None:
@@ -426,6 +427,7 @@ draws = st.recursive(
 objects = st.dictionaries(st.sampled_from([*(each[0] for each in FIELDS), "other"]), draws, max_size=4)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(objects, max_size=15), st.booleans(), st.integers(0, 3))
 def test_both_ways_agree_and_rows_say_what_their_objects_say(
@@ -465,6 +467,7 @@ def test_a_number_that_is_too_small_for_a_decimal_is_not_zero(kind: Any, number:
     assert one(number, kind) == "wrong_type"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1, 2, 9, 18, 37, 38])
 def test_a_number_with_too_many_digits_for_a_decimal_does_not_become_another_one(scale: int) -> None:
     draw = random.Random(scale)
@@ -492,6 +495,7 @@ def test_digits_of_an_epoch_time_are_cut_and_counted_however_far_behind() -> Non
         assert made.seen.cut == {"at": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     [

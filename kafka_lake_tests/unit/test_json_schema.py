@@ -348,6 +348,7 @@ def likely(draw: st.DrawFn, schema: Any, root: Any) -> Any:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(st.data(), st.recursive(leaves, combined, max_leaves=6))
 def test_valid_values_fit(data: st.DataObject, schema: Any) -> None:
@@ -379,6 +380,7 @@ anything = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(anything, anything)
 def test_whatever_a_registry_has_is_a_type_or_refused(schema: Any, other: Any) -> None:

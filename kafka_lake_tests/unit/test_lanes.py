@@ -1,6 +1,7 @@
 """The longer lane: each test of it has one in `make test` that shows the same in short."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from kafka_lake_tests.lanes import SHOWN_IN_SHORT, shown_in_short
 TESTS = Path(__file__).parents[1]
 
 
+@functools.cache
 def functions(file: str) -> set[str]:
     tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
     return {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}

@@ -50,6 +50,7 @@ def test_librdkafka_asks_for_a_signed_token(signer: type[Signer]) -> None:
     assert signer.regions == ["eu-west-1"]
 
 
+@pytest.mark.slow
 def test_librdkafka_calls_the_callback(signer: type[Signer]) -> None:
     client = AdminClient({**client_properties(GIVEN), "bootstrap.servers": "127.0.0.1:1", "log_level": 0})
     deadline = time.monotonic() + 10

@@ -63,6 +63,7 @@ def test_no_orders_of_none() -> None:
     assert list(orders.generate_orders(0, seed=7, first_id=1, end=NOON)) == []
 
 
+@pytest.mark.slow
 def test_a_few_stores_sell_most_and_every_store_sells() -> None:
     sold = Counter(order.store_id for order in orders.generate_orders(20_000, 7, 1, NOON))
     assert set(sold) == set(range(1, orders.STORES + 1))

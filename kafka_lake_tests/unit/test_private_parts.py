@@ -78,6 +78,7 @@ def _is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
 
 
+@pytest.mark.slow
 def test_private_parts_of_others_are_used_in_their_places_only() -> None:
     found = [f"{path.relative_to(PACKAGE)}:{use}" for path in FILES for use in uses(parsed(path))]
     assert not found, f"Is there a public way? Else it belongs in one of {PLACES}."
@@ -142,6 +143,7 @@ def overridden(owner: type, names: set[str]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_no_class_of_ours_overrides_a_private_part_of_a_base_class() -> None:
     assert not [each for owner, names in subclasses_of_others() for each in overridden(owner, names)]
 

@@ -424,6 +424,7 @@ def test_well_known_messages() -> None:
     assert (found["ints"], dict(found["flags"])) == ([3, 0], {"x": True, "y": False})
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(
     st.recursive(
@@ -529,6 +530,7 @@ def test_field_names_that_mean_something_to_python() -> None:
     assert found == {name: name if name in names[::2] else None for name in names} | {"r": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "message_"),
     [
@@ -581,6 +583,7 @@ def as_base64(text: str, name: str, references: Mapping[str, str]) -> str:
     return base64.standard_b64encode(described.SerializeToString()).decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forms", ["TTT", "TTB", "TBT", "BTT", "TBB", "BBB"])
 def test_references_in_every_form(forms: str) -> None:
     line = LINE if forms[0] == "T" else as_base64(LINE, "line.proto", {})
@@ -614,6 +617,7 @@ def test_a_descriptor_may_leave_names_to_be_found() -> None:
         message(base64.b64encode(file.SerializeToString()).decode(), name="M")
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(st.data())
 def test_a_damaged_descriptor_is_a_schema_or_refused(data: st.DataObject) -> None:
@@ -740,6 +744,7 @@ def test_bytes_without_indexes(raw: bytes) -> None:
         message_indexes(raw)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.binary(max_size=40), max_size=5))
 def test_random_bytes_are_rows_or_errors(payloads: list[bytes]) -> None:
@@ -764,6 +769,7 @@ def test_truncated_messages_are_rows_or_errors() -> None:
     assert sum(each["error"] is not None for each in found) > len(raw) / 2
 
 
+@pytest.mark.slow
 def test_the_decoder_travels_to_machines_without_this_package() -> None:
     described = message(TIMES)
     payload = writer(described)(at={"seconds": 5}).SerializeToString()

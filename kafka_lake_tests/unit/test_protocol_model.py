@@ -168,6 +168,7 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [exhaustive(Histories), HistoriesWithRepairs])
 def test_every_history_ends_with_every_record_once(machine: type[Histories]) -> None:
     run_state_machine_as_test(machine, settings=HISTORIES)
@@ -512,6 +513,7 @@ def test_a_broken_protocol_shows(sabotage: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 # Those that a few random histories are enough for; the others take some hundred.
+@pytest.mark.slow
 @pytest.mark.parametrize("sabotage", [known_dead_letters_ignored, reconciled_nothing])
 def test_random_histories_find_a_broken_protocol(sabotage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Neither of them looks at the world.

@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 from kafka_lake.common.environment import VARIABLES
 from kafka_lake.components.reference import tables
 from kafka_lake.ingest.topic_table import TopicTable, pydantic_fields
@@ -27,6 +29,7 @@ def test_the_example_file_has_every_variable() -> None:
     assert [each.name for each in VARIABLES if f"#{each.name}" not in example] == []
 
 
+@pytest.mark.slow
 def test_a_variable_is_named_in_one_place() -> None:
     names = {each.name for each in VARIABLES if each.name.startswith("KAFKA_LAKE_")}
     elsewhere = {

@@ -52,6 +52,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("ca"))
 
 
+@pytest.mark.slow
 def test_a_certificate_of_an_unknown_ca_is_told_with_its_issuer(authority: Authority, tmp_path: Path) -> None:
     with tls_server(authority.issue("broker")) as given:
         told = distrust(given | {"ssl.ca.location": Authority(tmp_path, "foreign").file})

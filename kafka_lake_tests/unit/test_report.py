@@ -41,6 +41,7 @@ def test_a_record_from_the_future_is_new():
     assert waited(staged(99_000, 105_000), 100.0) == Waited(1.0, 0.0)
 
 
+@pytest.mark.slow
 @given(st.lists(st.none() | ages))
 def test_a_run_tells_of_the_record_that_waited_longest_and_of_the_one_that_waited_least(every):
     found = report(*map(commit, every)).waited()

@@ -34,6 +34,7 @@ def some() -> None:
     nothing()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keep", "left"), [(timedelta(days=30), 3), (timedelta(seconds=-60), 1)])
 def test_old_runs_go_with_their_events_and_what_runs_stays(page: dict[str, Any], keep: timedelta, left: int) -> None:
     page["KEEP"] = keep

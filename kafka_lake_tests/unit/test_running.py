@@ -188,6 +188,7 @@ def dagster() -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "said", "code"),
     [

@@ -68,6 +68,7 @@ def loaded(catalog: LakeCatalog) -> Table:
     return table
 
 
+@pytest.mark.slow
 def test_a_commit_to_an_old_table_copies_none_of_its_snapshots(catalog: LakeCatalog) -> None:
     table = loaded(catalog)
     before, had = head_of(table), table.metadata.snapshots
@@ -146,6 +147,7 @@ def test_pyiceberg_itself_stays_as_it_is(catalog: LakeCatalog) -> None:
     assert deepcopy(newest) is not newest
 
 
+@pytest.mark.slow
 def test_the_switch_leaves_all_to_pyiceberg(catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(environment.METADATA_CACHE.name, "off")
     table = loaded(LakeCatalog("lake", catalog.properties))

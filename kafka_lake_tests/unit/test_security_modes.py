@@ -102,6 +102,7 @@ def test_kerberos_without_a_keytab_takes_the_tickets_that_are_there() -> None:
     assert client_properties(given)["sasl.mechanism"] == "GSSAPI"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
 @pytest.mark.parametrize("password", ["", PASSWORD])
 @pytest.mark.parametrize("inline", [True, False])

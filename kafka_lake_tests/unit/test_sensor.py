@@ -124,6 +124,7 @@ def test_a_new_daemon_asks_the_same(instance, catalog, answers):
     assert second.run_key == first.run_key
 
 
+@pytest.mark.slow
 def test_a_hundred_ticks_without_news_ask_for_nothing(instance, catalog, answers):
     consumed(catalog, TWELVE)
     tick(instance, catalog)
@@ -176,6 +177,7 @@ def test_a_topic_that_lost_records_does_not_stall_in_silence(instance, catalog, 
     assert request.tags[TOPIC_TAG] == "pizzas"
 
 
+@pytest.mark.slow
 def test_a_topic_whose_runs_fail_is_left_alone_for_longer_and_longer(instance, catalog, answers, monkeypatch):
     tick(instance, catalog)
     asked = []
@@ -319,6 +321,7 @@ def run_of_location(instance, request, location, status):
     return origin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", ["in flight", "failed"])
 @pytest.mark.parametrize(("location", "waits"), [("eu", False), ("us", True)])
 def test_runs_of_another_code_location_keep_no_topic_of_that_name_waiting(

@@ -519,6 +519,7 @@ def memory(tmp_path_factory):
     return catalog
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(SCHEMAS, SCHEMAS)
 def test_what_is_safe_here_is_what_pyiceberg_would_do(memory, before, after):

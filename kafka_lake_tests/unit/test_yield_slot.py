@@ -42,6 +42,7 @@ def later(seconds):
     return lambda: time.time() + seconds
 
 
+@pytest.mark.slow
 def test_no_run_yields_while_none_waits(instance):
     first, second = add(instance, STARTED, PIZZAS), add(instance, STARTED, PASTA)
     assert not yields_slot(instance, first, PIZZAS, later(3600))
@@ -63,6 +64,7 @@ def test_the_run_launched_first_yields_first_and_the_next_one_if_that_is_not_eno
     assert yields_slot(instance, second, PASTA, later(6))
 
 
+@pytest.mark.slow
 def test_a_waiting_run_for_the_same_table_gets_the_slot_at_once(instance):
     first, second = add(instance, STARTED, PIZZAS), add(instance, STARTED, PASTA)
     add(instance, QUEUED, PASTA)
