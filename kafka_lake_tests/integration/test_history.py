@@ -124,7 +124,7 @@ def model(events: list[Event]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4)])
-def test_a_history_is_that_of_all_events_sorted_at_once_whatever_dies_in_between(
+def test_a_history_is_that_of_all_events_whatever_dies_in_between(
     seed: int,
     new_topic: NewTopic,
     connections: NewConnections,

@@ -15,6 +15,7 @@ from kafka_lake.ingest.keyed.history.merge import is_changed
 from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, Keys
 from kafka_lake_tests.integration.history_model import Event, assert_tiles, history
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -78,7 +79,7 @@ def as_told(row: Any) -> tuple[Any, ...]:
     return (row["valid_from"], row["valid_to"], row[DELETED], row["a"], row["b"], row["m"])
 
 
-@pytest.mark.parametrize(("track", "is_soft"), [((), False), (("a", "m"), False), (("b",), True)])
+@pytest.mark.parametrize(("track", "is_soft"), [(("a", "m"), False), exhaustive((), False), exhaustive(("b",), True)])
 def test_the_rows_are_those_of_all_events_sorted_at_once(
     track: tuple[str, ...], is_soft: bool, spark_resource: SparkResource
 ) -> None:

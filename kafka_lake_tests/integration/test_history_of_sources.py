@@ -128,7 +128,7 @@ class Database:
 
 
 @pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4)])
-def test_a_history_has_the_versions_that_the_database_had_in_whatever_order_they_are_told(
+def test_a_history_has_the_versions_that_the_database_had(
     seed: int,
     new_topic: NewTopic,
     connections: NewConnections,
@@ -163,7 +163,7 @@ def test_a_history_has_the_versions_that_the_database_had_in_whatever_order_they
 
 
 @pytest.mark.parametrize(("seed", "is_soft"), [(1, False), exhaustive(2, True), exhaustive(3, False)])
-def test_a_history_has_the_versions_of_changes_that_tell_a_part_of_a_row_each(
+def test_changes_of_a_part_of_a_row_make_the_versions_that_they_tell(
     seed: int, is_soft: bool, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, chance = new_topic(3), random.Random(seed)
