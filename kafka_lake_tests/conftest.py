@@ -149,6 +149,14 @@ class View:
         table = self.catalog.table(self.spec.dead_letter_table)
         return _rows(table) if table else []
 
+    def history(self) -> list[dict[str, Any]]:
+        table = self.catalog.table(self.spec.history_table)
+        assert table is not None, f"no table {self.spec.history_table}"
+        # PyIceberg can't read variants.
+        names = tuple(field.name for field in table.schema().fields if str(field.field_type) != "variant")
+        rows: list[dict[str, Any]] = table.scan(selected_fields=names).to_arrow().to_pylist()
+        return rows
+
     def ids(self) -> list[Any]:
         return sorted(row["id"] for row in self.rows())
 
@@ -159,7 +167,7 @@ class View:
     def fingerprint(self) -> tuple[Any, ...]:
         """Return all that a run which publishes nothing must leave as it was: refs, snapshots, data files."""
         prints: list[Any] = []
-        for name in (self.spec.identifier, self.spec.dead_letter_table, self.spec.deletes_table):
+        for name in (*self.spec.identifiers[:2], self.spec.deletes_table, self.spec.history_table):
             if table := self.catalog.table(name):
                 refs = {key: ref.snapshot_id for key, ref in table.metadata.refs.items()}
                 prints.append((refs, {s.snapshot_id for s in table.metadata.snapshots}, data_files(table)))
@@ -185,7 +193,7 @@ class View:
         assert {p: o for p, o in self.position().items() if o} == (ends if position is None else position)
 
     def assert_no_branches(self) -> None:
-        for name in (self.spec.identifier, self.spec.dead_letter_table):
+        for name in self.spec.identifiers:
             if table := self.catalog.table(name):
                 assert set(table.metadata.refs) == {"main"}
 

@@ -207,6 +207,22 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_keyed_mysql.py::test_what_one_record_cannot_do_is_a_dead_letter[maxwell]": (
         "integration/test_keyed_mysql.py::test_what_one_record_cannot_do_is_a_dead_letter"
     ),
+    **dict.fromkeys(
+        (
+            "integration/test_history.py::test_a_history_is_that_of_all_events_whatever_dies_in_between",
+            "integration/test_history.py::test_versions_of_debezium_count_from_the_time_of_their_change_on",
+            "integration/test_history_of_sources.py::test_changes_of_a_part_of_a_row_make_the_versions_that_they_tell",
+            "integration/test_history_of_sources.py::test_what_a_connector_sends_once_more_changes_nothing",
+        ),
+        "integration/test_history_of_sources.py::test_a_history_has_the_versions_that_the_database_had",
+    ),
+    **dict.fromkeys(
+        (
+            "integration/test_history.py::test_deletes_end_versions_unless_they_are_ignored",
+            "integration/test_history_of_sources.py::test_an_interval_has_the_type_of_the_order",
+        ),
+        "integration/test_history.py::test_a_late_change_splits_the_interval_that_it_falls_in",
+    ),
     # Dagster, the commands, and the servers of a local stack.
     "integration/test_dagster.py::test_a_continuous_run_that_a_gate_fails_tells_of_the_commits_before": (
         "integration/test_continuous.py::test_a_refused_commit_fails_the_run_and_those_before_it_stay"

@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 from kafka_lake.components.alive import alive
 from kafka_lake.components.dead_letters import build_dead_letter_assets
 from kafka_lake.components.failures import as_failures
+from kafka_lake.components.history import build_history_assets
 from kafka_lake.components.keys import of_cluster, op_name, pool_name, table_key, topic_key
 from kafka_lake.components.metadata import check_result
 from kafka_lake.components.partitions import partitions_of
@@ -170,7 +171,7 @@ def build_topic_assets(
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
     """Return the topic as an external asset and its table as a partitioned, checked, materializable one.
 
-    The dead-letter table is an external asset beside it, with a check that warns.
+    The dead-letter table is an external asset beside it, with a check that warns, and so is the history.
 
     Args:
         spec: The topic's settings.
@@ -230,9 +231,10 @@ def build_topic_assets(
             else:
                 yield from _materialize(context, config, spec, connections)
 
-    if spec.dead_letters != "table":
-        return [source, ingest_topic]
-    return [source, ingest_topic, *build_dead_letter_assets(spec, source.key, shown)]
+    beside = build_history_assets(spec, source.key, shown)
+    if spec.dead_letters == "table":
+        beside += build_dead_letter_assets(spec, source.key, shown)
+    return [source, ingest_topic, *beside]
 
 
 def _materialize(

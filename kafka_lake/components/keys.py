@@ -39,6 +39,11 @@ def dead_letter_key(spec: TopicTable) -> dg.AssetKey:
     return _key_of(spec.dead_letter_table)
 
 
+def history_key(spec: TopicTable) -> dg.AssetKey:
+    """Return the asset key of the history."""
+    return _key_of(spec.history_table)
+
+
 def op_name(spec: TopicTable) -> str:
     """Return the name of the op that fills the table, by which a run's config names it."""
     return _joined(spec, "__")

@@ -119,6 +119,8 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
         spec: The topic.
     """
     metadata: dict[str, Any] = {"dagster/table_name": f"{catalog.name}.{report.table}"}
+    if spec.history:
+        metadata["history_table"] = f"{catalog.name}.{'.'.join(spec.history_table)}"
     if classes := report.classes():
         metadata["dead_letter_classes"] = dg.MetadataValue.md(
             "\n".join(

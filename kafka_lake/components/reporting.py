@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.offsets import lag
 from kafka_lake.components.dead_letters import report_dead_letters
+from kafka_lake.components.history import report_history
 from kafka_lake.components.keys import table_key
 from kafka_lake.components.metadata import (
     check_result,
@@ -141,6 +142,8 @@ class Reporter:
         self._told("its partitions", lambda: register_partitions(instance, spec.full_topic, partitions), patiently)
         if report.total("dead_letters") and spec.dead_letters == "table":
             self._told("its dead letters", lambda: report_dead_letters(instance, spec, catalog), patiently)
+        if report.commits and spec.history:
+            self._told("its history", lambda: report_history(instance, spec, catalog), patiently)
         return self._told("its table", lambda: catalog.table(spec.identifier), patiently)
 
     def _told(self, what: str, tell: Callable[[], T], patiently: bool) -> T | None:

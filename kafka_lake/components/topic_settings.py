@@ -54,6 +54,8 @@ _OF_KEYED_TABLES = (
     "ignore_null_updates",
     "update_columns",
     "on_truncate",
+    "history",
+    "track",
 )
 
 
@@ -226,14 +228,33 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             yield f"on_truncate: has no effect {kind}. Leave it out."
         if self.on_truncate == "apply" and self.deletes == "soft":
             yield "on_truncate: apply takes rows away, and deletes: soft keeps them. Leave one of them out."
+        if self.on_truncate == "apply" and self.history:
+            yield "on_truncate: apply can't be combined with history: yet. Leave one of them out."
         if self.on_truncate == "apply" and self.order_by:
             yield "on_truncate: apply needs the order of Kafka or of the source: a truncate has no column of order_by:."
         if self.deletes == "soft" and self.columns is not None and "_is_deleted" in self.columns.lower().split():
             yield "deletes: soft adds a column _is_deleted. Give the column of schema: another name."
+        yield from self._history_problems()
         try:
             seconds_of(self.keep_deletes)
         except ConfigurationError as error:
             yield f"keep_deletes: {error}"
+
+    def _history_problems(self) -> Iterator[str]:
+        """Give what is set of a history and can't be."""
+        if not self.history:
+            if self.track:
+                yield f"track: {', '.join(self.track)} has no effect without history: true. Leave one out, or set both."
+            return
+        if always := [name for name in self.track if name in self.key]:
+            yield f"track: {', '.join(always)} is of key:, which tells rows apart. It never changes."
+        if self.columns is None:
+            return
+        declared = check_ddl(self.columns)
+        if own := [name for name in declared if name.lower() in ("valid_from", "valid_to", "_event", "_is_deleted")]:
+            yield f"history: has columns {', '.join(own)} of its own. Give those of schema: other names."
+        if unknown := [name for name in self.track if name not in declared]:
+            yield f"track: {', '.join(unknown)} isn't in schema:, whose columns are {', '.join(declared)}."
 
     def _format_problems(self) -> Iterator[str]:
         """Give what is set and can't be, given the formats."""

@@ -123,7 +123,8 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
 
 def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedBatch) -> Finding:
     """Check that changes and dead letters make up the records, and that each key is as its newest change left it."""
-    problems = [*batch.check.problems, *(batch.emptied.problems if batch.emptied else ())]
+    parts = (batch.check, batch.emptied, batch.history and batch.history.check)
+    problems = [problem for part in parts if part is not None for problem in part.problems]
     if batch.changes + staged.failed != staged.records:
         problems.append(
             f"{staged.records} records were read, but {batch.changes} changes + {staged.failed} dead letters make "
@@ -143,6 +144,7 @@ def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedB
         "rows_deleted": batch.deleted,
         "keys_ignored": batch.ignored,
         "keys_later_deleted": batch.late,
+        **(batch.history.facts if batch.history else {}),
         "dead_letters": staged.failed,
         "invisible_offsets": max(0, plan.records_at_most - staged.records),
         **(batch.emptied.facts if batch.emptied else {}),

@@ -9,6 +9,7 @@ _STEPS = {
     "primary": "primary published",
     "dead_letters": "dead letters published",
     "deletes": "deletes published",
+    "history": "history published",
 }
 
 

@@ -284,6 +284,18 @@ class TopicTable:
         examples=["changed_columns"],
     )
 
+    history: bool = Field(
+        default=False,
+        description="With write upsert: a second table `<table>__history` with every version of each row (SCD 2), from "
+        "valid_from to valid_to, which is null for the current version.",
+    )
+    track: tuple[str, ...] = Field(
+        default=(),
+        description="With history: the columns whose changes make a version. A change of other columns updates the "
+        "version that is there. By default all columns.",
+        examples=[["status", "address"]],
+    )
+
     def null_leaves(self, column: str) -> bool:
         """Return whether a change leaves a column as it is by a null."""
         named = self.ignore_null_updates
@@ -320,10 +332,16 @@ class TopicTable:
         return self.namespace, shortened(self.table, "__deletes")
 
     @property
+    def history_table(self) -> tuple[str, str]:
+        """Return namespace and name of the history's table."""
+        return self.namespace, shortened(self.table, "__history")
+
+    @property
     def identifiers(self) -> tuple[tuple[str, str], ...]:
         """Return namespace and name of each of the topic's tables, the one with its rows first."""
         deletes = (self.deletes_table,) if self.write == "upsert" else ()
-        return (self.identifier, self.dead_letter_table, *deletes)
+        history = (self.history_table,) if self.history else ()
+        return (self.identifier, self.dead_letter_table, *deletes, *history)
 
     @property
     def group(self) -> str | None:

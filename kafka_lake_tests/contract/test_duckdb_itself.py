@@ -63,7 +63,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
-def _scan(python: Path, table: Table, condition: str = "true") -> list[list[Any]]:
+def _scan(python: Path, table: Table, condition: str = "true", columns: str = _ASKED) -> list[list[Any]]:
     """Return what DuckDB finds in a table, sorted."""
     properties: Mapping[str, str] = table.io.properties
     secret = {}
@@ -74,7 +74,7 @@ def _scan(python: Path, table: Table, condition: str = "true") -> list[list[Any]
     asked = {
         "extensions": _EXTENSIONS,
         "secret": secret,
-        "columns": _ASKED,
+        "columns": columns,
         "metadata": table.metadata_location,
         "condition": condition,
     }
@@ -127,3 +127,34 @@ def test_iceberg_scan_finds_each_value_before_and_after_deletes(
     deletes = [file.content for task in table.scan().plan_files() for file in task.delete_files]
     assert set(deletes) == {DataFileContent.POSITION_DELETES}
     assert _scan(python, table) == sorted(row for number, row in rows.items() if number % 5 != 1)
+
+
+def test_iceberg_scan_finds_each_version_of_a_history_and_the_current_ones(
+    python: Path,
+    new_topic: Callable[..., Topic],
+    connections: Callable[[], Connections],
+    view: Callable[[TopicTable], View],
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec("id bigint, at bigint, v string", write="upsert", key=("id",), order_by=("at",),
+                      delete_when="v = 'gone'", history=True)  # fmt: skip
+    # The second batch comes late: it splits and rewrites what the first one left.
+    for number, start in enumerate((0, 1)):
+        for at in range(start, 40, 2):
+            for key in range(5):
+                value = {"id": key, "at": at, "v": "gone" if at == 39 and key == 4 else f"v {at // 3}"}
+                topic.send(value, number)
+        ingest(spec, connections(), f"run-{number}")
+    table = view(spec).catalog.table(spec.history_table)
+    assert table is not None
+    assert {file.content for task in table.scan().plan_files() for file in task.delete_files} == {
+        DataFileContent.POSITION_DELETES
+    }
+    columns = "id, v, valid_from, valid_to"
+    current = [[key, "v 13", 39, None] for key in range(4)]
+    assert _scan(python, table, "valid_to IS NULL", columns) == current
+    ended = [[key, f"v {at // 3}", at, at + 1] for key in range(5) for at in range(39)]
+    assert _scan(python, table, "valid_to IS NULL OR valid_from < valid_to", columns) == sorted(ended + current)
+    assert _scan(python, table, "valid_from <= 20 AND valid_to > 20", columns) == [
+        [key, "v 6", 20, 21] for key in range(5)
+    ]

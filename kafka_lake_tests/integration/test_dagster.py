@@ -21,7 +21,7 @@ from kafka_lake.common.server_process import free_port
 from kafka_lake.components import reporting
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, build_topic_assets
 from kafka_lake.components.automation import follow_sources
-from kafka_lake.components.keys import dead_letter_key, table_key, topic_key
+from kafka_lake.components.keys import dead_letter_key, history_key, table_key, topic_key
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.replay_job import build_replay_job
@@ -182,6 +182,24 @@ def test_one_run_and_one_commit_for_all_partitions(new_topic: NewTopic, runner: 
     }
     idle = {name: value.value for name, value in checks(again)["row_count"].metadata.items()}
     assert (idle["records_read"], idle["commits"], idle["rows_in_table"]) == (0, 0, 7)
+
+
+def test_a_history_is_an_asset_of_which_the_run_tells(new_topic: NewTopic, runner: Runner, view: NewView) -> None:
+    topic = new_topic()
+    for number in (1, 2):
+        topic.send({"id": 1, "n": number}, key=b"1")
+    know_partitions(runner, topic)
+    spec = topic.spec("id int, n int", write="upsert", history=True)
+    result = runner.run(spec, 0)
+    assert result.success
+    name = f"{view(spec).catalog.name}.{'.'.join(spec.history_table)}"
+    assert whole(result)["history_table"] == name
+    told = {key: value.value for key, value in checks(result)["row_count"].metadata.items()}
+    assert (told["history_events"], told["history_versions_added"], told["history_versions_closed"]) == (2, 2, 1)
+    (event,) = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, history_key(spec))
+    assert event.asset_materialization is not None
+    metadata = event.asset_materialization.metadata
+    assert (metadata["dagster/row_count"].value, metadata["dagster/table_name"].value) == (2, name)
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,16 @@ def test_a_tombstone_whose_key_does_not_tell_the_row_says_nothing() -> None:
     assert (found.does, json.loads(found.row)) == (DELETE, {"id": 1, "other": 2})
 
 
+@pytest.mark.parametrize(
+    ("time", "at"),
+    [(1700000000123, 1700000000123), ("17", 17), *((none, None) for none in (None, 0, -1, 10**18, "x"))],
+)
+def test_a_change_tells_when_its_source_made_it(time: Any, at: int | None) -> None:
+    for op, after in (("c", {"id": 1}), ("d", None)):
+        assert told(envelope(op, after, {**POSTGRES, "ts_ms": time})).at == at
+    assert told(None).at is None
+
+
 def test_what_nobody_would_write_is_an_error_that_can_be_written() -> None:
     for key, source in (({"\ud800": 1}, POSTGRES), ({"id": 1}, {"connector": "\ud800"})):
         found = told(envelope("c", {"id": 1}, source), key)

@@ -130,7 +130,7 @@ def test_what_is_cut_out_is_the_row_whatever_its_types(data: Any) -> None:
 @pytest.mark.parametrize(("op", "does"), [("c", UPSERT), ("u", UPSERT), ("r", READ), ("d", DELETE), ("t", TRUNCATE)])
 def test_an_operation(op: str, does: str) -> None:
     change = told(envelope(op, 20, ROW if op in "cur" else None, commit=10))
-    assert (change.does, change.error_class) == (does, "")
+    assert (change.does, change.error_class, change.at) == (does, "", 1)
     assert change.order == ((10, 0) if op == "r" else (10, 20))
     if op == "d":
         assert read(of_keys(schema(key_schema({"id": "long"}), KEY)), change.row) == {"id": 1}

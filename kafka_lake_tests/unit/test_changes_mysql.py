@@ -114,6 +114,19 @@ def test_canal_tells_the_row_and_its_numbers() -> None:
     assert json.loads(without.row) == CHANGED["data"][0]  # type: ignore[index]
 
 
+@pytest.mark.parametrize(("time", "at"), [(1477053217, 1477053217000), ("x", None), (-1, None), (None, None)])
+def test_maxwell_tells_the_second_of_a_change(time: Any, at: int | None) -> None:
+    for kind in ("insert", "update", "delete"):
+        assert of_maxwell({**INSERTED, "type": kind, "ts": time}).at == at
+
+
+def test_canal_tells_when_its_source_made_a_change() -> None:
+    for kind in ("INSERT", "UPDATE", "DELETE", "TRUNCATE"):
+        assert of_canal({**CHANGED, "type": kind}).at == 1589373560000
+    # What Canal's own clock says isn't it.
+    assert of_canal({**CHANGED, "es": None}).at is None
+
+
 def test_no_digit_is_lost() -> None:
     raw = json.dumps(INSERTED).replace("4.2341", "123456789012345678901234567890.10").encode()
     assert b'"m": 123456789012345678901234567890.10' in of_maxwell(raw).row

@@ -20,7 +20,7 @@ from kafka_lake.executors.changes.change import (
     refused,
 )
 from kafka_lake.executors.changes.rows_told import ToldRow, change_by
-from kafka_lake.executors.changes.spans import integer, items, members, string
+from kafka_lake.executors.changes.spans import integer, items, members, string, time_ms
 
 _TYPES = {"INSERT": UPSERT, "UPDATE": UPSERT, "DELETE": DELETE}
 _WHOLE, _OTHER = {-7, -6, -5, 4, 5}, {2, 3, 6, 7, 8}
@@ -63,7 +63,7 @@ def _told(value: bytes) -> ToldRow | Change:
             NOT_A_CHANGE, "The value has no type: it is no flat message of Canal's; set canal.mq.flatMessage."
         )
     if kind == "TRUNCATE":
-        return Change(TRUNCATE, None, None)
+        return Change(TRUNCATE, None, None, at=time_ms(message.get("es")))
     does = _TYPES.get(kind)
     if does is None:
         return refused(NOT_A_CHANGE, f"The type is {kind}: {_what_else(kind, message)}.")
@@ -75,7 +75,8 @@ def _told(value: bytes) -> ToldRow | Change:
     old = [members(each) for each in items(message.get("old", "")) or ()] if does == UPSERT else []
     types = members(message.get("sqlType", "")) or {}
     before = (old[0] if old else None) or {}
-    return ToldRow(does, _typed(rows[0], types), _typed(before, types), _names(message.get("pkNames")))
+    row, key = _typed(rows[0], types), _names(message.get("pkNames"))
+    return ToldRow(does, row, _typed(before, types), key, at=time_ms(message.get("es")))
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ class Change:
         order: Where the change is in its source's order; None if only Kafka's offset tells.
         error_class: Why the record is no change; empty if it is one.
         error_message: What is wrong with it.
+        at: When it was made, in milliseconds since the epoch; None if the record doesn't tell.
     """
 
     does: str
@@ -31,6 +32,7 @@ class Change:
     order: tuple[int, ...] | None
     error_class: str = ""
     error_message: str = ""
+    at: int | None = None
 
 
 def refused(error_class: str, message: str) -> Change:

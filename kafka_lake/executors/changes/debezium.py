@@ -22,7 +22,7 @@ from kafka_lake.executors.changes.change import (
     refused,
 )
 from kafka_lake.executors.changes.connect_types import ConnectTypes, Convert, converted
-from kafka_lake.executors.changes.spans import integer, is_null, members, string
+from kafka_lake.executors.changes.spans import integer, is_null, members, string, time_ms
 
 _OPERATIONS = {"c": UPSERT, "u": UPSERT, "r": READ, "d": DELETE, "t": TRUNCATE}
 _ENVELOPE = {"before", "after", "source", "op"}
@@ -109,14 +109,15 @@ def told_by(
     order = order_of(envelope.source, does == READ)
     if order is None or any(abs(number) > _LARGEST for number in order):
         return refused(NO_ORDER, _no_order(envelope.source))
+    at = time_ms(envelope.source.get("ts_ms"))
     if does == TRUNCATE:
-        return Change(does, None, order)
+        return Change(does, None, order, at=at)
     if does == DELETE:
         # The key alone says which row: of the row before, many sources tell no more than that.
-        return Change(does, (row if of_record else None) or envelope.before or row, order)
+        return Change(does, (row if of_record else None) or envelope.before or row, order, at=at)
     if envelope.after is None:
         return refused(NOT_A_CHANGE, f"The operation is {operation}, and `after` is no row.")
-    return Change(does, envelope.after, order)
+    return Change(does, envelope.after, order, at=at)
 
 
 def _opened(value: bytes, types: ConnectTypes) -> Envelope | Change:

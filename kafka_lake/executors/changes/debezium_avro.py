@@ -15,7 +15,8 @@ from kafka_lake.executors.changes.debezium import Envelope, RecordKey, no_operat
 
 _HEADER = 5
 _ROWS = ("before", "after")
-_ORDER = {
+_SOURCE = {
+    "ts_ms",
     "connector",
     "sequence",
     "lsn",
@@ -28,7 +29,7 @@ _ORDER = {
     "scn",
     "commit_scn",
 }
-"""Members of ``source`` that tell where a change is."""
+"""Members of ``source`` that tell when a change was made, and where it is in the source's order."""
 
 
 def row_type(types: Types) -> Any:
@@ -158,7 +159,7 @@ class _Reader:
         told = {}
         for field in self.source:
             end = field.skip(value, at)
-            if field.name in _ORDER:
+            if field.name in _SOURCE:
                 told[field.name] = json.dumps(field.read(value, at))
             at = end
         return told

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 
 from kafka_lake.executors.changes.change import DELETE, NOT_A_CHANGE, NOTHING, UPSERT, Change, refused
 from kafka_lake.executors.changes.rows_told import ToldRow, change_by
-from kafka_lake.executors.changes.spans import items, members, string
+from kafka_lake.executors.changes.spans import items, members, string, time_ms
 
 _TYPES = {"insert": UPSERT, "bootstrap-insert": UPSERT, "update": UPSERT, "delete": DELETE}
 _BOOTSTRAP = ("bootstrap-start", "bootstrap-complete")
@@ -51,7 +51,8 @@ def _told(key: bytes | None, value: bytes) -> ToldRow | Change:
     if row is None:
         return refused(NOT_A_CHANGE, f"The type is {kind}, and `data` is no JSON object.")
     named = _names(message.get("primary_key_columns")) or _of_key(key)
-    return ToldRow(does, row, members(message.get("old", "")) or {}, named)
+    old = members(message.get("old", "")) or {}
+    return ToldRow(does, row, old, named, at=time_ms(message.get("ts"), unit=1000))
 
 
 def _object(text: bytes | None) -> dict[str, str] | None:

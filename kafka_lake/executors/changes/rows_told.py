@@ -16,12 +16,14 @@ class ToldRow:
         row: Its columns, each as JSON text: after an insert or update, before a delete.
         old: What an update has changed, as it was before.
         key: Names of the columns of the source's key; empty if the record doesn't tell.
+        at: When it was changed, in milliseconds since the epoch; None if the record doesn't tell.
     """
 
     does: str
     row: Mapping[str, str]
     old: Mapping[str, str]
     key: tuple[str, ...]
+    at: int | None = None
 
 
 def change_by(told: ToldRow, columns: Collection[str], of_record: bool) -> Change:
@@ -43,4 +45,4 @@ def change_by(told: ToldRow, columns: Collection[str], of_record: bool) -> Chang
         was = ", ".join(f"{name} was {told.old[name]} and is {told.row.get(name, 'null')}" for name in changed)
         return refused(KEY_CHANGED, f"The update changes the row's key: {was}.")
     row = ", ".join(f"{json.dumps(name)}: {value}" for name, value in told.row.items())
-    return Change(told.does, f"{{{row}}}".encode(), None)
+    return Change(told.does, f"{{{row}}}".encode(), None, at=told.at)

@@ -6,6 +6,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 _BLANK = re.compile(r"[ \t\n\r]*")
+_LAST_MILLISECOND = 253_402_300_799_999
 
 
 def members(text: str) -> dict[str, str] | None:
@@ -61,6 +62,23 @@ def integer(text: str | None) -> int | None:
         return int(digits) if digits is not None else None
     except ValueError:
         return None
+
+
+def time_ms(text: str | None, unit: int = 1) -> int | None:
+    """Return a JSON number as a time, in milliseconds since the epoch; None if it is none from then to the year 9999.
+
+    Nor is 0 a time: tools write it that know none.
+
+    Args:
+        text: The number.
+        unit: How many milliseconds one of it is.
+
+    >>> time_ms("17"), time_ms("17", unit=1000), time_ms("0"), time_ms("-1"), time_ms("253402300800", unit=1000)
+    (17, 17000, None, None, None)
+    """
+    number = integer(text)
+    at = None if number is None else number * unit
+    return at if at is not None and 0 < at <= _LAST_MILLISECOND else None
 
 
 def is_null(text: str | None) -> bool:

@@ -21,6 +21,7 @@ FIELDS = pa.struct(
         ("order", pa.list_(pa.int64())),
         ("error_class", pa.string()),
         ("error_message", pa.string()),
+        ("at", pa.int64()),
     ]
 )
 """The column `CHANGE`, beside which a source may have any names."""
@@ -70,4 +71,5 @@ def _data(change: Change) -> dict[str, Any]:
         "order": change.order,
         "error_class": change.error_class or None,
         "error_message": change.error_message or None,
+        "at": change.at,
     }

@@ -32,6 +32,7 @@ _CHANGE = T.StructType(
         T.StructField("order", T.ArrayType(T.LongType())),
         T.StructField("error_class", _TEXT),
         T.StructField("error_message", _TEXT),
+        T.StructField("at", T.LongType()),
     ]
 )
 
@@ -82,7 +83,7 @@ class Changes:
             message = F.coalesce(message, F.when(F.col("error_class").isNull() & when, said))
         replaced = {
             "value": F.col(ORIGINAL),
-            CHANGE: F.struct(change["does"].alias("does"), change["order"].alias("order")),
+            CHANGE: F.struct(*[change[name].alias(name) for name in ("does", "order", "at")]),
             "error_class": error_class,
             "error_message": F.coalesce("error_message", message if messages else F.lit(None).cast(_TEXT)),
         }
@@ -157,7 +158,7 @@ class Changes:
         if not self.looks:
             none = F.lit(None)
             does = F.when(F.col("value").isNull(), F.lit(DELETE)).otherwise(F.lit(UPSERT))
-            parts = [does, none.cast(_CHANGE["order"].dataType), none.cast(_TEXT), none.cast(_TEXT)]
+            parts = [does, *(none.cast(field.dataType) for field in _CHANGE.fields[1:])]
             change = F.struct(*[part.alias(name) for part, name in zip(parts, _CHANGE.names, strict=True)])
             return records.withColumn(CHANGE, change).withColumn(ORIGINAL, F.col("value"))
         fields = [*records.schema.fields, T.StructField(CHANGE, _CHANGE), T.StructField(ORIGINAL, T.BinaryType())]

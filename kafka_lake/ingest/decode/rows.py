@@ -17,6 +17,8 @@ TRANSFORM_ERROR = "_error"
 
 CHANGE, DELETED = "_change", "_is_deleted"
 """Columns of keyed tables: what made the row, and where that is in its source's order; and whether it was deleted."""
+VALID_FROM, VALID_TO, EVENT = "valid_from", "valid_to", "_event"
+"""Columns of histories: from when until when a version counts, and what else an event must tell to be placed anew."""
 CHANGE_TYPE = T.StructType([T.StructField("op", T.StringType()), T.StructField("order", T.ArrayType(T.LongType()))])
 
 METADATA = T.StructType(
@@ -73,6 +75,13 @@ def change_columns(spec: TopicTable) -> list[T.StructField]:
     if spec.write == "upsert" and spec.deletes == "soft":
         columns.append(T.StructField(DELETED, T.BooleanType()))
     return columns
+
+
+def history_columns(spec: TopicTable) -> tuple[str, ...]:
+    """Return the names of columns that a topic's history has and its table doesn't."""
+    if not spec.history:
+        return ()
+    return (VALID_FROM, VALID_TO, EVENT) if spec.deletes == "soft" else (VALID_FROM, VALID_TO, EVENT, DELETED)
 
 
 def origin_of(decoded: DataFrame, topic_id: str | None) -> Column:

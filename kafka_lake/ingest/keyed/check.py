@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from kafka_lake.executors.changes.change import DELETE
 from kafka_lake.ingest.decode.rows import DELETED
 from kafka_lake.ingest.keyed.bounds import Bounds
+from kafka_lake.ingest.keyed.history.figures import HistoryBatch
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
 from kafka_lake.ingest.keyed.truncates import Emptied
 
@@ -78,6 +79,7 @@ class KeyedBatch:
         updated: Rows that were changed.
         deleted: Rows that went.
         check: What the audit found of the batch's keys in the staged table.
+        history: What became of it in the history; None for a table without one.
         not_sent: The changes that couldn't be applied, in the order of partition and offset.
         emptied: The truncate before which nothing counts; None if there is none.
     """
@@ -92,6 +94,7 @@ class KeyedBatch:
     check: KeyCheck
     not_sent: tuple[NotSent, ...] = ()
     emptied: Emptied | None = None
+    history: HistoryBatch | None = None
 
     @property
     def ignored(self) -> int:

@@ -145,9 +145,12 @@ def tombstones_ordered(changes: DataFrame, keys: Keys) -> DataFrame:
     told = [F.expr(each) for each in keys.told(_ALIAS)]
     is_told = F.when(told[0].isNotNull(), F.expr(f"struct({', '.join(keys.own_order(_ALIAS))})"))
     does = F.col(f"{_ALIAS}.{DOES}")
-    newest = F.max_by(
-        F.struct(*[each.alias(f"_{n}") for n, each in enumerate(told)], does.alias("does")), is_told
-    ).over(before)
+    change = F.struct(*[each.alias(f"_{n}") for n, each in enumerate(told)], does.alias("does"))
+    newest = F.max_by(change, is_told).over(before)
+    if keys.has_envelope:
+        # Debezium tells a delete and then a tombstone. Sent once more, both come behind what is newer.
+        previous = F.last(F.when(told[0].isNotNull(), change), ignorenulls=True).over(before)
+        newest = F.when(previous["does"] == DELETE, previous).otherwise(newest)
     last = [F.coalesce(each, newest[f"_{n}"]) for n, each in enumerate(told)]
     # What follows a delete that tells its order says nothing more.
     needs_row = (does == DELETE) & told[0].isNull() & ~F.coalesce(newest["does"] == DELETE, F.lit(False))

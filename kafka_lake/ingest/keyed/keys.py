@@ -13,6 +13,8 @@ from kafka_lake.ingest.decode.rows import CHANGE
 from kafka_lake.ingest.topic_table import TopicTable
 
 DOES, KEPT = "__kafka_lake_does", "__kafka_lake_kept"
+AT = "__kafka_lake_at"
+"""When a change happened, if its envelope tells."""
 OTHER_PARTITION = "KAFKA_LAKE_OTHER_PARTITION"
 """Likewise: a key's row came from another Kafka partition, and only offsets tell which change is newer."""
 

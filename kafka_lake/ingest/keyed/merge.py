@@ -51,7 +51,7 @@ def merge(
     view = f"kafka_lake_{uuid4().hex}"
     changes.createOrReplaceTempView(view)
     try:
-        with _summary(spark, summary):
+        with with_summary(spark, summary):
             spark.sql(statement(branch.write_name, view, changes.columns, how)).collect()
     finally:
         spark.catalog.dropTempView(view)
@@ -98,7 +98,7 @@ def statement(table: str, view: str, columns: Sequence[str], how: HowToMerge) ->
 
 
 @contextmanager
-def _summary(spark: Any, summary: Mapping[str, str]) -> Iterator[None]:
+def with_summary(spark: Any, summary: Mapping[str, str]) -> Iterator[None]:
     """Let the snapshots of the block have that in their summary: MERGE takes no options."""
     names = [f"{_PROPERTY}{key}" for key in summary]
     for name, value in zip(names, summary.values(), strict=True):

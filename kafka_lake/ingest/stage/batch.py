@@ -31,8 +31,8 @@ CLASSES = "classes"
 """Among the metrics of a batch: its dead letters by class, where who decoded them has counted them."""
 
 
-DELETES, KEYED = "deletes", "keyed"
-"""Likewise, of a keyed table: the staged table of deleted keys, and what became of the changes."""
+DELETES, HISTORY, KEYED = "deletes", "history", "keyed"
+"""Likewise, of a keyed table: the staged tables of deleted keys and of its history, and what became of the changes."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Batch:
         counts["failed"] += len(not_sent)
         return WrittenBatch(
             staged.primary,
-            {**counts, DELETES: staged.deletes, KEYED: staged.batch},
+            {**counts, DELETES: staged.deletes, HISTORY: staged.history, KEYED: staged.batch},
             lambda: with_not_sent(decoded.judged(), self.context.connections.spark(), not_sent),
         )
 

@@ -21,7 +21,8 @@ from kafka_lake.ingest.keyed.check import NOTHING_FOUND, KeyedBatch, NotSent, ch
 from kafka_lake.ingest.keyed.deletes import deletes_of, ensure_deletes_table, forget_old, without_late
 from kafka_lake.ingest.keyed.fold import NEEDS_ROW, SEVERAL_PARTITIONS, UNKNOWN, tombstones_ordered, with_order_of_rows
 from kafka_lake.ingest.keyed.folded import FoldedBatch, fold_batch, kept
-from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
+from kafka_lake.ingest.keyed.history.shape import Shape
+from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, Keys
 from kafka_lake.ingest.keyed.merge import HowToMerge, merge
 from kafka_lake.ingest.keyed.not_sent import find_not_sent, without
 from kafka_lake.ingest.keyed.refusals import refusal_of, refuse_by_settings, refuse_several_partitions
@@ -36,6 +37,8 @@ from kafka_lake.ingest.keyed.truncates import (
     without_older,
 )
 from kafka_lake.ingest.record_keys import at_version
+from kafka_lake.ingest.stage.history_rows import EventsToStage, write_history
+from kafka_lake.ingest.stage.history_table import refuse_left_behind
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
@@ -45,7 +48,13 @@ from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ROWS_WORTH_A_PARTITION = 1_000_000
 _MERGED = "spark.merge-into.num-target-rows-"
-_ABOUT_CHANGES = T.StructType([T.StructField(DOES, T.StringType()), T.StructField(KEPT, T.ArrayType(T.StringType()))])
+_ABOUT_CHANGES = T.StructType(
+    [
+        T.StructField(DOES, T.StringType()),
+        T.StructField(KEPT, T.ArrayType(T.StringType())),
+        T.StructField(AT, T.TimestampType()),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,7 @@ class ChangesToStage:
     def may_lack(self) -> list[str]:
         """The columns that a change may leave as they are."""
         spec, keys = self.context.spec, self.keys
-        others = (spec.metadata_column, DOES, KEPT, *(field.name for field in change_columns(spec)))
+        others = (spec.metadata_column, DOES, KEPT, AT, *(field.name for field in change_columns(spec)))
         values = [name for name in self.changes.columns if name not in others]
         told = (*keys.columns, *keys.order_by)
         return [f.name for f in self.columns if f.name not in told and f.name in values and can_leave_out(f, spec)]
@@ -110,11 +119,13 @@ class StagedChanges:
     Args:
         primary: The table.
         deletes: The table of deleted keys, None if there is nothing new for it.
+        history: The history, None if the topic has none.
         batch: What became of the batch.
     """
 
     primary: StagedTable
     deletes: StagedTable | None
+    history: StagedTable | None
     batch: KeyedBatch
 
 
@@ -128,7 +139,10 @@ def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
     Raises:
         ChangeRefusedError: If a change can't be applied, or the settings say to stop at it. Nothing is staged then but
             what ``undo`` takes away.
+        TableError: If the table's history doesn't go with the settings. Likewise.
     """
+    if not batch.context.spec.history:
+        refuse_left_behind(batch.context)
     try:
         with ExitStack() as held:
             return _staged(batch, held, undo)
@@ -141,13 +155,14 @@ def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
 def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedChanges:
     tasks = max(batch.tasks, 2) + row_count(batch.state.table) // _ROWS_WORTH_A_PARTITION
     held.enter_context(_shuffles(batch.context.connections.spark(), tasks))
-    changes, figures = _told(batch, held)
-    batch = _since_truncate(batch, changes, figures["truncates"])
-    changes = _ordered(batch, changes, figures["deletes"], held)
+    all_changes, figures = _told(batch, held)
+    batch = _since_truncate(batch, all_changes, figures["truncates"])
+    changes = _counting(batch, all_changes)
+    ordered = _ordered(batch, changes.drop(AT), figures["deletes"], held)
     if batch.emptied is not None:
-        changes, counted = without_older(changes, batch.emptied, batch.keys)
-        batch = replace(batch, emptied=counted)
-    folded, not_sent = _folded(batch, changes, held)
+        ordered, counted_older = without_older(ordered, batch.emptied, batch.keys)
+        batch = replace(batch, emptied=counted_older)
+    folded, not_sent = _folded(batch, ordered, held)
     one_each = folded.one_each.drop(SEVERAL_PARTITIONS, UNKNOWN)
     deletes = _stage_deletes(batch, deletes_of(one_each, batch.keys), figures["deletes"], undo)
     late = without_late(batch.context, one_each, batch.keys) if folded.count else None
@@ -170,7 +185,17 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
     else:
         primary = append(batch.branch, batch.state, shaped(in_time.limit(0), batch.columns), batch.summary)
     primary, emptied = _emptied(batch, primary)
-    return StagedChanges(primary, deletes, replace(told, emptied=emptied))
+    told = replace(told, emptied=emptied)
+    if not batch.context.spec.history:
+        return StagedChanges(primary, deletes, None, told)
+    if not_sent:
+        changes = without(changes, batch.context.connections.spark(), not_sent, batch.keys)
+    events = EventsToStage(
+        changes=changes, folded=folded, current=primary, branch=batch.branch.name, summary=batch.summary
+    )
+    shape = Shape(batch.keys, batch.columns, batch.context.spec.track, tuple(batch.may_lack))
+    history = write_history(batch.context, shape, events, batch.state, held=held, undo=undo)
+    return StagedChanges(primary, deletes, history.table, replace(told, history=history.batch))
 
 
 def _told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Row]:
@@ -208,26 +233,22 @@ def _since_truncate(batch: ChangesToStage, changes: DataFrame, count: int) -> Ch
     return replace(batch, emptied=emptied, summary={**batch.summary, TRUNCATED: emptied.at.to_json()})
 
 
-def _ordered(batch: ChangesToStage, changes: DataFrame, deletes: int, held: ExitStack) -> DataFrame:
-    """Return the changes that count, each with its order.
-
-    Args:
-        batch: The batch.
-        changes: All of its changes.
-        deletes: How many of them are deletes.
-        held: Lets go of what Spark keeps.
-    """
-    keys = batch.keys
+def _counting(batch: ChangesToStage, changes: DataFrame) -> DataFrame:
+    """Return the changes of rows that the settings let count."""
     if batch.context.spec.deletes == "ignore":
         changes = changes.filter(F.col(DOES) != DELETE)
-    changes = changes.filter(~F.col(DOES).isin(TRUNCATE, NOTHING))
-    if keys.has_order and deletes:
-        changes = kept(tombstones_ordered(changes, keys), held)
-        # Deletes have the order of their row, where they need it.
-        within, found = bounds(changes.filter(NEEDS_ROW), keys, F.count(F.lit(1)).alias("count"))
-        needed = found["count"]
-        changes = with_order_of_rows(changes, batch.rows(), keys, within) if needed else changes.drop(NEEDS_ROW)
-    return changes
+    return changes.filter(~F.col(DOES).isin(TRUNCATE, NOTHING))
+
+
+def _ordered(batch: ChangesToStage, changes: DataFrame, deletes: int, held: ExitStack) -> DataFrame:
+    """Return changes, each with its order: deletes that tell none have that of their row, where they need it."""
+    keys = batch.keys
+    if not keys.has_order or not deletes:
+        return changes
+    changes = kept(tombstones_ordered(changes, keys), held)
+    within, found = bounds(changes.filter(NEEDS_ROW), keys, F.count(F.lit(1)).alias("count"))
+    needed = found["count"]
+    return with_order_of_rows(changes, batch.rows(), keys, within) if needed else changes.drop(NEEDS_ROW)
 
 
 def _emptied(batch: ChangesToStage, primary: StagedTable) -> tuple[StagedTable, Emptied | None]:

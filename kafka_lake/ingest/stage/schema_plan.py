@@ -14,7 +14,7 @@ from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.excepted import without_excepted
 from kafka_lake.ingest.decode.key import Keyed
-from kafka_lake.ingest.decode.rows import change_columns
+from kafka_lake.ingest.decode.rows import change_columns, history_columns
 from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
 from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.topic_table import TopicTable
@@ -53,6 +53,7 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
     reserved = [
         *taken,
         *about_changes,
+        *history_columns(spec),
         *(name for name in (spec.metadata_column, spec.key_column if spec.key_format else None) if name),
     ]
     if not isinstance(decoder, Keyed):

@@ -14,7 +14,7 @@ from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.stage.batch import CLASSES, DELETES, KEYED, Batch, WrittenBatch
+from kafka_lake.ingest.stage.batch import CLASSES, DELETES, HISTORY, KEYED, Batch, WrittenBatch
 from kafka_lake.ingest.stage.compatibility import refuse_incompatible
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows, known_dead_letters, stage_dead_letters
 from kafka_lake.ingest.stage.replaced_rows import keep_what_vanished
@@ -88,6 +88,7 @@ def stage(
         newest_ms=counts.get("newest_ms"),
         bytes_read=counts["bytes_read"],
         deletes=counts.get(DELETES),
+        history=counts.get(HISTORY),
         keyed=counts.get(KEYED),
         unkept={**_unkept(context.spec, rows.decoder), **_untimed(context.spec, counts.get("untimed", 0))},
     )

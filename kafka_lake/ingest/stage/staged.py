@@ -70,6 +70,7 @@ class Staged:
         unkept: What was in the records and is in no column: path → what is said of it.
         bytes_read: Of the keys, values and headers of the records.
         deletes: The table of deleted keys, None if there is nothing new for it.
+        history: The history, None for a table without one.
         keyed: What became of the changes; None for a table that is appended to.
     """
 
@@ -90,11 +91,12 @@ class Staged:
     unkept: Mapping[str, str] = field(default_factory=dict)
     bytes_read: int = 0
     deletes: StagedTable | None = None
+    history: StagedTable | None = None
     keyed: KeyedBatch | None = None
 
     def tables(self) -> list[StagedTable]:
         """Return the tables in the order of publication: side tables first, the primary last."""
-        return [t for t in (self.dead_letters, self.deletes, self.primary) if t is not None]
+        return [t for t in (self.dead_letters, self.deletes, self.history, self.primary) if t is not None]
 
     def discard(self) -> None:
         """Remove what was staged and not published, files included."""

@@ -1,0 +1,62 @@
+"""Merge: the rows of a history that are new, or that an event has changed, into a branch, as one snapshot."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kafka_lake.ingest.keyed.bounds import Bounds
+from kafka_lake.ingest.keyed.history.events import STORED
+from kafka_lake.ingest.keyed.history.shape import Shape
+from kafka_lake.ingest.keyed.keys import quoted
+from kafka_lake.ingest.keyed.merge import with_summary
+from kafka_lake.lake.branches import StagingBranch
+
+
+def is_changed(shape: Shape) -> Column:
+    """Return whether the history lacks an event, or has another row of it than `with_intervals` gave."""
+    names = tuple(shape.columns.names)
+    return F.col(STORED).isNull() | ~shape.compared(names).eqNullSafe(shape.compared(names, STORED))
+
+
+def merge_events(
+    spark: Any,
+    branch: StagingBranch,
+    changed: DataFrame,
+    shape: Shape,
+    *,
+    within: Bounds | None,
+    summary: Mapping[str, str],
+) -> None:
+    """Merge events into a branch; `StagingBranch.written` tells whether they went where they should.
+
+    Args:
+        spark: The session.
+        branch: Of the history.
+        changed: Rows in the history's columns, each event once.
+        shape: Of the history.
+        within: Between which values their keys lie; None if that isn't known.
+        summary: Of the snapshot.
+    """
+    view = f"kafka_lake_{uuid4().hex}"
+    changed.createOrReplaceTempView(view)
+    try:
+        with with_summary(spark, summary):
+            spark.sql(statement(branch.write_name, view, changed.columns, shape, within=within)).collect()
+    finally:
+        spark.catalog.dropTempView(view)
+
+
+def statement(table: str, view: str, columns: Sequence[str], shape: Shape, *, within: Bounds | None) -> str:
+    """Return the MERGE. Pure."""
+    condition = " AND ".join([shape.same_event("t", "s"), *(within.hold_for("t") if within else ())])
+    names = [quoted(name) for name in columns]
+    return "\n".join(
+        [
+            f"MERGE INTO {table} AS t USING {view} AS s ON {condition}",
+            f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in names)}",
+            f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})",
+        ]
+    )

@@ -1,0 +1,123 @@
+"""What a history is, in plain Python: all events of a key sorted at once, whatever came when."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Event:
+    """A record, as a change of a row.
+
+    Args:
+        key: Of the row.
+        partition: Kafka partition.
+        offset: Its offset.
+        order: What tells its order; None of a delete that tells none.
+        time: From when on it counts; None of a delete that has no order.
+        stamp: Kafka's time, where the order is one of times.
+        values: Columns that it tells, without those that it leaves as they are.
+        keeps: Names of those.
+        is_delete: Whether it takes the row away.
+    """
+
+    key: Any
+    partition: int
+    offset: int
+    order: Any
+    time: Any
+    values: dict[str, Any] = field(hash=False, default_factory=dict)
+    keeps: frozenset[str] = frozenset()
+    is_delete: bool = False
+    stamp: Any = None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.partition, self.offset
+
+
+@dataclass
+class Row:
+    """A row of the history."""
+
+    valid_from: Any
+    valid_to: Any
+    values: dict[str, Any]
+    is_delete: bool
+    own: Any = None
+
+
+def history(
+    events: Iterable[Event], track: Sequence[str] = (), is_soft: bool = False
+) -> dict[tuple[Any, int, int], Row]:
+    """Return the rows of a history by key and place."""
+    by_key: dict[Any, dict[tuple[int, int], Event]] = defaultdict(dict)
+    for each in events:
+        by_key[each.key][each.place] = each
+    rows: dict[tuple[Any, int, int], Row] = {}
+    for key, of_key in by_key.items():
+        rows |= {(key, *place): row for place, row in _of_key(list(of_key.values()), track, is_soft).items()}
+    return rows
+
+
+def assert_tiles(rows: Mapping[tuple[Any, int, int], Row]) -> None:
+    """Assert that a key's versions follow each other, with a gap only where the key was deleted."""
+    by_key: dict[Any, list[Row]] = defaultdict(list)
+    for (key, *_), row in rows.items():
+        by_key[key].append(row)
+    for of_key in by_key.values():
+        seen = [row for row in of_key if row.valid_to is None or row.valid_from < row.valid_to]
+        seen.sort(key=lambda row: row.valid_from)
+        assert [row.valid_to is None for row in seen[:-1]] == [False] * len(seen[:-1])
+        deleted = {row.valid_from for row in of_key if row.is_delete}
+        for row, following in zip_longest(seen, seen[1:]):
+            begins = following.valid_from if following else None
+            assert row.valid_to == begins or row.valid_to in deleted
+            assert begins is None or row.valid_to <= begins
+
+
+def _of_key(events: list[Event], track: Sequence[str], is_soft: bool) -> dict[tuple[int, int], Row]:
+    placed = []
+    for each in events:
+        order, time = each.order, each.time
+        if each.is_delete and order is None:
+            before = [e for e in events if e.partition == each.partition and e.offset < each.offset]
+            told = [e for e in before if e.order is not None]
+            last = max(told, key=lambda e: (e.order, e.offset), default=None)
+            if last is None or last.is_delete:
+                continue
+            order, time = last.order, each.time if each.time is not None else last.time
+        placed.append((order, *each.place, time, each))
+    placed.sort(key=lambda each: each[:3])
+    times: list[Any] = []
+    for _, _, _, time, _ in placed:
+        times.append(time if not times else max(times[-1], time))
+    for number, (_, _, _, _, each) in enumerate(placed):
+        if each.order is None and each.stamp is not None:
+            times[number] = max(times[number], min([each.stamp, *times[number + 1 : number + 2]]))
+    rows: dict[tuple[int, int], Row] = {}
+    known: dict[str, Any] = {}
+    began: Any = None
+    open_: Row | None = None
+    for now, (_, _, _, _, each) in zip(times, placed, strict=True):
+        values = {name: known.get(name) if name in each.keeps else value for name, value in
+                  {**dict.fromkeys(each.keeps), **each.values}.items()}  # fmt: skip
+        row = rows[each.place] = Row(now, now, values, each.is_delete, now)
+        if each.is_delete:
+            if open_ is not None:
+                open_.valid_to = now
+            open_ = None
+            known = {**known, **values} if is_soft else {}
+            continue
+        known = {**known, **values}
+        if open_ is None:
+            began = now
+        elif all(values[name] == open_.values[name] for name in track or values):
+            # The run goes on: its last event is the version.
+            open_.valid_from = open_.valid_to = open_.own
+        else:
+            open_.valid_to = began = now
+        row.valid_from, row.valid_to, open_ = began, None, row
+    return rows

@@ -1,0 +1,108 @@
+"""Histories without a topic: whatever comes in which batch, the rows are those of all events sorted at once."""
+
+import random
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from pyspark.sql import types as T
+
+from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.ingest.decode.rows import DELETED, METADATA
+from kafka_lake.ingest.keyed.history.events import events_of, joined
+from kafka_lake.ingest.keyed.history.intervals import NEWEST, with_intervals
+from kafka_lake.ingest.keyed.history.merge import is_changed
+from kafka_lake.ingest.keyed.history.shape import Shape
+from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, Keys
+from kafka_lake_tests.integration.history_model import Event, assert_tiles, history
+from kafka_lake_tests.lanes import exhaustive
+
+pytestmark = pytest.mark.integration
+
+VALUES = T.StructType(
+    [
+        *(T.StructField(name, T.LongType()) for name in ("id", "at", "a")),
+        T.StructField("b", T.StringType()),
+        T.StructField("m", T.MapType(T.StringType(), T.LongType())),
+    ]
+)
+TABLE = T.StructType([*VALUES.fields, T.StructField("_kafka", METADATA)])
+CHANGES = T.StructType(
+    [
+        *TABLE.fields,
+        T.StructField(DOES, T.StringType()),
+        T.StructField(KEPT, T.ArrayType(T.StringType())),
+        T.StructField(AT, T.TimestampType()),
+    ]
+)
+IDS = {name: number for number, name in enumerate(VALUES.names)}
+BATCHES = 3
+
+
+def shape_of(track: tuple[str, ...] = (), is_soft: bool = False) -> Shape:
+    keys = Keys("_kafka", columns=("id",), order_by=("at",), has_envelope=False, topic_id="today", is_soft=is_soft)
+    return Shape(keys, TABLE, track, may_lack=("a", "b", "m"), ids=IDS)
+
+
+def random_events(chance: random.Random, keys: int, is_soft: bool) -> list[tuple[int, Event]]:
+    """Return events with the batch that each comes in: those of a Kafka partition in the order of their offsets."""
+    found = []
+    offsets: dict[int, int] = defaultdict(int)
+    for key in range(keys):
+        batches = dict.fromkeys(range(3), 0)
+        for _ in range(chance.randint(1, 10)):
+            partition = chance.randrange(3)
+            batches[partition] = min(BATCHES - 1, batches[partition] + chance.choice((0, 0, 0, 1)))
+            is_delete = chance.random() < 0.25
+            at = None if is_delete and chance.random() < 0.5 else chance.randrange(6)
+            values = {"a": chance.randrange(2), "b": chance.choice("xy"), "m": {"x": chance.randrange(2)}}
+            keeps = frozenset(name for name in values if chance.random() < 0.3)
+            if is_delete:
+                values, keeps = dict.fromkeys(values), frozenset(values if is_soft else ())
+            told = {name: value for name, value in values.items() if name not in keeps}
+            event = Event(key, partition, offsets[partition], at, at, {**told, "at": at}, keeps, is_delete)
+            offsets[partition] += 1
+            found.append((batches[partition], event))
+            while chance.random() < 0.15:
+                found.append((chance.randint(batches[partition], BATCHES - 1), event))
+    return found
+
+
+def change(event: Event) -> tuple[Any, ...]:
+    values = [event.values.get(name) for name in ("a", "b", "m")]
+    place = ("t", "today", event.partition, event.offset, None, None, None, None)
+    does = "delete" if event.is_delete else "upsert"
+    return (event.key, event.order, *values, place, does, sorted(event.keeps), None)
+
+
+def as_told(row: Any) -> tuple[Any, ...]:
+    return (row["valid_from"], row["valid_to"], row[DELETED], row["a"], row["b"], row["m"])
+
+
+@pytest.mark.parametrize(("track", "is_soft"), [(("a", "m"), False), exhaustive((), False), exhaustive(("b",), True)])
+def test_the_rows_are_those_of_all_events_sorted_at_once(
+    track: tuple[str, ...], is_soft: bool, spark_resource: SparkResource
+) -> None:
+    spark, shape = spark_resource.spark_session, shape_of(track, is_soft)
+    events = random_events(random.Random(len(track)), 150, is_soft)
+    stored: list[Any] = []
+    for number in range(BATCHES):
+        batch = {event: None for in_batch, event in events if in_batch == number}
+        changes = spark.createDataFrame([change(each) for each in batch], CHANGES)
+        told = joined(spark.createDataFrame(stored, shape.columns), None, events_of(changes, shape), shape)
+        rows = with_intervals(told, shape).cache()
+        stored = rows.select(*shape.columns.names).collect()
+        newest = rows.filter(NEWEST).select("id").collect()
+        assert len(newest) == len(set(newest)) == len({row["id"] for row in stored})
+        arrived = [event for in_batch, event in events if in_batch <= number]
+        modelled = history(arrived, track, is_soft)
+        assert_tiles(modelled)
+        wanted = {
+            place: (row.valid_from, row.valid_to, row.is_delete, *(row.values.get(name) for name in ("a", "b", "m")))
+            for place, row in modelled.items()
+        }
+        found = {(r["id"], r["_kafka"]["partition"], r["_kafka"]["offset"]): as_told(r) for r in stored}
+        assert found == wanted
+    # What is told once more changes nothing.
+    again = joined(spark.createDataFrame(stored, shape.columns), None, events_of(changes, shape), shape)
+    assert with_intervals(again, shape).filter(is_changed(shape)).count() == 0
