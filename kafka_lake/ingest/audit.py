@@ -123,7 +123,7 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
 
 def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedBatch) -> Finding:
     """Check that changes and dead letters make up the records, and that each key is as its newest change left it."""
-    parts = (batch.check, batch.emptied, batch.history and batch.history.check)
+    parts = (batch.check, batch.emptied, batch.history.check if batch.history else None)
     problems = [problem for part in parts if part is not None for problem in part.problems]
     if batch.changes + staged.failed != staged.records:
         problems.append(
