@@ -307,3 +307,21 @@ def test_nothing_is_published_if_the_intervals_of_a_key_do_not_tile(
         ingest(spec, connections(), "run-3")
     assert view(spec).fingerprint()[:1] == before[:1]
     view(spec).assert_no_branches()
+
+
+def test_another_track_is_refused_only_by_a_history_that_has_rows(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec("id int, at int, v string, w string", write="upsert", key=("id",), order_by=("at",), history=True)
+    topic.send(None, key=b'{"id": 1}')
+    ingest(replace(spec, track=("v",)), connections(), "run-1")
+    assert view(spec).history() == []
+    for at, value in ((1, "a"), (2, "a"), (3, "b")):
+        topic.send({"id": 1, "at": at, "v": "x", "w": value})
+    ingest(replace(spec, track=("w",)), connections(), "run-2")
+    assert versions(view(spec), "at", "w") == [(1, 1, 3, 2, "a"), (1, 3, None, 3, "b")]
+    topic.send({"id": 1, "at": 4, "v": "x", "w": "b"})
+    with pytest.raises(KafkaLakeError, match=r"track was w and is \(all columns\)"):
+        ingest(spec, connections(), "run-3")
+    view(spec).assert_no_branches()
