@@ -64,10 +64,10 @@ def audit(
     old_schema = schemas.get(head.schema_id) if head and head.schema_id is not None else None
     new_schema = schemas.get(new.schema_id) if new and new.schema_id is not None else None
     evolution = changes(old_schema, new_schema) if old_schema and new_schema else []
-    if spec.except_columns:
-        # Who leaves a column out has dropped it before, as the refusal of such a table says.
-        planned = {field.name for field in primary.state.table.schema().fields}
-        evolution = [c for c in evolution if c.kind != "removed" or c.column.split(".")[0] in planned]
+    if new_schema and any(each.kind == "removed" for each in evolution):
+        # What the table hadn't any more when it was planned, its owner has dropped.
+        ours = [c.column for c in changes(primary.state.table.schema(), new_schema) if c.kind == "removed"]
+        evolution = [c for c in evolution if c.kind != "removed" or c.column in ours]
     carried = summary_of(new).get(POSITION, "") if new else ""
     behind = [s.snapshot_id for s in ancestors(table, primary.snapshot)]
     chain = (

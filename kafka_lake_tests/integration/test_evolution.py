@@ -428,3 +428,21 @@ def test_what_a_refused_commit_did_to_the_columns_stays_and_changes_no_row(
     see.assert_exactly_once(topic.ledger)
     assert values(see)[1] == {"id": 2, "n": 2**40, "later": "x"}
     assert ("later", "added") in {(column, what) for column, what, _ in notes(report)}
+
+
+def test_a_column_that_somebody_drops_by_hand_stops_no_run_and_comes_back_with_the_records_that_have_it(
+    new_topic: Callable[..., Topic], connections: Callable[[], Connections], view: Callable[[TopicTable], View]
+) -> None:
+    topic = new_topic()
+    spec = topic.spec(None)
+    topic.send({"id": 1, "mistake": "x", "place": {"town": "Ulm", "mistake": 1}})
+    ingest(spec, connections(), "run-1")
+    with connections().catalog.table(spec.identifier).update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("mistake").delete_column("place.mistake")
+    topic.send({"id": 2, "place": {"town": "Rom"}})
+    ingest(spec, connections(), "run-2")
+    assert "mistake" not in view(spec).rows()[0]
+    assert {r["id"]: r["place"] for r in view(spec).rows()} == {1: {"town": "Ulm"}, 2: {"town": "Rom"}}
+    topic.send({"id": 3, "mistake": "y"})
+    ingest(spec, connections(), "run-3")
+    assert {r["id"]: r["mistake"] for r in view(spec).rows()} == {1: None, 2: None, 3: "y"}
