@@ -219,6 +219,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
+            "integration/test_history.py::test_a_history_begins_with_the_rows_that_are_there_and_goes_with_their_columns",
             "integration/test_history.py::test_deletes_end_versions_unless_they_are_ignored",
             "integration/test_history_of_sources.py::test_an_interval_has_the_type_of_the_order",
         ),
