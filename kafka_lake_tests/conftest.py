@@ -152,10 +152,7 @@ class View:
     def history(self) -> list[dict[str, Any]]:
         table = self.catalog.table(self.spec.history_table)
         assert table is not None, f"no table {self.spec.history_table}"
-        # PyIceberg can't read variants.
-        names = tuple(field.name for field in table.schema().fields if str(field.field_type) != "variant")
-        rows: list[dict[str, Any]] = table.scan(selected_fields=names).to_arrow().to_pylist()
-        return rows
+        return _rows(table)
 
     def ids(self) -> list[Any]:
         return sorted(row["id"] for row in self.rows())
@@ -246,7 +243,9 @@ def data_files(table: Table) -> set[str]:
 
 
 def _rows(table: Table) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
+    # PyIceberg can't read variants.
+    names = tuple(field.name for field in table.schema().fields if str(field.field_type) != "variant")
+    rows: list[dict[str, Any]] = table.scan(selected_fields=names).to_arrow().to_pylist()
     return rows
 
 

@@ -25,8 +25,8 @@ from kafka_lake.ingest.topic_table import (
     REGISTERED,
     InDocuments,
     TopicTable,
+    dead_letter_limit,
     derived_table_name,
-    limit_of,
     pydantic_fields,
 )
 from kafka_lake.lake.names import shortened
@@ -152,7 +152,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                 parse_sort_field(text)
             if self.start not in ("earliest", "latest"):
                 start_timestamp_ms(self.start)
-            limit_of(self.max_dead_letters, "max_dead_letters")
+            dead_letter_limit(self.max_dead_letters)
             environment.samples()
             for pattern in self.mask:
                 check_mask(pattern)

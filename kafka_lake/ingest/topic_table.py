@@ -365,7 +365,7 @@ class TopicTable:
         Raises:
             ConfigurationError: If ``max_dead_letters`` is neither a count nor a share.
         """
-        limit = limit_of(self.max_dead_letters, "max_dead_letters")
+        limit = dead_letter_limit(self.max_dead_letters)
         if limit is None:
             return True
         return dead_letters <= (limit * records if isinstance(limit, float) else limit)
@@ -376,17 +376,13 @@ def pydantic_fields(kind: Any) -> dict[str, FieldInfo]:
     return dict(kind.__pydantic_fields__)
 
 
-def limit_of(text: int | str | None, setting: str) -> int | float | None:
-    """Return a limit as a count (int) or a share (float, 0 to 1); None for no limit.
-
-    Args:
-        text: It, as a setting has it.
-        setting: The setting's name.
+def dead_letter_limit(text: int | str | None) -> int | float | None:
+    """Return ``max_dead_letters`` as a count (int) or a share of the records (float, 0 to 1).
 
     Raises:
         ConfigurationError: If it is neither.
 
-    >>> limit_of(100, "x"), limit_of("5%", "x"), limit_of(None, "x")
+    >>> dead_letter_limit(100), dead_letter_limit("5%"), dead_letter_limit(None)
     (100, 0.05, None)
     """
     if text is None:
@@ -396,7 +392,7 @@ def limit_of(text: int | str | None, setting: str) -> int | float | None:
         return int(match["count"])
     if match and float(match["share"]) <= 100:
         return float(match["share"]) / 100
-    raise ConfigurationError(f"{setting}: {text!r} is no limit.", "Write a count as 100, or a share as 5%.")
+    raise ConfigurationError(f"max_dead_letters: {text!r} is no limit.", "Write a count as 100, or a share as 5%.")
 
 
 def full_topic(cluster: str | None, topic: str) -> str:

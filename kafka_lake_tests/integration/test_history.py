@@ -17,6 +17,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.history_model import Event, assert_tiles, history
 from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
+from kafka_lake_tests.integration.test_keyed import facts
 from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
@@ -31,10 +32,6 @@ def versions(view: View, *names: str) -> list[tuple[Any, ...]]:
     seen = [row for row in view.history() if row["valid_to"] is None or row["valid_from"] < row["valid_to"]]
     found = [(row["id"], row["valid_from"], row["valid_to"], *(row[name] for name in names)) for row in seen]
     return sorted(found, key=lambda each: each[:2])
-
-
-def facts(report: Any) -> dict[str, Any]:
-    return next(f.facts for f in report.commits[-1].findings if f.check == "row_count")
 
 
 def test_a_late_change_splits_the_interval_that_it_falls_in(

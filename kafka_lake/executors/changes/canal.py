@@ -5,7 +5,6 @@ text; those of numbers become numbers by the ``sqlType`` of their columns.
 https://github.com/alibaba/canal/blob/master/protocol/src/main/java/com/alibaba/otter/canal/protocol/FlatMessage.java
 """
 
-import json
 import re
 from collections.abc import Collection, Mapping
 
@@ -19,7 +18,7 @@ from kafka_lake.executors.changes.change import (
     Change,
     refused,
 )
-from kafka_lake.executors.changes.rows_told import ToldRow, change_by
+from kafka_lake.executors.changes.rows_told import ToldRow, change_by, names_of, object_of
 from kafka_lake.executors.changes.spans import integer, items, members, string, time_ms
 
 _TYPES = {"INSERT": UPSERT, "UPDATE": UPSERT, "DELETE": DELETE}
@@ -51,10 +50,7 @@ def key_columns(key: bytes | None, value: bytes | None) -> tuple[str, ...]:
 
 
 def _told(value: bytes) -> ToldRow | Change:
-    try:
-        message = members(value.decode())
-    except UnicodeDecodeError:
-        message = None
+    message = object_of(value)
     if message is None:
         return refused(NOT_A_CHANGE, "The value is not one JSON object in UTF-8.")
     kind = string(message.get("type"))
@@ -75,13 +71,8 @@ def _told(value: bytes) -> ToldRow | Change:
     old = [members(each) for each in items(message.get("old", "")) or ()] if does == UPSERT else []
     types = members(message.get("sqlType", "")) or {}
     before = (old[0] if old else None) or {}
-    row, key = _typed(rows[0], types), _names(message.get("pkNames"))
+    row, key = _typed(rows[0], types), names_of(message.get("pkNames"))
     return ToldRow(does, row, _typed(before, types), key, at=time_ms(message.get("es")))
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    found = json.loads(text) if text is not None else None
-    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def _typed(row: Mapping[str, str], types: Mapping[str, str]) -> dict[str, str]:

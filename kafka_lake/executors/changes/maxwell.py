@@ -4,11 +4,10 @@ Its order is that of Kafka: by default Maxwell tells no position, and a bootstra
 https://maxwells-daemon.io/dataformat/
 """
 
-import json
 from collections.abc import Collection, Mapping
 
 from kafka_lake.executors.changes.change import DELETE, NOT_A_CHANGE, NOTHING, UPSERT, Change, refused
-from kafka_lake.executors.changes.rows_told import ToldRow, change_by
+from kafka_lake.executors.changes.rows_told import ToldRow, change_by, names_of, object_of
 from kafka_lake.executors.changes.spans import items, members, string, time_ms
 
 _TYPES = {"insert": UPSERT, "bootstrap-insert": UPSERT, "update": UPSERT, "delete": DELETE}
@@ -38,7 +37,7 @@ def key_columns(key: bytes | None, value: bytes | None) -> tuple[str, ...]:
 
 
 def _told(key: bytes | None, value: bytes) -> ToldRow | Change:
-    message = _object(value)
+    message = object_of(value)
     if message is None:
         return refused(NOT_A_CHANGE, "The value is not one JSON object in UTF-8.")
     kind = string(message.get("type"))
@@ -50,21 +49,9 @@ def _told(key: bytes | None, value: bytes) -> ToldRow | Change:
     row = members(message.get("data", ""))
     if row is None:
         return refused(NOT_A_CHANGE, f"The type is {kind}, and `data` is no JSON object.")
-    named = _names(message.get("primary_key_columns")) or _of_key(key)
+    named = names_of(message.get("primary_key_columns")) or _of_key(key)
     old = members(message.get("old", "")) or {}
     return ToldRow(does, row, old, named, at=time_ms(message.get("ts"), unit=1000))
-
-
-def _object(text: bytes | None) -> dict[str, str] | None:
-    try:
-        return members(text.decode()) if text is not None else None
-    except UnicodeDecodeError:
-        return None
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    found = json.loads(text) if text is not None else None
-    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def _of_key(key: bytes | None) -> tuple[str, ...]:
@@ -73,7 +60,7 @@ def _of_key(key: bytes | None) -> tuple[str, ...]:
     >>> _of_key(b'{"database": "d", "table": "t", "pk.id": 1}'), _of_key(b'["d", "t", [{"id": 1}, {"c": 2}]]')
     (('id',), ('id', 'c'))
     """
-    if (found := _object(key)) is not None:
+    if (found := object_of(key)) is not None:
         return tuple(name.removeprefix(_OF_KEY) for name in found if name.startswith(_OF_KEY))
     try:
         parts = items(key.decode()) if key is not None else None

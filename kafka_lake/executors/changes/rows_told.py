@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from kafka_lake.executors.changes.change import KEY_CHANGED, OTHER_KEY, Change, refused
+from kafka_lake.executors.changes.spans import members
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,20 @@ class ToldRow:
     old: Mapping[str, str]
     key: tuple[str, ...]
     at: int | None = None
+
+
+def object_of(text: bytes | None) -> dict[str, str] | None:
+    """Return the members of a JSON object in UTF-8, each as it stands; None if it is none."""
+    try:
+        return members(text.decode()) if text is not None else None
+    except UnicodeDecodeError:
+        return None
+
+
+def names_of(text: str | None) -> tuple[str, ...]:
+    """Return the names in a JSON array; none if it is no array."""
+    found = json.loads(text) if text is not None else None
+    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def change_by(told: ToldRow, columns: Collection[str], of_record: bool) -> Change:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import reduce
 from operator import and_
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from kafka_lake.executors.changes.change import DELETE
@@ -144,17 +144,33 @@ def tombstones_ordered(changes: DataFrame, keys: Keys) -> DataFrame:
     before = Window.partitionBy(*[F.expr(each) for each in keys.key(_ALIAS)], *place[:2]).orderBy(place[2])
     told = [F.expr(each) for each in keys.told(_ALIAS)]
     is_told = F.when(told[0].isNotNull(), F.expr(f"struct({', '.join(keys.own_order(_ALIAS))})"))
-    does = F.col(f"{_ALIAS}.{DOES}")
-    change = F.struct(*[each.alias(f"_{n}") for n, each in enumerate(told)], does.alias("does"))
-    newest = F.max_by(change, is_told).over(before)
-    if keys.has_envelope:
-        # Debezium tells a delete and then a tombstone. Sent once more, both come behind what is newer.
-        previous = F.last(F.when(told[0].isNotNull(), change), ignorenulls=True).over(before)
-        newest = F.when(previous["does"] == DELETE, previous).otherwise(newest)
+    is_gone = F.col(f"{_ALIAS}.{DOES}") == DELETE
+    newest = told_before(told, is_gone, is_told, before, has_envelope=keys.has_envelope)
     last = [F.coalesce(each, newest[f"_{n}"]) for n, each in enumerate(told)]
     # What follows a delete that tells its order says nothing more.
-    needs_row = (does == DELETE) & told[0].isNull() & ~F.coalesce(newest["does"] == DELETE, F.lit(False))
-    return named.select(*_with_order(_ALIAS, changes.columns, keys, last), needs_row.alias(NEEDS_ROW))
+    needs_row = is_gone & told[0].isNull() & ~F.coalesce(newest["is_gone"], F.lit(False))
+    return named.select(*with_order(_ALIAS, changes.columns, keys, last), needs_row.alias(NEEDS_ROW))
+
+
+def told_before(
+    told: Sequence[Column], is_gone: Column, order: Column, before: WindowSpec, *, has_envelope: bool
+) -> Column:
+    """Return what the newest change before one has told: its order as `_0`, `_1` and so on, and `is_gone`.
+
+    Args:
+        told: The parts of the order that a change tells; the first is null if it tells none.
+        is_gone: Whether it is a delete.
+        order: By which changes are compared; null if it tells none.
+        before: Its key's changes in its Kafka partition, in the order of offsets.
+        has_envelope: Whether an envelope tells the order.
+    """
+    change = F.struct(*[each.alias(f"_{n}") for n, each in enumerate(told)], is_gone.alias("is_gone"))
+    newest = F.max_by(change, order).over(before)
+    if not has_envelope:
+        return newest
+    # Debezium tells a delete and then a tombstone. Sent once more, both come behind what is newer.
+    previous = F.last(F.when(told[0].isNotNull(), change), ignorenulls=True).over(before)
+    return F.when(previous["is_gone"], previous).otherwise(newest)
 
 
 def with_order_of_rows(changes: DataFrame, rows: DataFrame, keys: Keys, within: Bounds) -> DataFrame:
@@ -183,11 +199,18 @@ def with_order_of_rows(changes: DataFrame, rows: DataFrame, keys: Keys, within: 
     last = [F.expr(f"CASE WHEN {stopped} THEN NULL WHEN {takes} THEN {its} ELSE {own} END") for own, its in told]
     names = [name for name in changes.columns if name != NEEDS_ROW]
     others = named.filter(~F.col(NEEDS_ROW)).select(*[F.col(f"s.{quoted(name)}") for name in names])
-    return others.unionByName(found.select(*_with_order("s", names, keys, last)))
+    return others.unionByName(found.select(*with_order("s", names, keys, last)))
 
 
-def _with_order(alias: str, names: Sequence[str], keys: Keys, order: Sequence[Column]) -> list[Column]:
-    """Return the columns of changes, with another order."""
+def with_order(alias: str, names: Sequence[str], keys: Keys, order: Sequence[Column]) -> list[Column]:
+    """Return columns of changes, with another order.
+
+    Args:
+        alias: Of the changes, or the struct column that has theirs.
+        names: Of the columns.
+        keys: Tell where the order is.
+        order: Its parts.
+    """
     replaced = dict(zip(keys.order_by, order, strict=False))
     if keys.has_envelope:
         op = F.col(f"{alias}.{CHANGE}")["op"].alias("op")

@@ -1,6 +1,6 @@
 """Merge: a batch's changes, one for each key, into a branch of the table, as one snapshot with that in its summary."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -48,11 +48,23 @@ def merge(
         how: Which rows they change, and in what.
         summary: Of the snapshot.
     """
+    run_merge(spark, changes, summary, lambda view: statement(branch.write_name, view, changes.columns, how))
+
+
+def run_merge(spark: Any, rows: DataFrame, summary: Mapping[str, str], statement_of: Callable[[str], str]) -> None:
+    """Run a MERGE of a frame.
+
+    Args:
+        spark: The session.
+        rows: What is merged.
+        summary: Of the snapshot.
+        statement_of: Gives the statement, by the name of a view of the rows.
+    """
     view = f"kafka_lake_{uuid4().hex}"
-    changes.createOrReplaceTempView(view)
+    rows.createOrReplaceTempView(view)
     try:
-        with with_summary(spark, summary):
-            spark.sql(statement(branch.write_name, view, changes.columns, how)).collect()
+        with _summary(spark, summary):
+            spark.sql(statement_of(view)).collect()
     finally:
         spark.catalog.dropTempView(view)
 
@@ -98,7 +110,7 @@ def statement(table: str, view: str, columns: Sequence[str], how: HowToMerge) ->
 
 
 @contextmanager
-def with_summary(spark: Any, summary: Mapping[str, str]) -> Iterator[None]:
+def _summary(spark: Any, summary: Mapping[str, str]) -> Iterator[None]:
     """Let the snapshots of the block have that in their summary: MERGE takes no options."""
     names = [f"{_PROPERTY}{key}" for key in summary]
     for name, value in zip(names, summary.values(), strict=True):

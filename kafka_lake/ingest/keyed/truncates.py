@@ -150,7 +150,7 @@ def without_older(changes: DataFrame, emptied: Emptied, keys: Keys) -> tuple[Dat
     return (changes.alias("c").filter(~behind) if older else changes), replace(emptied, changes=older)
 
 
-def rows_behind(spark: Any, branch: StagingBranch, emptied: Emptied, keys: Keys) -> tuple[int, int]:
+def _rows_behind(spark: Any, branch: StagingBranch, emptied: Emptied, keys: Keys) -> tuple[int, int]:
     """Return how many rows a branch has, and how many of them are older than a truncate."""
     behind = F.expr(emptied.at.is_behind(keys, "t"))
     counts = F.count(F.lit(1)).alias("all"), F.count_if(behind).alias("older")
@@ -158,9 +158,7 @@ def rows_behind(spark: Any, branch: StagingBranch, emptied: Emptied, keys: Keys)
     return found["all"], found["older"]
 
 
-def empty(
-    spark: Any, branch: StagingBranch, base: int, emptied: Emptied, *, keys: Keys, counted: tuple[int, int]
-) -> tuple[int, Emptied]:
+def empty(spark: Any, branch: StagingBranch, base: int, emptied: Emptied, *, keys: Keys) -> tuple[int, Emptied]:
     """Delete from a branch the rows that are older than a truncate, and look at what is left.
 
     Args:
@@ -169,7 +167,6 @@ def empty(
         base: The snapshot that it points to.
         emptied: The truncate.
         keys: Tell the order.
-        counted: What `rows_behind` has found.
 
     Returns:
         The snapshot that it points to then, and the truncate with the rows that went, and those that should not have,
@@ -178,12 +175,12 @@ def empty(
     Raises:
         PublishRefusedError: If others took the branch away meanwhile.
     """
-    there, older = counted
+    there, older = _rows_behind(spark, branch, emptied, keys)
     if not older:
         return base, emptied
     spark.sql(f"DELETE FROM {branch.write_name} AS t WHERE {emptied.at.is_behind(keys, 't')}").collect()
     snapshot = branch.written(base).snapshot_id
-    kept, left = rows_behind(spark, branch, emptied, keys)
+    kept, left = _rows_behind(spark, branch, emptied, keys)
     return snapshot, replace(emptied, rows=older, left=left, lost=max(there - older - (kept - left), 0))
 
 

@@ -20,9 +20,9 @@ from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.stage.history_table import ensure_history_table, refuse_columns, refuse_gap
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
-from kafka_lake.ingest.stage.staged import StagedTable, staged_table
+from kafka_lake.ingest.stage.staged import StagedTable, side_summary, staged_table
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, head_of, read_state, row_count
+from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _merged(merge: _Merge, held: ExitStack) -> StagedHistory:
         # Columns that the topic's table has no more keep what they have.
         columns = T.StructType([each for each in there if each.name in shape.columns.names])
         changed = shaped(made.filter(is_changed(shape)).select(*shape.columns.names), columns)
-        merge_events(spark, branch, changed, shape, within=merge.within, summary=_summary(events.summary))
+        merge_events(spark, branch, changed, shape, within=merge.within, summary=side_summary(events.summary))
         staged = staged_table(branch, merge.base, merge.state)
     else:
         staged = _nothing(context, branch, merge.state, events.summary)
@@ -155,11 +155,7 @@ def _nothing(context: Context, branch: StagingBranch, state: TableState, summary
     """Stage a snapshot without rows: the position of the history goes on nevertheless, so that a gap shows."""
     spark, catalog = context.connections.spark(), context.connections.catalog
     rows = spark.table(catalog.spark_name(context.spec.history_table)).limit(0)
-    return append(branch, state, rows, _summary(summary))
-
-
-def _summary(summary: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in summary.items() if key in (POSITION, RUN_ID)}
+    return append(branch, state, rows, side_summary(summary))
 
 
 def _seeds(context: Context, shape: Shape, before: TableState) -> DataFrame | None:

@@ -43,7 +43,7 @@ def ensure_history_table(context: Context, columns: T.StructType, key: Sequence[
     name = connections.catalog.spark_name(spec.history_table)
     if connections.spark().table(name).schema.simpleString() != columns.simpleString() and not has_variant(columns):
         _evolve(table, spec.renames, columns)
-    return table.refresh()
+    return table
 
 
 def refuse_left_behind(context: Context) -> None:

@@ -33,7 +33,6 @@ from kafka_lake.ingest.keyed.truncates import (
     newer_of,
     newest_truncate,
     remembered_truncate,
-    rows_behind,
     without_older,
 )
 from kafka_lake.ingest.record_keys import at_version
@@ -41,9 +40,9 @@ from kafka_lake.ingest.stage.history_rows import EventsToStage, write_history
 from kafka_lake.ingest.stage.history_table import refuse_left_behind
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
-from kafka_lake.ingest.stage.staged import StagedTable, staged_table
+from kafka_lake.ingest.stage.staged import StagedTable, side_summary, staged_table
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, row_count, summary_of
+from kafka_lake.lake.positions import POSITION, TableState, read_state, row_count, summary_of
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ROWS_WORTH_A_PARTITION = 1_000_000
@@ -256,9 +255,8 @@ def _emptied(batch: ChangesToStage, primary: StagedTable) -> tuple[StagedTable, 
     emptied, keys = batch.emptied, batch.keys
     if emptied is None or not emptied.is_new:
         return primary, emptied
-    spark, branch = batch.context.connections.spark(), batch.branch
-    counted = rows_behind(spark, branch, emptied, keys)
-    snapshot, emptied = empty(spark, branch, primary.snapshot, emptied, keys=keys, counted=counted)
+    spark = batch.context.connections.spark()
+    snapshot, emptied = empty(spark, batch.branch, primary.snapshot, emptied, keys=keys)
     return replace(primary, snapshot=snapshot), emptied
 
 
@@ -311,8 +309,8 @@ def _stage_deletes(batch: ChangesToStage, rows: DataFrame, count: int, undo: Exi
     undo.callback(branch.discard)
     forget_old(batch.context, branch, table)
     columns = spark.table(connections.catalog.spark_name(spec.deletes_table)).schema
-    summary = {key: value for key, value in batch.summary.items() if key in (POSITION, RUN_ID)}
-    staged = append(branch, state, shaped(rows, columns).coalesce(batch.tasks), summary)
+    rows = shaped(rows, columns).coalesce(batch.tasks)
+    staged = append(branch, state, rows, side_summary(batch.summary))
     if staged.rows == 0:
         branch.discard()
         return None

@@ -10,7 +10,7 @@ from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.keyed.check import KeyedBatch
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.evolution.model import Conflict
-from kafka_lake.lake.positions import TableState, summary_of
+from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, summary_of
 from kafka_lake.lake.schema import Change
 
 
@@ -37,6 +37,11 @@ class StagedTable:
     files: int
     size: int
     spans: tuple[Span, ...] | None = None
+
+
+def side_summary(summary: Mapping[str, str]) -> dict[str, str]:
+    """Return what the snapshot of a side table says of the summary of the topic's table: position and run."""
+    return {key: value for key, value in summary.items() if key in (POSITION, RUN_ID)}
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def seeds_of(rows: DataFrame, deletes: DataFrame | None, shape: Shape) -> DataFr
     both = told.withColumn(_FROM_TABLE, F.lit(True)).unionByName(gone.withColumn(_FROM_TABLE, F.lit(False)))
     # A run that was repeated wrote its deletes twice, and a row that is only marked is there as well.
     place = F.col(quoted(metadata))
-    same = [*map(F.expr, shape.keys.key(_ROW)), *(place[name] for name in ("topic_id", "partition", "offset"))]
+    same = [*map(F.expr, shape.keys.key(_ROW)), *(place[name] for name in _PLACES)]
     by = Window.partitionBy(*same).orderBy(F.col(_FROM_TABLE).desc(), F.col(EVENT)["at"])
     numbered = both.alias(_ROW).withColumn("__kafka_lake_number", F.row_number().over(by))
     return numbered.filter(F.col("__kafka_lake_number") == 1).drop("__kafka_lake_number", _FROM_TABLE)

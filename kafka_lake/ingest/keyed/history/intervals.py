@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, EVENT, VALID_FROM, VALID_TO
+from kafka_lake.ingest.keyed.fold import told_before, with_order
 from kafka_lake.ingest.keyed.history.events import IN_BATCH, STORED
 from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.keyed.keys import quoted
@@ -79,25 +80,12 @@ def _ordered(events: DataFrame, shape: Shape) -> DataFrame:
         told = [F.expr(each) for each in keys.told(_TOLD)]
         own_order = ", ".join([*keys.own_order(_TOLD), keys.place(_TOLD)[2]])
         own = F.when(told[0].isNotNull(), F.expr(f"struct({own_order})"))
-        last = F.struct(
-            *[each.alias(f"_{number}") for number, each in enumerate(told)], F.col(DELETED).alias("is_gone")
-        )
         before = Window.partitionBy(*shape.key_names, f"{metadata}.topic_id", f"{metadata}.partition")
         by_offset = before.orderBy(f"{metadata}.offset")
-        newest = F.max_by(last, own).over(by_offset)
-        if keys.has_envelope:
-            # As in a batch: the tombstone behind Debezium's delete says nothing, wherever the two come.
-            previous = F.last(F.when(told[0].isNotNull(), last), ignorenulls=True).over(by_offset)
-            newest = F.when(previous["is_gone"], previous).otherwise(newest)
+        newest = told_before(told, F.col(DELETED), own, by_offset, has_envelope=keys.has_envelope)
         keyed = keyed.withColumn(_BEFORE, newest)
         order = [F.coalesce(each, F.col(_BEFORE)[f"_{number}"]) for number, each in enumerate(told)]
-        placed: dict[str, Column] = dict(zip(keys.order_by, order, strict=False))
-        if keys.has_envelope:
-            op = F.col(_TOLD)[CHANGE]["op"]
-            placed[CHANGE] = F.struct(op.alias("op"), order[-1].alias("order"))
-        keyed = keyed.withColumn(
-            _PLACED, F.struct(*[placed.get(name, F.col(_TOLD)[name]).alias(name) for name in names])
-        )
+        keyed = keyed.withColumn(_PLACED, F.struct(*with_order(_TOLD, names, keys, order)))
         says_nothing = F.col(DELETED) & told[0].isNull() & (order[0].isNull() | F.col(_BEFORE)["is_gone"])
         keyed = keyed.filter(F.col(STORED).isNotNull() | ~F.coalesce(says_nothing, F.lit(False)))
     is_todays, partition, offset = keys.place(_PLACED)

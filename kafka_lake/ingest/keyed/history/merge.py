@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -11,7 +10,7 @@ from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.history.events import STORED
 from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.keyed.keys import quoted
-from kafka_lake.ingest.keyed.merge import with_summary
+from kafka_lake.ingest.keyed.merge import run_merge
 from kafka_lake.lake.branches import StagingBranch
 
 
@@ -40,13 +39,12 @@ def merge_events(
         within: Between which values their keys lie; None if that isn't known.
         summary: Of the snapshot.
     """
-    view = f"kafka_lake_{uuid4().hex}"
-    changed.createOrReplaceTempView(view)
-    try:
-        with with_summary(spark, summary):
-            spark.sql(statement(branch.write_name, view, changed.columns, shape, within=within)).collect()
-    finally:
-        spark.catalog.dropTempView(view)
+    run_merge(
+        spark,
+        changed,
+        summary,
+        lambda view: statement(branch.write_name, view, changed.columns, shape, within=within),
+    )
 
 
 def statement(table: str, view: str, columns: Sequence[str], shape: Shape, *, within: Bounds | None) -> str:
