@@ -17,8 +17,9 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 @pytest.fixture
-def instance():
-    with dg.DagsterInstance.ephemeral() as made:
+def instance(tmp_path):
+    # In a file, like a user's: SQLite in memory lets no two threads of a process in at once, and waits for none.
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
         yield made
 
 
