@@ -13,12 +13,9 @@ def retrieved(ivy_file: Path, conf: str) -> list[Path]:
 
     An archive is unpacked beside them.
     """
-    with (
-        patch.object(jars, "IVY_FILE", ivy_file),
-        # Artifacts may differ by their classifier alone.
-        patch.object(jars, "_ivy_command", _with_classifier(jars._ivy_command)),
-    ):
-        return jars.ensure_jars(conf)  # type: ignore[arg-type]
+    # Artifacts may differ by their classifier alone.
+    with patch.object(jars, "_ivy_command", _with_classifier(jars._ivy_command)):
+        return jars.retrieve_jars(ivy_file, conf)
 
 
 def of_pyspark(*patterns: str) -> list[Path]:
@@ -30,7 +27,7 @@ def of_pyspark(*patterns: str) -> list[Path]:
 
 
 def _with_classifier(ivy_command: Any) -> Any:
-    def command(conf: str, folder: Path) -> list[str]:
-        return [part.replace("[artifact]", "[artifact](-[classifier])") for part in ivy_command(conf, folder)]
+    def command(*arguments: Any) -> list[str]:
+        return [part.replace("[artifact]", "[artifact](-[classifier])") for part in ivy_command(*arguments)]
 
     return command

@@ -1,6 +1,9 @@
 """The demo: records into Kafka, and the sensor's own runs bring them into the lake. Shows what came of it."""
 
+from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -13,7 +16,7 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.deliveries import DeliveryProducer
 from kafka_lake.demo.summary import print_deliveries, print_how_to_go_on, print_orders
-from kafka_lake.demo.watch import Watch, made
+from kafka_lake.demo.watch import TIMEOUT_S, Watch, made
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run, RunReport
 from kafka_lake.local_stack.environment import use_registry
@@ -21,22 +24,39 @@ from kafka_lake.local_stack.ports import Ports, check_free
 from kafka_lake.local_stack.running import check_alone
 from kafka_lake.local_stack.stack import Stack, interruptible, needs_connect
 
+if TYPE_CHECKING:
+    from kafka_lake.demo.captured import Captured
+
 ORDERS = TopicTable(orders.TOPIC, "pizza", "completed_pizzas")
 TOP_STORES = ("pizza", "top_stores")
 DELIVERIES = TopicTable(deliveries.TOPIC, *deliveries.TABLE)
 SEED = 42
 
 _ORDERS_PER_DELIVERY = 10
+_OF_DATABASE = "shop/"
 _DAY = timedelta(days=1)
 
 
-def run_demo(records: int, avro: bool, ports: Ports, console: Console) -> None:
+@dataclass(frozen=True)
+class Extras:
+    """What the demo shows beside orders in JSON.
+
+    Args:
+        avro: A tenth as many deliveries, in Avro by a schema registry: half of them by version 1 of their schema and,
+            once those are in the lake, the others by version 2.
+        cdc: A database that Debezium captures while it changes; compared with its tables at the end.
+    """
+
+    avro: bool = False
+    cdc: bool = False
+
+
+def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> None:
     """Run the demo from an empty machine to filled tables, and stop everything again.
 
     Args:
         records: How many orders to produce.
-        avro: Produce a tenth as many deliveries too, in Avro by a schema registry: half of them by version 1 of their
-            schema and, once those are in the lake, the others by version 2.
+        extras: What it shows besides.
         ports: Where the servers listen.
         console: Gets the progress and the tables.
 
@@ -46,10 +66,11 @@ def run_demo(records: int, avro: bool, ports: Ports, console: Console) -> None:
     """
     found = targets()
     check_alone()
+    avro = extras.avro
     # Twice as many runs: a Spark that is warm pays.
-    connect = avro and needs_connect(ports)
+    connect = (avro or extras.cdc) and needs_connect(ports)
     check_free(ports.broker, *([ports.registry] if avro else []), ports.ui, *([ports.connect] if connect else []))
-    with interruptible(), Stack(ports, console.print, shared=True) as stack:
+    with interruptible(), Stack(ports, console.print, shared=True) as stack, ExitStack() as beside:
         try:
             bootstrap = stack.start_broker()
             producer = _delivery_producer(bootstrap, stack.start_registry(), console) if avro else None
@@ -59,16 +80,20 @@ def run_demo(records: int, avro: bool, ports: Ports, console: Console) -> None:
             half, now = max(records // _ORDERS_PER_DELIVERY // 2, 1), datetime.now(UTC)
             if producer:
                 _deliver(producer, bootstrap, number=half, begin=now - _DAY, end=now - _DAY / 2, console=console)
+            source = _start_source(stack, bootstrap, console, beside) if extras.cdc else None
             if connect:
                 stack.start_connect()
             runs = DagsterRuns(stack.start_dagster(dagster_options(found), dagster_folder(found)))
             with console.status("Waiting for the sensor") as status:
-                watch = Watch(runs, stack.dagster_began, stack.check, status.update)
+                timeout = 2 * TIMEOUT_S if source else TIMEOUT_S
+                watch = Watch(runs, stack.dagster_began, stack.check, status.update, timeout)
                 if producer and producer.version == 1:
                     watch.until(lambda seen: bool(_loads(seen, DELIVERIES, watch.began)), "the sensor")
                     producer.use(2)
                     _deliver(producer, bootstrap, number=half, begin=now - _DAY / 2, end=now, console=console)
                 seen = watch.until(lambda seen: _all_done(seen, watch.began, avro), "the tables to follow")
+                if source:
+                    source.await_tables(watch)
             seconds = max(run.ended for run in seen) - watch.began
             print_orders(
                 ORDERS,
@@ -79,10 +104,22 @@ def run_demo(records: int, avro: bool, ports: Ports, console: Console) -> None:
             )
             if producer:
                 print_deliveries(DELIVERIES, _reports(runs, _loads(seen, DELIVERIES, watch.began)), console)
+            if source:
+                source.print_comparison(console)
             print_how_to_go_on(ports, DELIVERIES if avro else None, console)
             console.print("Stopping what was started")
         except KafkaLakeError as error:
             raise KafkaLakeError(str(error), f"\nLogs: {stack.log_dir}") from error
+
+
+def _start_source(stack: Stack, bootstrap: str, console: Console, beside: ExitStack) -> "Captured":
+    try:
+        from kafka_lake.demo.captured import captured
+    except ImportError as error:
+        if error.name != "psycopg2":
+            raise
+        raise KafkaLakeError("The client of PostgreSQL is missing.", "Run pip install psycopg2-binary.") from None
+    return beside.enter_context(captured(stack, bootstrap, console))
 
 
 def _produce_orders(bootstrap: str, records: int, console: Console) -> None:
@@ -127,6 +164,8 @@ def _loads(seen: list[Run], spec: TopicTable, began: float) -> list[Run]:
 
 def _all_done(seen: list[Run], began: float, avro: bool) -> bool:
     loads = _loads(seen, ORDERS, began)
+    # Of a database that changes all the time, there is always another.
+    seen = [run for run in seen if not any(asset.startswith(_OF_DATABASE) for asset in run.assets)]
     if not (loads and made(seen, TOP_STORES, loads[-1].ended) and all(run.status == "SUCCESS" for run in seen)):
         return False
     return not avro or collect([DELIVERIES], KafkaResource().cluster(), CatalogResource().open())[0].lag == 0

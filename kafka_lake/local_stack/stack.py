@@ -24,9 +24,11 @@ from kafka_lake.common.server_process import ServerProcess, port_open
 from kafka_lake.kafka.security.properties import properties_from_env
 from kafka_lake.lake.catalog import catalog_name, configured_catalog
 from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.debezium import Debezium
 from kafka_lake.local_stack.environment import names_broker, use_broker, use_catalog, use_registry
 from kafka_lake.local_stack.object_store import EmbeddedObjectStore
 from kafka_lake.local_stack.ports import Ports
+from kafka_lake.local_stack.postgres import EmbeddedPostgres
 from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake.local_stack.running import Running, RunningFile
 from kafka_lake.spark.connect_session import is_here
@@ -87,6 +89,7 @@ class Stack:
         self._registry: EmbeddedRegistry | None = None
         self._broker: EmbeddedBroker | None = None
         self._store: EmbeddedObjectStore | None = None
+        self._source: dict[str, EmbeddedPostgres | Debezium] = {}
 
     def __enter__(self) -> Self:
         self._file = RunningFile() if self._shared else None
@@ -144,6 +147,18 @@ class Stack:
         use_catalog(catalog_name(), self._store.start().catalog_properties())
         self._tell()
 
+    def start_server(self, name: str, server: EmbeddedPostgres | Debezium) -> None:
+        """Start a server that changes come from.
+
+        Args:
+            name: What users call it.
+            server: Is stopped before those that were started earlier; raises what its ``start`` does.
+        """
+        self._tell_user(f"Starting {name}")
+        self._source[name] = server
+        server.start()
+        self._tell()
+
     def start_connect(self) -> None:
         """Start a Spark Connect server, keep it at hand, and make it the engine of this process and of its children.
 
@@ -189,6 +204,7 @@ class Stack:
             "broker": self._broker,
             "registry": self._registry,
             "object-store": self._store,
+            **{name.lower(): server for name, server in self._source.items()},
             "connect": self._connect,
             "dagster": self._dagster,
         }
@@ -210,6 +226,7 @@ class Stack:
             ("Kafka", self._broker),
             ("The schema registry", self._registry),
             ("The S3 store", self._store),
+            *self._source.items(),
             ("Spark Connect", self._connect),
             ("Dagster", self._dagster),
         ):
@@ -222,7 +239,8 @@ class Stack:
         try:
             if self._file is not None:
                 self._file.remove()
-            for server in (self._dagster, self._connect, self._store, self._registry, self._broker):
+            source = reversed(self._source.values())
+            for server in (self._dagster, self._connect, *source, self._store, self._registry, self._broker):
                 if server is not None:
                     with suppress(OSError):
                         server.stop()

@@ -81,11 +81,29 @@ def ensure_jars(conf: JarConf, tell_user: Callable[[str], None] = silent) -> lis
         JarsError: If Ivy can't retrieve them. What it has downloaded stays in its cache, so a retry resumes.
         JavaNotFoundError: If there is no Java to run Ivy with.
     """
-    folder = jars_root() / hashlib.sha256(IVY_FILE.read_bytes()).hexdigest()[:12] / conf
+    return retrieve_jars(IVY_FILE, conf, tell_user)
+
+
+def retrieve_jars(ivy_file: Path, conf: str, tell_user: Callable[[str], None] = silent) -> list[Path]:
+    """Return the jars of one configuration of an Ivy file, retrieving them first if they aren't here yet.
+
+    Args:
+        ivy_file: Names the jars; another version of it has others.
+        conf: The configuration in it.
+        tell_user: Called with a line of progress, only while retrieving.
+
+    Returns:
+        The jars' absolute paths, sorted by name.
+
+    Raises:
+        JarsError: If Ivy can't retrieve them. What it has downloaded stays in its cache, so a retry resumes.
+        JavaNotFoundError: If there is no Java to run Ivy with.
+    """
+    folder = jars_root() / hashlib.sha256(ivy_file.read_bytes()).hexdigest()[:12] / conf
     if not folder.is_dir():
         with _only_one_process(jars_root()):
             if not folder.is_dir():
-                _retrieve(conf, folder, tell_user)
+                _retrieve(ivy_file, conf, folder, tell_user)
     return sorted(folder.glob("*.jar"))
 
 
@@ -167,13 +185,13 @@ def _only_one_process(root: Path) -> Iterator[None]:
         yield
 
 
-def _retrieve(conf: JarConf, folder: Path, tell_user: Callable[[str], None]) -> None:
+def _retrieve(ivy_file: Path, conf: str, folder: Path, tell_user: Callable[[str], None]) -> None:
     log = jars_root() / f"ivy-{conf}.log"
     tell_user(f"Retrieving the jars for {conf} (once; kept in {folder})")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f"{conf}-partial-") as scratch:
         retrieved = Path(scratch, conf)
-        lines = _run_ivy(_ivy_command(conf, retrieved), log, tell_user)
+        lines = _run_ivy(_ivy_command(ivy_file, conf, retrieved), log, tell_user)
         if lines is None:
             _unpack(retrieved)
         if lines is not None or not any(retrieved.glob("*.jar")):
@@ -215,7 +233,7 @@ def _run_ivy(command: list[str], log: Path, tell_user: Callable[[str], None]) ->
     return lines if ivy.returncode != 0 else None
 
 
-def _ivy_command(conf: JarConf, folder: Path) -> list[str]:
+def _ivy_command(ivy_file: Path, conf: str, folder: Path) -> list[str]:
     java = find_java()
     trusted: list[str] = []
     if is_bundled(java):
@@ -228,7 +246,7 @@ def _ivy_command(conf: JarConf, folder: Path) -> list[str]:
         if not Path(settings).is_file():
             raise JarsError(f"KAFKA_LAKE_IVY_SETTINGS names {settings}, which is not a file. Correct it or unset it.")
         command += ["-settings", settings]
-    command += ["-cache", str(cache() / "ivy"), "-ivy", str(IVY_FILE)]
+    command += ["-cache", str(cache() / "ivy"), "-ivy", str(ivy_file)]
     return [
         *command,
         "-confs",
@@ -250,7 +268,7 @@ def _ivy_jar() -> Path:
     return found[0]
 
 
-def _failure(conf: JarConf, log: Path, lines: list[str]) -> str:
+def _failure(conf: str, log: Path, lines: list[str]) -> str:
     reasons = [line for line in lines if _REASON.search(line)]
     shown = list(dict.fromkeys(reasons or filter(None, lines)))[-8:]
     return "\n".join(

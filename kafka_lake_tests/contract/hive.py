@@ -10,9 +10,10 @@ from typing import Self
 from xml.sax.saxutils import escape
 
 from kafka_lake.common.server_process import HOST, Server, ServerProcess, free_port, port_open
+from kafka_lake.local_stack.postgres import Owner
 from kafka_lake.spark.jars import ensure_jars
 from kafka_lake.spark.java import find_java
-from kafka_lake_tests.contract.postgres import Owner, database
+from kafka_lake_tests.contract.postgres import database
 from kafka_lake_tests.server_jars import of_pyspark, retrieved
 
 LOG = "metastore.log"

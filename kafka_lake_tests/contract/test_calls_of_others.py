@@ -13,10 +13,11 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
+from kafka_lake.local_stack.postgres import Owner
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.counting import connections_of, counted_glue, counted_store
 from kafka_lake_tests.contract.hive import LOG
-from kafka_lake_tests.contract.postgres import Owner, database, execute
+from kafka_lake_tests.contract.postgres import database, execute
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract, pytest.mark.in_contract]
 
@@ -54,12 +55,11 @@ def _second_run(
 def statements() -> Iterator[tuple[str, Callable[[], list[str]]]]:
     """A database's address, and a function that gives all statements that were executed in it."""
     port = free_port()
-    with database(port, _OWNER, captured=True):
+    with database(port, _OWNER) as server:
         execute(port, _OWNER, f"ALTER ROLE {_OWNER.user} SET log_statement = 'all'")
 
         def seen() -> list[str]:
-            ((log,),) = execute(port, _OWNER, "SELECT pg_read_file('log')")
-            return [" ".join(each.split()) for each in _STATEMENT.findall(log)]
+            return [" ".join(each.split()) for each in _STATEMENT.findall(server.log.read_text())]
 
         yield f"postgresql+psycopg2://{_OWNER.user}:{_OWNER.password}@{HOST}:{port}/{_OWNER.database}", seen
 

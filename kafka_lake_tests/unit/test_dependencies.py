@@ -23,6 +23,7 @@ DATED = {"certifi"}
 BROUGHT_BY = {
     "alembic": "dagster",
     "dagster-shared": "dagster",
+    "psycopg2-binary": "dagster-postgres",
     "py4j": "pyspark",
     "pydantic-core": "pydantic",
     "thrift": "pyiceberg",

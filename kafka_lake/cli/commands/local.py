@@ -16,12 +16,16 @@ def demo(
     avro: Annotated[
         bool, typer.Option("--avro", help="Add a second topic, in Avro with a schema registry. Its schema changes.")
     ] = False,
+    cdc: Annotated[
+        bool,
+        typer.Option("--cdc", help="Add a PostgreSQL that changes, captured by Debezium. At the end, compare both."),
+    ] = False,
 ) -> None:
     """Run everything once, from an embedded broker to filled tables, show the result and stop."""
-    from kafka_lake.demo.demo import run_demo
+    from kafka_lake.demo.demo import Extras, run_demo
     from kafka_lake.local_stack.ports import Ports
 
-    run_demo(records, avro, Ports.from_env(), console.out)
+    run_demo(records, Extras(avro, cdc), Ports.from_env(), console.out)
 
 
 DEMO = (demo,) if find_spec("kafka_lake.demo") else ()

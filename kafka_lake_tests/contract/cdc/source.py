@@ -9,7 +9,7 @@ import psycopg2
 from psycopg2.extras import Json, register_uuid
 
 from kafka_lake.common.server_process import HOST
-from kafka_lake_tests.contract.postgres import Owner
+from kafka_lake.local_stack.postgres import Owner
 
 COLUMNS = {
     "id": "bigint primary key",

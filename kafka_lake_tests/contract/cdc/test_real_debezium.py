@@ -21,11 +21,12 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.lake.positions import read_state
 from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.debezium import Debezium
+from kafka_lake.local_stack.postgres import EmbeddedPostgres, Owner
 from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake_tests.conftest import NAMESPACE, View
-from kafka_lake_tests.contract.cdc.debezium import Debezium
 from kafka_lake_tests.contract.cdc.source import NAME, Source
-from kafka_lake_tests.contract.postgres import Owner, database
+from kafka_lake_tests.contract.postgres import database
 from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract, pytest.mark.timeout(900)]
@@ -63,22 +64,25 @@ ROW = (
 
 
 @pytest.fixture
-def source() -> Iterator[Source]:
-    port = free_port()
-    with database(port, OWNER, captured=True):
-        found = Source(port, OWNER, seed=20_261_124)
-        found.create()
+def server() -> Iterator[EmbeddedPostgres]:
+    with database(free_port(), OWNER) as found:
         yield found
 
 
 @pytest.fixture
-def capture(tmp_path: Path, broker: EmbeddedBroker, source: Source) -> NewWorker:
+def source(server: EmbeddedPostgres) -> Source:
+    found = Source(server.port, OWNER, seed=20_261_124)
+    found.create()
+    return found
+
+
+@pytest.fixture
+def capture(tmp_path: Path, broker: EmbeddedBroker, server: EmbeddedPostgres) -> NewWorker:
     """Return a function that makes a worker, not started, whose topics begin with ``prefix``."""
 
     def worker(prefix: str, settings: Mapping[str, str] = MappingProxyType({})) -> Debezium:
-        port = int(source.execute("SHOW port")[0][0])
         told = {"topic.prefix": prefix, **settings}
-        return Debezium(tmp_path / prefix, broker.bootstrap_servers, port, OWNER, told)
+        return Debezium(tmp_path / prefix, broker.bootstrap_servers, server, told, jars="debezium-avro")
 
     return worker
 

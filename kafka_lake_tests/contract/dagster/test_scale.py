@@ -31,9 +31,10 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import POSITION
 from kafka_lake.lake.tables.create import ensure_table, schema_of
+from kafka_lake.local_stack.postgres import Owner
 from kafka_lake_tests.conftest import Topic
 from kafka_lake_tests.contract.dagster.composed import DEPLOY
-from kafka_lake_tests.contract.postgres import Owner, database, execute
+from kafka_lake_tests.contract.postgres import database, execute
 from kafka_lake_tests.integration.test_dagster import RANGE, SharedSpark, _sessions
 
 pytestmark = [pytest.mark.contract, pytest.mark.e2e, pytest.mark.timeout(900)]

@@ -1,0 +1,1 @@
+"""The demo's tables of a database, by the changes that Debezium reads from it."""

@@ -1,0 +1,200 @@
+"""The demo's database: captured by Debezium while it changes, and at the end compared with its tables, row by row."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from kafka_lake.cli.status import collect
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.home import home
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.defs.shop.component import DATABASE
+from kafka_lake.demo import topics
+from kafka_lake.demo.compare import Comparison, compare
+from kafka_lake.demo.shop import KEYS, OWNER, Shop
+from kafka_lake.demo.watch import Watch, made
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.local_stack.dagster_runs import Run
+from kafka_lake.local_stack.debezium import IVY_FILE, Debezium
+from kafka_lake.local_stack.postgres import EmbeddedPostgres, find_programs
+from kafka_lake.local_stack.stack import Stack
+from kafka_lake.spark.jars import retrieve_jars
+
+NAMESPACE = "shop"
+TABLES = {
+    name: TopicTable(
+        f"{NAMESPACE}.public.{name}", NAMESPACE, name, write="upsert", envelope="debezium", history=name == "customers"
+    )
+    for name in KEYS
+}
+_PARTITIONS = 3
+_PER_SECOND = 10.0
+# One with the rows that were there, one with changes.
+_LOADS = 2
+_SHOWN = 4
+_COLUMNS = ("phone", "name", "street", "points")
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A shop whose database is captured, and in which work goes on."""
+
+    shop: Shop
+    _stop: Event
+    _work: Future[None]
+
+    def await_tables(self, watch: Watch) -> None:
+        """Let work go on until both tables have had the rows of the beginning and changes, end it, and await the rest.
+
+        Args:
+            watch: Of Dagster's runs.
+
+        Raises:
+            KafkaLakeError: If a run fails, a server ends, or time is up.
+        """
+        watch.until(lambda seen: self._ended_early() or _loaded(seen, watch.began), "changes of the database")
+        self._stop.set()
+        self._work.result()
+        end = self.shop.close_of_business()
+        watch.until(lambda _: self.shop.is_captured(end) and _no_lag(), "the last change of the database")
+
+    def print_comparison(self, console: Console) -> None:
+        """Compare database and tables, and print what came of it, and the versions of a customer.
+
+        Args:
+            console: Gets the tables.
+
+        Raises:
+            KafkaLakeError: If a row isn't the same in both.
+        """
+        catalog = CatalogResource().open()
+        found = compare_all(self.shop, catalog)
+        console.print(_changes(self.shop))
+        console.print(_compared(found))
+        console.print(_longest_history(catalog, TABLES["customers"].history_table))
+        if wrong := [_told(name, each) for name, each in found.items() if each.differences]:
+            raise KafkaLakeError("\n".join(wrong), "Please report this.")
+        console.print("[bold green]Every row is the same in PostgreSQL and in Iceberg.[/]")
+
+    def _ended_early(self) -> bool:
+        if self._work.done():
+            self._work.result()
+        return False
+
+
+@contextmanager
+def captured(stack: Stack, bootstrap: str, console: Console) -> Iterator[Captured]:
+    """Start PostgreSQL and Debezium; customers come and go, order and move while the block runs.
+
+    Args:
+        stack: Starts the servers, and stops them.
+        bootstrap: The brokers, ``host:port``.
+        console: Gets the progress.
+
+    Raises:
+        PostgresStartError: If there is no PostgreSQL on this machine, or it doesn't start.
+        JarsError: If Debezium can't be retrieved.
+        DebeziumStartError: If it doesn't start.
+    """
+    find_programs()
+    retrieve_jars(IVY_FILE, "debezium", console.print)
+    postgres = EmbeddedPostgres(home() / DATABASE, OWNER)
+    stack.start_server("PostgreSQL", postgres)
+    shop = Shop(postgres.url)
+    new = shop.open()
+    for name, spec in TABLES.items():
+        rows = len(shop.rows(name))
+        console.print(f"Table {name} {'created' if new else 'is there already'}, with {rows:,} rows")
+        topics.ensure_topic(bootstrap, spec.topic, _PARTITIONS)
+    stack.start_server("Debezium", Debezium(home() / "debezium", bootstrap, postgres, {"topic.prefix": NAMESPACE}))
+    console.print(f"Its rows change all the time now. Change some too: psql {postgres.url}", soft_wrap=True)
+    stop = Event()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            yield Captured(shop, stop, pool.submit(shop.work, _PER_SECOND, stop))
+        finally:
+            stop.set()
+
+
+def compare_all(shop: Shop, catalog: LakeCatalog) -> dict[str, Comparison]:
+    """Compare each table with the database's, and the current versions of the history.
+
+    Args:
+        shop: Nobody may change it meanwhile.
+        catalog: Has the tables.
+
+    Returns:
+        What the tables have, by their names.
+    """
+    found = {}
+    for name, spec in TABLES.items():
+        wanted = shop.rows(name)
+        found[".".join(spec.identifier)] = compare(KEYS[name], wanted, _rows(catalog, spec.identifier))
+        if spec.history:
+            current = [row for row in _rows(catalog, spec.history_table) if row["valid_to"] is None]
+            found[".".join(spec.history_table)] = compare(KEYS[name], wanted, current)
+    return found
+
+
+def _loaded(seen: list[Run], began: float) -> bool:
+    return all(len(made(seen, spec.identifier, began)) >= _LOADS for spec in TABLES.values())
+
+
+def _no_lag() -> bool:
+    return not any(
+        each.lag for each in collect([*TABLES.values()], KafkaResource().cluster(), CatalogResource().open())
+    )
+
+
+def _rows(catalog: LakeCatalog, identifier: tuple[str, str]) -> list[dict[str, Any]]:
+    table = catalog.table(identifier)
+    rows: list[dict[str, Any]] = table.scan().to_arrow().to_pylist() if table else []
+    return rows
+
+
+def _changes(shop: Shop) -> Table:
+    shown = Table("what happened in the database", title="Changes while it ran")
+    shown.add_column("transactions", justify="right")
+    for kind, times in shop.happened.items():
+        shown.add_row(kind, f"{times:,}")
+    return shown
+
+
+def _compared(found: Mapping[str, Comparison]) -> Table:
+    shown = Table("table", title="PostgreSQL and Iceberg, compared row by row")
+    for heading in ("rows in PostgreSQL", "rows in Iceberg", "rows that differ"):
+        shown.add_column(heading, justify="right")
+    for name, each in found.items():
+        label = f"{name}, current versions" if name.endswith("__history") else name
+        shown.add_row(label, f"{each.wanted:,}", f"{each.found:,}", f"{each.differences:,}")
+    return shown
+
+
+def _longest_history(catalog: LakeCatalog, identifier: tuple[str, str]) -> Table:
+    """Return the versions of the row that has the most, those without an interval left out."""
+    versions: dict[str, list[dict[str, Any]]] = {}
+    for row in _rows(catalog, identifier):
+        if not row["_is_deleted"] and row["valid_from"] != row["valid_to"]:
+            versions.setdefault(row["phone"], []).append(row)
+    most = max(versions, key=lambda phone: len(versions[phone]))
+    longest = sorted(versions[most], key=lambda row: row["valid_from"])
+    shown = Table("valid_from", "valid_to", title=f"The last versions of a customer, in {'.'.join(identifier)}")
+    for name in _COLUMNS:
+        shown.add_column(name)
+    for row in longest[-_SHOWN:]:
+        ends = f"{row['valid_to']:%H:%M:%S.%f}" if row["valid_to"] else ""
+        shown.add_row(f"{row['valid_from']:%H:%M:%S.%f}", ends, *(str(row[name]) for name in _COLUMNS))
+    return shown
+
+
+def _told(name: str, found: Comparison) -> str:
+    of = {"missing": found.missing, "unexpected": found.unexpected, "different": tuple(found.different.items())}
+    return f"{name}: " + "; ".join(f"{len(keys)} {what}, such as {keys[0]}" for what, keys in of.items() if keys)
