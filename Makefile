@@ -104,8 +104,8 @@ newest: $(STAMP) ## Unit tests and a short integration test with the newest vers
 
 .PHONY: chaos
 chaos: MINUTES ?= 10
-chaos: $(STAMP) ## Faults at random on real systems, then a count of every record (MINUTES=10 SEED= BROKERS=1 FAULTS=)
-	@$(BIN)/python -m kafka_lake_tests.chaos --minutes $(MINUTES) $(addprefix --seed ,$(SEED)) $(addprefix --brokers ,$(BROKERS)) $(if $(FAULTS),--faults "$(FAULTS)")
+chaos: $(STAMP) ## Faults at random on real systems, then a count of every record (MINUTES=10 SEED= BROKERS=1 FAULTS= CDC=1: a database)
+	@$(BIN)/python -m kafka_lake_tests.chaos --minutes $(MINUTES) $(if $(CDC),--cdc) $(addprefix --seed ,$(SEED)) $(addprefix --brokers ,$(BROKERS)) $(if $(FAULTS),--faults "$(FAULTS)")
 
 .PHONY: fuzz
 fuzz: N ?= 100000
@@ -126,6 +126,7 @@ nightly: $(STAMP) ## What takes longer than a test run: more cases, contract, wh
 	@$(MAKE) newest
 	@$(MAKE) chaos MINUTES=60
 	@$(MAKE) chaos MINUTES=30 BROKERS=3
+	@$(MAKE) chaos MINUTES=30 CDC=1
 	@$(MAKE) races RACES=1000
 	@$(MAKE) fuzz N=1000000
 	@$(MAKE) mutants

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg2
 
-from kafka_lake.local_stack.debezium import SLOT
+from kafka_lake.local_stack.debezium import CONFIRMED, SLOT
 from kafka_lake.local_stack.postgres import Owner
 
 OWNER = Owner("pizza", "pizza", "shop")
@@ -121,10 +121,7 @@ class Shop:
 
     def is_captured(self, position: str) -> bool:
         """Return whether Debezium has confirmed a change behind a position: all before it is in Kafka then."""
-        found = self.execute(
-            "SELECT confirmed_flush_lsn > %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s", position, SLOT
-        )
-        return found == [(True,)]
+        return self.execute(CONFIRMED, position, SLOT) == [(True,)]
 
     def _order(self, cursor: Any) -> None:
         phone = self._any_phone(cursor)

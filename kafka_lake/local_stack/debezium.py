@@ -22,6 +22,9 @@ IVY_FILE = Path(__file__).with_name("debezium.xml")
 SLOT = "debezium"
 """Where PostgreSQL keeps for Debezium what that hasn't confirmed yet."""
 
+CONFIRMED = "SELECT confirmed_flush_lsn > %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+"""Asks PostgreSQL whether Debezium has confirmed a change behind a position, by a slot: all before it is in Kafka."""
+
 _JAVA_OPTIONS = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=INFO")
 _NAME = "source"
 

@@ -20,15 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 from kafka_lake.local_stack.stack import interruptible
+from kafka_lake_tests.chaos.cdc import run_cdc_chaos
 from kafka_lake_tests.chaos.faults import LABELS, Chaos, Tally
+from kafka_lake_tests.chaos.rounds import ChaosError, catch_up, chosen, count, first_tables, strike
 from kafka_lake_tests.chaos.sabotage import SABOTAGES
 from kafka_lake_tests.chaos.traffic import await_stable
 from kafka_lake_tests.chaos.verify import PositionWatch, Verdict, verify
 from kafka_lake_tests.chaos.world import World
-
-
-class ChaosError(Exception):
-    """There is nothing to strike."""
 
 
 def run_chaos(
@@ -69,38 +67,20 @@ def run_chaos(
             world.traffic.burst(topic)
         chaos = Chaos(world, topics, chance, tally)
         watch = PositionWatch(world.catalog())
-        _first_tables(world, chaos)
+        first_tables(chaos)
         world.traffic.start(topics)
-        faults = {name: strike for name, strike in chaos.faults().items() if name.startswith(only or "")}
-        if not faults:
-            raise ChaosError(f"no fault begins with {' or '.join(only)}; there are: {', '.join(chaos.faults())}")
-        deck: list[str] = []
-        hung: list[str] = []
-        done = 0
-        while go_on(done, len(faults)):
-            if not deck:
-                deck = sorted(faults)
-                chance.shuffle(deck)
-            name = deck.pop()
-            began = time.monotonic()
-            try:
-                faults[name]()
-            except TimeoutError as error:
-                hung.append(f"during {name}: {error}")
-            tally.injected[name] = tally.injected.get(name, 0) + 1
-            watch.look(world.traffic.topics)
-            told(f"{done + 1:4} {name} ({time.monotonic() - began:.1f} s)")
-            done += 1
+        faults = chosen(chaos, only)
+        hung = strike(chaos, faults, watch, go_on)
         told("faults off; catching up")
         world.traffic.stop()
         await_stable(world.brokers.bootstrap_servers, list(world.traffic.topics.values()))
-        failures = _catch_up(world, chaos)
+        failures = catch_up(chaos)
         watch.look(world.traffic.topics)
         _write_ledger(world, folder / "ledger.jsonl")
         verdict = verify(world)
         verdict.problems = hung + failures + chaos.problems + watch.problems + verdict.problems
         (folder / "verdict").write_text("\n".join([*verdict.problems, *verdict.notes, ""]))
-        _count(world, verdict)
+        count(world, verdict, LABELS)
         return verdict, tally
 
 
@@ -113,58 +93,21 @@ def _write_ledger(world: World, file: Path) -> None:
                 lines.write(json.dumps(told | {"value": sent.value.hex() if sent.value is not None else None}) + "\n")
 
 
-def _first_tables(world: World, chaos: Chaos) -> None:
-    """Let both tables have rows before anything is struck."""
-    for topic in chaos.topics:
-        if code := chaos._finish(world.run(topic)):
-            raise ChaosError(f"the first run failed with {code} before any fault: {world.runs[-1].log}")
-        topic.has_table = True
-
-
-def _catch_up(world: World, chaos: Chaos) -> list[str]:
-    failures = []
-    for topic in world.traffic.topics.values():
-        run = world.run(topic)
-        try:
-            code = chaos._finish(run)
-        except TimeoutError as error:
-            failures.append(f"topic {topic.name}: {error}")
-        else:
-            if code:
-                said = [event["message"] for event in run.events("failed")]
-                failures.append(f"topic {topic.name}: run {run.run_id} failed without any fault ({code}): {said}")
-    return failures
-
-
-def _count(world: World, verdict: Verdict) -> None:
-    events = [event for run in world.runs for event in run.events()]
-    verdict.figures["runs"] = len(world.runs)
-    verdict.figures["commits"] = sum(e["event"] == "commit" for e in events)
-    for how, count in world.traffic.transactions.items():
-        verdict.figures[f"transactions {how}"] = count
-    for what, count in world.traffic.refusals.items():
-        verdict.figures[f"transactional producers refused: {what}"] = count
-    for what, count in world.proxy.injected.items():
-        verdict.figures[f"catalog: {what}"] = count
-    for label in sorted({e["step"] for e in events if e["event"] == "step"} - set(LABELS)):
-        verdict.notes.append(f"step {label!r} is not among the steps that runs are killed at")
-
-
-def print_report(console: Console, verdict: Verdict, tally: Tally, seed: int, seconds: float) -> None:
-    faults = Table("fault", "injected", "survived", title=f"Chaos, seed {seed}, {seconds:.0f} s")
+def print_report(console: Console, verdict: Verdict, tally: Tally, title: str) -> None:
+    faults = Table("fault", "injected", "survived", title=title)
     survived = "yes" if not verdict.problems else "see below"
-    for name, count in sorted(tally.injected.items()):
-        faults.add_row(name, str(count), survived)
+    for name, times in sorted(tally.injected.items()):
+        faults.add_row(name, str(times), survived)
     console.print(faults)
     kills = Table("SIGKILL at step", "times")
-    for label in LABELS:
+    for label in sorted({*LABELS, *tally.killed_at}):
         kills.add_row(label, str(tally.killed_at.get(label, 0)))
     console.print(kills)
     figures = Table("figure", "value")
     for name, figure in verdict.figures.items():
         figures.add_row(name, f"{figure:,}")
-    for outcome, count in tally.outcomes.items():
-        figures.add_row(f"runs {outcome}", str(count))
+    for outcome, times in tally.outcomes.items():
+        figures.add_row(f"runs {outcome}", str(times))
     if tally.recoveries:
         figures.add_row("first commit after SIGKILL, median", f"{statistics.median(tally.recoveries):.1f} s")
         figures.add_row("first commit after SIGKILL, longest", f"{max(tally.recoveries):.1f} s")
@@ -184,6 +127,7 @@ def main() -> None:
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
     parser.add_argument("--faults", default="", help="comma-separated beginnings of the names of faults")
     parser.add_argument("--sabotage", choices=sorted(SABOTAGES), help="break the protocol: the chaos must notice")
+    parser.add_argument("--cdc", action="store_true", help="a database, captured by Debezium")
     parser.add_argument("--work-dir", type=Path, help="empty or new folder for data and logs, which is kept")
     options = parser.parse_args()
     began = time.monotonic()
@@ -199,14 +143,18 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     only = tuple(name.strip() for name in options.faults.split(",") if name.strip())
     with interruptible(), _told():
-        verdict, tally = run_chaos(folder, options.seed, go_on, options.brokers, only, options.sabotage, _tell_user)
-    print_report(console, verdict, tally, options.seed, time.monotonic() - began)
+        if options.cdc:
+            verdict, tally = run_cdc_chaos(folder, options.seed, go_on, only, _tell_user)
+        else:
+            verdict, tally = run_chaos(folder, options.seed, go_on, options.brokers, only, options.sabotage, _tell_user)
+    print_report(console, verdict, tally, f"Chaos, seed {options.seed}, {time.monotonic() - began:.0f} s")
     if verdict.problems:
         console.print(f"Seed {options.seed}; everything is kept in {folder}.")
         sys.exit(1)
     if not options.work_dir:
         shutil.rmtree(folder)
-    console.print("All is well: every committed record is there exactly once.")
+    what = "every row is as it is in the database" if options.cdc else "every committed record is there exactly once"
+    console.print(f"All is well: {what}.")
 
 
 @contextmanager

@@ -104,15 +104,15 @@ class Chaos:
         }
         return named
 
-    def _topic(self) -> Topic:
+    def any_topic(self) -> Topic:
         topic = self.chance.choice(self.topics)
         self.world.traffic.burst(topic)
         return topic
 
-    def _start(self, topic: Topic, home: str = "home", **options: object) -> Run:
+    def start(self, topic: Topic, home: str = "home", **options: object) -> Run:
         return self.world.run(topic, home, **options)
 
-    def _finish(self, run: Run) -> int:
+    def finish(self, run: Run) -> int:
         """Wait for a run's end, note what came of it, and how long the first commit after a SIGKILL took."""
         killed, self._after_kill = self._after_kill, False
         code = run.finish()
@@ -128,7 +128,7 @@ class Chaos:
             self.tally.killed_at[each["step"]] = self.tally.killed_at.get(each["step"], 0) + 1
         return code
 
-    def _until_writing(self, run: Run) -> bool:
+    def until_writing(self, run: Run) -> bool:
         """Wait until a run has planned, and a random moment more; return whether it is still there."""
         wait_for(lambda: run.passed("planned") or not run.alive(), _STARTUP, f"run {run.run_id} to plan")
         threading.Event().wait(self.chance.uniform(0, 1.5))
@@ -140,57 +140,57 @@ class Chaos:
             name = f"fresh-{len(self.world.traffic.topics)}"
             topic = self.world.traffic.new_topic(name, declared=self.chance.random() < 0.5, partitions=2)
             self.world.traffic.burst(topic)
-            run = self._start(topic, kill_at=label)
+            run = self.start(topic, kill_at=label)
         else:
-            topic = self._topic()
+            topic = self.any_topic()
             nth = self.chance.choice([1, 1, 2])
             # Small commits, so that there is a second passage.
-            run = self._start(topic, kill_at=label, nth=nth, **({"max_records": 40} if nth > 1 else {}))
-        self._finish(run)
+            run = self.start(topic, kill_at=label, nth=nth, **({"max_records": 40} if nth > 1 else {}))
+        self.finish(run)
 
     def kill_while_writing(self) -> None:
         """SIGKILL a run at a random moment between its plan and its end."""
-        run = self._start(self._topic())
-        if self._until_writing(run):
+        run = self.start(self.any_topic())
+        if self.until_writing(run):
             run.send(signal.SIGKILL)
-        self._finish(run)
+        self.finish(run)
 
     def kill_broker(self) -> None:
         """SIGKILL the broker that leads a partition while a run reads and producers produce; start it again."""
-        topic = self._topic()
-        run = self._start(topic)
-        self._until_writing(run)
+        topic = self.any_topic()
+        run = self.start(topic)
+        self.until_writing(run)
         node = max(1, self.world.brokers.leader_of(topic.name, self.chance.randrange(topic.partitions)))
         self.world.brokers.kill(node)
         if self.world.brokers.count > 1:
             # The others go on without it for a while.
             threading.Event().wait(self.chance.uniform(1, 4))
         self.world.brokers.revive(node)
-        self._finish(run)
+        self.finish(run)
 
     def zombie(self, step: str) -> None:
         """Stop a run at a named step, let another overtake it, and wake it again."""
-        topic = self._topic()
-        first = self._start(topic, stop_at=step)
+        topic = self.any_topic()
+        first = self.start(topic, stop_at=step)
         wait_for(lambda: first.halted() or not first.alive(), _STARTUP, f"run {first.run_id} to halt at {step}")
         if self.chance.random() < 0.5:
             self.world.traffic.burst(topic)
-        second = self._start(topic, "second-home")
-        self._finish(second)
+        second = self.start(topic, "second-home")
+        self.finish(second)
         self.world.resume(first)
-        self._finish(first)
+        self.finish(first)
 
     def race(self) -> None:
         """Let two deployments run at once, and set both off from the same step."""
         step = self.chance.choice(["planned", "audited"])
-        topic = self._topic()
-        runs = [self._start(topic, home, stop_at=step) for home in ("home", "second-home")]
+        topic = self.any_topic()
+        runs = [self.start(topic, home, stop_at=step) for home in ("home", "second-home")]
         for run in runs:
             wait_for(lambda run=run: run.halted() or not run.alive(), _STARTUP, "both runs to halt")  # type: ignore[misc]
         for run in runs:
             self.world.resume(run)
         for run in runs:
-            self._finish(run)
+            self.finish(run)
 
     def answer_lost(self, status: int = 0, kind: str = "commit") -> None:
         """Let a commit happen and lose the catalog's answer."""
@@ -208,24 +208,24 @@ class Chaos:
         self._with_catalog(Fault(SLOW, "commit", 4, delay=self.chance.uniform(0.5, 2)), 0)
 
     def _with_catalog(self, fault: Fault, skip: int) -> None:
-        topic = self._topic()
+        topic = self.any_topic()
         if skip:
             self.world.proxy.arm(Fault(SLOW, fault.kind, skip))
         self.world.proxy.arm(fault)
         try:
-            self._finish(self._start(topic))
+            self.finish(self.start(topic))
         finally:
             self.world.proxy.disarm()
 
     def maintenance(self) -> None:
         """Compact and expire as a stranger would, while a run is on."""
-        topic = self._topic()
-        run = self._start(topic)
+        topic = self.any_topic()
+        run = self.start(topic)
         spark = self.world.session()
         call = partial(self.world.catalog().call, identifier=topic.spec.identifier)
         try:
             for _ in range(_MAINTENANCE_PASSES):
-                if not self._until_writing(run):
+                if not self.until_writing(run):
                     break
                 try:
                     # In this order the snapshot that carries the position may go.
@@ -236,16 +236,16 @@ class Chaos:
                     self.world.tell_user(f"  maintenance lost: {str(error).splitlines()[0][:120]}")
         finally:
             spark.stop()
-        self._finish(run)
+        self.finish(run)
 
     def roll_back(self) -> None:
         """Set a table back by one commit, as a stranger would, while a run is between its plan and its publication."""
-        topic = self._topic()
+        topic = self.any_topic()
         # There must be something to go back to.
-        self._finish(self._start(topic))
+        self.finish(self.start(topic))
         self.world.traffic.burst(topic)
         step = self.chance.choice(_BEFORE_PUBLICATION)
-        run = self._start(topic, stop_at=step)
+        run = self.start(topic, stop_at=step)
         wait_for(lambda: run.halted() or not run.alive(), _STARTUP, f"run {run.run_id} to halt at {step}")
         table = self.world.catalog().table(topic.spec.identifier)
         assert table is not None
@@ -256,29 +256,29 @@ class Chaos:
             table.manage_snapshots().rollback_to_snapshot(history[1]).commit()
             self.world.rolled_away.setdefault(topic.name, set()).add(history[0])
         self.world.resume(run)
-        self._finish(run)
+        self.finish(run)
 
     def kill_engine(self) -> None:
         """SIGKILL the Spark Connect server while a run is on, and start it again."""
-        self._while_writing(lambda: self._restart(self.world.connect))
+        self.while_writing(lambda: self.restart(self.world.connect))
 
     def kill_catalog(self) -> None:
         """SIGKILL the catalog's server while a run is on, and start it again."""
-        self._while_writing(lambda: self._restart(self.world.server))
+        self.while_writing(lambda: self.restart(self.world.server))
 
     def kill_python(self) -> None:
         """SIGKILL all Python processes of the Spark Connect server while a run is on."""
-        self._while_writing(self._end_python)
+        self.while_writing(self._end_python)
 
-    def _while_writing(self, strike: Callable[[], None]) -> None:
+    def while_writing(self, strike: Callable[[], None]) -> None:
         """Strike what a run works with, at a random moment between its plan and its end."""
-        run = self._start(self._topic())
-        self._until_writing(run)
+        run = self.start(self.any_topic())
+        self.until_writing(run)
         strike()
-        self._finish(run)
+        self.finish(run)
 
     @staticmethod
-    def _restart(server: Server) -> None:
+    def restart(server: Server) -> None:
         server.kill()
         server.start()
 
@@ -290,14 +290,14 @@ class Chaos:
 
     def replace_host(self) -> None:
         """SIGKILL a run and take its host's folder away; the next run has nothing but the systems."""
-        topic = self._topic()
+        topic = self.any_topic()
         home = f"host-{len(self.world.runs)}"
-        run = self._start(topic, home)
-        self._until_writing(run)
+        run = self.start(topic, home)
+        self.until_writing(run)
         run.send(signal.SIGKILL)
-        self._finish(run)
+        self.finish(run)
         shutil.rmtree(self.world.folder / home, ignore_errors=True)
-        self._finish(self._start(topic, f"{home}-instead"))
+        self.finish(self.start(topic, f"{home}-instead"))
 
     def regrow(self) -> None:
         """Let the brokers lose the end of a log that a table has, and let it grow beyond the table's position."""
@@ -307,7 +307,7 @@ class Chaos:
         self.world.brokers.remember(name)
         cut = len(topic.ledger)
         self.world.traffic.burst(topic)
-        if code := self._finish(self._start(topic)):
+        if code := self.finish(self.start(topic)):
             self.problems.append(f"topic {name}: its first run failed with {code}")
             del self.world.traffic.topics[name]
             return
@@ -318,8 +318,8 @@ class Chaos:
         self.world.traffic.burst(topic, 60)
         if self.world.cluster().watermarks_of(name).end[0] <= 2 * cut:
             self.problems.append(f"topic {name}: its log has not grown beyond what was lost")
-        run = self._start(topic)
-        code, found = self._finish(run), places(self.world.catalog(), topic)
+        run = self.start(topic)
+        code, found = self.finish(run), places(self.world.catalog(), topic)
         truth = consumed(self.world.brokers.bootstrap_servers, topic)
         later: Counter[Place] = Counter(p for p, (_, value) in truth.items() if value is not None and p[1] >= cut)
         goes_on = topic.spec.on_data_loss == "continue"
@@ -334,12 +334,12 @@ class Chaos:
 
     def reporting_fails(self) -> None:
         """Let the catalog refuse requests once a run's rows are visible: the run must not fail by that."""
-        run = self._start(self._topic(), stop_at="primary published")
+        run = self.start(self.any_topic(), stop_at="primary published")
         wait_for(lambda: run.halted() or not run.alive(), _STARTUP, f"run {run.run_id} to publish")
         self.world.proxy.arm(Fault(FAIL, "request", self.chance.randint(1, 3), self.chance.choice([0, 500, 503])))
         try:
             self.world.resume(run)
-            if code := self._finish(run):
+            if code := self.finish(run):
                 said = [event["message"] for event in run.events("failed")]
                 self.problems.append(f"run {run.run_id} has published, and ended with {code}: {said}")
         finally:
@@ -356,17 +356,17 @@ class Chaos:
             finally:
                 network.restore()
 
-        self._while_writing(strike)
+        self.while_writing(strike)
 
     def grow(self) -> None:
         """Add partitions to one topic and fields to the records of another while a run is on."""
         for topic in self.topics:
             if not topic.declared:
                 topic.fields.append(f"extra_{len(topic.fields)}")
-        topic = self._topic()
-        run = self._start(topic)
-        self._until_writing(run)
+        topic = self.any_topic()
+        run = self.start(topic)
+        self.until_writing(run)
         if topic.partitions < MOST_PARTITIONS:
             self.world.traffic.add_partition(topic)
             self.world.traffic.burst(topic)
-        self._finish(run)
+        self.finish(run)

@@ -52,7 +52,7 @@ class PositionWatch:
         for topic in list(topics.values()):
             table = self._catalog.table(topic.spec.identifier)
             position = read_state(table).position if table else None
-            before = self._furthest.setdefault(topic.name, {})
+            before = self._furthest.setdefault(topic.spec.table, {})
             now = dict(position.offsets) if position else {}
             for partition, offset in before.items():
                 if now.get(partition, 0) < offset:
@@ -68,9 +68,9 @@ def verify(world: World) -> Verdict:
     verdict = Verdict()
     for topic in world.traffic.topics.values():
         _verify_topic(world, topic, verdict)
-    _clean(world)
+    clean_up(world)
     for topic in world.traffic.topics.values():
-        _nothing_left(world.catalog(), topic.spec, verdict)
+        nothing_left(world.catalog(), topic.spec, verdict)
     verdict.problems += world.traffic.errors
     return verdict
 
@@ -191,7 +191,7 @@ def _values(
     problems.places("records differ from what was sent", wrong)
 
 
-def _clean(world: World) -> None:
+def clean_up(world: World) -> None:
     spark = world.session()
     try:
         connections = Connections(world.cluster(), {}, world.catalog(), lambda: spark)
@@ -201,8 +201,8 @@ def _clean(world: World) -> None:
         spark.stop()
 
 
-def _nothing_left(catalog: LakeCatalog, spec: TopicTable, verdict: Verdict) -> None:
-    for identifier in (spec.identifier, spec.dead_letter_table):
+def nothing_left(catalog: LakeCatalog, spec: TopicTable, verdict: Verdict) -> None:
+    for identifier in spec.identifiers:
         table = catalog.table(identifier)
         if table is None:
             continue

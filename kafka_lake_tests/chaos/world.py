@@ -160,6 +160,9 @@ class World:
             for each in starting:
                 each.result()
         self._stack.callback(self._end_runs)
+        self._start_traffic()
+
+    def _start_traffic(self) -> None:
         self.traffic = Traffic(self.brokers.bootstrap_servers, self.brokers.admin(), self.brokers.replicas, self.seed)
 
     def _end_runs(self) -> None:

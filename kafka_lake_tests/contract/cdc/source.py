@@ -1,9 +1,13 @@
 """A database table of many types, and what its applications do to it, by chance."""
 
+import json
 import random
+import time
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import psycopg2
 from psycopg2.extras import Json, register_uuid
@@ -29,6 +33,12 @@ COLUMNS = {
     "bytes": "bytea",
 }
 NAME = "customers"
+DECLARED = (
+    "id bigint not null, name string, big string, n int, price decimal(20,5), at timestamp, local timestamp_ntz, "
+    "day date, ok boolean, ratio double, doc string, tags array<string>, uid string, bytes binary, added string"
+)
+"""The columns of the Iceberg table, and one that comes later."""
+
 _LONG = 20_000
 _AT_MOST_OPEN = 4
 
@@ -42,14 +52,20 @@ class Source:
         port: Of the database.
         owner: Of the database.
         seed: Of what happens.
+        before: The keys of its rows are above. Others may change rows of the table that are not its own.
+        pause: Seconds from one change to the next, while transactions are open.
+
+    Attributes:
+        before: The keys of its rows are above.
     """
 
-    def __init__(self, port: int, owner: Owner, seed: int) -> None:
+    def __init__(self, port: int, owner: Owner, seed: int, before: int = 0, pause: float = 0.0) -> None:
         told = {"user": owner.user, "password": owner.password, "dbname": owner.database}
         self._connect: Callable[[], Any] = lambda: psycopg2.connect(host=HOST, port=port, **told)
         self._chance = random.Random(seed)
         self._ids: set[int] = set()
-        self._next = 0
+        self.before = self._next = before
+        self._pause = pause
 
     def create(self) -> None:
         """Create the table. Its log has whole rows: of a key that changes, PostgreSQL else tells no long value."""
@@ -70,6 +86,20 @@ class Source:
         quoted = ", ".join(f'"{name}"' for name in names)
         return [dict(zip(names, row, strict=True)) for row in self.execute(f"SELECT {quoted} FROM {NAME} ORDER BY id")]
 
+    def plain_rows(self) -> list[dict[str, Any]]:
+        """Return the rows in the form that a table's have; JSON is the database's own, since Python's null is none."""
+        docs = self.execute(f"SELECT doc::text FROM {NAME} ORDER BY id")
+        return [plain({**row, "doc": doc}) for row, (doc,) in zip(self.rows(), docs, strict=True)]
+
+    def find(self, end: int) -> None:
+        """Learn which rows are there, after a transaction of which nobody knows how it ended.
+
+        Args:
+            end: Keys of other sources begin here.
+        """
+        rows = self.execute(f"SELECT id FROM {NAME} WHERE id > %s AND id < %s", self.before, end)
+        self._ids = {key for (key,) in rows}
+
     def happen(self, changes: int) -> None:
         """Let transactions change the table, several at a time, each keys of its own; some are rolled back."""
         open_ones: list[tuple[Any, set[int], set[int], set[int]]] = []
@@ -77,6 +107,7 @@ class Source:
             while changes > 0 or open_ones:
                 if changes > 0 and (not open_ones or (len(open_ones) < _AT_MOST_OPEN and self._chance.random() < 0.2)):
                     open_ones.append((self._connect(), set(), set(), set()))
+                time.sleep(self._pause)
                 one = self._chance.choice(open_ones)
                 if changes > 0 and self._chance.random() < 0.8:
                     others = set[int]().union(*(each[1] for each in open_ones if each is not one))
@@ -160,3 +191,18 @@ class Source:
         if name == "uid":
             return f"{chance.getrandbits(128):032x}"
         return chance.randbytes(chance.choice([0, 1, 300]))
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of either side in Python's own types; of JSON what it means."""
+    return {name: _plain(name, value) for name, value in row.items()}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name == "doc":
+        return value if value is None else json.dumps(json.loads(value) if isinstance(value, str) else value)
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, UUID):
+        return str(value)
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value

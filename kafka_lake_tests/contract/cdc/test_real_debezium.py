@@ -1,6 +1,5 @@
 """Whatever happens to a database, its table is what it is: PostgreSQL, Debezium, Kafka, Spark and Iceberg, all real."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
@@ -8,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
@@ -25,17 +24,13 @@ from kafka_lake.local_stack.debezium import Debezium
 from kafka_lake.local_stack.postgres import EmbeddedPostgres, Owner
 from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake_tests.conftest import NAMESPACE, View
-from kafka_lake_tests.contract.cdc.source import NAME, Source
+from kafka_lake_tests.contract.cdc.source import DECLARED, NAME, Source, plain
 from kafka_lake_tests.contract.postgres import database
 from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract, pytest.mark.timeout(900)]
 
 OWNER = Owner("cdc", "cdc-secret", "shop")
-DECLARED = (
-    "id bigint not null, name string, big string, n int, price decimal(20,5), at timestamp, local timestamp_ntz, "
-    "day date, ok boolean, ratio double, doc string, tags array<string>, uid string, bytes binary, added string"
-)
 SECONDS = 60
 _SLOT = "SELECT pg_drop_replication_slot('debezium')"
 
@@ -87,28 +82,10 @@ def capture(tmp_path: Path, broker: EmbeddedBroker, server: EmbeddedPostgres) ->
     return worker
 
 
-def plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of either side in Python's own types; of JSON what it means."""
-    return {name: _plain(name, value) for name, value in row.items()}
-
-
-def _plain(name: str, value: Any) -> Any:
-    if name == "doc":
-        return value if value is None else json.dumps(json.loads(value) if isinstance(value, str) else value)
-    if isinstance(value, memoryview):
-        return bytes(value)
-    if isinstance(value, UUID):
-        return str(value)
-    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
-
-
 def until_equal(spec: TopicTable, source: Source, connections: NewConnections, view: Callable[..., View]) -> None:
     """Ingest until the table is what the database is; nobody changes that meanwhile."""
     deadline = time.monotonic() + SECONDS
-    # JSON of the database's own is read as text, since Python's null is no JSON.
-    wanted = [plain({**row, "doc": doc}) for row, (doc,) in zip(
-        source.rows(), source.execute(f"SELECT doc::text FROM {NAME} ORDER BY id"), strict=True
-    )]  # fmt: skip
+    wanted = source.plain_rows()
     while True:
         ingest(spec, connections(), str(uuid4()))
         found = sorted(map(plain, view(spec).rows()), key=lambda row: row["id"])
