@@ -77,6 +77,8 @@ class Debezium(Server):
             "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
             "plugin.name": "pgoutput",
             "slot.name": SLOT,
+            # Without heartbeats it confirms a transaction when it has seen the next one.
+            "heartbeat.interval.ms": "1000",
             "database.hostname": HOST,
             "database.port": str(database.port),
             "database.user": database.owner.user,
