@@ -4,6 +4,8 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from kafka_lake.definitions import defs
 
 SNAPSHOT = Path(__file__).with_name("definitions.snapshot.json")
@@ -42,6 +44,13 @@ def described():
     }
 
 
+@pytest.fixture(autouse=True)
+def home(monkeypatch, tmp_path):
+    """A deployment's folder without a database."""
+    monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path))
+    return tmp_path
+
+
 def test_definitions_are_as_reviewed(monkeypatch):
     monkeypatch.delenv("KAFKA_LAKE_SCHEMA_REGISTRY_URL", raising=False)
     text = json.dumps(described(), indent=2) + "\n"
@@ -55,4 +64,14 @@ def test_a_registry_adds_the_topic_that_needs_one_and_nothing_else(monkeypatch):
     found, without = described(), json.loads(SNAPSHOT.read_text())
     added = {"kafka/pizza-deliveries", "pizza/deliveries", "pizza/deliveries__dead_letters"}
     assert found["assets"].keys() - without["assets"].keys() == added
+    assert {**found, "assets": {key: found["assets"][key] for key in without["assets"]}} == without
+
+
+def test_a_database_adds_its_topics_and_nothing_else(monkeypatch, home):
+    monkeypatch.delenv("KAFKA_LAKE_SCHEMA_REGISTRY_URL", raising=False)
+    (home / "postgres").mkdir()
+    found, without = described(), json.loads(SNAPSHOT.read_text())
+    added = {f"shop/{table}{part}" for table in ("customers", "orders") for part in ("", "__dead_letters")}
+    topics = {"kafka/shop.public.customers", "kafka/shop.public.orders"}
+    assert found["assets"].keys() - without["assets"].keys() == added | topics | {"shop/customers__history"}
     assert {**found, "assets": {key: found["assets"][key] for key in without["assets"]}} == without

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kafka_lake.common.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.components.reference import tables as settings
@@ -54,6 +55,15 @@ def test_every_error_says_what_it_means_and_what_to_do(error: type[KafkaLakeErro
 def test_what_the_errors_say_of_retries_is_what_runs_do(error: type[KafkaLakeError]) -> None:
     # A run plans again after a refused publication, which is more than to try the same again.
     assert error.retry_helps == (error is PublishRefusedError or is_transient(error.__new__(error)))
+
+
+def test_the_page_of_change_data_capture_begins_with_the_document_of_the_demo() -> None:
+    page = (DOCS / "cdc.md").read_text()
+    document = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    demo = yaml.safe_load((ROOT / "kafka_lake" / "defs" / "shop" / "customers" / "defs.yaml").read_text())
+    told = {"owners", "description"}
+    assert document["type"] == "kafka_lake.KafkaTopicTable"
+    assert document["attributes"] == {k: v for k, v in demo["attributes"].items() if k not in told}
 
 
 def test_every_page_is_in_the_navigation() -> None:
