@@ -1,0 +1,84 @@
+"""`kafka-lake demo --cdc` for real: rows changed by others and a killed run, and the tables are what the database is."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import psycopg2
+import pytest
+
+from kafka_lake_tests.e2e.test_demo import COMMAND, PROJECT, deployment_in, processes_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.timeout(1500)]
+
+SECONDS = 600
+
+
+@pytest.fixture
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    home = tmp_path_factory.mktemp("cdc")
+    # As root, PostgreSQL runs as nobody, who must get there.
+    for folder in (home, *home.parents[:2]):
+        folder.chmod(0o755)
+    return deployment_in(home)
+
+
+def started(environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [*COMMAND, "demo", "--cdc", "--records", "200"], cwd=PROJECT, env=environment, stdout=output, stderr=output
+        )
+
+
+def run_of(table: str, environment: dict[str, str]) -> Iterator[psutil.Process]:
+    """Yield the processes of this deployment's runs of a table."""
+    for process in psutil.process_iter():
+        try:
+            ours = process.environ().get("KAFKA_LAKE_HOME") == environment["KAFKA_LAKE_HOME"]
+            if ours and "execute_run" in " ".join(process.cmdline()):
+                yield process
+        except psutil.Error:
+            continue
+
+
+def test_whatever_happens_the_tables_are_what_the_database_is(environment: dict[str, str], tmp_path: Path) -> None:
+    log = tmp_path / "first.log"
+    with started(environment, log) as demo:
+        try:
+            deadline = time.monotonic() + SECONDS
+            while (url := re.search(r"psql (postgresql://\S+)", log.read_text())) is None:
+                assert demo.poll() is None, log.read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            with psycopg2.connect(url[1]) as connection, connection.cursor() as cursor:
+                cursor.execute("UPDATE customers SET street = '1 Test Lane' WHERE points > 0")
+                cursor.execute("DELETE FROM orders WHERE order_id % 7 = 0")
+            connection.close()
+            while not (runs := list(run_of("customers", environment))):
+                assert demo.poll() is None, log.read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            runs[0].send_signal(signal.SIGKILL)
+            demo.wait(SECONDS)
+        finally:
+            demo.kill()
+    assert processes_of(environment) == []
+    # The first one has said that a run failed; the next one goes on where it was.
+    log = tmp_path / "second.log"
+    with started(environment, log) as demo:
+        try:
+            code = demo.wait(SECONDS)
+        finally:
+            demo.kill()
+    said = log.read_text()
+    assert code == 0, said
+    assert "Table customers is there already" in said
+    assert len(re.findall(r"shop\.\w+[^\n]* 0 │\n", said)) == 3, said
+    assert "Every row is the same in PostgreSQL and in Iceberg." in said
+    assert processes_of(environment) == []
+    assert os.path.isdir(Path(environment["KAFKA_LAKE_HOME"]) / "postgres")
