@@ -186,6 +186,8 @@ class DatabaseChaos(Chaos):
     """Strikes a world with a database."""
 
     world: CapturedWorld
+    # A merge and a history are many queries, whose plans a Spark that is cold takes long for.
+    run_seconds = 400.0
 
     def faults(self) -> dict[str, Callable[[], None]]:
         """Return every fault by its name."""

@@ -18,7 +18,7 @@ from kafka_lake_tests.chaos.proxies import FAIL, LOSE, SLOW, Fault
 from kafka_lake_tests.chaos.runner import FAILED
 from kafka_lake_tests.chaos.traffic import MOST_PARTITIONS, Topic, consumed
 from kafka_lake_tests.chaos.verify import Place, places
-from kafka_lake_tests.chaos.world import Run, World, wait_for
+from kafka_lake_tests.chaos.world import RUN_SECONDS, Run, World, wait_for
 
 LABELS = (
     "planned",
@@ -63,7 +63,10 @@ class Chaos:
 
     Attributes:
         problems: What a fault itself has found to be wrong, one line each.
+        run_seconds: How long a run may take.
     """
+
+    run_seconds = RUN_SECONDS
 
     def __init__(self, world: World, topics: list[Topic], chance: random.Random, tally: Tally) -> None:
         self.world = world
@@ -115,7 +118,7 @@ class Chaos:
     def finish(self, run: Run) -> int:
         """Wait for a run's end, note what came of it, and how long the first commit after a SIGKILL took."""
         killed, self._after_kill = self._after_kill, False
-        code = run.finish()
+        code = run.finish(self.run_seconds)
         commits = run.events("commit")
         if killed and commits and "stopped" not in {e["event"] for e in run.events()}:
             self.tally.recoveries.append(commits[0]["at"] - run.began)
