@@ -41,6 +41,7 @@ from kafka_lake.spark.settings import PARALLELISM, local_conf
 from kafka_lake.spark.supervisor import ConnectSettings, ConnectSupervisor
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.spark_cluster.standalone import standalone_cluster
+from kafka_lake_tests.integration import test_history
 from kafka_lake_tests.integration.test_names import all_that_can_be_done
 from kafka_lake_tests.lanes import exhaustive
 
@@ -327,6 +328,14 @@ def test_dead_letters_that_become_rows_are_taken_out(
 ) -> None:
     topic = new_topic()
     all_that_can_be_done(topic, topic.spec("id bigint not null"), lambda: connect_connections, view)
+
+
+@pytest.mark.exhaustive
+def test_a_history_and_a_delete_without_an_order(
+    connect_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
+) -> None:
+    """A batch is joined with itself there, which PySpark's Connect client refuses of one that is observed."""
+    test_history.test_a_late_change_splits_the_interval_that_it_falls_in(new_topic, lambda: connect_connections, view)
 
 
 RUN = """
