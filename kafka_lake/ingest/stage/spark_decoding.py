@@ -71,7 +71,7 @@ class SparkDecoding:
         observation, metrics = Observation(), batch_metrics(decoder, limit)
         is_keyed = spec.write == "upsert"
         # PySpark's Connect client can't join what is observed with itself, as keyed tables do: they are counted apart.
-        observes = not (is_keyed and hasattr(records.sparkSession, "client"))
+        observes = not (is_keyed and ".connect." in type(records).__module__)
         observed = decoded.observe(observation, *metrics) if observes else decoded
         rows = changes_of(observed, spec, topic_id) if is_keyed else transformed(observed, spec, topic_id)
         refused = F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused")
