@@ -442,6 +442,15 @@ def test_settings_survive_the_assets_metadata(spec):
         ("write: upsert\nsnapshot: reconcile", "snapshot: reconcile needs envelope: debezium"),
         ("write: upsert\nenvelope: debezium\nsnapshot: reconcile\ndeletes: soft", "and deletes: soft keeps them"),
         ("write: upsert\nenvelope: debezium\nsnapshot: reconcile\ndeletes: ignore", "and deletes: ignore keeps them"),
+        (
+            "write: upsert\nenvelope: debezium\nsnapshot: reconcile\nhistory: true",
+            "can't be combined with history: yet",
+        ),
+        (
+            "write: upsert\nenvelope: canal\nkey: [id]\nsnapshot: reconcile",
+            "snapshot: reconcile needs envelope: debezium",
+        ),
+        ("max_removed: 5%", "max_removed: 5% has no effect with write: append"),
         ("write: upsert\nenvelope: debezium\nmax_removed: 5%", "max_removed: has no effect without"),
         ("write: upsert\nenvelope: debezium\nsnapshot: reconcile\nmax_removed: some", "max_removed: 'some' is no"),
         ("write: upsert\nkeep_deletes: long", "keep_deletes: 'long' is not a duration"),
