@@ -28,6 +28,9 @@ AMONG = "true"
 """What Debezium calls the rows of a snapshot of all; those of an incremental one have other names."""
 
 
+_PLACE = ("topic_id", "partition", "offset")
+
+
 @dataclass(frozen=True)
 class Reading:
     """How far a snapshot of the source has been read.
@@ -235,7 +238,7 @@ def marks_of(changes: DataFrame, keys: Keys) -> tuple[list[Mark], list[Between]]
     order = F.col(f"{CHANGE}.order")
     found = (
         changes.filter(reads.isin(*BEGINS, *ENDS))
-        .select(reads.alias("kind"), order.alias("order"), place["topic_id"], place["partition"], place["offset"])
+        .select(reads.alias("kind"), order.alias("order"), *[place[name].alias(name) for name in _PLACE])
         .orderBy("offset")
         .collect()
     )
