@@ -90,6 +90,91 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_adopt.py::test_a_query_with_foreach_batch_is_taken_over_between_two_batches_only": (
         "unit/test_adopt.py::test_the_batch_that_the_table_names_counts_whatever_the_checkpoint_has_finished"
     ),
+    # What a run of Dagster's tells is shown by one case each.
+    "integration/test_dagster.py::test_a_history_is_an_asset_of_which_the_run_tells": (
+        "integration/test_dagster.py::test_dead_letters_are_an_asset_beside_the_table_with_a_check_that_warns"
+    ),
+    **dict.fromkeys(
+        (
+            "integration/test_dagster.py::test_how_long_records_waited_shows",
+            "integration/test_dagster.py::test_a_catch_up_run_continues_while_records_come_until_another_one_waits",
+        ),
+        "integration/test_dagster.py::test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices",
+    ),
+    **dict.fromkeys(
+        (
+            f"integration/test_dagster.py::test_dagster_is_told_of_records_what_the_topic_lets_out[{case}]"
+            for case in ("no samples-False-fail", "masked-True-table")
+        ),
+        "integration/test_dagster.py::test_dagster_is_told_of_records_what_the_topic_lets_out",
+    ),
+    **dict.fromkeys(
+        (
+            f"integration/test_dagster.py::test_a_run_without_a_partition_is_for_all_of_them[{case}]"
+            for case in ("catching up-settings1", "to the topic's end-settings0")
+        ),
+        "integration/test_dagster.py::test_a_run_without_a_partition_is_for_all_of_them",
+    ),
+    **dict.fromkeys(
+        (
+            f"integration/test_kafka_errors.py::{name}[topics]"
+            for name in (
+                "test_brokers_that_are_all_down_are_given_up_early",
+                "test_who_accepts_connections_and_is_silent_is_given_up_early",
+                "test_a_port_where_nothing_listens_is_named_with_the_reason",
+            )
+        ),
+        "integration/test_kafka_errors.py::test_brokers_that_are_all_down_are_given_up_early",
+    ),
+    "integration/test_maintenance.py::test_a_rollback_during_a_run_stays": (
+        "integration/test_maintenance.py::test_rows_that_are_rolled_back_are_read_again_exactly_once"
+    ),
+    "integration/test_maintenance.py::"
+    "test_a_first_run_that_died_with_its_first_position_staged_is_completed_by_the_next": (
+        "integration/test_exactly_once.py::test_a_run_killed_at_any_step_is_completed_by_the_next"
+    ),
+    "integration/test_maintenance.py::"
+    "test_a_table_without_rows_that_began_at_the_latest_offset_does_not_begin_again_in_silence[expired]": (
+        "integration/test_maintenance.py::"
+        "test_a_table_without_rows_that_began_at_the_latest_offset_does_not_begin_again_in_silence"
+    ),
+    "integration/test_maintenance.py::test_a_table_that_is_dropped_while_a_run_is_staging_is_filled_from_the_start": (
+        "integration/test_maintenance.py::test_a_table_that_was_dropped_is_filled_from_the_start"
+    ),
+    **dict.fromkeys(
+        (
+            f"integration/test_replay_and_reset.py::test_a_run_fails_beyond_its_limit_of_dead_letters[settings{case}]"
+            for case in ("1-True", "3-True")
+        ),
+        "integration/test_replay_and_reset.py::test_a_run_fails_beyond_its_limit_of_dead_letters",
+    ),
+    "integration/test_ingest.py::test_a_time_that_no_table_holds_is_null_and_named": (
+        "fuzz/test_end_to_end.py::test_every_value_is_in_the_table_or_in_a_dead_letter"
+    ),
+    "integration/test_evolution.py::"
+    "test_a_new_field_beside_nested_ones_that_are_called_otherwise_needs_one_more_pass": (
+        "integration/test_evolution.py::test_new_fields_at_every_depth_are_found_in_the_pass_that_writes"
+    ),
+    "integration/test_exactly_once.py::"
+    "test_a_run_killed_at_any_step_is_completed_by_the_next[primary published-True]": (
+        "integration/test_exactly_once.py::test_a_run_killed_at_any_step_is_completed_by_the_next"
+    ),
+    "integration/test_adopt.py::test_a_frozen_table_gets_the_metadata_column_and_nothing_else": (
+        "integration/test_adopt.py::test_the_position_is_one_commit_without_rows_that_names_its_source"
+    ),
+    **dict.fromkeys(
+        (
+            f"integration/test_cli_query.py::test_what_is_no_query_is_refused_in_one_line[{case}-Syntax error]"
+            for case in ("", "SELEC 1", "DROP TABLE {table}", "INSERT INTO {table} SELECT * FROM {table}")
+        ),
+        "integration/test_cli_query.py::test_what_is_no_query_is_refused_in_one_line",
+    ),
+    "integration/test_continuous.py::test_a_table_that_others_rolled_back_is_filled_again_though_the_topic_rests": (
+        "integration/test_maintenance.py::test_rows_that_are_rolled_back_are_read_again_exactly_once"
+    ),
+    "integration/test_fuzz.py::test_random_bytes_behind_real_schema_ids": (
+        "decode/test_avro.py::test_random_bytes_are_values_or_malformed"
+    ),
     # What a value becomes: by Spark and real tables for a few, by the decoders for thousands.
     "integration/test_isolate.py::test_one_poisonous_record_among_a_thousand_becomes_a_dead_letter": (
         "integration/test_isolate.py::test_a_poisonous_first_record_of_a_topic_blocks_nothing"
@@ -148,6 +233,15 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
         "integration/test_evolution.py::test_a_table_is_not_made_with_more_columns_than_the_bound"
     ),
     # Keyed tables.
+    "integration/test_keyed.py::test_a_row_for_each_key_as_its_newest_record_left_it": (
+        "integration/test_keyed.py::test_the_order_is_the_columns_and_a_delete_is_remembered"
+    ),
+    "integration/test_keyed_avro.py::test_values_that_were_not_sent_stay": (
+        "integration/test_keyed.py::test_the_table_is_what_the_database_is"
+    ),
+    "integration/test_history.py::test_a_history_widens_with_its_table": (
+        "integration/test_history.py::test_a_late_change_splits_the_interval_that_it_falls_in"
+    ),
     "integration/test_keyed.py::test_random_changes_end_as_a_model_in_memory": (
         "integration/test_keyed.py::test_the_table_is_what_the_database_is"
     ),

@@ -22,6 +22,7 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.decode.avro.decoder import avro_type, decode_avro
 from kafka_lake.ingest.decode.avro.types import TYPES
 from kafka_lake.kafka.schemas import WriterSchema
+from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -470,7 +471,7 @@ def neat(value: Any) -> Any:
     return "not a number" if isinstance(value, float) and value != value else value
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", [*range(10), *(exhaustive(seed) for seed in range(10, 25))])
 def test_random_records_of_random_schemas(seed: int, spark: SparkSession) -> None:
     maker = Maker(seed)
     schema = maker.record(3) if seed % 5 else maker.kind(3)

@@ -21,7 +21,7 @@ NewConnections = Callable[..., Connections]
 NewView = Callable[[TopicTable], View]
 
 SEED = 20261122
-BATCHES = (40, 20)
+BATCHES = (20, 10)
 STRUCT = "struct<a: bigint, b: string, c: struct<d: double>>"
 DDL = (
     "bo boolean, i int, l bigint, f float, d double, de decimal(9,2), d0 decimal(38,0), t string, bi binary, da date, "

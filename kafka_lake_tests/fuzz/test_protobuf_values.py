@@ -21,7 +21,7 @@ from kafka_lake.ingest.decode.protobuf.schema import message_of
 from kafka_lake.kafka.schemas import WriterSchema
 from kafka_lake_tests.fuzz.adapter import instants
 
-INPUTS, BATCH, SEED = 6000, 200, 20261122
+INPUTS, BATCH, SEED = 3000, 200, 20261122
 SCHEMA = """
 syntax = "proto3";
 package shop;
