@@ -329,6 +329,18 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
+            "integration/test_keyed_snapshot.py::test_the_table_is_what_the_database_is_after_each_snapshot",
+            "integration/test_keyed_snapshot.py::test_one_batch_may_have_several_snapshots_and_what_is_sent_once_more",
+            "integration/test_keyed_snapshot.py::test_a_newer_change_that_stands_for_a_row_of_the_snapshot_is_read_before_rows_go",
+            "integration/test_keyed_snapshot.py::test_a_record_that_is_a_dead_letter_may_be_of_any_row",
+            "integration/test_keyed_snapshot.py::test_a_snapshot_whose_beginning_was_not_read_takes_nothing_away",
+            "integration/test_keyed_snapshot.py::test_a_truncate_and_a_snapshot_take_what_is_older_than_the_newer_of_them",
+            "integration/test_keyed_snapshot.py::test_a_snapshot_of_several_commits_may_be_killed_and_one_that_lacks_too_much_stops_the_run",
+        ),
+        "integration/test_keyed_snapshot.py::test_rows_that_a_snapshot_lacks_go_at_its_end_and_stay_gone",
+    ),
+    **dict.fromkeys(
+        (
             "integration/test_keyed_avro.py::test_a_field_that_is_left_out_may_have_any_type",
             "integration/test_keyed_except.py::test_a_declared_column_that_is_left_out_tells_deletes_and_what_a_change_sets",
         ),

@@ -25,8 +25,8 @@ from kafka_lake.ingest.topic_table import (
     REGISTERED,
     InDocuments,
     TopicTable,
-    dead_letter_limit,
     derived_table_name,
+    limit_of,
     pydantic_fields,
 )
 from kafka_lake.lake.names import shortened
@@ -56,6 +56,8 @@ _OF_KEYED_TABLES = (
     "on_truncate",
     "history",
     "track",
+    "snapshot",
+    "max_removed",
 )
 
 
@@ -152,7 +154,8 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                 parse_sort_field(text)
             if self.start not in ("earliest", "latest"):
                 start_timestamp_ms(self.start)
-            dead_letter_limit(self.max_dead_letters)
+            limit_of(self.max_dead_letters, "max_dead_letters")
+            limit_of(self.max_removed, "max_removed")
             environment.samples()
             for pattern in self.mask:
                 check_mask(pattern)
@@ -226,6 +229,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         if self.envelope in ("none", "maxwell") and self.on_truncate != "fail":
             kind = "without an envelope" if self.envelope == "none" else "with envelope: maxwell"
             yield f"on_truncate: has no effect {kind}. Leave it out."
+        yield from self._snapshot_problems()
         if self.on_truncate == "apply" and self.deletes == "soft":
             yield "on_truncate: apply takes rows away, and deletes: soft keeps them. Leave one of them out."
         if self.on_truncate == "apply" and self.history:
@@ -255,6 +259,16 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             yield f"history: has columns {', '.join(own)} of its own. Give those of schema: other names."
         if unknown := [name for name in self.track if name not in declared]:
             yield f"track: {', '.join(unknown)} isn't in schema:, whose columns are {', '.join(declared)}."
+
+    def _snapshot_problems(self) -> Iterator[str]:
+        if self.snapshot == "reconcile" and self.envelope != "debezium":
+            yield "snapshot: reconcile needs envelope: debezium, which tells where a snapshot ends."
+        if self.snapshot == "reconcile" and self.history:
+            yield "snapshot: reconcile can't be combined with history: yet. Leave one of them out."
+        if self.snapshot == "reconcile" and self.deletes in ("soft", "ignore"):
+            yield f"snapshot: reconcile takes rows away, and deletes: {self.deletes} keeps them. Leave one of them out."
+        if self.snapshot == "upsert" and self.max_removed != pydantic_fields(TopicTable)["max_removed"].default:
+            yield "max_removed: has no effect without snapshot: reconcile. Leave it out."
 
     def _format_problems(self) -> Iterator[str]:
         """Give what is set and can't be, given the formats."""

@@ -34,6 +34,7 @@ ENVELOPES: Mapping[Envelope, tuple[Format, ...]] = MappingProxyType(
 )
 """Envelopes, and the formats in which each is known; none for all."""
 DeleteMode = Literal["apply", "soft", "ignore", "fail"]
+SnapshotMode = Literal["upsert", "reconcile"]
 TruncateMode = Literal["apply", "fail", "ignore"]
 
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
@@ -271,6 +272,17 @@ class TopicTable:
         description="With an envelope, when the source's table was emptied: the older rows go (apply), the run fails "
         "before it publishes (fail), or the rows stay (ignore).",
     )
+    snapshot: SnapshotMode = Field(
+        default="upsert",
+        description="With envelope debezium, what a new snapshot of the source does: its rows are changes like others "
+        "(upsert), or at its end the rows go whose keys it lacks, too (reconcile). A topic with one partition.",
+    )
+    max_removed: int | str | None = Field(
+        default="10%",
+        description="With snapshot reconcile: how many rows may go at the end of a snapshot; beyond that the run fails "
+        "before it publishes. A count, or a share of the table's rows; null for any number.",
+        examples=["1%"],
+    )
     ignore_null_updates: bool | tuple[str, ...] = Field(
         default=False,
         description="With write upsert and without an envelope: columns that a change leaves as they are by a null; "
@@ -365,7 +377,7 @@ class TopicTable:
         Raises:
             ConfigurationError: If ``max_dead_letters`` is neither a count nor a share.
         """
-        limit = dead_letter_limit(self.max_dead_letters)
+        limit = limit_of(self.max_dead_letters, "max_dead_letters")
         if limit is None:
             return True
         return dead_letters <= (limit * records if isinstance(limit, float) else limit)
@@ -376,13 +388,17 @@ def pydantic_fields(kind: Any) -> dict[str, FieldInfo]:
     return dict(kind.__pydantic_fields__)
 
 
-def dead_letter_limit(text: int | str | None) -> int | float | None:
-    """Return ``max_dead_letters`` as a count (int) or a share of the records (float, 0 to 1).
+def limit_of(text: int | str | None, setting: str) -> int | float | None:
+    """Return a limit as a count (int) or a share (float, 0 to 1); None for no limit.
+
+    Args:
+        text: It, as a setting has it.
+        setting: The setting's name.
 
     Raises:
         ConfigurationError: If it is neither.
 
-    >>> dead_letter_limit(100), dead_letter_limit("5%"), dead_letter_limit(None)
+    >>> limit_of(100, "x"), limit_of("5%", "x"), limit_of(None, "x")
     (100, 0.05, None)
     """
     if text is None:
@@ -392,7 +408,7 @@ def dead_letter_limit(text: int | str | None) -> int | float | None:
         return int(match["count"])
     if match and float(match["share"]) <= 100:
         return float(match["share"]) / 100
-    raise ConfigurationError(f"max_dead_letters: {text!r} is no limit.", "Write a count as 100, or a share as 5%.")
+    raise ConfigurationError(f"{setting}: {text!r} is no limit.", "Write a count as 100, or a share as 5%.")
 
 
 def full_topic(cluster: str | None, topic: str) -> str:

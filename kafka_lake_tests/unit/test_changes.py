@@ -231,6 +231,13 @@ def test_a_change_tells_when_its_source_made_it(time: Any, at: int | None) -> No
     assert told(None).at is None
 
 
+@pytest.mark.parametrize("marker", ["first", "true", "last_in_data_collection", "incremental"])
+def test_a_row_that_a_snapshot_has_read_tells_which_of_them_it_is(marker: str) -> None:
+    assert told(envelope("r", {"id": 1}, {**POSTGRES, "snapshot": marker})).snapshot == marker
+    # After a snapshot, Debezium may call a change the last of it.
+    assert told(envelope("c", {"id": 1}, {**POSTGRES, "snapshot": marker})).snapshot == ""
+
+
 def test_what_nobody_would_write_is_an_error_that_can_be_written() -> None:
     for key, source in (({"\ud800": 1}, POSTGRES), ({"id": 1}, {"connector": "\ud800"})):
         found = told(envelope("c", {"id": 1}, source), key)

@@ -127,6 +127,12 @@ def test_what_is_cut_out_is_the_row_whatever_its_types(data: Any) -> None:
     assert read(of_rows(schema(of)), change.row) == after
 
 
+@pytest.mark.parametrize("marker", ["first", "true", "last_in_data_collection", "incremental"])
+def test_a_row_that_a_snapshot_has_read_tells_which_of_them_it_is(marker: str) -> None:
+    assert told(envelope("r", 7, ROW, snapshot=marker)).snapshot == marker
+    assert told(envelope("c", 7, ROW, snapshot="false")).snapshot == ""
+
+
 @pytest.mark.parametrize(("op", "does"), [("c", UPSERT), ("u", UPSERT), ("r", READ), ("d", DELETE), ("t", TRUNCATE)])
 def test_an_operation(op: str, does: str) -> None:
     change = told(envelope(op, 20, ROW if op in "cur" else None, commit=10))

@@ -25,6 +25,7 @@ class Change:
         error_class: Why the record is no change; empty if it is one.
         error_message: What is wrong with it.
         at: When it was made, in milliseconds since the epoch; None if the record doesn't tell.
+        snapshot: Of a row that a snapshot has read: which of them it is, as the envelope calls it; empty if unknown.
     """
 
     does: str
@@ -33,6 +34,7 @@ class Change:
     error_class: str = ""
     error_message: str = ""
     at: int | None = None
+    snapshot: str = ""
 
 
 def refused(error_class: str, message: str) -> Change:

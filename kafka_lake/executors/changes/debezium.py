@@ -117,7 +117,8 @@ def told_by(
         return Change(does, (row if of_record else None) or envelope.before or row, order, at=at)
     if envelope.after is None:
         return refused(NOT_A_CHANGE, f"The operation is {operation}, and `after` is no row.")
-    return Change(does, envelope.after, order, at=at)
+    read = string(envelope.source.get("snapshot")) or "" if does == READ else ""
+    return Change(does, envelope.after, order, at=at, snapshot=read)
 
 
 def _opened(value: bytes, types: ConnectTypes) -> Envelope | Change:

@@ -28,8 +28,9 @@ _SOURCE = {
     "event_serial_no",
     "scn",
     "commit_scn",
+    "snapshot",
 }
-"""Members of ``source`` that tell when a change was made, and where it is in the source's order."""
+"""Members of ``source`` that tell when a change was made, where it is in the source's order, and in a snapshot."""
 
 
 def row_type(types: Types) -> Any:

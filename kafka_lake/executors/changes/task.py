@@ -22,6 +22,7 @@ FIELDS = pa.struct(
         ("error_class", pa.string()),
         ("error_message", pa.string()),
         ("at", pa.int64()),
+        ("snapshot", pa.string()),
     ]
 )
 """The column `CHANGE`, beside which a source may have any names."""
@@ -72,4 +73,5 @@ def _data(change: Change) -> dict[str, Any]:
         "error_class": change.error_class or None,
         "error_message": change.error_message or None,
         "at": change.at,
+        "snapshot": change.snapshot or None,
     }

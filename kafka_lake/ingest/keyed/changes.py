@@ -14,10 +14,11 @@ from kafka_lake.executors.changes.change import DELETE, READ, TRUNCATE, UPSERT
 from kafka_lake.executors.changes.task import CHANGE as TOLD
 from kafka_lake.ingest.decode.excepted import without_excepted
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, change_columns, origin_of
-from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, quoted
+from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, READS, quoted
+from kafka_lake.ingest.keyed.source_snapshots import AMONG, BEGINS, ENDS
 from kafka_lake.ingest.topic_table import TopicTable
 
-TOLD_TYPE = "struct<does: string, order: array<bigint>, at: bigint>"
+TOLD_TYPE = "struct<does: string, order: array<bigint>, at: bigint, snapshot: string>"
 _PLACEHOLDER = "__debezium_unavailable_value"
 _ENCODED = b64encode(_PLACEHOLDER.encode()).decode()
 _AS_MAP = f'{{"{_PLACEHOLDER}":"{_PLACEHOLDER}"}}'
@@ -34,7 +35,8 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
 
     Returns:
         The table's columns, as the change tells them; what it does (`DOES`); the columns that it leaves as they are
-        (`KEPT`); and when it was made (`AT`). Records that are no change are left out.
+        (`KEPT`); when it was made (`AT`); and of a row that a snapshot has read, which of them it is (`READS`). Records
+        that are no change are left out.
     """
     if TOLD not in decoded.columns:
         # None of them was looked at.
@@ -55,7 +57,7 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
         others = F.array(*[F.lit(field.name) for field in values])
         # A delete by delete_when tells the row; the others tell its key alone.
         kept = F.when(F.col(TOLD)["does"] == DELETE, others).otherwise(kept)
-    added = {DOES: does, KEPT: kept, AT: F.timestamp_millis(told["at"])}
+    added = {DOES: does, KEPT: kept, AT: F.timestamp_millis(told["at"]), READS: told["snapshot"]}
     for field in change_columns(spec):
         if field.name == CHANGE:
             added[CHANGE] = F.struct(does.alias("op"), F.col(TOLD)["order"].alias("order"))
@@ -85,6 +87,7 @@ def counted(changes: DataFrame) -> dict[str, Column]:
         "changes": F.count(F.lit(1)),
         "deletes": F.count_if(does == DELETE),
         "truncates": F.count_if(does == TRUNCATE),
+        "reads": F.count_if(changes[READS].isin(*BEGINS, *ENDS, AMONG)),
     }
 
 

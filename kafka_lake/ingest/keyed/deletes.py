@@ -1,19 +1,20 @@
 """The table of deleted keys: a late change must not bring a row back that was deleted after it."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pyiceberg.table import Table
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.common.durations import seconds_of
-from kafka_lake.executors.changes.change import DELETE
+from kafka_lake.executors.changes.change import DELETE, READ
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.decode.rows import CHANGE
 from kafka_lake.ingest.keyed.keys import DOES, OTHER_PARTITION, Keys, quoted, stop
+from kafka_lake.ingest.keyed.truncates import Truncate
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import head_of
@@ -29,11 +30,32 @@ _PLACE = ("topic_id", "partition", "offset", "key")
 def deletes_of(changes: DataFrame, keys: Keys) -> DataFrame:
     """Return the deletes among changes as rows of the table of deleted keys: key, order, and place in Kafka."""
     place = F.col(quoted(keys.metadata))
-    origin = F.struct(*[place[name].alias(name) for name in _PLACE]).alias(keys.metadata)
-    told = dict.fromkeys([*keys.columns, *keys.order_by, *([CHANGE] if keys.has_envelope else [])])
-    columns = [F.col(quoted(name)) for name in told]
-    gone = changes.filter(F.col(DOES) == DELETE)
-    return gone.select(*columns, origin, F.current_timestamp().alias(DELETED_AT))
+    return _gone(changes.filter(F.col(DOES) == DELETE), keys, [place[name] for name in _PLACE], F.col(CHANGE))
+
+
+def deletes_by_snapshot(rows: DataFrame, at: Truncate, keys: Keys) -> DataFrame:
+    """Return rows that a snapshot of the source lacks as rows of the table of deleted keys.
+
+    Their order is that of the snapshot, as of one of its rows: a row of it that is read again brings its key back.
+
+    Args:
+        rows: The topic's table's.
+        at: A row of the snapshot.
+        keys: Name the columns.
+    """
+    kinds = rows.schema[keys.metadata].dataType
+    assert isinstance(kinds, T.StructType)
+    place = [F.lit(vars(at)[name]).cast(kinds[name].dataType) for name in _PLACE[:-1]]
+    order = F.lit(list(at.order)).cast("array<bigint>")
+    change = F.struct(F.lit(READ).alias("op"), order.alias("order"))
+    return _gone(rows, keys, [*place, F.col(quoted(keys.metadata))["key"]], change)
+
+
+def _gone(rows: DataFrame, keys: Keys, place: Sequence[Column], change: Column) -> DataFrame:
+    told = [F.col(quoted(name)) for name in dict.fromkeys([*keys.columns, *keys.order_by])]
+    origin = F.struct(*[value.alias(name) for name, value in zip(_PLACE, place, strict=True)]).alias(keys.metadata)
+    order = [change.alias(CHANGE)] if keys.has_envelope else []
+    return rows.select(*told, *order, origin, F.current_timestamp().alias(DELETED_AT))
 
 
 def without_late(context: Context, changes: DataFrame, keys: Keys) -> DataFrame | None:

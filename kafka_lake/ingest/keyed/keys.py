@@ -15,6 +15,8 @@ from kafka_lake.ingest.topic_table import TopicTable
 DOES, KEPT = "__kafka_lake_does", "__kafka_lake_kept"
 AT = "__kafka_lake_at"
 """When a change happened, if its envelope tells."""
+READS = "__kafka_lake_reads"
+"""Of a row that a snapshot of the source has read: which of them it is, as the envelope calls it."""
 OTHER_PARTITION = "KAFKA_LAKE_OTHER_PARTITION"
 """Likewise: a key's row came from another Kafka partition, and only offsets tell which change is newer."""
 

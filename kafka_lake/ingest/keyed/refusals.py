@@ -20,7 +20,8 @@ class ChangeRefusedError(AuditFailedError):
 
     what_to_do: ClassVar[str] = (
         "The message names the change's Kafka partition and offset. A key whose changes come from several partitions "
-        "needs `order_by:`. `deletes:` and `on_truncate:` say what becomes of deletes and of an emptied source."
+        "needs `order_by:`. `deletes:` and `on_truncate:` say what becomes of deletes and of an emptied source, "
+        "`snapshot:` and `max_removed:` what becomes of rows that a new snapshot lacks."
     )
 
 

@@ -31,12 +31,15 @@ class Truncate:
         topic_id: The id of its topic, None if the brokers have none.
         partition: Of the record.
         offset: Of the record.
+        is_read: Whether it is a row of a snapshot of the source, which has all that was made before its position. What
+            has that very position is of the snapshot itself.
     """
 
     order: tuple[int, ...]
     topic_id: str | None
     partition: int
     offset: int
+    is_read: bool = False
 
     def to_json(self) -> str:
         """Return the text that a snapshot's summary carries."""
@@ -66,6 +69,8 @@ class Truncate:
             return f"({before} OR NOT {topic})" if is_todays else before
         change = f"{alias}.{CHANGE}"
         order = f"CAST(array({', '.join(map(str, self.order))}) AS ARRAY<BIGINT>)"
+        if self.is_read:
+            return f"coalesce({change}.`order` < {order}, false)"
         there = [*keys.own_order(alias), topic, partition, offset]
         mine = [order, "true", str(is_todays).lower(), str(self.partition), f"{self.offset}L"]
         return f"coalesce({change}.`order` IS NOT NULL AND {_less(there, mine)}, false)"
@@ -73,10 +78,10 @@ class Truncate:
 
 @dataclass(frozen=True)
 class Emptied:
-    """That rows are gone since their source's table was emptied, and what the audit found of it.
+    """That rows are gone since a truncate or a snapshot of the source is newer, and what the audit found of it.
 
     Args:
-        at: The newest truncate.
+        at: The newest truncate; or a row of the newest snapshot of the source that has ended.
         is_new: Whether the batch has it; if not, the table has no row that is older.
         changes: Changes of the batch that are older.
         rows: Rows of the table that were older.
@@ -94,13 +99,15 @@ class Emptied:
     @property
     def problems(self) -> tuple[str, ...]:
         """Return what is wrong."""
-        said = {"are older than the truncate": self.left, "that are newer than the truncate are gone": self.lost}
+        what = "the snapshot" if self.at.is_read else "the truncate"
+        said = {f"are older than {what}": self.left, f"that are newer than {what} are gone": self.lost}
         return tuple(f"{count} rows {what}" for what, count in said.items() if count)
 
     @property
     def facts(self) -> dict[str, int]:
         """Return the figures."""
-        return {"rows_truncated": self.rows, "changes_before_truncate": self.changes}
+        rows, what = ("rows_not_in_snapshot", "snapshot") if self.at.is_read else ("rows_truncated", "truncate")
+        return {rows: self.rows, f"changes_before_{what}": self.changes}
 
 
 def newest_truncate(changes: DataFrame, keys: Keys) -> Truncate | None:
@@ -140,7 +147,7 @@ def newer_of(new: Truncate | None, known: Truncate | None, keys: Keys) -> Emptie
 
 
 def _sorted_by(at: Truncate, keys: Keys) -> tuple[object, ...]:
-    return (at.order, (at.topic_id or "") == keys.topic_id, at.partition, at.offset)
+    return (at.order, not at.is_read, (at.topic_id or "") == keys.topic_id, at.partition, at.offset)
 
 
 def without_older(changes: DataFrame, emptied: Emptied, keys: Keys) -> tuple[DataFrame, Emptied]:
@@ -150,7 +157,7 @@ def without_older(changes: DataFrame, emptied: Emptied, keys: Keys) -> tuple[Dat
     return (changes.alias("c").filter(~behind) if older else changes), replace(emptied, changes=older)
 
 
-def _rows_behind(spark: Any, branch: StagingBranch, emptied: Emptied, keys: Keys) -> tuple[int, int]:
+def rows_behind(spark: Any, branch: StagingBranch, emptied: Emptied, keys: Keys) -> tuple[int, int]:
     """Return how many rows a branch has, and how many of them are older than a truncate."""
     behind = F.expr(emptied.at.is_behind(keys, "t"))
     counts = F.count(F.lit(1)).alias("all"), F.count_if(behind).alias("older")
@@ -158,7 +165,9 @@ def _rows_behind(spark: Any, branch: StagingBranch, emptied: Emptied, keys: Keys
     return found["all"], found["older"]
 
 
-def empty(spark: Any, branch: StagingBranch, base: int, emptied: Emptied, *, keys: Keys) -> tuple[int, Emptied]:
+def empty(
+    spark: Any, branch: StagingBranch, base: int, emptied: Emptied, *, keys: Keys, counted: tuple[int, int]
+) -> tuple[int, Emptied]:
     """Delete from a branch the rows that are older than a truncate, and look at what is left.
 
     Args:
@@ -167,6 +176,7 @@ def empty(spark: Any, branch: StagingBranch, base: int, emptied: Emptied, *, key
         base: The snapshot that it points to.
         emptied: The truncate.
         keys: Tell the order.
+        counted: What `rows_behind` gave.
 
     Returns:
         The snapshot that it points to then, and the truncate with the rows that went, and those that should not have,
@@ -175,12 +185,12 @@ def empty(spark: Any, branch: StagingBranch, base: int, emptied: Emptied, *, key
     Raises:
         PublishRefusedError: If others took the branch away meanwhile.
     """
-    there, older = _rows_behind(spark, branch, emptied, keys)
+    there, older = counted
     if not older:
         return base, emptied
     spark.sql(f"DELETE FROM {branch.write_name} AS t WHERE {emptied.at.is_behind(keys, 't')}").collect()
     snapshot = branch.written(base).snapshot_id
-    kept, left = _rows_behind(spark, branch, emptied, keys)
+    kept, left = rows_behind(spark, branch, emptied, keys)
     return snapshot, replace(emptied, rows=older, left=left, lost=max(there - older - (kept - left), 0))
 
 

@@ -137,6 +137,7 @@ class Batch:
                 topic_id=self.plan.after.identity.topic_id,
                 summary=self._summary(self.marks),
                 tasks=tasks,
+                failed=lambda: int(decoded.counts()["failed"]),
             ),
             undo,
         )

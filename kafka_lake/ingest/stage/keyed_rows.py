@@ -1,6 +1,6 @@
 """The way of keyed tables: a batch's changes are folded to one for each key, and merged into the run's branch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.common.offsets import Position
 from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.key_columns import key_columns
@@ -18,23 +17,23 @@ from kafka_lake.ingest.decode.rows import change_columns
 from kafka_lake.ingest.keyed.bounds import Bounds, bounds
 from kafka_lake.ingest.keyed.changes import can_leave_out, counted
 from kafka_lake.ingest.keyed.check import NOTHING_FOUND, KeyedBatch, NotSent, check_keys
-from kafka_lake.ingest.keyed.deletes import deletes_of, ensure_deletes_table, forget_old, without_late
+from kafka_lake.ingest.keyed.deletes import (
+    deletes_by_snapshot,
+    deletes_of,
+    ensure_deletes_table,
+    forget_old,
+    without_late,
+)
 from kafka_lake.ingest.keyed.fold import NEEDS_ROW, SEVERAL_PARTITIONS, UNKNOWN, tombstones_ordered, with_order_of_rows
 from kafka_lake.ingest.keyed.folded import FoldedBatch, fold_batch, kept
 from kafka_lake.ingest.keyed.history.shape import Shape
-from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, Keys
+from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, READS, Keys
 from kafka_lake.ingest.keyed.merge import HowToMerge, merge
 from kafka_lake.ingest.keyed.not_sent import find_not_sent, without
-from kafka_lake.ingest.keyed.refusals import refusal_of, refuse_by_settings, refuse_several_partitions
-from kafka_lake.ingest.keyed.truncates import (
-    TRUNCATED,
-    Emptied,
-    empty,
-    newer_of,
-    newest_truncate,
-    remembered_truncate,
-    without_older,
-)
+from kafka_lake.ingest.keyed.past import Told, past_of, refuse_to_remove
+from kafka_lake.ingest.keyed.refusals import refusal_of, refuse_by_settings
+from kafka_lake.ingest.keyed.source_snapshots import Ended
+from kafka_lake.ingest.keyed.truncates import Emptied, empty, rows_behind, without_older
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.stage.history_rows import EventsToStage, write_history
 from kafka_lake.ingest.stage.history_table import refuse_left_behind
@@ -42,7 +41,7 @@ from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable, side_summary, staged_table
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import POSITION, TableState, read_state, row_count, summary_of
+from kafka_lake.lake.positions import TableState, read_state, row_count, summary_of
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ROWS_WORTH_A_PARTITION = 1_000_000
@@ -52,6 +51,7 @@ _ABOUT_CHANGES = T.StructType(
         T.StructField(DOES, T.StringType()),
         T.StructField(KEPT, T.ArrayType(T.StringType())),
         T.StructField(AT, T.TimestampType()),
+        T.StructField(READS, T.StringType()),
     ]
 )
 
@@ -68,7 +68,9 @@ class ChangesToStage:
         topic_id: The topic's id.
         summary: Of the snapshot.
         tasks: How many tasks write deleted keys.
-        emptied: The truncate before which nothing counts; None if there is none.
+        failed: Tells how many records became dead letters, once the changes have been read.
+        emptied: What is older than that doesn't count; None if there is nothing of the kind.
+        ended: The snapshot of the source that lacks what is older; None if there is none, or not for the first time.
     """
 
     context: Context
@@ -78,7 +80,9 @@ class ChangesToStage:
     topic_id: str
     summary: Mapping[str, str]
     tasks: int
+    failed: Callable[[], int]
     emptied: Emptied | None = None
+    ended: Ended | None = None
 
     @cached_property
     def columns(self) -> T.StructType:
@@ -96,7 +100,7 @@ class ChangesToStage:
     def may_lack(self) -> list[str]:
         """The columns that a change may leave as they are."""
         spec, keys = self.context.spec, self.keys
-        others = (spec.metadata_column, DOES, KEPT, AT, *(field.name for field in change_columns(spec)))
+        others = (spec.metadata_column, DOES, KEPT, AT, READS, *(field.name for field in change_columns(spec)))
         values = [name for name in self.changes.columns if name not in others]
         told = (*keys.columns, *keys.order_by)
         return [f.name for f in self.columns if f.name not in told and f.name in values and can_leave_out(f, spec)]
@@ -155,15 +159,18 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
     tasks = max(batch.tasks, 2) + row_count(batch.state.table) // _ROWS_WORTH_A_PARTITION
     held.enter_context(_shuffles(batch.context.connections.spark(), tasks))
     all_changes, figures = _told(batch, held)
-    batch = _since_truncate(batch, all_changes, figures["truncates"])
-    changes = _counting(batch, all_changes)
+    batch = _since_past(batch, all_changes, figures)
+    changes = _counting(batch, all_changes.drop(READS))
     ordered = _ordered(batch, changes.drop(AT), figures["deletes"], held)
     if batch.emptied is not None:
         ordered, counted_older = without_older(ordered, batch.emptied, batch.keys)
         batch = replace(batch, emptied=counted_older)
     folded, not_sent = _folded(batch, ordered, held)
     one_each = folded.one_each.drop(SEVERAL_PARTITIONS, UNKNOWN)
-    deletes = _stage_deletes(batch, deletes_of(one_each, batch.keys), figures["deletes"], undo)
+    gone = deletes_of(one_each, batch.keys)
+    if batch.ended is not None:
+        gone = gone.unionByName(_lacking(batch, batch.ended, one_each))
+    deletes = _stage_deletes(batch, gone, bool(figures["deletes"] or batch.ended), undo)
     late = without_late(batch.context, one_each, batch.keys) if folded.count else None
     in_time = one_each if late is None else kept(late, held)
     left = folded.count if late is None else in_time.count()
@@ -210,26 +217,11 @@ def _told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Row]:
     return changes, figures
 
 
-def _since_truncate(batch: ChangesToStage, changes: DataFrame, count: int) -> ChangesToStage:
-    """Return a batch that knows the newest truncate, its own or the one that the table remembers.
-
-    Args:
-        batch: The batch.
-        changes: All of its changes.
-        count: How many of them are truncates.
-
-    Raises:
-        ChangeRefusedError: If nothing tells which changes are older.
-    """
-    if batch.context.spec.on_truncate != "apply":
-        return batch
-    new = newest_truncate(changes, batch.keys) if count else None
-    if new is not None and not batch.keys.has_order:
-        refuse_several_partitions(batch.context.spec, new, Position.from_json(batch.summary[POSITION]))
-    emptied = newer_of(new, remembered_truncate(batch.state), batch.keys)
-    if emptied is None:
-        return batch
-    return replace(batch, emptied=emptied, summary={**batch.summary, TRUNCATED: emptied.at.to_json()})
+def _since_past(batch: ChangesToStage, changes: DataFrame, figures: Row) -> ChangesToStage:
+    """Return a batch that knows what doesn't count any more; raises as `past_of`."""
+    told = Told(changes, figures, batch.summary, batch.failed)
+    past = past_of(batch.context, batch.state, told, batch.keys)
+    return replace(batch, emptied=past.emptied, ended=past.ended, summary={**batch.summary, **past.marks})
 
 
 def _counting(batch: ChangesToStage, changes: DataFrame) -> DataFrame:
@@ -255,8 +247,11 @@ def _emptied(batch: ChangesToStage, primary: StagedTable) -> tuple[StagedTable, 
     emptied, keys = batch.emptied, batch.keys
     if emptied is None or not emptied.is_new:
         return primary, emptied
-    spark = batch.context.connections.spark()
-    snapshot, emptied = empty(spark, batch.branch, primary.snapshot, emptied, keys=keys)
+    spark, branch = batch.context.connections.spark(), batch.branch
+    counted_rows = rows_behind(spark, branch, emptied, keys)
+    if batch.ended is not None:
+        refuse_to_remove(batch.context.spec, batch.ended, *counted_rows)
+    snapshot, emptied = empty(spark, branch, primary.snapshot, emptied, keys=keys, counted=counted_rows)
     return replace(primary, snapshot=snapshot), emptied
 
 
@@ -285,10 +280,18 @@ def _merged(batch: ChangesToStage, changes: DataFrame, within: Bounds) -> tuple[
     return primary, {**rows, "check": check}
 
 
-def _stage_deletes(batch: ChangesToStage, rows: DataFrame, count: int, undo: ExitStack) -> StagedTable | None:
+def _lacking(batch: ChangesToStage, ended: Ended, one_each: DataFrame) -> DataFrame:
+    """Return the keys that a snapshot of the source lacks as deleted ones; those of the batch are not among them."""
+    state, keys = batch.state, batch.keys
+    assert state.head is not None, "ensure_table gives every table a first snapshot"
+    rows = batch.rows(state.head).alias("t").filter(ended.at.is_behind(keys, "t"))
+    return deletes_by_snapshot(rows.join(one_each.alias("s"), F.expr(keys.same("t", "s")), "left_anti"), ended.at, keys)
+
+
+def _stage_deletes(batch: ChangesToStage, rows: DataFrame, there_are: bool, undo: ExitStack) -> StagedTable | None:
     """Append deleted keys to a branch of their table; it has the columns that they need, if there is one."""
     spec, connections = batch.context.spec, batch.context.connections
-    is_needed = bool(count) and spec.deletes != "ignore"
+    is_needed = there_are and spec.deletes != "ignore"
     if is_needed or connections.catalog.table(spec.deletes_table) is not None:
         ensure_deletes_table(batch.context, rows.schema)
     if not is_needed:
