@@ -334,10 +334,10 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
             "integration/test_keyed_snapshot.py::test_a_newer_change_that_stands_for_a_row_of_the_snapshot_is_read_before_rows_go",
             "integration/test_keyed_snapshot.py::test_a_record_that_is_a_dead_letter_may_be_of_any_row",
             "integration/test_keyed_snapshot.py::test_a_snapshot_whose_beginning_was_not_read_takes_nothing_away",
-            "integration/test_keyed_snapshot.py::test_a_truncate_and_a_snapshot_take_what_is_older_than_the_newer_of_them",
+            "integration/test_keyed_snapshot.py::test_rows_that_a_snapshot_lacks_go_at_its_end_and_stay_gone",
             "integration/test_keyed_snapshot.py::test_a_snapshot_of_several_commits_may_be_killed_and_one_that_lacks_too_much_stops_the_run",
         ),
-        "integration/test_keyed_snapshot.py::test_rows_that_a_snapshot_lacks_go_at_its_end_and_stay_gone",
+        "integration/test_keyed_snapshot.py::test_a_truncate_and_a_snapshot_take_what_is_older_than_the_newer_of_them",
     ),
     **dict.fromkeys(
         (

@@ -86,7 +86,7 @@ def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> No
             runs = DagsterRuns(stack.start_dagster(dagster_options(found), dagster_folder(found)))
             with console.status("Waiting for the sensor") as status:
                 timeout = 2 * TIMEOUT_S if source else TIMEOUT_S
-                watch = Watch(runs, stack.dagster_began, stack.check, status.update, timeout)
+                watch = Watch(runs, stack.dagster_began, stack.check, tell_user=status.update, timeout=timeout)
                 if producer and producer.version == 1:
                     watch.until(lambda seen: bool(_loads(seen, DELIVERIES, watch.began)), "the sensor")
                     producer.use(2)
