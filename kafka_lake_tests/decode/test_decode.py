@@ -40,13 +40,15 @@ Records = Callable[[Iterable[bytes | None]], DataFrame]
 @pytest.fixture
 def records(spark_resource: SparkResource) -> Records:
     """Return a function that makes a frame of the Kafka source's columns, one record for each value."""
+    # Begun here: `columns` needs it too, whichever test of a process is the first.
+    session = spark_resource.spark_session
 
     def make(values: Iterable[bytes | None]) -> DataFrame:
         rows = [
             (b"\x00k", value, "t", 1, offset, AT + timedelta(seconds=offset), offset % 2, [("h", b"\xff"), ("h", None)])
             for offset, value in enumerate(values)
         ]
-        return spark_resource.spark_session.createDataFrame(rows, SOURCE)
+        return session.createDataFrame(rows, SOURCE)
 
     return make
 
