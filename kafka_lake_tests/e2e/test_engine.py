@@ -330,6 +330,7 @@ def test_dead_letters_that_become_rows_are_taken_out(
     all_that_can_be_done(topic, topic.spec("id bigint not null"), lambda: connect_connections, view)
 
 
+@pytest.mark.exhaustive
 def test_a_history_and_a_delete_without_an_order(
     connect_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
 ) -> None:
