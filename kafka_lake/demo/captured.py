@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from threading import Event
 from typing import Any
 
@@ -183,7 +184,7 @@ def _compared(found: Mapping[str, Comparison]) -> Table:
     for heading in ("rows in PostgreSQL", "rows in Iceberg", "rows that differ"):
         shown.add_column(heading, justify="right")
     for name, each in found.items():
-        label = f"{name}, current versions" if name.endswith("__history") else name
+        label = f"{name}, current" if name.endswith("__history") else name
         shown.add_row(label, f"{each.wanted:,}", f"{each.found:,}", f"{each.differences:,}")
     return shown
 
@@ -200,9 +201,13 @@ def _longest_history(catalog: LakeCatalog, identifier: tuple[str, str]) -> Table
     for name in _COLUMNS:
         shown.add_column(name)
     for row in longest[-_SHOWN:]:
-        ends = f"{row['valid_to']:%H:%M:%S.%f}" if row["valid_to"] else ""
-        shown.add_row(f"{row['valid_from']:%H:%M:%S.%f}", ends, *(str(row[name]) for name in _COLUMNS))
+        ends = _time(row["valid_to"]) if row["valid_to"] else ""
+        shown.add_row(_time(row["valid_from"]), ends, *(str(row[name]) for name in _COLUMNS))
     return shown
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).time().isoformat("milliseconds")
 
 
 def _told(name: str, found: Comparison) -> str:
