@@ -1,7 +1,7 @@
-"""Recognises in Spark's errors that the brokers refused its Java client, and says so as for Python's client.
+"""Recognises in Spark's errors what a setting mends, and says so: brokers that refuse its client, files out of reach.
 
-Mostly Python's client is refused first. Spark alone is where a right to describe is there and one to read is not, or
-where a password or a right has changed meanwhile.
+Brokers: mostly Python's client is refused first. Spark alone is where a right to describe is there and one to read is
+not, or where a password or a right has changed meanwhile. Files: a REST catalog alone may know where they are.
 """
 
 import re
@@ -12,11 +12,41 @@ from kafka_lake.ingest.causes import java_text
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.explain import Right, missing_right
 from kafka_lake.kafka.security.identity import identity
+from kafka_lake.lake.java_properties import S3_FILES, files_class
+
+_NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme \"(\w+)\"")
 
 _TOPIC = re.compile(r"TopicAuthorizationException: Not authorized to access topics: \[([^\]]+)\]")
 _GROUP = re.compile(r"GroupAuthorizationException: Not authorized to access group: (\S+)")
 _REFUSED = re.compile(r"(?:Sasl|Ssl)\w*AuthenticationException: ([^\n]+)")
 _STORE = re.compile(r"KafkaException: (Failed to load (?:PEM )?SSL \w*store[^\n]*|[^\n]*Invalid PEM \w*store[^\n]*)")
+
+
+def files_out_of_reach(error: BaseException, table: str, catalog: str) -> KafkaLakeError | None:
+    """Return the error for the user, if Spark has no client for the storage that a table's files are in.
+
+    Args:
+        error: What writing or reading the table raised, in this process or through Spark Connect.
+        table: The table's name.
+        catalog: The catalog's name.
+
+    Returns:
+        What to set; None if it is another error.
+    """
+    found = _NO_FILE_SYSTEM.search(java_text(error) or "")
+    if not found:
+        return None
+    setting = f"PYICEBERG_CATALOG__{catalog.upper()}__"
+    files = files_class(found[1])
+    remedy = f"Set {setting}IO_IMPL to the Java class that reads and writes there, and give Spark its jar."
+    if files == S3_FILES:
+        remedy = f"Set {setting}S3__REGION: where the catalog alone knows the location, any setting of S3 tells Spark."
+    elif files:
+        remedy = f"Set {setting}IO_IMPL={files}; Spark then gets its jar."
+    return ConfigurationError(
+        f"Table {table}: its files are at {found[1]}://, and Spark has no client for that.",
+        f"{remedy} Nothing was written.",
+    )
 
 
 def refused_by_kafka(error: BaseException, topic: str, cluster: KafkaCluster) -> KafkaLakeError | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pyspark.errors import AnalysisException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
-from kafka_lake.common.errors import KafkaError, PublishRefusedError
+from kafka_lake.common.errors import KafkaError, KafkaLakeError, PublishRefusedError
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.byte_limit import ByteLimit
@@ -20,7 +20,7 @@ from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.pipeline import Attempt, Done
 from kafka_lake.ingest.plan.model import Plan, can_be_parted
-from kafka_lake.ingest.refused import refused_by_kafka
+from kafka_lake.ingest.refused import files_out_of_reach, refused_by_kafka
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import LONGEST_SHORT_PAUSE, short_pauses
 from kafka_lake.ingest.samples import quoted
@@ -119,8 +119,7 @@ class Runner:
             except Exception as error:
                 if (part := self._part_of(error)) is None:
                     self._drop_unused()
-                    spec, cluster = self.context.spec, self.context.connections.cluster
-                    if refused := refused_by_kafka(error, spec.topic, cluster):
+                    if refused := self._mended_by_a_setting(error):
                         raise refused from error
                     raise
                 self._search_on(part, error)
@@ -194,6 +193,12 @@ class Runner:
         """Return whether to attempt the same commit again; in parts is better while a search goes on."""
         searching = self._search.limit is not None
         return is_transient(error) and not (searching and self._part_of(error))
+
+    def _mended_by_a_setting(self, error: Exception) -> KafkaLakeError | None:
+        spec, connections = self.context.spec, self.context.connections
+        return refused_by_kafka(error, spec.topic, connections.cluster) or files_out_of_reach(
+            error, spec.identifier, connections.catalog.name
+        )
 
     def _part_of(self, error: BaseException) -> Plan | None:
         """Return the commit of which one record may be the reason for an error; None if none can be."""

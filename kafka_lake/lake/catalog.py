@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -33,7 +34,7 @@ def catalog_name() -> str:
     return environment.CATALOG.value()
 
 
-def properties_from_environment(name: str) -> dict[str, str]:
+def properties_from_environment(name: str, given: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """Return the catalog's properties as PyIceberg finds them, or those of the embedded SQLite catalog.
 
     PyIceberg's own places count: ``PYICEBERG_CATALOG__<NAME>__<PROPERTY>`` and ``.pyiceberg.yaml``
@@ -41,17 +42,20 @@ def properties_from_environment(name: str) -> dict[str, str]:
 
     Args:
         name: The catalog's name.
+        given: Properties that are known already. They win; and where they say what catalog it is, nothing of the
+            embedded one goes with them.
 
     Returns:
         Properties in Iceberg's standard names.
     """
     found = Config().get_catalog_config(name)
-    if found:
-        return flat_properties(found)
+    if found or {"type", "uri"} & set(given):
+        return {**flat_properties(found or {}), **given}
     return {
         "type": "sql",
         "uri": f"sqlite:///{home() / 'catalog.db'}",
         "warehouse": f"file://{home() / 'warehouse'}",
+        **given,
     }
 
 

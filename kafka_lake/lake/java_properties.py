@@ -101,12 +101,21 @@ def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict
     return java
 
 
+def files_class(scheme: str) -> str | None:
+    """Return the Java class for files at addresses of this scheme; None if it is none of a cloud's.
+
+    >>> files_class("s3a")
+    'org.apache.iceberg.aws.s3.S3FileIO'
+    """
+    return _FILES.get(scheme)
+
+
 def _files(kind: str, properties: Mapping[str, str]) -> str | None:
     """Return the Java class for the files; None if it can't be told from the properties, and Java finds it."""
     scheme = urlsplit(properties.get("warehouse", "")).scheme
     if kind == "rest" and not scheme and any(key.startswith("s3.") for key in properties):
         return S3_FILES
-    return _FILES.get(scheme)
+    return files_class(scheme)
 
 
 def _rest(name: str, told: dict[str, str]) -> dict[str, str]:

@@ -105,7 +105,9 @@ def test_a_metastore_that_does_not_compare_gets_no_table(
         _alter(self, dbname, tbl_name, new_tbl, environment_context)
 
     monkeypatch.setattr(Client, "alter_table_with_environment_context", careless)
-    with pytest.raises(CatalogRefusedError, match=r"overtaken \(expected_parameter_key.*2\.3\.10 or 4\.0\.0"):
+    with pytest.raises(
+        CatalogRefusedError, match=r"another one came first \(expected_parameter_key.*2\.3\.10 or 4\.0\.0"
+    ):
         ingest(spec, connections(), "run-1")
     assert connections().catalog.table(spec.identifier) is None
     # Nor by another name, which it gets before it is dropped.

@@ -114,6 +114,23 @@ def test_a_file_may_nest_the_settings(monkeypatch, tmp_path):
     assert properties_from_environment("lake") == {"type": "rest", "uri": "https://r", "ssl.cabundle": "/ca.pem"}
 
 
+def test_a_catalog_that_is_given_gets_nothing_of_the_embedded_one():
+    given = {"type": "rest", "uri": "https://r", "s3.region": "eu-central-1"}
+    opened = CatalogResource(name="lake", properties=given).open()
+    assert opened.properties == given
+    assert opened.spark_conf()["spark.sql.catalog.lake.io-impl"].endswith("S3FileIO")
+
+
+def test_the_embedded_catalog_may_have_its_tables_elsewhere(monkeypatch, tmp_path):
+    monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path))
+    opened = CatalogResource(name="lake", properties={"warehouse": "file:///lake"}).open()
+    assert opened.properties == {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path / 'catalog.db'}",
+        "warehouse": "file:///lake",
+    }
+
+
 @pytest.mark.parametrize("key", ["ssl.client.cert", "auth.type"])
 def test_what_spark_cannot_log_in_with_is_refused(key):
     with pytest.raises(ConfigurationError, match=f"Spark can't be told {key}"):

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError as ClientError
 
 from kafka_lake.cli import doctor
 from kafka_lake.common.errors import AuthenticationError, AuthorizationError, ConfigurationError, KafkaError
-from kafka_lake.ingest.refused import refused_by_kafka
+from kafka_lake.ingest.refused import files_out_of_reach, refused_by_kafka
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.explain import Failure, Right, explained
 from kafka_lake.kafka.security.handshake import distrust, speaks_tls
@@ -160,3 +160,25 @@ def test_doctor_finds_what_spark_s_client_can_t_be_told(monkeypatch: pytest.Monk
     assert told.part == "Brokers"
     assert "no equivalent of Kafka property ssl.crl.location" in told.finding
     assert "librdkafka.ssl.crl.location" in told.remedy
+
+
+@pytest.mark.parametrize(
+    ("scheme", "remedy"),
+    [
+        ("s3", "Set PYICEBERG_CATALOG__LAKE__S3__REGION"),
+        ("abfss", "Set PYICEBERG_CATALOG__LAKE__IO_IMPL=org.apache.iceberg.azure.adlsv2.ADLSFileIO"),
+        ("gs", "Set PYICEBERG_CATALOG__LAKE__IO_IMPL=org.apache.iceberg.gcp.gcs.GCSFileIO"),
+        ("hdfs2", "the Java class"),
+    ],
+)
+def test_files_that_spark_has_no_client_for(scheme: str, remedy: str) -> None:
+    cause = f'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "{scheme}"'
+    told = files_out_of_reach(py4j(f"o.S: Lost task\nCaused by: {cause}"), "shop.orders", "lake")
+    assert told is not None
+    assert told.message == f"Table shop.orders: its files are at {scheme}://, and Spark has no client for that."
+    assert remedy in told.remedy
+
+
+def test_other_errors_are_not_about_files() -> None:
+    assert files_out_of_reach(py4j("org.apache.hadoop.fs.PathIOException: x"), "shop.orders", "lake") is None
+    assert files_out_of_reach(ValueError('No FileSystem for scheme "s3"'), "shop.orders", "lake") is None

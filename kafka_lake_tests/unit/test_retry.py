@@ -163,6 +163,9 @@ LASTING = [
     py4j("org.apache.kafka.clients.consumer.OffsetOutOfRangeException: Fetch position 6 is out of range for a-0"),
     py4j("org.apache.kafka.common.config.ConfigException: Invalid value NONSENSE for configuration security.protocol"),
     py4j("org.apache.spark.SparkException: Lost task\nCaused by: java.lang.OutOfMemoryError: Java heap space"),
+    py4j(
+        'o.S: Lost task\nCaused by: org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"'
+    ),
     py4j("org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] Failed to find the data source: x"),
     py4j("org.apache.iceberg.exceptions.NotAuthorizedException: Not authorized: 401"),
     py4j("org.apache.iceberg.exceptions.ForbiddenException: Forbidden: 403"),

@@ -25,4 +25,4 @@ class CatalogResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         Raises:
             ConfigurationError: If its type is unknown or a property is missing.
         """
-        return LakeCatalog(self.name, {**properties_from_environment(self.name), **self.properties})
+        return LakeCatalog(self.name, properties_from_environment(self.name, self.properties))

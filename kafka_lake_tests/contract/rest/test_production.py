@@ -92,6 +92,14 @@ def test_without_delegation_there_are_no_keys(store: VendingStore, run: Run) -> 
     assert "ROWS" not in output
 
 
+def test_a_location_that_the_catalog_alone_knows_is_told_with_what_to_set(store: VendingStore, run: Run) -> None:
+    told = {key: value for key, value in cleared(store).items() if not key.startswith("s3.")}
+    code, output = run({**told, "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"})
+    assert code != 0
+    assert "its files are at s3://, and Spark has no client for that" in output
+    assert "Set PYICEBERG_CATALOG__LAKE__S3__REGION" in output
+
+
 def test_keys_of_a_session(store: VendingStore, run: Run) -> None:
     cleared(store)
     properties = store.session_properties()
