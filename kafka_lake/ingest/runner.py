@@ -197,7 +197,7 @@ class Runner:
     def _mended_by_a_setting(self, error: Exception) -> KafkaLakeError | None:
         spec, connections = self.context.spec, self.context.connections
         return refused_by_kafka(error, spec.topic, connections.cluster) or files_out_of_reach(
-            error, spec.identifier, connections.catalog.name
+            error, ".".join(spec.identifier), connections.catalog.name
         )
 
     def _part_of(self, error: BaseException) -> Plan | None:
