@@ -81,8 +81,8 @@ _LASTING_CAUSE = re.compile(
     r"|UnknownTopicOrPartitionException|UnknownTopicIdException|OffsetOutOfRangeException|failOnDataLoss"
     r"|\bAccess ?Denied\b|ACCESS_DENIED|InvalidAccessKeyId|INVALID_ACCESS_KEY_ID|SignatureDoesNotMatch|NoSuchBucket"
     r"|OutOfMemoryError|ClassNotFoundException|NoClassDefFoundError|NoSuchMethodError|UnsupportedClassVersionError"
-    r"|UnsupportedFileSystemException|common\.config\.ConfigException|api\.python\.PythonException"
-    r"|stopped SparkContext|SparkContext was shut down"
+    r"|UnsupportedFileSystemException|Unable to load region from any of the providers"
+    r"|common\.config\.ConfigException|api\.python\.PythonException|stopped SparkContext|SparkContext was shut down"
     # The standard's classes for data, user code, syntax and missing features; P0 is the query's own raise_error.
     r"|SQLSTATE: (?:22|38|39|42|0A|P0)"
 )

@@ -14,6 +14,7 @@ from kafka_lake.kafka.explain import Right, missing_right
 from kafka_lake.kafka.security.identity import identity
 from kafka_lake.lake.java_properties import S3_FILES, files_class
 
+_NO_REGION = "Unable to load region from any of the providers"
 _NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme \"(\w+)\"")
 
 _TOPIC = re.compile(r"TopicAuthorizationException: Not authorized to access topics: \[([^\]]+)\]")
@@ -23,7 +24,7 @@ _STORE = re.compile(r"KafkaException: (Failed to load (?:PEM )?SSL \w*store[^\n]
 
 
 def files_out_of_reach(error: BaseException, table: str, catalog: str) -> KafkaLakeError | None:
-    """Return the error for the user, if Spark has no client for the storage that a table's files are in.
+    """Return the error for the user, if Spark wasn't told how to reach the storage that a table's files are in.
 
     Args:
         error: What writing or reading the table raised, in this process or through Spark Connect.
@@ -33,10 +34,15 @@ def files_out_of_reach(error: BaseException, table: str, catalog: str) -> KafkaL
     Returns:
         What to set; None if it is another error.
     """
-    found = _NO_FILE_SYSTEM.search(java_text(error) or "")
+    text, setting = java_text(error) or "", f"PYICEBERG_CATALOG__{catalog.upper()}__"
+    if _NO_REGION in text:
+        return ConfigurationError(
+            f"Table {table}: Spark doesn't know the region of its files in S3.",
+            f"Set {setting}S3__REGION; a store of your own has one as well, and mostly takes any. Nothing was written.",
+        )
+    found = _NO_FILE_SYSTEM.search(text)
     if not found:
         return None
-    setting = f"PYICEBERG_CATALOG__{catalog.upper()}__"
     files = files_class(found[1])
     remedy = f"Set {setting}IO_IMPL to the Java class that reads and writes there, and give Spark its jar."
     if files == S3_FILES:

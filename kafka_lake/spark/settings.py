@@ -21,9 +21,14 @@ _DEFAULTS = {
     _DRIVER_OPTIONS: AVRO_LIMITS,
     "spark.executor.defaultJavaOptions": AVRO_LIMITS,
     "spark.driver.extraJavaOptions": JVM_OPTIONS,
-    # Each idle consumer keeps what it fetched ahead, up to 16 MiB: Spark's 64 would fill a small heap.
+    # An idle consumer keeps what it fetched ahead, and its polls what they had beyond the batch: tens of megabytes for
+    # each partition of each batch, for Spark's five minutes. No other batch ever asks for it.
     "spark.kafka.consumer.cache.capacity": "16",
-    "spark.kafka.consumer.fetchedData.cache.timeout": "30s",
+    **{
+        f"spark.kafka.consumer.{cache}.{setting}": "5s"
+        for cache in ("cache", "fetchedData.cache")
+        for setting in ("timeout", "evictorThreadRunInterval")
+    },
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     **REDACTION,

@@ -179,6 +179,14 @@ def test_files_that_spark_has_no_client_for(scheme: str, remedy: str) -> None:
     assert remedy in told.remedy
 
 
+def test_a_region_that_spark_was_not_told() -> None:
+    error = "SdkClientException: Unable to load region from any of the providers in the chain x"
+    told = files_out_of_reach(py4j(f"software.amazon.awssdk.core.exception.{error}"), "shop.orders", "lake")
+    assert told is not None
+    assert told.message == "Table shop.orders: Spark doesn't know the region of its files in S3."
+    assert told.remedy.startswith("Set PYICEBERG_CATALOG__LAKE__S3__REGION;")
+
+
 def test_other_errors_are_not_about_files() -> None:
     assert files_out_of_reach(py4j("org.apache.hadoop.fs.PathIOException: x"), "shop.orders", "lake") is None
     assert files_out_of_reach(ValueError('No FileSystem for scheme "s3"'), "shop.orders", "lake") is None

@@ -166,6 +166,9 @@ LASTING = [
     py4j(
         'o.S: Lost task\nCaused by: org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"'
     ),
+    py4j(
+        "software.amazon.awssdk.core.exception.SdkClientException: Unable to load region from any of the providers in x"
+    ),
     py4j("org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] Failed to find the data source: x"),
     py4j("org.apache.iceberg.exceptions.NotAuthorizedException: Not authorized: 401"),
     py4j("org.apache.iceberg.exceptions.ForbiddenException: Forbidden: 403"),

@@ -1,4 +1,4 @@
-"""Runs in a process of their own, configured by environment variables: ``… TOPIC``, by Arrow and by Spark."""
+"""Runs in a process of their own, configured by environment variables: ``… TOPIC``, by ``arrow`` and ``spark``."""
 
 import json
 import sys
@@ -13,12 +13,12 @@ from kafka_lake.ingest.topic_table import TopicTable
 SCHEMA = "id bigint, name string"
 
 
-def main(topic: str) -> None:
+def main(topic: str, *engines: str) -> None:
     catalog = CatalogResource()
     spark = SparkResource(spark_config={"spark.master": "local[1]", "spark.driver.memory": "512m"}, catalog=catalog)
     kafka = KafkaResource()
     try:
-        for arrow in (True, False):
+        for arrow in [engine == "arrow" for engine in engines]:
             connections = Connections(
                 kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session
             )
