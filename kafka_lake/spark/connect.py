@@ -63,9 +63,10 @@ _FEW_MEMORIES = {
     "spark.connect.session.manager.closedSessionsTombstonesSize": "200",
 }
 
-# Each session has generated code of its own, some fifty classes. With more sessions at work than there is room for,
-# all of it is generated, compiled again for each of their commits.
-_ROOM = {"spark.sql.codegen.cache.maxEntries": "4000"}
+ROOM_FOR_CODE = {"spark.sql.codegen.cache.maxEntries": "4000"}
+"""Each session has generated code of its own, some fifty classes, and a keyed table with a history a few hundred. With
+less room than what is at work has, all of it is generated and compiled again for each commit.
+"""
 
 TOKEN = "spark.connect.authenticate.token"
 
@@ -200,7 +201,7 @@ class ConnectServer(Server):
             "spark.ui.enabled": "false",
             **REDACTION,
             **_FEW_MEMORIES,
-            **_ROOM,
+            **ROOM_FOR_CODE,
             "spark.connect.session.manager.defaultSessionTimeout": FORGOTTEN_SESSION_TIMEOUT,
             **self.conf,
             "spark.connect.grpc.binding.address": HOST,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kafka_lake.common import environment
 from kafka_lake.common.spark_catalog import SparkCatalog
-from kafka_lake.spark.connect import AVRO_LIMITS, CLASSPATH, JVM_OPTIONS, on_driver
+from kafka_lake.spark.connect import AVRO_LIMITS, CLASSPATH, JVM_OPTIONS, ROOM_FOR_CODE, on_driver
 from kafka_lake.spark.jars import jars_with
 from kafka_lake.spark.private_conf import REDACTION
 
@@ -29,6 +29,7 @@ _DEFAULTS = {
         for cache in ("cache", "fetchedData.cache")
         for setting in ("timeout", "evictorThreadRunInterval")
     },
+    **ROOM_FOR_CODE,
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     **REDACTION,
