@@ -1,5 +1,6 @@
 """`type: kafka_lake.KafkaTopicTable`: a few lines of YAML become source asset, table asset and checks."""
 
+import logging
 from collections.abc import Iterable
 
 import dagster as dg
@@ -9,6 +10,10 @@ from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.from_document import FromDocument
 from kafka_lake.components.topic_settings import TopicSettings
 from kafka_lake.components.which_cluster import Place
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.tables.layout import parse_partition_field
+
+log = logging.getLogger(__name__)
 
 
 class KafkaTopicTable(FromDocument, TopicSettings):
@@ -33,9 +38,29 @@ class KafkaTopicTable(FromDocument, TopicSettings):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the topic's assets and checks."""
         continuous = self.continuous.settings() if self.continuous else None
-        return dg.Definitions(
-            assets=build_topic_assets(self.topic_table(context.path), self.presentation(), continuous)
-        )
+        spec = self.topic_table(context.path)
+        if apart := partitions_apart_from_the_key(spec):
+            log.warning("Topic %s: %s", spec.full_topic, apart)
+        return dg.Definitions(assets=build_topic_assets(spec, self.presentation(), continuous))
+
+
+def partitions_apart_from_the_key(spec: TopicTable) -> str:
+    """Return what it costs that the partition of a keyed table's row doesn't follow from its key; empty if it does.
+
+    A key that the records' keys tell isn't known before they are read: nothing is said of it.
+    """
+    if spec.write != "upsert" or not spec.key:
+        return ""
+    columns = [parse_partition_field(each)[0] for each in spec.partition_by]
+    others = [each for each in columns if not {each, each.partition(".")[0]} & set(spec.key)]
+    if not others:
+        return ""
+    return (
+        f"partition_by has {', '.join(dict.fromkeys(others))}, and the key is {', '.join(spec.key)}. A change may move "
+        "a row to another partition, and a delete tells the key alone. So each commit looks for its keys in all "
+        "partitions, and its cost grows with the table. Partition by columns of the key, such as "
+        f"bucket(16, {spec.key[0]}), if changes are of keys from anywhere."
+    )
 
 
 def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:

@@ -1,6 +1,7 @@
 """A YAML document becomes a topic's settings, or is refused with its file and line."""
 
 import textwrap
+from dataclasses import replace
 
 import dagster as dg
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from kafka_lake.cli.project import explanation
 from kafka_lake.components.assets import IngestConfig, Mode, build_topic_assets, kept_session, settings_of
-from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topic_table import KafkaTopicTable, partitions_apart_from_the_key
 from kafka_lake.components.keys import dead_letter_check_op_name, op_name, plain_name, pool_name
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
@@ -633,3 +634,27 @@ def test_sessions_are_kept_by_topic_and_table_but_not_for_code_of_users():
     again = TopicTable("orders", "shop", "orders_again")
     assert len({kept_session(spec) for spec in (orders, refunds, again)} - {""}) == 3
     assert kept_session(TopicTable("orders", "shop", "orders", transform="shop:loud")) == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"key": ["id"], "partition_by": ["day(at)", "bucket(4, id)"]}, "partition_by has at, and the key is id."),
+        ({"key": ["id"], "partition_by": ["address.city"]}, "partition_by has address.city, and the key is id."),
+        ({"key": ["shop.id", "day"], "partition_by": ["day", "bucket(4, shop.id)"]}, ""),
+        ({"key": ["id"]}, ""),
+        ({"partition_by": ["day(at)"]}, ""),
+    ],
+)
+def test_a_partition_that_does_not_follow_from_the_key_is_warned_of(settings, said):
+    spec = KafkaTopicTable(topic="orders", write="upsert", **settings).topic_table()
+    told = partitions_apart_from_the_key(spec)
+    assert told.startswith(said)
+    assert bool(told) == bool(said)
+    assert not partitions_apart_from_the_key(replace(spec, write="append", key=()))
+
+
+def test_the_warning_is_there_when_the_document_loads(caplog):
+    load("topic: orders\nwrite: upsert\nkey: [id]\npartition_by: [day(at)]")
+    assert [r.message for r in caplog.records if "partition_by has at" in r.message] != []
+    assert caplog.records[-1].message.startswith("Topic orders: ")
