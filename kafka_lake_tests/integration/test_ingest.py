@@ -498,3 +498,29 @@ def test_a_time_that_no_table_holds_is_null_and_named(
         }
         (finding,) = [each for each in commit.findings if each.check == "schema_evolution"]
         assert [(note.column, note.what) for note in finding.changes] == [("_kafka.timestamp", "not kept")]
+
+
+def test_what_was_fetched_beyond_a_batch_is_freed(
+    new_topic: Callable[..., Topic], connections: Callable[..., Connections]
+) -> None:
+    """Otherwise each commit of a backlog leaves tens of megabytes behind, for each partition."""
+    runtime = connections().spark()._jvm.java.lang.Runtime.getRuntime()
+
+    def megabytes() -> int:
+        runtime.gc()
+        return (runtime.totalMemory() - runtime.freeMemory()) >> 20
+
+    topic = new_topic()
+    spec = topic.spec("id bigint, text string", arrow=False, max_records_per_commit=60)
+    topic.send({"id": -1, "text": ""})
+    # Whatever is loaded and compiled once is there.
+    ingest(spec, connections(), "run-1")
+    before = megabytes()
+    for number in range(240):
+        topic.send({"id": number, "text": "x" * 200_000})
+    report = ingest(spec, connections(), "run-2")
+    assert len(report.commits) == 4
+    deadline = time.monotonic() + 30
+    while (now := megabytes()) > before + 20 and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert now <= before + 20
