@@ -2,7 +2,8 @@
 
 SECRET_NAME = (
     r"password|passphrase|secret|token|credential|jaas|authorization|user\.info"
-    r"|(?:access|account|private|keystore)[._-]?key|connection[._-]?string"
+    r"|cookie"
+    r"|(?:access|account|api|decryption|encryption|keystore|private|sse|subscription)[._-]?key|connection[._-]?string"
 )
 """Regular expression, for Python and for Java, that finds something in lower-case names of secret settings."""
 

@@ -1,7 +1,7 @@
 """What Spark must be told of an Iceberg catalog, as plain data: `lake` gives it, `spark` takes it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,6 @@ class SparkCatalog:
     """
 
     name: str
-    conf: Mapping[str, str]
+    conf: Mapping[str, str] = field(repr=False)
     needed_classes: Mapping[str, str]
     ca_bundle: str = ""

@@ -48,7 +48,8 @@ def properties_from_environment(name: str, given: Mapping[str, str] = MappingPro
     Returns:
         Properties in Iceberg's standard names.
     """
-    found = Config().get_catalog_config(name)
+    # Of a variable's name PyIceberg takes each underscore for a hyphen.
+    found = Config().get_catalog_config(name) or Config().get_catalog_config(name.replace("_", "-"))
     if found or {"type", "uri"} & set(given):
         return {**flat_properties(found or {}), **given}
     return {
@@ -137,8 +138,9 @@ class LakeCatalog:
 
     def __init__(self, name: str, properties: Mapping[str, str]) -> None:
         self.name = name
-        self.properties = dict(properties)
-        self.type = self.properties.get("type") or ("rest" if "uri" in self.properties else "")
+        # An empty value is none, as a variable that is set to nothing.
+        self.properties = {key: value for key, value in properties.items() if value != ""}
+        self.type = self.properties.get("type", "").lower() or ("rest" if "uri" in self.properties else "")
         if self.type not in _TYPES:
             raise ConfigurationError(
                 f"Catalog {name}: type {self.type or '(none)'} is not one of {', '.join(_TYPES)}.",

@@ -113,9 +113,11 @@ def files_class(scheme: str) -> str | None:
 def _files(kind: str, properties: Mapping[str, str]) -> str | None:
     """Return the Java class for the files; None if it can't be told from the properties, and Java finds it."""
     scheme = urlsplit(properties.get("warehouse", "")).scheme
-    if kind == "rest" and not scheme and any(key.startswith("s3.") for key in properties):
-        return S3_FILES
-    return files_class(scheme)
+    if files := files_class(scheme):
+        return files
+    # A warehouse may be a name as well, as arn:aws:s3tables:… is one.
+    is_named = kind == "rest" and scheme != "file"
+    return S3_FILES if is_named and any(key.startswith("s3.") for key in properties) else None
 
 
 def _rest(name: str, told: dict[str, str]) -> dict[str, str]:
@@ -192,7 +194,7 @@ def _azure(name: str, told: dict[str, str]) -> dict[str, str]:
 
     https://iceberg.apache.org/docs/latest/azure/
     """
-    on_azure = _FILES.get(urlsplit(told.get("warehouse", "")).scheme) == AZURE_FILES
+    on_azure = AZURE_FILES in (told.get("io-impl"), files_class(urlsplit(told.get("warehouse", "")).scheme))
     if on_azure and (service := [key for key in _AZURE_SERVICE if key in told]):
         raise ConfigurationError(
             f"Catalog {name}: Spark has no property for a service principal, and the catalog has {service[0]}.",

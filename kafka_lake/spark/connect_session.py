@@ -15,6 +15,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from kafka_lake.common.errors import ConfigurationError, EngineUnavailableError
+from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.spark.compat.connect import make_default, open_session
 from kafka_lake.spark.settings import SESSION_DEFAULTS
 
@@ -48,6 +49,33 @@ def is_here(remote: str, port: int | None = None) -> bool:
 def address_of(remote: str) -> str:
     """Return host and port of a Connect server, without what follows there, which may be a token."""
     return str(DefaultChannelBuilder(remote).endpoint)
+
+
+def refuse_other_catalog(session: Any, catalog: SparkCatalog, remote: str) -> None:
+    """Make sure that a Connect server has the catalog that Python has, as far as its settings tell.
+
+    Args:
+        session: Of the server.
+        catalog: What Python has.
+        remote: The server's address, as in ``SPARK_REMOTE``.
+
+    Raises:
+        ConfigurationError: If the server has a catalog of another type under that name, or another SQLite file.
+    """
+    prefix = f"spark.sql.catalog.{catalog.name}"
+    wanted, found = ((conf(f"{prefix}.type"), conf(f"{prefix}.uri")) for conf in (
+        lambda key: catalog.conf.get(key, ""), lambda key: session.conf.get(key, "")
+    ))  # fmt: skip
+    is_file = any(uri.startswith("jdbc:sqlite:") for _, uri in (wanted, found))
+    if found[0] and (found[0] != wanted[0] or (is_file and found[1] != wanted[1])):
+        raise ConfigurationError(
+            f"The Spark Connect server at {address_of(remote)} has another catalog {catalog.name}: of type "
+            f"{found[0]}, where this project has {wanted[0]}{' with another file' if found[0] == wanted[0] else ''}. "
+            "Rows would go to one and be looked for in the other.",
+            "The server of `kafka-lake up` reads the catalog from the environment: set "
+            f"PYICEBERG_CATALOG__{catalog.name.upper()}__… there instead of catalog_properties in YAML. Give a server "
+            "of your own the same catalog.",
+        )
 
 
 def connect_session(remote: str, settings: Mapping[str, Any], session_id: str | None = None) -> Any:

@@ -121,6 +121,37 @@ def test_a_catalog_that_is_given_gets_nothing_of_the_embedded_one():
     assert opened.spark_conf()["spark.sql.catalog.lake.io-impl"].endswith("S3FileIO")
 
 
+def test_a_catalog_may_have_an_underscore_in_its_name(monkeypatch):
+    """PyIceberg takes those of a variable's name for hyphens."""
+    monkeypatch.setenv("PYICEBERG_CATALOG__MY_LAKE__TYPE", "rest")
+    monkeypatch.setenv("PYICEBERG_CATALOG__MY_LAKE__URI", "https://r")
+    assert properties_from_environment("my_lake") == {"type": "rest", "uri": "https://r"}
+
+
+def test_an_empty_value_is_none():
+    given = {"type": "REST", "uri": "https://r", "s3.access-key-id": "", "client.access-key-id": "mine"}
+    catalog = LakeCatalog("lake", {**given, "s3.endpoint": ""})
+    assert catalog.type == "rest"
+    assert catalog.spark_conf()["spark.sql.catalog.lake.s3.access-key-id"] == "mine"
+    assert "spark.sql.catalog.lake.s3.endpoint" not in catalog.spark_conf()
+
+
+@pytest.mark.parametrize("name", ["arn:aws:s3tables:eu-west-1:123456789012:bucket/b", "bl://projects/x/catalogs/y"])
+def test_a_warehouse_whose_name_has_a_colon_is_in_s3_if_a_setting_says_so(name):
+    assert spark({**REST, "warehouse": name, "s3.region": "a"})["io-impl"].endswith("S3FileIO")
+    assert "io-impl" not in spark({**REST, "warehouse": name})
+
+
+def test_azure_s_settings_are_looked_at_if_the_class_for_files_is_azure_s():
+    azure = {"io-impl": "org.apache.iceberg.azure.adlsv2.ADLSFileIO", "adls.client-secret": "hush"}
+    with pytest.raises(ConfigurationError, match=r"adls\.client-secret"):
+        LakeCatalog("lake", {**REST, "warehouse": "lake", **azure}).spark_conf()
+
+
+def test_what_spark_is_told_does_not_show_its_secrets():
+    assert "hush" not in repr(LakeCatalog("lake", {**REST, "credential": "me:hush"}).for_spark())
+
+
 def test_the_embedded_catalog_may_have_its_tables_elsewhere(monkeypatch, tmp_path):
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path))
     opened = CatalogResource(name="lake", properties={"warehouse": "file:///lake"}).open()

@@ -17,7 +17,7 @@ from kafka_lake.common import environment
 from kafka_lake.common.home import home
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.spark.commit_slots import CommitSlots
-from kafka_lake.spark.connect_session import await_port, connect_session, is_here, is_known
+from kafka_lake.spark.connect_session import await_port, connect_session, is_here, is_known, refuse_other_catalog
 from kafka_lake.spark.local_session import local_session
 from kafka_lake.spark.settings import configured_master, local_cores
 
@@ -112,7 +112,9 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         if not remote:
             return local_session(self.catalog.open().for_spark(), self.spark_config)
         ids = (self._kept_id(kept, generation) if kept else None for generation in count())
-        return next(filter(None, (connect_session(remote, self.spark_config, each) for each in ids)))
+        session = next(filter(None, (connect_session(remote, self.spark_config, each) for each in ids)))
+        refuse_other_catalog(session, self.catalog.open().for_spark(), remote)
+        return session
 
     def _kept_id(self, kept: str, generation: int) -> str:
         # Of this deployment, of this version, and of a session that was set up in the same way. Not of this host: a
