@@ -252,7 +252,7 @@ def test_what_a_process_asked_of_a_kept_session_ends_with_it_and_nothing_else_do
             time.sleep(0.05)
         mine.stop()
         # Its channel may be closed before it is told why.
-        with pytest.raises((PySparkException, ValueError), match="(?i)cancel|interrupt|closed"):
+        with pytest.raises((PySparkException, ValueError), match=r"(?i)cancel|interrupt|closed"):
             ended.result(60)
         assert going.result(60) == 60
     assert len((tmp_path / "mine").read_text().splitlines()) < 40

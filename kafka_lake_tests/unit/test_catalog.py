@@ -7,6 +7,7 @@ import pytest
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.lake.catalog import LakeCatalog, properties_from_environment, python_properties
+from kafka_lake.lake.how_to_read import is_secret
 from kafka_lake.spark.jars import JarsError, spark_jars
 from kafka_lake.spark.settings import local_conf
 from kafka_lake_tests.lanes import exhaustive
@@ -150,6 +151,15 @@ def test_azure_s_settings_are_looked_at_if_the_class_for_files_is_azure_s():
 
 def test_what_spark_is_told_does_not_show_its_secrets():
     assert "hush" not in repr(LakeCatalog("lake", {**REST, "credential": "me:hush"}).for_spark())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["header.x-api-key", "header.cookie", "s3.sse.key", "gcs.decryption-key", "header.ocp-apim-subscription-key"],
+)
+def test_a_property_that_is_secret_by_its_name(name):
+    assert is_secret(name, "hush")
+    assert not is_secret(name.replace("key", "kind").replace("cookie", "kind"), "told")
 
 
 def test_the_embedded_catalog_may_have_its_tables_elsewhere(monkeypatch, tmp_path):
