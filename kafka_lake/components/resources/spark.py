@@ -113,7 +113,12 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             return local_session(self.catalog.open().for_spark(), self.spark_config)
         ids = (self._kept_id(kept, generation) if kept else None for generation in count())
         session = next(filter(None, (connect_session(remote, self.spark_config, each) for each in ids)))
-        refuse_other_catalog(session, self.catalog.open().for_spark(), remote)
+        try:
+            refuse_other_catalog(session, self.catalog.open().for_spark(), remote)
+        except Exception:
+            # It is the process's default session, and would stay that.
+            session.stop()
+            raise
         return session
 
     def _kept_id(self, kept: str, generation: int) -> str:
