@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kafka_lake.common.catalog_variables import catalog_variable
 from kafka_lake.common.environment import SCHEMA_REGISTRY_URL, SPARK_REMOTE
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.how_to_read import is_secret
@@ -35,9 +36,11 @@ def variables(
         bootstrap_servers: The brokers of each Kafka cluster, by its name.
         environment: Where ``SPARK_REMOTE`` and ``KAFKA_LAKE_SCHEMA_REGISTRY_URL`` are looked up.
     """
-    prefix = f"PYICEBERG_CATALOG__{_shouted(catalog.name)}__"
     properties = {"type": catalog.type, **catalog.properties}
-    found = [Variable(f"{prefix}{_shouted(name)}", value, is_secret(name, value)) for name, value in properties.items()]
+    found = [
+        Variable(catalog_variable(catalog.name, name), value, is_secret(name, value))
+        for name, value in properties.items()
+    ]
     for cluster, servers in bootstrap_servers.items():
         found.append(Variable("KAFKA_BOOTSTRAP_SERVERS" + (f"_{cluster.upper()}" if cluster else ""), servers))
     if registry := SCHEMA_REGISTRY_URL.value(environment):
@@ -55,8 +58,3 @@ def lines(found: list[Variable], secrets: bool) -> list[str]:
         else f"export {each.name}={shlex.quote(each.value)}"
         for each in found
     ]
-
-
-def _shouted(name: str) -> str:
-    # What PyIceberg turns back: https://py.iceberg.apache.org/configuration/#environment-variables
-    return name.upper().replace(".", "__").replace("-", "_")

@@ -6,6 +6,7 @@ not, or where a password or a right has changed meanwhile. Files: a REST catalog
 
 import re
 
+from kafka_lake.common.catalog_variables import catalog_variable
 from kafka_lake.common.cluster_variables import own_variables
 from kafka_lake.common.errors import AuthenticationError, ConfigurationError, KafkaLakeError
 from kafka_lake.ingest.causes import java_text
@@ -34,7 +35,7 @@ def files_out_of_reach(error: BaseException, table: str, catalog: str) -> KafkaL
     Returns:
         What to set; None if it is another error.
     """
-    text, setting = java_text(error) or "", f"PYICEBERG_CATALOG__{catalog.upper()}__"
+    text, setting = java_text(error) or "", catalog_variable(catalog)
     if _NO_REGION in text:
         return ConfigurationError(
             f"Table {table}: Spark doesn't know the region of its files in S3.",

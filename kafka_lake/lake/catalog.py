@@ -15,11 +15,12 @@ from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
 from kafka_lake.common import environment
+from kafka_lake.common.catalog_variables import catalog_variable
 from kafka_lake.common.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
 from kafka_lake.common.home import home
 from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.lake.catalog_errors import explained, without_secrets
-from kafka_lake.lake.java_properties import CA_BUNDLE, java_properties, needed_classes
+from kafka_lake.lake.java_properties import CA_BUNDLE, java_properties, java_type, needed_classes, sqlite_address
 from kafka_lake.lake.pyiceberg_compat.hive import compare_on_commit
 from kafka_lake.lake.pyiceberg_compat.loading import sparing
 from kafka_lake.lake.pyiceberg_compat.variant import teach_pyiceberg
@@ -144,13 +145,13 @@ class LakeCatalog:
         if self.type not in _TYPES:
             raise ConfigurationError(
                 f"Catalog {name}: type {self.type or '(none)'} is not one of {', '.join(_TYPES)}.",
-                f"Set PYICEBERG_CATALOG__{name.upper()}__TYPE.",
+                f"Set {catalog_variable(name, 'type')}.",
             )
         needed = {"sql": ("uri", "warehouse"), "rest": ("uri",), "hive": ("uri",), "glue": ("warehouse",)}
         if missing := [key for key in needed[self.type] if not self.properties.get(key)]:
             raise ConfigurationError(
                 f"Catalog {name} of type {self.type} lacks {', '.join(missing)}.",
-                f"Set PYICEBERG_CATALOG__{name.upper()}__{missing[0].upper()}.",
+                f"Set {catalog_variable(name, missing[0])}.",
             )
 
     @cached_property
@@ -196,7 +197,7 @@ class LakeCatalog:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            setting = f"PYICEBERG_CATALOG__{self.name.upper()}__"
+            setting = catalog_variable(self.name)
             raise CatalogRefusedError(
                 f"Catalog {self.name}: folder {folder} can't be made: {error.strerror}.",
                 f"Give this user the right to make it, or set KAFKA_LAKE_HOME, or {setting}URI and {setting}WAREHOUSE.",
@@ -260,7 +261,7 @@ class LakeCatalog:
             return f"{warehouse.rstrip('/')}/{namespace}{'.db' if self.type in ('glue', 'hive') else ''}"
         raise ConfigurationError(
             f"Catalog {self.name}: neither namespace {namespace} nor the catalog says where new tables shall be.",
-            f"Set PYICEBERG_CATALOG__{self.name.upper()}__WAREHOUSE, or the namespace's location.",
+            f"Set {catalog_variable(self.name, 'warehouse')}, or the namespace's location.",
         )
 
     def check(self) -> int:
@@ -314,6 +315,15 @@ class LakeCatalog:
         named = {"table": literal(self.spark_name(identifier)), **arguments}
         told = ", ".join(f"{name} => {value}" for name, value in named.items())
         return f"CALL {quoted(self.name)}.system.{procedure}({told})"
+
+    @property
+    def java_type(self) -> str:
+        """Its type in Iceberg's Java library."""
+        return java_type(self.type)
+
+    def sqlite_address(self) -> str:
+        """Return the address of its SQLite database there, empty if it has none; raises `ConfigurationError`."""
+        return sqlite_address(self.name, self.properties["uri"]) if self.type == "sql" else ""
 
     def for_spark(self) -> SparkCatalog:
         """Return what Spark must be told of this catalog.

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from pyiceberg import exceptions as iceberg
 from sqlalchemy import exc as sql
 
+from kafka_lake.common.catalog_variables import catalog_variable
 from kafka_lake.common.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
 from kafka_lake.common.secret_names import SECRET_NAME
 
@@ -74,7 +75,7 @@ def explained(
     Returns:
         The error; None if the catalog's address and server are not what is wrong.
     """
-    setting = f"PYICEBERG_CATALOG__{catalog.upper()}__"
+    setting = catalog_variable(catalog)
     place = without_secrets(properties.get("uri", ""))
     where = f"{what}: catalog {catalog} ({kind}{f' at {place}' if place else ''})"
     change = f"Correct {setting}URI, or uri among catalog_properties"
@@ -89,7 +90,7 @@ def explained(
         missing, settings, variables = lacks
         return ConfigurationError(
             f"{where} has {missing}.",
-            f"Set PYICEBERG_CATALOG__{catalog.upper()}__{settings}; or {variables} in the environment.",
+            f"Set {setting}{settings}; or {variables} in the environment.",
         )
     if isinstance(error, requests.exceptions.SSLError):
         return CatalogRefusedError(

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from kafka_lake.common.catalog_variables import catalog_variable
 from kafka_lake.common.errors import ConfigurationError
 
 S3_FILES = "org.apache.iceberg.aws.s3.S3FileIO"
@@ -88,10 +89,10 @@ def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict
     told = {key: value for key, value in properties.items() if key not in _PYTHON_ONLY}
     if kind == "rest":
         told = _rest(name, told)
-    java = {**_storage(name, kind, told), "type": kind}
+    java = {**_storage(name, kind, told), "type": java_type(kind)}
     if kind == "sql":
         given = {key: value for key, value in java.items() if key.startswith("jdbc.")}
-        java |= {"type": "jdbc", "jdbc.schema-version": "V1", **_database(name, properties["uri"]), **given}
+        java |= {"jdbc.schema-version": "V1", **_database(name, properties["uri"]), **given}
     if files := _files(kind, properties):
         java.setdefault("io-impl", files)
     if "s3.endpoint" in java:
@@ -99,6 +100,20 @@ def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict
         virtual = properties.get("s3.force-virtual-addressing", "").lower() == "true"
         java.setdefault("s3.path-style-access", "false" if virtual else "true")
     return java
+
+
+def java_type(kind: str) -> str:
+    """Return what a catalog's type is called there."""
+    return "jdbc" if kind == "sql" else kind
+
+
+def sqlite_address(name: str, uri: str) -> str:
+    """Return the address of a catalog's SQLite database there; empty if its database is another.
+
+    Raises:
+        ConfigurationError: If it is no file, or no address.
+    """
+    return _database(name, uri)["uri"] if uri.startswith("sqlite") else ""
 
 
 def files_class(scheme: str) -> str | None:
@@ -240,7 +255,7 @@ def _role(name: str, told: dict[str, str]) -> dict[str, str]:
 
 def _database(name: str, uri: str) -> dict[str, str]:
     """Return a database's address as JDBC has it, and apart from it what must not be shown."""
-    setting = f"PYICEBERG_CATALOG__{name.upper()}__URI"
+    setting = catalog_variable(name, "uri")
     try:
         url = make_url(uri)
     except ArgumentError:

@@ -14,8 +14,8 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
+from kafka_lake.common.catalog_variables import catalog_variable
 from kafka_lake.common.errors import ConfigurationError, EngineUnavailableError
-from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.spark.compat.connect import make_default, open_session
 from kafka_lake.spark.settings import SESSION_DEFAULTS
 
@@ -51,30 +51,28 @@ def address_of(remote: str) -> str:
     return str(DefaultChannelBuilder(remote).endpoint)
 
 
-def refuse_other_catalog(session: Any, catalog: SparkCatalog, remote: str) -> None:
+def refuse_other_catalog(session: Any, remote: str, name: str, kind: str, sqlite: str) -> None:
     """Make sure that a Connect server has the catalog that Python has, as far as its settings tell.
 
     Args:
         session: Of the server.
-        catalog: What Python has.
         remote: The server's address, as in ``SPARK_REMOTE``.
+        name: The catalog's name.
+        kind: Its type in Iceberg's Java library.
+        sqlite: The address of its SQLite database there; empty if it has none.
 
     Raises:
         ConfigurationError: If the server has a catalog of another type under that name, or another SQLite file.
     """
-    prefix = f"spark.sql.catalog.{catalog.name}"
-    wanted, found = ((conf(f"{prefix}.type"), conf(f"{prefix}.uri")) for conf in (
-        lambda key: catalog.conf.get(key, ""), lambda key: session.conf.get(key, "")
-    ))  # fmt: skip
-    is_file = any(uri.startswith("jdbc:sqlite:") for _, uri in (wanted, found))
-    if found[0] and (found[0] != wanted[0] or (is_file and found[1] != wanted[1])):
+    there, uri = (session.conf.get(f"spark.sql.catalog.{name}.{key}", "") for key in ("type", "uri"))
+    is_other_file = sqlite != (uri if uri.startswith("jdbc:sqlite:") else "")
+    if there and (there != kind or is_other_file):
         raise ConfigurationError(
-            f"The Spark Connect server at {address_of(remote)} has another catalog {catalog.name}: of type "
-            f"{found[0]}, where this project has {wanted[0]}{' with another file' if found[0] == wanted[0] else ''}. "
+            f"The Spark Connect server at {address_of(remote)} has another catalog {name}: of type {there}, where this "
+            f"project has {kind}{' with another file' if there == kind else ''}. "
             "Rows would go to one and be looked for in the other.",
-            "The server of `kafka-lake up` reads the catalog from the environment: set "
-            f"PYICEBERG_CATALOG__{catalog.name.upper()}__… there instead of catalog_properties in YAML. Give a server "
-            "of your own the same catalog.",
+            f"The server of `kafka-lake up` reads the catalog from the environment: set {catalog_variable(name)}… "
+            "there instead of catalog_properties in YAML. Give a server of your own the same catalog.",
         )
 
 

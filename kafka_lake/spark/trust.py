@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import NoEncryption
 from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_java_truststore
 from cryptography.utils import CryptographyDeprecationWarning
 
+from kafka_lake.common.catalog_variables import catalog_variable
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.home import cache
 from kafka_lake.common.spark_catalog import SparkCatalog
@@ -34,7 +35,7 @@ def trust_options(catalog: SparkCatalog) -> str:
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"Catalog {catalog.name}: the certificates {catalog.ca_bundle} can't be read: {_reason(error)}.",
-            f"Correct PYICEBERG_CATALOG__{catalog.name.upper()}__SSL__CABUNDLE.",
+            f"Correct {catalog_variable(catalog.name, 'ssl.cabundle')}.",
         ) from error
     return _options(own, certificates)
 

@@ -114,7 +114,8 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         ids = (self._kept_id(kept, generation) if kept else None for generation in count())
         session = next(filter(None, (connect_session(remote, self.spark_config, each) for each in ids)))
         try:
-            refuse_other_catalog(session, self.catalog.open().for_spark(), remote)
+            catalog = self.catalog.open()
+            refuse_other_catalog(session, remote, catalog.name, catalog.java_type, catalog.sqlite_address())
         except Exception:
             # It is the process's default session, and would stay that.
             session.stop()
