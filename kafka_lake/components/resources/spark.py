@@ -115,7 +115,9 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         session = next(filter(None, (connect_session(remote, self.spark_config, each) for each in ids)))
         try:
             catalog = self.catalog.open()
-            refuse_other_catalog(session, remote, catalog.name, catalog.java_type, catalog.sqlite_address())
+            refuse_other_catalog(
+                session, remote, name=catalog.name, kind=catalog.java_type, sqlite=catalog.sqlite_address()
+            )
         except Exception:
             # It is the process's default session, and would stay that.
             session.stop()
