@@ -50,6 +50,7 @@ def examine(
     brokers_at_hand: Callable[[], AbstractContextManager[None]],
     tell_user: Callable[[str], None],
     clusters: Callable[[], Mapping[str | None, Cluster]] = lambda: {},
+    catalog: Callable[[], CatalogResource] = CatalogResource,
 ) -> list[Diagnosis]:
     """Examine every part; one that is ill doesn't keep the others from being examined.
 
@@ -58,9 +59,11 @@ def examine(
         tell_user: Called with the name of the part under examination, and with the progress of downloads.
         clusters: Gives the project's clusters by name; those with a name are examined instead of what the environment
             says of the only one.
+        catalog: Gives the project's catalog.
     """
     try:
         named = {name: cluster for name, cluster in clusters().items() if name}
+        lake = catalog()
     except Exception as error:
         ill = _ill("Project", error, "Correct the project's definitions; `dg check defs` loads them too.")
         return [ill, *examine(brokers_at_hand, tell_user)]
@@ -77,9 +80,9 @@ def examine(
             "Check the network, or name your mirror's settings in KAFKA_LAKE_IVY_SETTINGS.",
         ),
         *(_of_clusters(named) or [("Brokers", brokers, "Check KAFKA_LAKE_BOOTSTRAP_SERVERS and KAFKA_LAKE_KAFKA_*.")]),
-        ("Catalog", _catalog, "Check PYICEBERG_CATALOG__* and that the catalog's server runs."),
-        ("Warehouse", _warehouse, "Check the warehouse's address, its credentials and its permissions."),
-        ("Spark", _spark, "Fix what is red above, then check SPARK_REMOTE or KAFKA_LAKE_SPARK_MASTER."),
+        ("Catalog", partial(_catalog, lake), "Check PYICEBERG_CATALOG__* and that the catalog's server runs."),
+        ("Warehouse", partial(_warehouse, lake), "Check the warehouse's address, its credentials and its permissions."),
+        ("Spark", partial(_spark, lake), "Fix what is red above, then check SPARK_REMOTE or KAFKA_LAKE_SPARK_MASTER."),
     ]
     if not named and "url" in properties_from_env():
         # Most deployments have none, and need none.
@@ -135,12 +138,8 @@ def _registry(resource: RegistryResource) -> str:
     return f"{len(registry.subjects())} subjects at {registry.url}"
 
 
-def _open_catalog() -> LakeCatalog:
-    return CatalogResource().open()
-
-
-def _catalog() -> str:
-    catalog = _open_catalog()
+def _catalog(resource: CatalogResource) -> str:
+    catalog = resource.open()
     told = f"{catalog.name} ({catalog.type}), {catalog.check()} namespaces"
     return f"{told}, {_assertions(catalog)}" if catalog.type in ("rest", "hive") else told
 
@@ -158,10 +157,10 @@ def _assertions(catalog: LakeCatalog) -> str:
         return f"refuses commits that are overtaken (tried on {'.'.join(table.name())})"
 
 
-def _warehouse() -> str:
+def _warehouse(resource: CatalogResource) -> str:
     from pyiceberg.io import load_file_io
 
-    catalog = _open_catalog()
+    catalog = resource.open()
     warehouse = catalog.properties.get("warehouse", "")
     if "://" not in warehouse:
         return f"{warehouse or 'not set here'}: only the catalog's server knows the location, so it isn't tested"
@@ -175,11 +174,10 @@ def _warehouse() -> str:
     return f"{warehouse} is writable"
 
 
-def _spark() -> str:
-    resource = SparkResource(spark_config={}, catalog=CatalogResource())
+def _spark(catalog: CatalogResource) -> str:
+    resource = SparkResource(spark_config={}, catalog=catalog)
     try:
         session = resource.spark_session
-        catalog = _open_catalog()
         session.sql(f"SHOW NAMESPACES IN `{catalog.name}`").collect()
         remote = environment.SPARK_REMOTE.value()
         return f"{session.version} at {address_of(remote) if remote else session.conf.get('spark.master')}"
