@@ -1,14 +1,16 @@
 """The catalog that a project's YAML names is that of `kafka-lake up` and of the doctor, as it is that of its runs."""
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 
 from kafka_lake.cli import doctor, up
-from kafka_lake.cli.project import configured_catalog, configured_clusters
+from kafka_lake.cli.project import configured_catalog, configured_clusters, topics_if_any
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.stack import Stack
@@ -103,8 +105,38 @@ def test_the_doctor_examines_the_projects_catalog(tmp_path: Path, monkeypatch: p
         raise ConfigurationError("None here.")
 
     found = {
-        each.part: each for each in doctor.examine(no_brokers, lambda _: None, configured_clusters, configured_catalog)
+        each.part: each
+        for each in doctor.examine(
+            no_brokers, lambda _: None, clusters=configured_clusters, catalog=configured_catalog, tables=topics_if_any
+        )
     }
     assert found["Warehouse"].finding == f"file://{tmp_path}/warehouse is writable"
+    assert "Readers" not in found
     assert (tmp_path / "mine.db").is_file()
     assert not (tmp_path / "home" / "catalog.db").exists()
+
+
+def test_the_doctor_names_keyed_tables_with_deletion_vectors(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = document.parent.parent / "customers"
+    folder.mkdir()
+    (folder / "defs.yaml").write_text(
+        "type: kafka_lake.KafkaTopicTable\n"
+        "attributes: {topic: customers, namespace: shop, write: upsert, key: [id], schema: id bigint, history: true}\n"
+    )
+    for part in ("_java", "_jars", "_brokers", "_spark", "_warehouse"):
+        monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
+
+    def readers() -> doctor.Diagnosis:
+        found = doctor.examine(nullcontext, lambda _: None, catalog=configured_catalog, tables=topics_if_any)
+        return next(each for each in found if each.part == "Readers")
+
+    catalog = configured_catalog().open()
+    catalog.ensure_namespace("shop")
+    columns = pa.schema([("id", pa.int64())])
+    assert readers().finding == "no keyed table has deletion vectors"
+    catalog.pyiceberg.create_table(("shop", "customers"), columns)
+    assert readers().finding == "no keyed table has deletion vectors"
+    catalog.pyiceberg.create_table(("shop", "customers__history"), columns, properties={"format-version": "3"})
+    assert readers().healthy
+    assert "(format version 3) in shop.customers__history: Spark, PyIceberg" in readers().finding
+    assert "Daft and chDB didn't" in readers().finding
