@@ -168,7 +168,7 @@ EVERYWHERE = dict.fromkeys(SAME_IN_BOTH, "2000") | {
 }
 
 
-EVERYWHERE_RENAMED = dict.fromkeys(RENAMED, "1000")
+EVERYWHERE_RENAMED = dict.fromkeys(RENAMED, "1000") | {"socket.timeout.ms": "3000"}
 
 
 def test_what_concerns_both_clients_reaches_both():
@@ -180,7 +180,43 @@ def test_what_concerns_both_clients_reaches_both():
         "bootstrap.servers": "127.0.0.1:1",
         **EVERYWHERE,
         **dict.fromkeys(RENAMED.values(), "1000"),
+        "request.timeout.ms": "3000",
+        "socket.connection.setup.timeout.max.ms": "2000",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "in_java"),
+    [
+        ("connections.max.idle.ms", "connections.max.idle.ms"),
+        ("socket.receive.buffer.bytes", "receive.buffer.bytes"),
+        ("socket.send.buffer.bytes", "send.buffer.bytes"),
+    ],
+)
+def test_zero_means_off_to_librdkafka_and_minus_one_to_java(name, in_java):
+    given = {"bootstrap.servers": "b:1", name: "0"}
+    assert client_properties(given)[name] == "0"
+    assert java_properties(given) == {"bootstrap.servers": "b:1", in_java: "-1"}
+    assert java_properties(given | {name: "10"})[in_java] == "10"
+
+
+def test_pauses_between_connections_grow_in_java_as_in_librdkafka():
+    given = {"bootstrap.servers": "b:1", "reconnect.backoff.ms": "0"}
+    assert java_properties(given)["reconnect.backoff.ms"] == "0"
+    assert java_properties(given)["reconnect.backoff.max.ms"] == "10000"
+    assert java_properties(given | {"reconnect.backoff.max.ms": "5"})["reconnect.backoff.max.ms"] == "5"
+
+
+def test_java_waits_for_a_connection_as_long_as_librdkafka():
+    java = java_properties({"bootstrap.servers": "b:1", "socket.connection.setup.timeout.ms": "90000"})
+    assert java["socket.connection.setup.timeout.ms"] == "90000"
+    assert java["socket.connection.setup.timeout.max.ms"] == "90000"
+
+
+def test_java_waits_for_a_fetch_as_long_as_librdkafka():
+    given = {"bootstrap.servers": "b:1", "fetch.wait.max.ms": "40000"}
+    assert java_properties(given)["request.timeout.ms"] == "70000"
+    assert java_properties(given | {"socket.timeout.ms": "60000"})["request.timeout.ms"] == "60000"
 
 
 @pytest.mark.parametrize("name", ["clinet.rack", "socket.keepalive.enable", "statistics.interval.ms", "debug"])

@@ -39,6 +39,17 @@ RENAMED = MappingProxyType(
 )
 """What Java calls those that have another name there."""
 
+ZERO_IS_OFF = ("connections.max.idle.ms", "socket.receive.buffer.bytes", "socket.send.buffer.bytes")
+"""What librdkafka switches off by 0 and Java by -1.
+
+CONFIGURATION.md says ``Close broker connections after the specified time of inactivity. Disable with 0.`` and ``System
+default is used if 0.`` Java's Selector closes idle connections at once by 0, and takes ``NO_IDLE_TIMEOUT_MS = -1``;
+its documentation of the buffers says ``If the value is -1, the OS default will be used.``
+"""
+
+_RECONNECT_MAX_MS = "10000"
+_JAVA_REQUEST_TIMEOUT_MS = "30000"
+
 _ASSIGNED = "Remove it: each run assigns its partitions and offsets itself, and joins no consumer group."
 OURS = MappingProxyType(
     {
@@ -133,11 +144,33 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
     told = {"bootstrap.servers": given["bootstrap.servers"]}
     told |= {name: given[name] for name in ("security.protocol", *SAME_IN_BOTH) if given.get(name)}
     told |= {java_name: given[name] for name, java_name in RENAMED.items() if given.get(name)}
+    told |= {RENAMED.get(name, name): "-1" for name in ZERO_IS_OFF if given.get(name) == "0"}
+    told |= _beside(told)
     if protocol.endswith("SSL"):
         told |= tls.for_java(given, java)
     if protocol.startswith("SASL"):
         told |= sasl.for_java(given, java)
     return told | java
+
+
+def _beside(told: Mapping[str, str]) -> dict[str, str]:
+    """Return what Java needs beside properties of the same meaning, to do what librdkafka does with these alone.
+
+    CONFIGURATION.md: the pause before another connection ``is increased exponentially until reconnect.backoff.max.ms
+    is reached``, 10000 by default; Java's ConsumerConfig sets its own maximum to ``reconnect.backoff.ms`` if that alone
+    is given. Java ends a connection's setup after ``socket.connection.setup.timeout.max.ms`` if that is less (its
+    ExponentialBackoff: ``Math.min(maxInterval, initialInterval)``); librdkafka's timeout is constant. librdkafka waits
+    for a fetch ``fetch.wait.max.ms + socket.timeout.ms``, Java for ``request.timeout.ms`` in all.
+    """
+    found = {}
+    if "reconnect.backoff.ms" in told and "reconnect.backoff.max.ms" not in told:
+        found["reconnect.backoff.max.ms"] = _RECONNECT_MAX_MS
+    if setup := told.get("socket.connection.setup.timeout.ms"):
+        found["socket.connection.setup.timeout.max.ms"] = setup
+    timeout = int(told.get("request.timeout.ms", _JAVA_REQUEST_TIMEOUT_MS))
+    if (wait := int(told.get("fetch.max.wait.ms", 0))) >= timeout:
+        found["request.timeout.ms"] = str(wait + timeout)
+    return found
 
 
 def _normal(given: Mapping[str, str]) -> dict[str, str]:
