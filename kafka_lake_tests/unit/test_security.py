@@ -48,6 +48,56 @@ def test_bootstrap_servers(environ, servers):
 
 
 @pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("one", "one:9092"),
+        (" one:1 , two ,,three_3:3, ", "one:1,two:9092,three_3:3"),
+        ("ssl://one:1,SSL://two", "one:1,two:9092"),
+        ("[::1],[fe80::1%eth0]:9093", "[::1]:9092,[fe80::1%eth0]:9093"),
+        ("10.0.0.1:09092", "10.0.0.1:9092"),
+    ],
+)
+def test_both_clients_get_the_same_addresses(given, told):
+    properties = {"bootstrap.servers": given, "security.protocol": "ssl"}
+    assert client_properties(properties)["bootstrap.servers"] == told
+    assert java_properties(properties)["bootstrap.servers"] == told
+    alone = {"bootstrap.servers": "other:1", "java.bootstrap.servers": given, "security.protocol": "SSL"}
+    assert java_properties(alone)["bootstrap.servers"] == told
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("", "has no address"),
+        (" , ", "has no address"),
+        ("::1", "in brackets"),
+        ("fe80::1:9092", "in brackets"),
+        ("[::1", "in brackets"),
+        ("[1:2]:3", "in brackets"),
+        ("one:b", "is not host:port"),
+        ("one:", "is not host:port"),
+        ("one:0", "is not host:port"),
+        ("one:65536", "is not host:port"),
+        ("one:-1", "is not host:port"),
+        (":9092", "is not host:port"),
+        ("one:1;two:2", "Separate addresses by commas"),
+        ("one:1 two:2", "Separate addresses by commas"),
+        ("b\xfccher:9092", "xn--"),
+        ("one:\u0661", "is not host:port"),
+        ("SSL://one:1", "security.protocol is PLAINTEXT"),
+        ("good:1,SASL_SSL://one:1", "KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL"),
+        (f"http://bob:{SECRET}@one:1", "the address 'one:1'"),
+    ],
+)
+def test_what_is_no_address_to_both_clients_is_refused(given, said):
+    for function in (client_properties, java_properties):
+        with pytest.raises(ConfigurationError, match=said) as refused:
+            function({"bootstrap.servers": given})
+        assert "bootstrap.servers (KAFKA_LAKE_BOOTSTRAP_SERVERS)" in refused.value.message
+        assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("mechanism", "module"),
     [
         ("PLAIN", "plain.PlainLoginModule"),

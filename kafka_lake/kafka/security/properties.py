@@ -8,6 +8,8 @@ from typing import Any
 from kafka_lake.common import cluster_variables, environment
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.kafka.security import msk, sasl, tls
+from kafka_lake.kafka.security.addresses import NAME as SERVERS
+from kafka_lake.kafka.security.addresses import addresses
 from kafka_lake.kafka.security.settings import FOR_JAVA, FOR_LIBRDKAFKA, given_for, setting
 
 SAME_IN_BOTH = (
@@ -61,7 +63,7 @@ OURS = MappingProxyType(
 )
 """What is not for users to set, and what to do instead."""
 
-_CONNECTION = ("bootstrap.servers", "security.protocol")
+_CONNECTION = (SERVERS, "security.protocol")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -101,9 +103,10 @@ def client_properties(properties: Mapping[str, str]) -> dict[str, Any]:
         librdkafka properties. AWS_MSK_IAM becomes OAUTHBEARER with a callback, ``oauth_cb``.
 
     Raises:
-        ConfigurationError: If AWS_MSK_IAM lacks its package or its region.
+        ConfigurationError: If AWS_MSK_IAM lacks its package or its region, or an address is not one.
     """
     given = _normal(given_for(FOR_LIBRDKAFKA, properties))
+    given[SERVERS] = addresses(given.get(SERVERS, ""), given.get("security.protocol", "PLAINTEXT"))
     if given.get("sasl.mechanism") == msk.MECHANISM and sasl.is_used(given):
         return msk.for_librdkafka(given)
     given.pop(msk.REGION, None)
@@ -141,7 +144,8 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
                 f"Spark's Java client has no equivalent of Kafka property {name}. {tls.HINTS.get(name, '')}".strip(),
                 f"Remove it, or set {FOR_LIBRDKAFKA}{name} instead, which is for Python's client alone.",
             )
-    told = {"bootstrap.servers": given["bootstrap.servers"]}
+    told: dict[str, str] = {}
+    java[SERVERS] = addresses(java.get(SERVERS) or given.get(SERVERS, ""), protocol)
     told |= {name: given[name] for name in ("security.protocol", *SAME_IN_BOTH) if given.get(name)}
     told |= {java_name: given[name] for name, java_name in RENAMED.items() if given.get(name)}
     told |= {RENAMED.get(name, name): "-1" for name in ZERO_IS_OFF if given.get(name) == "0"}
