@@ -212,6 +212,7 @@ def test_the_catalog_resource_shows_no_secret(monkeypatch):
 
 EVERYWHERE = dict.fromkeys(SAME_IN_BOTH, "2000") | {
     "client.dns.lookup": "resolve_canonical_bootstrap_servers_only",
+    "allow.auto.create.topics": "true",
     "check.crcs": "true",
     "enable.metrics.push": "false",
     "fetch.max.bytes": "2000000",

@@ -11,8 +11,10 @@ from kafka_lake.kafka.security import msk, sasl, tls
 from kafka_lake.kafka.security.addresses import NAME as SERVERS
 from kafka_lake.kafka.security.addresses import addresses
 from kafka_lake.kafka.security.settings import FOR_JAVA, FOR_LIBRDKAFKA, given_for, setting
+from kafka_lake.kafka.security.spelling import spelled
 
 SAME_IN_BOTH = (
+    "allow.auto.create.topics",
     "client.id",
     "client.rack",
     "client.dns.lookup",
@@ -64,7 +66,6 @@ OURS = MappingProxyType(
 """What is not for users to set, and what to do instead."""
 
 _CONNECTION = (SERVERS, "security.protocol")
-_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str | None = None) -> dict[str, str]:
@@ -103,9 +104,12 @@ def client_properties(properties: Mapping[str, str]) -> dict[str, Any]:
         librdkafka properties. AWS_MSK_IAM becomes OAUTHBEARER with a callback, ``oauth_cb``.
 
     Raises:
-        ConfigurationError: If AWS_MSK_IAM lacks its package or its region, or an address is not one.
+        ConfigurationError: If AWS_MSK_IAM lacks its package or its region, an address is not one, or a property has a
+            value that it can't have.
     """
-    given = _normal(given_for(FOR_LIBRDKAFKA, properties))
+    every = spelled(properties)
+    _refuse_ours(every)
+    given = given_for(FOR_LIBRDKAFKA, every)
     given[SERVERS] = addresses(given.get(SERVERS, ""), given.get("security.protocol", "PLAINTEXT"))
     if given.get("sasl.mechanism") == msk.MECHANISM and sasl.is_used(given):
         return msk.for_librdkafka(given)
@@ -124,21 +128,15 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
         Java client properties.
 
     Raises:
-        ConfigurationError: If a property about security is missing, if one is not for users to set, or has no
-            equivalent in Java and no ``java.`` property replaces it.
+        ConfigurationError: If a property about security is missing, if one is not for users to set, has a value that
+            it can't have, or has no equivalent in Java and no ``java.`` property replaces it.
     """
-    java = {name.removeprefix(FOR_JAVA): value for name, value in properties.items() if name.startswith(FOR_JAVA)}
-    given = _normal(
-        {name: value for name, value in properties.items() if not name.startswith((FOR_JAVA, FOR_LIBRDKAFKA))}
-    )
-    protocol = java.get("security.protocol", given.get("security.protocol", "PLAINTEXT"))
-    if protocol not in _PROTOCOLS:
-        raise ConfigurationError(
-            f"{setting('security.protocol')} is {protocol}.", f"Set it to one of {', '.join(_PROTOCOLS)}."
-        )
+    every = spelled(properties)
+    _refuse_ours(every)
+    java = {name.removeprefix(FOR_JAVA): value for name, value in every.items() if name.startswith(FOR_JAVA)}
+    given = {name: value for name, value in every.items() if not name.startswith((FOR_JAVA, FOR_LIBRDKAFKA))}
+    protocol = java.get("security.protocol") or given.get("security.protocol", "PLAINTEXT")
     for name in given:
-        if name in OURS:
-            raise ConfigurationError(f"{setting(name)} can't be set.", OURS[name])
         if name not in {*_CONNECTION, *SAME_IN_BOTH, *RENAMED, *tls.TRANSLATED, *sasl.TRANSLATED, *java}:
             raise ConfigurationError(
                 f"Spark's Java client has no equivalent of Kafka property {name}. {tls.HINTS.get(name, '')}".strip(),
@@ -146,8 +144,8 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
             )
     told: dict[str, str] = {}
     java[SERVERS] = addresses(java.get(SERVERS) or given.get(SERVERS, ""), protocol)
-    told |= {name: given[name] for name in ("security.protocol", *SAME_IN_BOTH) if given.get(name)}
-    told |= {java_name: given[name] for name, java_name in RENAMED.items() if given.get(name)}
+    told |= {name: given[name] for name in ("security.protocol", *SAME_IN_BOTH) if name in given}
+    told |= {java_name: given[name] for name, java_name in RENAMED.items() if name in given}
     told |= {RENAMED.get(name, name): "-1" for name in ZERO_IS_OFF if given.get(name) == "0"}
     told |= _beside(told)
     if protocol.endswith("SSL"):
@@ -155,6 +153,14 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
     if protocol.startswith("SASL"):
         told |= sasl.for_java(given, java)
     return told | java
+
+
+def _refuse_ours(every: Mapping[str, str]) -> None:
+    for name in every:
+        bare = name.removeprefix(FOR_JAVA).removeprefix(FOR_LIBRDKAFKA)
+        # Spark has a use for a group: brokers may allow reading in some groups alone.
+        if bare in OURS and name != f"{FOR_JAVA}group.id":
+            raise ConfigurationError(f"{setting(name)} can't be set.", OURS[bare])
 
 
 def _beside(told: Mapping[str, str]) -> dict[str, str]:
@@ -175,14 +181,3 @@ def _beside(told: Mapping[str, str]) -> dict[str, str]:
     if (wait := int(told.get("fetch.max.wait.ms", 0))) >= timeout:
         found["request.timeout.ms"] = str(wait + timeout)
     return found
-
-
-def _normal(given: Mapping[str, str]) -> dict[str, str]:
-    """Return properties in one spelling: what both clients take in several ways."""
-    found = {name: value for name, value in given.items() if name != "sasl.mechanisms"}
-    if mechanism := given.get("sasl.mechanism") or given.get("sasl.mechanisms"):
-        found["sasl.mechanism"] = mechanism.upper()
-    if protocol := given.get("security.protocol"):
-        found["security.protocol"] = protocol.upper()
-    # In a .env file a certificate is one line.
-    return {name: v.replace("\\n", "\n") if name.endswith(".pem") else v for name, v in found.items()}

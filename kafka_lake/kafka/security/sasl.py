@@ -22,9 +22,7 @@ TRANSLATED = (
     f"{_KERBEROS}min.time.before.relogin",
     f"{_OAUTH}method",
     f"{_OAUTH}client.id",
-    f"{_OAUTH}client.credentials.client.id",
     f"{_OAUTH}client.secret",
-    f"{_OAUTH}client.credentials.client.secret",
     f"{_OAUTH}grant.type",
     f"{_OAUTH}scope",
     f"{_OAUTH}extensions",
@@ -80,7 +78,7 @@ def _password(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _oauthbearer(given: Mapping[str, str]) -> dict[str, str]:
-    if given.get(f"{_OAUTH}method", "default").lower() != "oidc":
+    if given.get(f"{_OAUTH}method", "default") != "oidc":
         raise ConfigurationError(
             f"SASL OAUTHBEARER needs {setting(f'{_OAUTH}method')}=oidc.",
             "Set it, with the properties client.id, client.secret and token.endpoint.url beside it. For another way, "
@@ -92,10 +90,9 @@ def _oauthbearer(given: Mapping[str, str]) -> dict[str, str]:
             "Use client_credentials, or set KAFKA_LAKE_KAFKA_JAVA_SASL_JAAS_CONFIG for your own login module.",
         )
     why = "SASL OAUTHBEARER with method oidc"
-    other = f"{_OAUTH}client.credentials."
     options = {
-        "clientId": given.get(f"{other}client.id") or needed(given, f"{_OAUTH}client.id", why),
-        "clientSecret": given.get(f"{other}client.secret") or needed(given, f"{_OAUTH}client.secret", why),
+        "clientId": needed(given, f"{_OAUTH}client.id", why),
+        "clientSecret": needed(given, f"{_OAUTH}client.secret", why),
     }
     if scope := given.get(f"{_OAUTH}scope"):
         options["scope"] = scope

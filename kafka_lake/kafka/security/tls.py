@@ -46,7 +46,7 @@ def for_java(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str
         ConfigurationError: If a file can't be read, or a key and its certificate are not both there.
     """
     told: dict[str, str] = {}
-    if given.get("enable.ssl.certificate.verification", "true").lower() != "true":
+    if given.get("enable.ssl.certificate.verification") == "false":
         raise ConfigurationError(
             f"{setting('enable.ssl.certificate.verification')} is false, which the Java client doesn't allow.",
             "Remove it, and set ssl.ca.location to the certificate of the CA that signed the brokers' certificates.",
