@@ -130,13 +130,6 @@ def test_pem_in_one_line_is_pem_with_lines(me: Identity) -> None:
     assert java_properties(given)["ssl.truststore.certificates"] == me.certificate_pem.strip()
 
 
-def test_a_folder_of_ca_certificates_is_passed_as_text(me: Identity, tmp_path: Path) -> None:
-    (tmp_path / "one.pem").write_text(me.certificate_pem)
-    (tmp_path / "two.crt").write_text(me.certificate_pem)
-    java = java_properties(secured(security_protocol="SSL", ssl_ca_location=str(tmp_path)))
-    assert java["ssl.truststore.certificates"].count("BEGIN CERTIFICATE") == 2
-
-
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -132,6 +132,12 @@ def test_what_is_empty_is_not_set(name, given):
     assert told(name, given) == (None, None)
 
 
+@pytest.mark.parametrize("name", ["security.protocol", "sasl.mechanism", "check.crcs", "bootstrap.servers"])
+def test_what_is_empty_for_java_alone_is_not_set_there(name):
+    given = {**SERVERS, "security.protocol": "PLAINTEXT", "check.crcs": "false", "client.id": "me"}
+    assert java_properties({**given, f"java.{name}": " ", "java.client.id": ""}) == {**given, "client.id": ""}
+
+
 @pytest.mark.parametrize(
     "name", ["sasl.password", "sasl.username", "sasl.oauthbearer.client.secret", "librdkafka.ssl.key.password"]
 )
@@ -143,7 +149,7 @@ def test_white_space_before_credentials_is_refused_and_after_them_is_part_of_the
 
 
 def test_java_would_trim_the_password_of_a_key_store():
-    with pytest.raises(ConfigurationError, match="ssl.keystore.password .* white space"):
+    with pytest.raises(ConfigurationError, match=r"ssl\.keystore\.password .* white space"):
         client_properties({**SERVERS, "ssl.keystore.password": f"{SECRET}\n"})
 
 

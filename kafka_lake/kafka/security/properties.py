@@ -110,7 +110,12 @@ def client_properties(properties: Mapping[str, str]) -> dict[str, Any]:
     every = spelled(properties)
     _refuse_ours(every)
     given = given_for(FOR_LIBRDKAFKA, every)
-    given[SERVERS] = addresses(given.get(SERVERS, ""), given.get("security.protocol", "PLAINTEXT"))
+    protocol = given.get("security.protocol", "PLAINTEXT")
+    given[SERVERS] = addresses(given.get(SERVERS, ""), protocol)
+    if protocol.endswith("SSL"):
+        given = tls.with_authorities(given, "ssl.ca")
+    if sasl.is_used(given):
+        given = tls.with_authorities(given, "https.ca")
     if given.get("sasl.mechanism") == msk.MECHANISM and sasl.is_used(given):
         return msk.for_librdkafka(given)
     given.pop(msk.REGION, None)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.kafka.security import msk
+from kafka_lake.kafka.security import msk, tls
 from kafka_lake.kafka.security.settings import needed, setting
 
 _KERBEROS = "sasl.kerberos."
@@ -99,10 +99,7 @@ def _oauthbearer(given: Mapping[str, str]) -> dict[str, str]:
     for extension in filter(None, given.get(f"{_OAUTH}extensions", "").split(",")):
         name, _, value = extension.strip().partition("=")
         options[f"extension_{name}"] = value
-    if ca := given.get("https.ca.location"):
-        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": ca}
-    if ca := given.get("https.ca.pem"):
-        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": ca}
+    options |= tls.truststore(given, "https.ca")
     return {
         "sasl.oauthbearer.token.endpoint.url": needed(given, f"{_OAUTH}token.endpoint.url", why),
         "sasl.login.callback.handler.class": f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler",

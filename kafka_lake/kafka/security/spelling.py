@@ -2,9 +2,9 @@
 
 librdkafka and Java read the same text differently. librdkafka (rd_kafka_anyconf_set_prop in rdkafka_conf.c) takes
 ``true``, ``t`` and ``1`` for true, in upper and lower case; it reads numbers by ``strtol(value, &end, 0)``, so that
-``010`` is 8, ``0x10`` is 16 and ``1e3`` is 1; it matches enumerations without regard to case; and it removes white space
-before a text (``Left-trim string(likes)``). Java (ConfigDef.parseType) trims everything at both ends, takes ``true`` and
-``false`` alone, decimal numbers alone, and most enumerations in one case alone.
+``010`` is 8, ``0x10`` is 16 and ``1e3`` is 1; it matches enumerations without regard to case; and it removes white
+space before a text (``Left-trim string(likes)``). Java (ConfigDef.parseType) trims everything at both ends, takes
+``true`` and ``false`` alone, decimal numbers alone, and most enumerations in one case alone.
 """
 
 import re
@@ -94,11 +94,13 @@ def spelled(properties: Mapping[str, object]) -> dict[str, str]:
     found: dict[str, str] = {}
     origins: dict[str, str] = {}
     for name, given in properties.items():
+        if given is None:
+            continue
         text = _text(name, given)
         prefix = next((each for each in (FOR_JAVA, FOR_LIBRDKAFKA) if name.startswith(each)), "")
         bare = name.removeprefix(prefix)
         value = _for_java(name, bare, text) if prefix == FOR_JAVA else _value(name, bare, text)
-        if not value and prefix != FOR_JAVA:
+        if not value and not (prefix == FOR_JAVA and _may_be_empty(bare)):
             continue
         main = prefix + (bare if prefix == FOR_JAVA else ALIASES.get(bare, bare))
         if found.get(main, value) != value:
@@ -111,8 +113,6 @@ def spelled(properties: Mapping[str, object]) -> dict[str, str]:
 
 
 def _text(name: str, given: object) -> str:
-    if given is None:
-        return ""
     text = str(given).lower() if isinstance(given, bool) else str(given)
     if "\0" in text or not _is_unicode(text):
         # Not shown: it may be a secret.
@@ -142,10 +142,17 @@ def _value(name: str, bare: str, text: str) -> str:
 
 
 def _for_java(name: str, bare: str, text: str) -> str:
-    if bare == _ENDPOINT:
-        word = _word(name, bare, text.strip(_BLANK)) if text.strip(_BLANK) else ""
-        return "" if word == "none" else word
-    return _word(name, bare, text.strip(_BLANK)) if text.strip(_BLANK) else text
+    if not text.strip(_BLANK):
+        return ""
+    if bare in (*BOOLEANS, *ENUMERATIONS, "sasl.mechanism"):
+        text = _word(name, bare, text.strip(_BLANK))
+    # Java's own way to say it: Setting to an empty string disables the check.
+    return "" if bare == _ENDPOINT and text == "none" else text
+
+
+def _may_be_empty(bare: str) -> bool:
+    """Return whether an empty value means something to Java in what is for it alone."""
+    return bare not in (*(BOOLEANS + tuple(NUMBERS)), "bootstrap.servers", "sasl.mechanism", "security.protocol")
 
 
 def _word(name: str, bare: str, text: str) -> str:
