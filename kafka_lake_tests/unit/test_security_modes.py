@@ -104,6 +104,31 @@ def test_kerberos_without_a_keytab_takes_the_tickets_that_are_there() -> None:
     assert client_properties(given)["sasl.mechanism"] == "GSSAPI"
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "scram-sha-256"])
+def test_java_may_have_a_mechanism_of_its_own(mechanism: str) -> None:
+    given = secured(java_sasl_mechanism=mechanism, sasl_username="bob", sasl_password=SECRET)
+    for more in ({}, {"sasl.mechanism": "SCRAM-SHA-512"}):
+        java = java_properties(given | more)
+        assert java["sasl.mechanism"] == mechanism.upper()
+        assert jaas_options(java["sasl.jaas.config"]) == {"username": "bob", "password": SECRET}
+        assert ("Plain" in java["sasl.jaas.config"]) == (mechanism == "PLAIN")
+
+
+def test_a_mechanism_of_java_alone_lacks_what_it_would_lack_in_both() -> None:
+    with pytest.raises(ConfigurationError, match=r"SASL PLAIN needs Kafka property sasl\.username"):
+        java_properties(secured(java_sasl_mechanism="PLAIN"))
+
+
+def test_kerberos_tickets_that_are_not_renewed_are_for_librdkafka_alone() -> None:
+    name = "sasl.kerberos.min.time.before.relogin"
+    given = secured(sasl_mechanism="GSSAPI")
+    assert java_properties(given | {name: "5"})[name] == "5"
+    assert name not in java_properties(given | {f"librdkafka.{name}": "0"})
+    with pytest.raises(ConfigurationError, match=f"{name} .* is 0") as refused:
+        java_properties(given | {name: "0"})
+    assert f"librdkafka.{name}" in refused.value.remedy
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
 @pytest.mark.parametrize("password", ["", PASSWORD])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.kafka.security import msk, tls
-from kafka_lake.kafka.security.settings import needed, setting
+from kafka_lake.kafka.security.settings import FOR_LIBRDKAFKA, needed, setting
 
 _KERBEROS = "sasl.kerberos."
 _OAUTH = "sasl.oauthbearer."
@@ -67,7 +67,7 @@ def for_java(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str
             "Set it to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or AWS_MSK_IAM. For another mechanism, "
             "set KAFKA_LAKE_KAFKA_JAVA_SASL_JAAS_CONFIG (property java.sasl.jaas.config) to the JAAS line it needs.",
         )
-    return {"sasl.mechanism": mechanism, **translate(given)}
+    return {"sasl.mechanism": mechanism, **translate({**given, "sasl.mechanism": mechanism})}
 
 
 def _password(given: Mapping[str, str]) -> dict[str, str]:
@@ -122,6 +122,12 @@ def _gssapi(given: Mapping[str, str]) -> dict[str, str]:
         "sasl.jaas.config": _jaas("com.sun.security.auth.module.Krb5LoginModule", options),
     }
     relogin = f"{_KERBEROS}min.time.before.relogin"
+    if given.get(relogin) == "0":
+        # To librdkafka: Disable automatic key refresh by setting this property to 0. To Java: no pause between two.
+        raise ConfigurationError(
+            f"{setting(relogin)} is 0, and Java's client can't be told to renew no ticket.",
+            f"Set {FOR_LIBRDKAFKA}{relogin} instead, which is for Python's client alone.",
+        )
     return {**told, relogin: given[relogin]} if given.get(relogin) else told
 
 
