@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.security.properties import client_properties, java_properties
 from kafka_lake_tests.contract.kafka_security.certificates import Authority
 from kafka_lake_tests.unit.test_security_modes import jaas_options, secured
@@ -101,3 +102,14 @@ def test_a_text_without_certificates_is_refused_for_a_token_endpoint() -> None:
 def test_a_path_that_is_too_long_for_a_file_is_left_to_the_clients() -> None:
     given = secured(security_protocol="SSL") | {"ssl.ca.location": "/" + "a" * 5000}
     assert java_properties(given)["ssl.truststore.location"] == given["ssl.ca.location"]
+
+
+@pytest.mark.parametrize(
+    "more", [{"ssl.ca.location": "/nowhere.pem"}, {"ssl.ca.pem": "x"}, {"ssl.keystore.location": "/no"}]
+)
+def test_a_wrong_file_of_tls_is_an_error_with_oauth_where_librdkafka_would_end_the_process(
+    more: dict[str, str],
+) -> None:
+    python = client_properties(secured() | OIDC | {"security.protocol": "SASL_SSL"} | more)
+    with pytest.raises(ConfigurationError, match=next(iter(more)).replace(".", r"\.")):
+        KafkaCluster(python, 1.0).consumer({"group.id": "x"})
