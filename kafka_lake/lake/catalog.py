@@ -20,7 +20,7 @@ from kafka_lake.common.errors import CatalogRefusedError, ConfigurationError, Ka
 from kafka_lake.common.home import home
 from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.lake.catalog_errors import explained, without_secrets
-from kafka_lake.lake.java_properties import CA_BUNDLE, java_properties, java_type, needed_classes, sqlite_address
+from kafka_lake.lake.java_properties import CA_BUNDLE, java_properties, needed_classes, sqlite_address
 from kafka_lake.lake.pyiceberg_compat.hive import compare_on_commit
 from kafka_lake.lake.pyiceberg_compat.loading import sparing
 from kafka_lake.lake.pyiceberg_compat.variant import teach_pyiceberg
@@ -315,11 +315,6 @@ class LakeCatalog:
         named = {"table": literal(self.spark_name(identifier)), **arguments}
         told = ", ".join(f"{name} => {value}" for name, value in named.items())
         return f"CALL {quoted(self.name)}.system.{procedure}({told})"
-
-    @property
-    def java_type(self) -> str:
-        """Its type in Iceberg's Java library."""
-        return java_type(self.type)
 
     def sqlite_address(self) -> str:
         """Return the address of its SQLite database there, empty if it has none; raises `ConfigurationError`."""

@@ -89,7 +89,7 @@ def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict
     told = {key: value for key, value in properties.items() if key not in _PYTHON_ONLY}
     if kind == "rest":
         told = _rest(name, told)
-    java = {**_storage(name, kind, told), "type": java_type(kind)}
+    java = {**_storage(name, kind, told), "type": "jdbc" if kind == "sql" else kind}
     if kind == "sql":
         given = {key: value for key, value in java.items() if key.startswith("jdbc.")}
         java |= {"jdbc.schema-version": "V1", **_database(name, properties["uri"]), **given}
@@ -100,11 +100,6 @@ def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict
         virtual = properties.get("s3.force-virtual-addressing", "").lower() == "true"
         java.setdefault("s3.path-style-access", "false" if virtual else "true")
     return java
-
-
-def java_type(kind: str) -> str:
-    """Return what a catalog's type is called there."""
-    return "jdbc" if kind == "sql" else kind
 
 
 def sqlite_address(name: str, uri: str) -> str:
