@@ -89,7 +89,7 @@ def test_credentials_that_contradict_each_other_are_refused():
 
 @pytest.mark.parametrize("given", ["nan", "inf", "-1", "x", None])
 def test_a_number_that_no_client_could_use_is_refused(given):
-    with pytest.raises(ConfigurationError, match="timeout is .*, which is not a number from 0"):
+    with pytest.raises(ConfigurationError, match=r"timeout is .*, which is not a number from 0"):
         SchemaRegistry({"url": "http://a", "timeout": given})
 
 
