@@ -72,10 +72,19 @@ class KafkaClient:
 
     def _admin(self) -> AdminClient:
         if self._client is None:
-            self._client = self._made(AdminClient, {})
+            self._client = self.made(AdminClient, {})
         return self._client
 
-    def _made(self, client: type[Any], settings: Mapping[str, Any]) -> Any:
+    def made(self, client: type[Any], settings: Mapping[str, Any]) -> Any:
+        """Return a client of the cluster.
+
+        Args:
+            client: Its class.
+            settings: Of it alone, by librdkafka's names; they win over the cluster's.
+
+        Raises:
+            ConfigurationError: If a property is wrong.
+        """
         # Errors of a lost connection come back with the answers; librdkafka's own stderr log would repeat them.
         quiet = {"log_level": 0, **self.properties, "error_cb": self._reported.note}
         try:

@@ -270,7 +270,7 @@ class KafkaCluster(KafkaClient):
             ConfigurationError: If the properties make no client.
         """
         isolation = "read_committed" if self._isolation == IsolationLevel.READ_COMMITTED else "read_uncommitted"
-        return self._made(Consumer, {**settings, "enable.auto.commit": False, "isolation.level": isolation})
+        return self.made(Consumer, {**settings, "enable.auto.commit": False, "isolation.level": isolation})
 
     def commit_group(self, group: str, position: Position) -> None:
         """Write a position as a consumer group's offsets, so that lag tools see it. Nothing here ever reads it.

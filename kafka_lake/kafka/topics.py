@@ -43,7 +43,7 @@ def create_topic(cluster: KafkaCluster, topic: str, partitions: int) -> bool:
         raise ConfigurationError(
             f"{topic!r} can't be the name of a topic.", "Use up to 249 letters, digits, dots, underscores and dashes."
         )
-    admin = AdminClient({"log_level": 0, **cluster.properties})
+    admin = cluster.made(AdminClient, {})
     new = NewTopic(topic, num_partitions=partitions, replication_factor=_BROKERS_DEFAULT)
     asked = admin.create_topics([new], operation_timeout=cluster.timeout, request_timeout=cluster.timeout)
     try:
@@ -91,8 +91,6 @@ class RecordProducer:
         self._seconds = seconds
         self._failure: KafkaLakeError | None = None
         settings: dict[str, Any] = {
-            "log_level": 0,
-            **cluster.properties,
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
             "linger.ms": 20,
@@ -100,7 +98,7 @@ class RecordProducer:
             "queue.buffering.max.messages": 1_000_000,
             "delivery.timeout.ms": int(seconds * 1000),
         }
-        self._producer = Producer(settings)
+        self._producer = cluster.made(Producer, settings)
 
     def send(self, key: str | bytes | None, value: str | bytes) -> None:
         """Queue one record for delivery.

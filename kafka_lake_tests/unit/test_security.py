@@ -179,6 +179,9 @@ def test_a_resource_reads_the_environment_late_and_shows_no_secret(monkeypatch):
     assert SECRET in options["kafka.sasl.jaas.config"]
     assert options["kafka.client.id"] == "me"
     assert options["kafka.isolation.level"] == "read_committed"
+    assert options["kafka.allow.auto.create.topics"] == "false"
+    own = KafkaResource(properties={"allow.auto.create.topics": "true"})
+    assert own.spark_options()["kafka.allow.auto.create.topics"] == "true"
     assert KafkaResource(read_committed=False).spark_options()["kafka.isolation.level"] == "read_uncommitted"
     assert resource.cluster().properties["sasl.password"] == SECRET
     assert SECRET not in repr(resource) + str(resource) + resource.model_dump_json()

@@ -1,5 +1,6 @@
 """CA certificates mean the same to both clients: in a file, a folder or a text, or those that each trusts anyway."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from confluent_kafka.admin import AdminClient
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.security.properties import client_properties, java_properties
+from kafka_lake.kafka.topics import RecordProducer, create_topic
 from kafka_lake_tests.contract.kafka_security.certificates import Authority
 from kafka_lake_tests.unit.test_security_modes import jaas_options, secured
 
@@ -113,3 +115,16 @@ def test_a_wrong_file_of_tls_is_an_error_with_oauth_where_librdkafka_would_end_t
     python = client_properties(secured() | OIDC | {"security.protocol": "SASL_SSL"} | more)
     with pytest.raises(ConfigurationError, match=next(iter(more)).replace(".", r"\.")):
         KafkaCluster(python, 1.0).consumer({"group.id": "x"})
+
+
+@pytest.mark.parametrize(
+    "make", [lambda cluster: RecordProducer(cluster, "t"), lambda cluster: create_topic(cluster, "t", 1)]
+)
+def test_a_wrong_authority_beside_tokens_is_told_and_ends_no_process(
+    make: Callable[[KafkaCluster], object], tmp_path: Path
+) -> None:
+    """librdkafka 2.16 aborts."""
+    wrong = {**OIDC, "security.protocol": "SASL_SSL", "bootstrap.servers": "127.0.0.1:1"}
+    cluster = KafkaCluster(client_properties({**wrong, "ssl.ca.location": str(tmp_path / "none.pem")}))
+    with pytest.raises(ConfigurationError, match="ssl.ca.location failed"):
+        make(cluster)
