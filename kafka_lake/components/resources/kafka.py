@@ -67,7 +67,7 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """
         with self._naming_own_variables():
             options = {f"kafka.{name}": value for name, value in java_properties(self._merged()).items()}
-        # Java's own default would make a topic anew that was deleted while Spark reads it; librdkafka's consumers don't.
+        # By Java's own default, a topic that is deleted while Spark reads it is made anew; not so by librdkafka's.
         options.setdefault("kafka.allow.auto.create.topics", "false")
         options["kafka.isolation.level"] = "read_committed" if self.read_committed else "read_uncommitted"
         return options
