@@ -20,7 +20,9 @@ from kafka_lake.common.errors import CatalogRefusedError, ConfigurationError, Ka
 from kafka_lake.common.home import home
 from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.lake.catalog_errors import explained, without_secrets
-from kafka_lake.lake.java_properties import CA_BUNDLE, java_properties, java_type, needed_classes, sqlite_address
+from kafka_lake.lake.java_names.database import sqlite_address
+from kafka_lake.lake.java_names.rest import CA_BUNDLE
+from kafka_lake.lake.java_properties import java_properties, java_type, needed_classes
 from kafka_lake.lake.pyiceberg_compat.hive import compare_on_commit
 from kafka_lake.lake.pyiceberg_compat.loading import sparing
 from kafka_lake.lake.pyiceberg_compat.variant import teach_pyiceberg
