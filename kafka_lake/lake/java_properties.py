@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from kafka_lake.lake.java_names.amazon import amazon_properties
 from kafka_lake.lake.java_names.azure import azure_properties
+from kafka_lake.lake.java_names.booleans import plain_booleans
 from kafka_lake.lake.java_names.database import database_properties
 from kafka_lake.lake.java_names.files import AZURE_FILES, GOOGLE_FILES, S3_FILES, files_class
 from kafka_lake.lake.java_names.rest import rest_properties
@@ -29,6 +30,7 @@ _PYTHON_ONLY = {
     "init_catalog_tables",
     "glue.max-retries",
     "glue.retry-mode",
+    "rest.sigv4.max-retries",
     "s3.force-virtual-addressing",
     "s3.resolve-region",
     "s3.retry-strategy-impl",
@@ -51,6 +53,7 @@ def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict
     Raises:
         ConfigurationError: If one can't be told to Java.
     """
+    properties = plain_booleans(name, properties)
     told = {key: value for key, value in properties.items() if key not in _PYTHON_ONLY}
     if kind == "rest":
         told = rest_properties(name, told)
@@ -62,7 +65,7 @@ def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict
         java.setdefault("io-impl", files)
     if "s3.endpoint" in java:
         # As PyIceberg does: few servers other than Amazon's have a host name for each bucket.
-        virtual = properties.get("s3.force-virtual-addressing", "").lower() == "true"
+        virtual = properties.get("s3.force-virtual-addressing") == "true"
         java.setdefault("s3.path-style-access", "false" if virtual else "true")
     return java
 
@@ -95,6 +98,9 @@ def needed_classes(java: Mapping[str, str]) -> dict[str, str]:
     found = dict([client] if client else [])
     if java["type"] == "glue":
         found["software.amazon.awssdk.services.glue.GlueClient"] = "iceberg-aws-bundle"
+    if java.get("rest.sigv4-enabled") == "true":
+        # Iceberg's RESTSigV4AuthSession signs with it.
+        found["software.amazon.awssdk.auth.signer.Aws4Signer"] = "iceberg-aws-bundle"
     if java["type"] == "jdbc" and (driver := _DRIVERS.get(java["uri"].split(":")[1])):
         found |= dict([driver])
     return found

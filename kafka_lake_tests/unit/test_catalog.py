@@ -323,16 +323,6 @@ AWS = {"type": "glue", "warehouse": "s3://lake"}
             {"s3.endpoint": "http://s", "s3.path-style-access": "false"},
         ),
         ({"s3.proxy-uri": "http://p"}, {"http-client.proxy-endpoint": "http://p"}),
-        (
-            {"client.role-arn": "arn:r", "client.role-session-name": "me", "client.region": "eu-west-1"},
-            {
-                "client.factory": "org.apache.iceberg.aws.AssumeRoleAwsClientFactory",
-                "client.assume-role.arn": "arn:r",
-                "client.assume-role.session-name": "me",
-                "client.assume-role.region": "eu-west-1",
-                "client.region": "eu-west-1",
-            },
-        ),
     ],
 )  # fmt: skip
 def test_settings_of_amazon_s_services_reach_java(given, told):
@@ -395,8 +385,6 @@ def test_settings_of_google_s_storage_are_the_same_in_java():
         ({"client.session-token": "hush"}, "client.session-token", "AWS_SESSION_TOKEN"),
         ({"glue.profile-name": "hush"}, "glue.profile-name", "AWS_PROFILE"),
         ({"glue.region": "eu-west-1", "s3.region": "us-east-1"}, "one region", "client.region"),
-        ({"client.role-arn": "arn:r"}, "needs the region", "client.region"),
-        ({"client.role-arn": "arn:r", "s3.role-arn": "arn:s", "s3.region": "r"}, "one role", "client.role-arn"),
     ],
 )
 def test_what_java_can_not_be_told_is_refused_with_what_to_do(given, said, remedy):

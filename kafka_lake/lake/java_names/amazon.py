@@ -6,7 +6,11 @@ https://iceberg.apache.org/docs/latest/aws/
 from kafka_lake.common.errors import ConfigurationError
 
 _REGIONS = ("client.region", "s3.region", "glue.region")
-_KEYS = ("access-key-id", "secret-access-key", "session-token")
+SERVICE_KEYS = ("access-key-id", "secret-access-key", "session-token")
+"""What keys of a service end with: ``s3.``, ``client.``, ``glue.`` and, in Java alone, ``rest.`` are before it."""
+
+_ROLES = ("client.role-arn", "s3.role-arn")
+_SESSIONS = ("s3.role-session-name", "client.role-session-name")
 _PROFILES = ("client.profile-name", "s3.profile-name", "glue.profile-name")
 
 
@@ -25,28 +29,40 @@ def amazon_properties(name: str, kind: str, told: dict[str, str]) -> dict[str, s
             f"Catalog {name}: Spark has no property for a profile, and the catalog has {profiles[0]}.",
             "Leave it out and set AWS_PROFILE in the environment, which both engines read.",
         )
-    keys = [f"{service}.{key}" for service in ("glue", "client") for key in _KEYS if f"{service}.{key}" in told]
+    keys = [f"{service}.{key}" for service in ("glue", "client") for key in SERVICE_KEYS if f"{service}.{key}" in told]
     if kind == "glue" and keys:
         raise ConfigurationError(
             f"Catalog {name}: Spark has no properties for Glue's keys, and the catalog has {keys[0]}.",
             "Leave them out and set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN in the environment, "
             "which both engines read. Keys for files alone are s3.access-key-id and so on.",
         )
-    shared = {f"s3.{key}": told.pop(f"client.{key}") for key in _KEYS if f"client.{key}" in told}
+    shared = {f"s3.{key}": told.pop(f"client.{key}") for key in SERVICE_KEYS if f"client.{key}" in told}
     if "s3.access-key-id" not in told:
         told |= shared
-    if told.pop("s3.anonymous", "false").lower() == "true":
+    if told.pop("s3.anonymous", "") == "true":
         told.setdefault(
             "client.credentials-provider", "software.amazon.awssdk.auth.credentials.AnonymousCredentialsProvider"
         )
     if proxy := told.pop("s3.proxy-uri", None):
         told.setdefault("http-client.proxy-endpoint", proxy)
-    return _role(name, told)
+    return _role(name, kind, told)
 
 
-def _role(name: str, told: dict[str, str]) -> dict[str, str]:
-    roles = {told.pop(key) for key in ("client.role-arn", "s3.role-arn") if key in told}
-    sessions = [told.pop(key) for key in ("client.role-session-name", "s3.role-session-name") if key in told]
+def _role(name: str, kind: str, told: dict[str, str]) -> dict[str, str]:
+    """Return the properties with the role for files in Java's names.
+
+    Iceberg's ``AssumeRoleAwsClientFactory``: "If set, all AWS clients will assume a role of the given ARN". PyIceberg
+    reads the role in `PyArrowFileIO` alone, and its Glue catalog doesn't know it.
+    """
+    if kind == "glue" and (given := [key for key in (*_ROLES, *_SESSIONS) if key in told]):
+        raise ConfigurationError(
+            f"Catalog {name}: the catalog has {given[0]}. Spark would take that role for Glue too, PyIceberg for files "
+            "alone.",
+            "Leave it out. Give the role by the environment, which both engines read for both services: by "
+            "AWS_ROLE_ARN with AWS_WEB_IDENTITY_TOKEN_FILE, the machine's own role, or AWS_PROFILE.",
+        )
+    roles = {told.pop(key) for key in _ROLES if key in told}
+    sessions = [told.pop(key) for key in _SESSIONS if key in told]
     if not roles:
         return told
     if len(roles) > 1:
