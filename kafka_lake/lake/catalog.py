@@ -29,6 +29,7 @@ from kafka_lake.lake.pyiceberg_compat.variant import teach_pyiceberg
 from kafka_lake.lake.pyiceberg_compat.writing import take_over_writing
 
 _FOLDER_BYTES = 200
+_NESTED = ("ssl.", "auth.")
 _TYPES = ("sql", "rest", "glue", "hive")
 
 
@@ -78,21 +79,22 @@ def flat_properties(found: Mapping[str, Any], prefix: str = "") -> dict[str, str
 
 
 def python_properties(properties: Mapping[str, str]) -> dict[str, Any]:
-    """Return a catalog's properties as PyIceberg takes them: those of TLS nested, and files that a signer works with.
+    """Return a catalog's properties as PyIceberg takes them: TLS and log-in nested, and files that a signer works with.
+
+    PyIceberg's `RestCatalog` reads ``self.properties.get("auth")`` and ``.get("ssl")``, which are mappings: what is
+    flat is nothing to it. The names within ``auth`` are arguments of Python, which have no hyphens; of a variable's
+    name PyIceberg makes each underscore one.
 
     >>> python_properties({"ssl.cabundle": "/ca.pem", "ssl.client.cert": "/me.pem"})
     {'ssl': {'cabundle': '/ca.pem', 'client': {'cert': '/me.pem'}}}
     """
-    told: dict[str, Any] = {key: value for key, value in properties.items() if not key.startswith("ssl.")}
-    ssl: dict[str, Any] = {}
-    for key in (each for each in properties if each not in told):
-        *groups, name = key.split(".")[1:]
-        place = ssl
+    told: dict[str, Any] = {}
+    for key, value in properties.items():
+        *groups, name = key.split(".") if key.startswith(_NESTED) else [key]
+        place = told
         for group in groups:
             place = place.setdefault(group, {})
-        place[name] = properties[key]
-    if ssl:
-        told["ssl"] = ssl
+        place[name.replace("-", "_") if groups[:1] == ["auth"] else name] = value
     if "s3.signer" in told:
         # PyArrow signs by itself only.
         told.setdefault("py-io-impl", "pyiceberg.io.fsspec.FsspecFileIO")

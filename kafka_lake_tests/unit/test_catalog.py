@@ -172,12 +172,6 @@ def test_the_embedded_catalog_may_have_its_tables_elsewhere(monkeypatch, tmp_pat
     }
 
 
-@pytest.mark.parametrize("key", ["ssl.client.cert", "auth.type"])
-def test_what_spark_cannot_log_in_with_is_refused(key):
-    with pytest.raises(ConfigurationError, match=f"Spark can't be told {key}"):
-        spark({**REST, key: "x"})
-
-
 def test_a_given_io_wins():
     conf = spark({"type": "rest", "uri": "http://r", "warehouse": "s3://lake", "io-impl": "mine.IO"})
     assert conf["io-impl"] == "mine.IO"

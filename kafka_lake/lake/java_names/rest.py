@@ -6,16 +6,18 @@ from kafka_lake.lake.java_names.amazon import SERVICE_KEYS
 CA_BUNDLE = "ssl.cabundle"
 """The property that names the certificates by which a catalog's server is trusted: a file, as PEM."""
 
+_BASIC = ("auth.type", "auth.basic.username", "auth.basic.password")
 _DELEGATION = "header.X-Iceberg-Access-Delegation"
 
 
 def rest_properties(name: str, told: dict[str, str]) -> dict[str, str]:
     """Return the properties of a REST catalog with those of its protocol in Java's names."""
-    if apart := [key for key in told if key.startswith(("ssl.client", "auth."))]:
+    if apart := [key for key in told if key.startswith("ssl.client")]:
         raise ConfigurationError(
             f"Catalog {name}: Spark can't be told {apart[0]}.",
-            "Use credential, token or oauth2-server-uri, which both engines take.",
+            "Leave it out: Iceberg's Java library has no setting for a client's certificate.",
         )
+    told = _logged_in(name, told)
     told.pop(CA_BUNDLE, None)
     if not any(key.lower() == _DELEGATION.lower() for key in told):
         # As PyIceberg does.
@@ -24,6 +26,30 @@ def rest_properties(name: str, told: dict[str, str]) -> dict[str, str]:
         told.pop("s3.signer")
         told.setdefault("s3.remote-signing-enabled", "true")
     return _signed(name, told) if told.get("rest.sigv4-enabled") == "true" else told
+
+
+def _logged_in(name: str, told: dict[str, str]) -> dict[str, str]:
+    """Return the properties of a REST catalog with those of PyIceberg's ``auth`` in Java's names.
+
+    PyIceberg: "auth.type: The authentication type to use: noop, basic, oauth2, custom, google, entra". Java's
+    ``AuthProperties`` has basic as well, ``rest.auth.basic.username`` and ``….password``, and none.
+    """
+    auth = {key: told.pop(key) for key in list(told) if key.startswith("auth.")}
+    if not auth:
+        return told
+    # Java signs what another manager has done first, and finds that one under other names.
+    kind = auth.get("auth.type", "") if told.get("rest.sigv4-enabled") != "true" else ""
+    java = {key.replace("auth.", "rest.auth.", 1): value for key, value in auth.items()}
+    if kind == "basic" and set(auth) == set(_BASIC):
+        return {**java, **told}
+    if kind == "noop" and len(auth) == 1:
+        return {"rest.auth.type": "none", **told}
+    apart = [key for key in auth if kind != "basic" or key not in _BASIC] or list(auth)
+    raise ConfigurationError(
+        f"Catalog {name}: Spark can't be told {apart[0]}.",
+        "Use credential, token or oauth2-server-uri, which both engines take; or auth.type basic with "
+        "auth.basic.username and auth.basic.password.",
+    )
 
 
 def _signed(name: str, told: dict[str, str]) -> dict[str, str]:
