@@ -12,7 +12,6 @@ from uuid import uuid4
 from pyiceberg.catalog import LOCATION, WAREHOUSE_LOCATION, Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
-from pyiceberg.utils.config import Config
 
 from kafka_lake.common import environment
 from kafka_lake.common.catalog_variables import catalog_variable
@@ -27,6 +26,7 @@ from kafka_lake.lake.pyiceberg_compat.hive import compare_on_commit
 from kafka_lake.lake.pyiceberg_compat.loading import sparing
 from kafka_lake.lake.pyiceberg_compat.variant import teach_pyiceberg
 from kafka_lake.lake.pyiceberg_compat.writing import take_over_writing
+from kafka_lake.lake.pyiceberg_configuration import catalog_configuration
 
 _FOLDER_BYTES = 200
 _NESTED = ("ssl.", "auth.")
@@ -51,9 +51,12 @@ def properties_from_environment(name: str, given: Mapping[str, str] = MappingPro
 
     Returns:
         Properties in Iceberg's standard names.
+
+    Raises:
+        ConfigurationError: If PyIceberg's configuration can't be read.
     """
     # Of a variable's name PyIceberg takes each underscore for a hyphen.
-    found = Config().get_catalog_config(name) or Config().get_catalog_config(name.replace("_", "-"))
+    found = catalog_configuration(name) or catalog_configuration(name.replace("_", "-"))
     if found or {"type", "uri"} & set(given):
         return {**flat_properties(found or {}), **given}
     return {
