@@ -107,3 +107,48 @@ def test_booleans_are_read_as_pyiceberg_reads_them(yes, no):
 @pytest.mark.parametrize("key", ["s3.anonymous", "s3.force-virtual-addressing", "rest.sigv4-enabled"])
 def test_what_is_no_boolean_is_refused_by_name(key):
     assert f"{key} is neither true nor false" in refused({**REST, key: "hush"}).message
+
+
+@pytest.mark.parametrize(
+    "key", ["s3.server-side-encryption", "s3.sse-kms-key-id", "s3.sse.type", "s3.sse.key", "s3.sse.md5"]
+)
+def test_encryption_that_one_engine_alone_knows_is_refused(key):
+    error = refused({**SQL, key: "hush"})
+    assert key in error.message
+    assert "default encryption" in error.remedy
+
+
+def test_timeouts_are_milliseconds_of_java_s_http_client():
+    timeouts = {"s3.connect-timeout": "5", "s3.request-timeout": "1.5"}
+    told = spark({**SQL, **timeouts})
+    assert told["http-client.apache.connection-timeout-ms"] == "5000"
+    assert told["http-client.apache.socket-timeout-ms"] == "1500"
+    assert not set(timeouts) & set(told)
+    told = spark({**SQL, **timeouts, "http-client.type": "urlconnection"})
+    assert told["http-client.urlconnection.socket-timeout-ms"] == "1500"
+
+
+@pytest.mark.parametrize("value", ["hush", "inf", "nan"])
+def test_a_timeout_that_is_no_number_is_refused(value):
+    assert "s3.request-timeout is not a number" in refused({**SQL, "s3.request-timeout": value}).message
+
+
+@pytest.mark.parametrize("proxy", ["http://proxy:3128", "http://proxy:3128/"])
+def test_a_proxy_reaches_java(proxy):
+    assert spark({**SQL, "s3.proxy-uri": proxy})["http-client.proxy-endpoint"] == "http://proxy:3128"
+
+
+@pytest.mark.parametrize(
+    ("proxy", "said"),
+    [
+        ("http://me:hush@proxy:3128", "more than a host and a port"),
+        ("http://proxy:3128/hush", "more than a host and a port"),
+        ("http://proxy:3128?hush", "more than a host and a port"),
+        ("hush:3128", "is not a URL"),
+        ("http://proxy:hush", "is not a URL"),
+    ],
+)
+def test_a_proxy_that_java_can_not_be_told_is_refused_without_its_password(proxy, said):
+    error = refused({**SQL, "s3.proxy-uri": proxy})
+    assert said in error.message
+    assert "s3.proxy-uri" in error.message

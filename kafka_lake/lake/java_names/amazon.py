@@ -3,12 +3,17 @@
 https://iceberg.apache.org/docs/latest/aws/
 """
 
+from urllib.parse import urlsplit
+
 from kafka_lake.common.errors import ConfigurationError
 
 _REGIONS = ("client.region", "s3.region", "glue.region")
 SERVICE_KEYS = ("access-key-id", "secret-access-key", "session-token")
 """What keys of a service end with: ``s3.``, ``client.``, ``glue.`` and, in Java alone, ``rest.`` are before it."""
 
+_ENCRYPTION = ("s3.server-side-encryption", "s3.sse-kms-key-id")
+# By PyIceberg's name, what the property of one of Java's HTTP clients ends with.
+_TIMEOUTS = {"s3.connect-timeout": "connection-timeout-ms", "s3.request-timeout": "socket-timeout-ms"}
 _ROLES = ("client.role-arn", "s3.role-arn")
 _SESSIONS = ("s3.role-session-name", "client.role-session-name")
 _PROFILES = ("client.profile-name", "s3.profile-name", "glue.profile-name")
@@ -16,6 +21,13 @@ _PROFILES = ("client.profile-name", "s3.profile-name", "glue.profile-name")
 
 def amazon_properties(name: str, kind: str, told: dict[str, str]) -> dict[str, str]:
     """Return the properties with those of Amazon's services, and of what is like them, in Java's names."""
+    if encryption := [key for key in told if key in _ENCRYPTION or key.startswith("s3.sse.")]:
+        # Of `s3.server-side-encryption` PyIceberg's PyArrowFileIO knows nothing, and Java; of `s3.sse.type` PyIceberg.
+        raise ConfigurationError(
+            f"Catalog {name}: {encryption[0]} would not count for all files. PyIceberg and Spark both write some, and "
+            "have no such property in common.",
+            "Leave it out and set the bucket's default encryption in S3, which counts for both.",
+        )
     regions = {key: told.pop(key) for key in _REGIONS if key in told}
     if len(set(regions.values())) > 1:
         written = ", ".join(f"{key}={value}" for key, value in regions.items())
@@ -43,9 +55,49 @@ def amazon_properties(name: str, kind: str, told: dict[str, str]) -> dict[str, s
         told.setdefault(
             "client.credentials-provider", "software.amazon.awssdk.auth.credentials.AnonymousCredentialsProvider"
         )
+    return _role(name, kind, _connection(name, told))
+
+
+def _connection(name: str, told: dict[str, str]) -> dict[str, str]:
+    """Return the properties with timeouts and proxy in Java's names.
+
+    PyIceberg's are in seconds, and Java's are those of its HTTP client, "in milliseconds". Java's has no property for
+    a proxy's user, and the SDK's ``ProxyConfiguration`` says: "Proxy endpoint user info is not supported", likewise of
+    path, query and fragment.
+    """
+    client = told.get("http-client.type", "apache")
+    for python, java in _TIMEOUTS.items():
+        if seconds := told.pop(python, None):
+            told.setdefault(f"http-client.{client}.{java}", _milliseconds(name, python, seconds))
     if proxy := told.pop("s3.proxy-uri", None):
-        told.setdefault("http-client.proxy-endpoint", proxy)
-    return _role(name, kind, told)
+        told.setdefault("http-client.proxy-endpoint", _proxy(name, proxy))
+    return told
+
+
+def _milliseconds(name: str, key: str, seconds: str) -> str:
+    try:
+        return str(round(float(seconds) * 1000))
+    except (ValueError, OverflowError):
+        raise ConfigurationError(f"Catalog {name}: {key} is not a number.", "Write seconds.") from None
+
+
+def _proxy(name: str, proxy: str) -> str:
+    try:
+        parts = urlsplit(proxy)
+        extra = "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment
+        address = f"{parts.scheme}://{parts.netloc}"
+        is_address = bool(parts.scheme and parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise ConfigurationError(f"Catalog {name}: s3.proxy-uri is not a URL.", "Write http://host:port.")
+    if extra:
+        raise ConfigurationError(
+            f"Catalog {name}: s3.proxy-uri has more than a host and a port, and Spark can't be told a proxy's user, "
+            "password or path.",
+            "Write http://host:port, and let the proxy know this machine by its address.",
+        )
+    return address
 
 
 def _role(name: str, kind: str, told: dict[str, str]) -> dict[str, str]:
