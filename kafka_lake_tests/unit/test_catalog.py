@@ -143,12 +143,6 @@ def test_a_warehouse_whose_name_has_a_colon_is_in_s3_if_a_setting_says_so(name):
     assert "io-impl" not in spark({**REST, "warehouse": name})
 
 
-def test_azure_s_settings_are_looked_at_if_the_class_for_files_is_azure_s():
-    azure = {"io-impl": "org.apache.iceberg.azure.adlsv2.ADLSFileIO", "adls.client-secret": "hush"}
-    with pytest.raises(ConfigurationError, match=r"adls\.client-secret"):
-        LakeCatalog("lake", {**REST, "warehouse": "lake", **azure}).spark_conf()
-
-
 def test_what_spark_is_told_does_not_show_its_secrets():
     assert "hush" not in repr(LakeCatalog("lake", {**REST, "credential": "me:hush"}).for_spark())
 
@@ -337,34 +331,6 @@ def test_keys_for_all_services_are_those_of_files_where_the_catalog_needs_none()
 AZURE = {"type": "rest", "uri": "http://r", "warehouse": "abfss://lake@acme.dfs.core.windows.net/w"}
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (
-            {"adls.account-name": "acme", "adls.account-key": "hush"},
-            {"adls.auth.shared-key.account.name": "acme", "adls.auth.shared-key.account.key": "hush"},
-        ),
-        (
-            {"adls.account-name": "acme", "adls.sas-token": "sv=1"},
-            {"adls.sas-token.acme.dfs.core.windows.net": "sv=1"},
-        ),
-        (
-            {"adls.connection-string": "AccountName=acme;AccountKey=h=="},
-            {"adls.connection-string.acme.dfs.core.windows.net": "AccountName=acme;AccountKey=h=="},
-        ),
-    ],
-)
-def test_settings_of_azure_s_storage_reach_java(given, told):
-    files = {"io-impl": "org.apache.iceberg.azure.adlsv2.ADLSFileIO"}
-    assert spark({**AZURE, **given}) == {**AZURE, **ASKS, **files, **told}
-
-
-def test_settings_of_azure_s_storage_stay_as_they_are_where_it_is_not_known_to_be_used():
-    settings = {"adls.client-secret": "hush", "adls.sas-token": "sv=1"}
-    rest = {"type": "rest", "uri": "http://r", "warehouse": "lake"}
-    assert spark({**rest, **settings}) == {**rest, **settings, **ASKS}
-
-
 def test_settings_of_google_s_storage_are_the_same_in_java():
     google = {"type": "rest", "uri": "http://r", "warehouse": "gs://lake", "gcs.oauth2.token": "t"}
     assert spark(google) == {**google, **ASKS, "io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO"}
@@ -373,8 +339,6 @@ def test_settings_of_google_s_storage_are_the_same_in_java():
 @pytest.mark.parametrize(
     ("given", "said", "remedy"),
     [
-        ({**AZURE, "adls.client-secret": "hush"}, "adls.client-secret", "AZURE_CLIENT_SECRET"),
-        ({**AZURE, "adls.sas-token": "hush"}, "the account that adls.sas-token is for", "adls.account-name"),
         ({"glue.access-key-id": "hush", "glue.secret-access-key": "hush"}, "glue.access-key-id", "AWS_ACCESS_KEY_ID"),
         ({"client.session-token": "hush"}, "client.session-token", "AWS_SESSION_TOKEN"),
         ({"glue.profile-name": "hush"}, "glue.profile-name", "AWS_PROFILE"),
