@@ -14,6 +14,7 @@ from kafka_lake.lake.java_names.azure import azure_properties
 from kafka_lake.lake.java_names.booleans import plain_booleans
 from kafka_lake.lake.java_names.database import database_properties
 from kafka_lake.lake.java_names.files import AZURE_FILES, GOOGLE_FILES, S3_FILES, files_class
+from kafka_lake.lake.java_names.hive import hive_properties
 from kafka_lake.lake.java_names.rest import rest_properties
 
 # A class of each one's client, and by whose jar it comes.
@@ -23,6 +24,7 @@ _CLIENTS = {
     GOOGLE_FILES: ("com.google.cloud.storage.Storage", "iceberg-gcp-bundle"),
 }
 
+_CATALOGS = {"rest": rest_properties, "hive": hive_properties}
 _PYTHON_ONLY = {
     "py-io-impl",
     "echo",
@@ -55,8 +57,8 @@ def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict
     """
     properties = plain_booleans(name, properties)
     told = {key: value for key, value in properties.items() if key not in _PYTHON_ONLY}
-    if kind == "rest":
-        told = rest_properties(name, told)
+    if kind in _CATALOGS:
+        told = _CATALOGS[kind](name, told)
     java = {**azure_properties(name, amazon_properties(name, kind, told)), "type": java_type(kind)}
     if kind == "sql":
         given = {key: value for key, value in java.items() if key.startswith("jdbc.")}
