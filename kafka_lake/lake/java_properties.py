@@ -61,8 +61,8 @@ def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict
         told = _CATALOGS[kind](name, told)
     java = {**azure_properties(name, amazon_properties(name, kind, told)), "type": java_type(kind)}
     if kind == "sql":
-        given = {key: value for key, value in java.items() if key.startswith("jdbc.")}
-        java |= {"jdbc.schema-version": "V1", **database_properties(name, properties["uri"]), **given}
+        java = {key: value for key, value in java.items() if not key.startswith("jdbc.")}
+        java |= {"jdbc.schema-version": "V1", **database_properties(name, properties)}
     if files := _files(kind, properties):
         java.setdefault("io-impl", files)
     if "s3.endpoint" in java:

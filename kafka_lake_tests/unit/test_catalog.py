@@ -6,7 +6,8 @@ import pytest
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.lake.catalog import LakeCatalog, properties_from_environment, python_properties
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.catalog_properties import properties_from_environment, python_properties
 from kafka_lake.lake.how_to_read import is_secret
 from kafka_lake.spark.jars import JarsError, spark_jars
 from kafka_lake.spark.settings import local_conf
@@ -228,68 +229,6 @@ def test_spark_names():
 
 
 POSTGRES = {"type": "sql", "warehouse": "file:///w"}
-
-
-@pytest.mark.parametrize(
-    ("uri", "told"),
-    [
-        (
-            "postgresql+psycopg2://bob:p%40ss%2Fword@db:5432/lake",
-            {"uri": "jdbc:postgresql://db:5432/lake", "jdbc.user": "bob", "jdbc.password": "p@ss/word"},
-        ),
-        (
-            "postgresql://db/lake?user=bob&password=pw&sslmode=verify-full&sslrootcert=/ca.pem&connect_timeout=5",
-            {
-                "uri": "jdbc:postgresql://db/lake",
-                "jdbc.user": "bob",
-                "jdbc.password": "pw",
-                "jdbc.sslmode": "verify-full",
-                "jdbc.sslrootcert": "/ca.pem",
-                "jdbc.connectTimeout": "5",
-            },
-        ),
-        ("postgresql+psycopg2://[::1]:5432/lake", {"uri": "jdbc:postgresql://[::1]:5432/lake"}),
-        ("mysql+pymysql://bob:pw@db/lake", {"uri": "jdbc:mysql://db/lake", "jdbc.user": "bob", "jdbc.password": "pw"}),
-    ],
-)
-def test_the_address_of_a_database_reaches_jdbc_with_its_user_and_password_apart(uri, told):
-    conf = spark({**POSTGRES, "uri": uri})
-    assert conf == {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": "file:///w", **told}
-
-
-def test_what_is_given_in_jdbc_s_names_wins():
-    given = {"uri": "postgresql://bob:pw@db/lake", "jdbc.user": "spark", "jdbc.ApplicationName": "x"}
-    conf = spark({**POSTGRES, **given})
-    assert (conf["jdbc.user"], conf["jdbc.password"], conf["jdbc.ApplicationName"]) == ("spark", "pw", "x")
-
-
-def test_sqlite_is_the_same_file_wherever_spark_runs(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    uri = spark({**POSTGRES, "uri": "sqlite+pysqlite:///c.db"})["uri"]
-    assert uri == f"jdbc:sqlite:{tmp_path}/c.db?busy_timeout=30000"
-
-
-@pytest.mark.parametrize(
-    ("uri", "said"),
-    [
-        (
-            "postgresql://hush:hush@db/lake?tcp_user_timeout=9",
-            "tcp_user_timeout, which has no equivalent",
-        ),
-        ("postgresql+psycopg2:///lake?host=/var/run", "the parameter host"),
-        ("postgresql+psycopg2://hush:hush@/lake", "names no host"),
-        ("mssql+pyodbc://hush:hush@db/lake", "its database is mssql"),
-        ("sqlite://", "belongs to one process"),
-        ("no address hush", "is not a URL"),
-    ],
-)
-def test_an_address_that_spark_can_not_be_told_is_refused_without_its_secrets(uri, said):
-    catalog = LakeCatalog("lake", {**POSTGRES, "uri": uri})
-    with pytest.raises(ConfigurationError) as refused:
-        catalog.spark_conf()
-    assert said in refused.value.message
-    assert refused.value.remedy
-    assert "hush" not in str(refused.value)
 
 
 AWS = {"type": "glue", "warehouse": "s3://lake"}

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.lake.catalog import properties_from_environment
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.catalog_properties import properties_from_environment
 
 CATALOG = "catalog:\n  lake:\n    uri: https://c\n"
 WRONG = {
@@ -67,3 +68,22 @@ def test_a_wrong_variable_is_told_at_import_without_the_password_of_another(modu
     assert done.returncode
     assert "ConfigurationError: The environment variable PYICEBERG_CATALOG names no property" in done.stderr
     assert "hush" not in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["a b", "a%20b", "a+b", "ä"])
+def test_the_embedded_catalog_may_be_in_any_folder_that_both_engines_can_have(folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / folder))
+    catalog = LakeCatalog("lake", properties_from_environment("lake"))
+    assert catalog.check() == 0
+    assert (tmp_path / folder / "catalog.db").exists()
+    assert catalog.sqlite_address() == f"jdbc:sqlite:{tmp_path / folder}/catalog.db?busy_timeout=30000"
+    # As a text, for both: neither decodes it.
+    assert catalog.properties["warehouse"] == f"file://{tmp_path / folder}/warehouse"
+    assert (tmp_path / folder / "warehouse").is_dir()
+
+
+@pytest.mark.parametrize("folder", ["a#b", "a?b"])
+def test_a_folder_for_the_embedded_catalog_that_pyiceberg_can_not_have_is_refused(folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / folder))
+    with pytest.raises(ConfigurationError, match="KAFKA_LAKE_HOME"):
+        properties_from_environment("lake")

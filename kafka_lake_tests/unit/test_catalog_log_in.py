@@ -4,7 +4,8 @@ import pytest
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.lake.catalog import LakeCatalog, properties_from_environment, python_properties
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.catalog_properties import properties_from_environment, python_properties
 
 REST = {"type": "rest", "uri": "http://r"}
 BASIC = {**REST, "auth.type": "basic", "auth.basic.username": "me", "auth.basic.password": "hush"}

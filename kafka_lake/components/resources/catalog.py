@@ -4,7 +4,8 @@ import dagster as dg
 from pydantic import Field
 
 from kafka_lake.common import environment
-from kafka_lake.lake.catalog import LakeCatalog, catalog_name, properties_from_environment
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.catalog_properties import catalog_name, properties_from_environment
 
 
 class CatalogResource(dg.ConfigurableResource):  # type: ignore[type-arg]
