@@ -9,6 +9,8 @@ https://py.iceberg.apache.org/configuration/ · https://iceberg.apache.org/docs/
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from pyiceberg.io import SCHEMA_TO_FILE_IO
+
 from kafka_lake.lake.java_names.amazon import amazon_properties
 from kafka_lake.lake.java_names.azure import azure_properties
 from kafka_lake.lake.java_names.booleans import plain_booleans
@@ -24,6 +26,8 @@ _CLIENTS = {
     GOOGLE_FILES: ("com.google.cloud.storage.Storage", "iceberg-gcp-bundle"),
 }
 
+# Of a warehouse: the schemes of addresses that PyIceberg has files at.
+_ADDRESSES = {*SCHEMA_TO_FILE_IO, "gcs"}
 _CATALOGS = {"rest": rest_properties, "hive": hive_properties}
 _PYTHON_ONLY = {
     "py-io-impl",
@@ -82,8 +86,8 @@ def _files(kind: str, properties: Mapping[str, str]) -> str | None:
     scheme = urlsplit(properties.get("warehouse", "")).scheme
     if files := files_class(scheme):
         return files
-    # A warehouse may be a name as well, as arn:aws:s3tables:… is one.
-    is_named = kind == "rest" and scheme != "file"
+    # A warehouse may be a name as well, as arn:aws:s3tables:… is one; an address says itself where it is.
+    is_named = kind == "rest" and scheme not in _ADDRESSES
     return S3_FILES if is_named and any(key.startswith("s3.") for key in properties) else None
 
 

@@ -144,6 +144,11 @@ def test_a_warehouse_whose_name_has_a_colon_is_in_s3_if_a_setting_says_so(name):
     assert "io-impl" not in spark({**REST, "warehouse": name})
 
 
+@pytest.mark.parametrize("warehouse", ["hdfs://nn/w", "viewfs://c/w", "file:///w", "gcs://b/w", "oss://b/w"])
+def test_a_warehouse_at_an_address_is_not_in_s3_because_of_a_setting(warehouse):
+    assert "io-impl" not in spark({**REST, "warehouse": warehouse, "s3.region": "a"})
+
+
 def test_what_spark_is_told_does_not_show_its_secrets():
     assert "hush" not in repr(LakeCatalog("lake", {**REST, "credential": "me:hush"}).for_spark())
 
