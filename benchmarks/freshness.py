@@ -284,7 +284,7 @@ def run_case(
         bootstrap = stack.start_broker()
         for name in ledgers:
             ensure_topic(bootstrap, name, case.partitions)
-        stack.start_connect()
+        stack.start_connect(CatalogResource().open())
         found = targets()
         stack.start_dagster(dagster_options(found), dagster_folder(found))
         catalog = CatalogResource().open()

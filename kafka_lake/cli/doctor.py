@@ -1,6 +1,6 @@
 """Is all that a run needs there? One examination per part, each with what it found or what to do."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.causes import headline
+from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.registry_settings import properties_from_env
 from kafka_lake.lake.assertions import probe_table, require_assertions
 from kafka_lake.lake.catalog import LakeCatalog
@@ -42,6 +43,9 @@ class Diagnosis:
     remedy: str
 
 
+_FORMAT_WITH_VECTORS = 3
+_READ_NO_VECTORS = ("Daft", "chDB")
+
 Cluster = tuple[KafkaResource, RegistryResource]
 """A Kafka cluster, and its schema registry."""
 
@@ -50,6 +54,8 @@ def examine(
     brokers_at_hand: Callable[[], AbstractContextManager[None]],
     tell_user: Callable[[str], None],
     clusters: Callable[[], Mapping[str | None, Cluster]] = lambda: {},
+    catalog: Callable[[], CatalogResource] = CatalogResource,
+    tables: Callable[[], Sequence[TopicTable]] = lambda: (),
 ) -> list[Diagnosis]:
     """Examine every part; one that is ill doesn't keep the others from being examined.
 
@@ -58,9 +64,13 @@ def examine(
         tell_user: Called with the name of the part under examination, and with the progress of downloads.
         clusters: Gives the project's clusters by name; those with a name are examined instead of what the environment
             says of the only one.
+        catalog: Gives the project's catalog.
+        tables: Gives what the project says of its topics' tables.
     """
     try:
         named = {name: cluster for name, cluster in clusters().items() if name}
+        lake = catalog()
+        keyed = [each for each in tables() if each.write == "upsert"]
     except Exception as error:
         ill = _ill("Project", error, "Correct the project's definitions; `dg check defs` loads them too.")
         return [ill, *examine(brokers_at_hand, tell_user)]
@@ -77,9 +87,10 @@ def examine(
             "Check the network, or name your mirror's settings in KAFKA_LAKE_IVY_SETTINGS.",
         ),
         *(_of_clusters(named) or [("Brokers", brokers, "Check KAFKA_LAKE_BOOTSTRAP_SERVERS and KAFKA_LAKE_KAFKA_*.")]),
-        ("Catalog", _catalog, "Check PYICEBERG_CATALOG__* and that the catalog's server runs."),
-        ("Warehouse", _warehouse, "Check the warehouse's address, its credentials and its permissions."),
-        ("Spark", _spark, "Fix what is red above, then check SPARK_REMOTE or KAFKA_LAKE_SPARK_MASTER."),
+        ("Catalog", partial(_catalog, lake), "Check PYICEBERG_CATALOG__* and that the catalog's server runs."),
+        ("Warehouse", partial(_warehouse, lake), "Check the warehouse's address, its credentials and its permissions."),
+        *([("Readers", partial(_readers, lake, keyed), "Check the catalog.")] if keyed else []),
+        ("Spark", partial(_spark, lake), "Fix what is red above, then check SPARK_REMOTE or KAFKA_LAKE_SPARK_MASTER."),
     ]
     if not named and "url" in properties_from_env():
         # Most deployments have none, and need none.
@@ -135,12 +146,8 @@ def _registry(resource: RegistryResource) -> str:
     return f"{len(registry.subjects())} subjects at {registry.url}"
 
 
-def _open_catalog() -> LakeCatalog:
-    return CatalogResource().open()
-
-
-def _catalog() -> str:
-    catalog = _open_catalog()
+def _catalog(resource: CatalogResource) -> str:
+    catalog = resource.open()
     told = f"{catalog.name} ({catalog.type}), {catalog.check()} namespaces"
     return f"{told}, {_assertions(catalog)}" if catalog.type in ("rest", "hive") else told
 
@@ -158,10 +165,10 @@ def _assertions(catalog: LakeCatalog) -> str:
         return f"refuses commits that are overtaken (tried on {'.'.join(table.name())})"
 
 
-def _warehouse() -> str:
+def _warehouse(resource: CatalogResource) -> str:
     from pyiceberg.io import load_file_io
 
-    catalog = _open_catalog()
+    catalog = resource.open()
     warehouse = catalog.properties.get("warehouse", "")
     if "://" not in warehouse:
         return f"{warehouse or 'not set here'}: only the catalog's server knows the location, so it isn't tested"
@@ -175,11 +182,26 @@ def _warehouse() -> str:
     return f"{warehouse} is writable"
 
 
-def _spark() -> str:
-    resource = SparkResource(spark_config={}, catalog=CatalogResource())
+def _readers(resource: CatalogResource, keyed: Sequence[TopicTable]) -> str:
+    catalog = resource.open()
+    merged = [each for spec in keyed for each in (spec.identifier, *([spec.history_table] if spec.history else []))]
+    found = [
+        ".".join(identifier)
+        for identifier in merged
+        if (table := catalog.table(identifier)) is not None and table.format_version >= _FORMAT_WITH_VECTORS
+    ]
+    if not found:
+        return "no keyed table has deletion vectors"
+    return (
+        f"deletes are deletion vectors (format version {_FORMAT_WITH_VECTORS}) in {', '.join(found)}: "
+        f"Spark, PyIceberg, Polars and DuckDB read them, {' and '.join(_READ_NO_VECTORS)} didn't when they were tried"
+    )
+
+
+def _spark(catalog: CatalogResource) -> str:
+    resource = SparkResource(spark_config={}, catalog=catalog)
     try:
         session = resource.spark_session
-        catalog = _open_catalog()
         session.sql(f"SHOW NAMESPACES IN `{catalog.name}`").collect()
         remote = environment.SPARK_REMOTE.value()
         return f"{session.version} at {address_of(remote) if remote else session.conf.get('spark.master')}"

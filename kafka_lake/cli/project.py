@@ -101,6 +101,15 @@ def configured_clusters() -> dict[str | None, tuple[KafkaResource, RegistryResou
     }
 
 
+def configured_catalog() -> CatalogResource:
+    """Return the catalog of the definitions; that of the environment outside of a project.
+
+    Raises:
+        ConfigurationError: If the definitions can't be loaded.
+    """
+    return _of(_resources_at_hand(), "catalog", CatalogResource)
+
+
 def split(topic: str) -> tuple[str | None, str]:
     """Return the names of cluster and topic of what a user calls a topic.
 

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from threading import Event
 
 from kafka_lake.cli.find_project import dagster_folder, dagster_options, targets
-from kafka_lake.cli.project import configured_clusters, topic_tables
+from kafka_lake.cli.project import configured_catalog, configured_clusters, topic_tables
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.register_partitions import register_topics
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.local_stack.ports import Ports, check_free
 from kafka_lake.local_stack.running import check_alone
 from kafka_lake.local_stack.stack import Stack, interruptible, needs_connect
@@ -45,7 +47,7 @@ def stay_up(
         if s3:
             stack.start_object_store()
         if connect:
-            stack.start_connect()
+            stack.start_connect(_catalog(tell_user))
         url = stack.start_dagster(dagster_options(found), dagster_folder(found))
         tasks.append(lambda _stop: _register_topics(tell_user))
         tell_user(f"All is up: {url} (Ctrl-C ends it; logs are in {stack.log_dir})")
@@ -56,6 +58,16 @@ def stay_up(
                     if each.done():
                         each.result()
                 time.sleep(1)
+
+
+def _catalog(tell_user: Callable[[str], None]) -> LakeCatalog:
+    try:
+        resource = configured_catalog()
+    except KafkaLakeError as error:
+        # As below. A run whose catalog is another one than this is refused.
+        tell_user(str(error))
+        resource = CatalogResource()
+    return resource.open()
 
 
 def _register_topics(tell_user: Callable[[str], None]) -> None:

@@ -232,8 +232,6 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         yield from self._snapshot_problems()
         if self.on_truncate == "apply" and self.deletes == "soft":
             yield "on_truncate: apply takes rows away, and deletes: soft keeps them. Leave one of them out."
-        if self.on_truncate == "apply" and self.history:
-            yield "on_truncate: apply can't be combined with history: yet. Leave one of them out."
         if self.on_truncate == "apply" and self.order_by:
             yield "on_truncate: apply needs the order of Kafka or of the source: a truncate has no column of order_by:."
         if self.deletes == "soft" and self.columns is not None and "_is_deleted" in self.columns.lower().split():
@@ -263,8 +261,6 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
     def _snapshot_problems(self) -> Iterator[str]:
         if self.snapshot == "reconcile" and self.envelope != "debezium":
             yield "snapshot: reconcile needs envelope: debezium, which tells where a snapshot ends."
-        if self.snapshot == "reconcile" and self.history:
-            yield "snapshot: reconcile can't be combined with history: yet. Leave one of them out."
         if self.snapshot == "reconcile" and self.deletes in ("soft", "ignore"):
             yield f"snapshot: reconcile takes rows away, and deletes: {self.deletes} keeps them. Leave one of them out."
         if self.snapshot == "upsert" and self.max_removed != pydantic_fields(TopicTable)["max_removed"].default:

@@ -82,7 +82,7 @@ def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> No
                 _deliver(producer, bootstrap, number=half, begin=now - _DAY, end=now - _DAY / 2, console=console)
             source = _start_source(stack, bootstrap, console, beside) if extras.cdc else None
             if connect:
-                stack.start_connect()
+                stack.start_connect(CatalogResource().open())
             runs = DagsterRuns(stack.start_dagster(dagster_options(found), dagster_folder(found)))
             with console.status("Waiting for the sensor") as status:
                 timeout = 2 * TIMEOUT_S if source else TIMEOUT_S

@@ -79,6 +79,10 @@ class KafkaClient:
         # Errors of a lost connection come back with the answers; librdkafka's own stderr log would repeat them.
         quiet = {"log_level": 0, **self.properties, "error_cb": self._reported.note}
         try:
+            if self.properties.get("sasl.oauthbearer.method") == "oidc" and (tls := _tls_alone(self.properties)):
+                # librdkafka 2.16 aborts the process (rd_kafka_q_destroy0: assert) where it has begun to ask for tokens
+                # before it finds that a file of TLS is wrong. Without SASL it says so.
+                AdminClient(tls)
             return client({**quiet, **settings})
         except KafkaException as error:
             raise own_variables(not_made(self._text(error.args[0]), self.properties), self.name) from error
@@ -136,3 +140,11 @@ class KafkaClient:
             if value and _SECRET.search(name):
                 text = text.replace(value, "***")
         return text
+
+
+def _tls_alone(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties of a client that reads TLS's files and connects to nothing; empty without TLS."""
+    if not str(properties.get("security.protocol", "")).endswith("SSL"):
+        return {}
+    own = {name: value for name, value in properties.items() if name.startswith(("ssl.", "enable.ssl."))}
+    return {**own, "security.protocol": "SSL", "log_level": 0}

@@ -1,6 +1,7 @@
 """The settings of a schema registry's client: by environment variables and properties, addresses and secrets apart."""
 
 import base64
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -85,11 +86,15 @@ def client_settings(properties: Mapping[str, str], timeout: float) -> dict[str, 
     settings: dict[str, Any] = {"timeout": timeout, **_BRIEF_RETRIES, **properties}
     for name in _NUMBERS & settings.keys():
         try:
-            settings[name] = float(settings[name])
-        except ValueError:
+            number = float(settings[name])
+        except (TypeError, ValueError):
+            number = math.nan
+        # A timeout of nan never ends, and one of inf is too large for a socket.
+        if not 0 <= number < math.inf:
             raise ConfigurationError(
-                f"The schema registry's {name} is {settings[name]}, which is not a number.", PROPERTIES
-            ) from None
+                f"The schema registry's {name} is {settings[name]}, which is not a number from 0.", PROPERTIES
+            )
+        settings[name] = number
     if "bearer.auth.token" in settings:
         settings.setdefault("bearer.auth.credentials.source", "STATIC_TOKEN")
     if "bearer.auth.credentials.source" in settings:

@@ -24,7 +24,7 @@ from kafka_lake.lake.catalog_errors import explained, without_secrets
 from kafka_lake.lake.catalog_properties import catalog_name, properties_from_environment, python_properties
 from kafka_lake.lake.java_names.database import sqlite_address
 from kafka_lake.lake.java_names.rest import CA_BUNDLE
-from kafka_lake.lake.java_properties import java_properties, java_type, needed_classes
+from kafka_lake.lake.java_properties import java_properties, needed_classes
 from kafka_lake.lake.local_places import local_folders, on_this_machine
 from kafka_lake.lake.pyiceberg_compat.hive import compare_on_commit
 from kafka_lake.lake.pyiceberg_compat.loading import sparing
@@ -267,11 +267,6 @@ class LakeCatalog:
         named = {"table": literal(self.spark_name(identifier)), **arguments}
         told = ", ".join(f"{name} => {value}" for name, value in named.items())
         return f"CALL {quoted(self.name)}.system.{procedure}({told})"
-
-    @property
-    def java_type(self) -> str:
-        """Its type in Iceberg's Java library."""
-        return java_type(self.type)
 
     def sqlite_address(self) -> str:
         """Return the address of its SQLite database there, empty if it has none; raises `ConfigurationError`."""

@@ -63,7 +63,7 @@ def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict
     told = {key: value for key, value in properties.items() if key not in _PYTHON_ONLY}
     if kind in _CATALOGS:
         told = _CATALOGS[kind](name, told)
-    java = {**azure_properties(name, amazon_properties(name, kind, told)), "type": java_type(kind)}
+    java = {**azure_properties(name, amazon_properties(name, kind, told)), "type": "jdbc" if kind == "sql" else kind}
     if kind == "sql":
         java = {key: value for key, value in java.items() if not key.startswith("jdbc.")}
         java |= {"jdbc.schema-version": "V1", **database_properties(name, properties)}
@@ -74,11 +74,6 @@ def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict
         virtual = properties.get("s3.force-virtual-addressing") == "true"
         java.setdefault("s3.path-style-access", "false" if virtual else "true")
     return java
-
-
-def java_type(kind: str) -> str:
-    """Return what a catalog's type is called there."""
-    return "jdbc" if kind == "sql" else kind
 
 
 def _files(kind: str, properties: Mapping[str, str]) -> str | None:

@@ -22,7 +22,7 @@ from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import dagster_home, home
 from kafka_lake.common.server_process import ServerProcess, port_open
 from kafka_lake.kafka.security.properties import properties_from_env
-from kafka_lake.lake.catalog import configured_catalog
+from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.catalog_properties import catalog_name
 from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake.local_stack.debezium import Debezium
@@ -160,17 +160,20 @@ class Stack:
         server.start()
         self._tell()
 
-    def start_connect(self) -> None:
+    def start_connect(self, catalog: LakeCatalog) -> None:
         """Start a Spark Connect server, keep it at hand, and make it the engine of this process and of its children.
+
+        Args:
+            catalog: Which it shall know.
 
         Raises:
             ConfigurationError: If one of ``KAFKA_LAKE_CONNECT_HEAP``, ``_DIRECT``, ``_METASPACE`` and ``_IDLE`` is
-                wrong. Nothing is started.
+                wrong, or the catalog has a property that Spark can't be told. Nothing is started.
             ConnectStartError: If it doesn't come up.
         """
         settings = ConnectSettings.from_env()
         self._tell_user(f"Starting Spark Connect on {self.ports.connect.address}")
-        conf = local_conf(configured_catalog().for_spark(), "local[*]", spark_jars(), {})
+        conf = local_conf(catalog.for_spark(), "local[*]", spark_jars(), {})
         server = settings.server(home() / "connect", self.ports.connect.number, conf)
         self._connect = ConnectSupervisor(server, settings.idle_seconds, self._tell_user)
         os.environ[SPARK_REMOTE.name] = self._connect.start().remote

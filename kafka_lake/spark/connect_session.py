@@ -51,29 +51,34 @@ def address_of(remote: str) -> str:
     return str(DefaultChannelBuilder(remote).endpoint)
 
 
-def refuse_other_catalog(session: Any, remote: str, name: str, kind: str, sqlite: str) -> None:
-    """Make sure that a Connect server has the catalog that Python has, as far as its settings tell.
+def refuse_other_file(session: Any, remote: str, name: str, sqlite: str) -> None:
+    """Make sure that a Connect server and Python don't have two catalogs of one name, of which one is an SQLite file.
+
+    As where the server has the embedded catalog, since the other one is in YAML alone. Two that are on servers may
+    well be one, reached by different protocols.
 
     Args:
         session: Of the server.
         remote: The server's address, as in ``SPARK_REMOTE``.
         name: The catalog's name.
-        kind: Its type in Iceberg's Java library.
-        sqlite: The address of its SQLite database there; empty if it has none.
+        sqlite: The address of its SQLite database there, as Python has it; empty if it has none.
 
     Raises:
-        ConfigurationError: If the server has a catalog of another type under that name, or another SQLite file.
+        ConfigurationError: If the server has an SQLite file where Python has none, or another one.
     """
-    there, uri = (session.conf.get(f"spark.sql.catalog.{name}.{key}", "") for key in ("type", "uri"))
-    is_other_file = sqlite != (uri if uri.startswith("jdbc:sqlite:") else "")
-    if there and (there != kind or is_other_file):
+    kind, uri = (session.conf.get(f"spark.sql.catalog.{name}.{key}", "") for key in ("type", "uri"))
+    there = uri if uri.startswith("jdbc:sqlite:") else ""
+    if (kind or uri) and there != sqlite:
         raise ConfigurationError(
-            f"The Spark Connect server at {address_of(remote)} has another catalog {name}: of type {there}, where this "
-            f"project has {kind}{' with another file' if there == kind else ''}. "
-            "Rows would go to one and be looked for in the other.",
-            f"The server of `kafka-lake up` reads the catalog from the environment: set {catalog_variable(name)}… "
-            "there instead of catalog_properties in YAML. Give a server of your own the same catalog.",
+            f"The Spark Connect server at {address_of(remote)} has another catalog {name} than this project: "
+            f"{_file(there)} there, {_file(sqlite)} here. Rows would go to one and be looked for in the other.",
+            "Start `kafka-lake up` again: its server takes the project's catalog. `python -m kafka_lake.spark` takes "
+            f"that of the environment, so set {catalog_variable(name)}… there. Give a server of your own the same one.",
         )
+
+
+def _file(sqlite: str) -> str:
+    return sqlite.removeprefix("jdbc:sqlite:").partition("?")[0] or "no SQLite file"
 
 
 def connect_session(remote: str, settings: Mapping[str, Any], session_id: str | None = None) -> Any:

@@ -105,12 +105,12 @@ def connect_connections(
 
 
 def test_a_server_with_another_catalog_of_that_name_is_refused(new_session: NewSession, tmp_path: Path) -> None:
-    """As the server of `kafka-lake up` has, if the catalog is in YAML alone."""
+    """As one has that takes the environment's, if the catalog is in YAML alone."""
     for properties, said in (
-        ({"type": "rest", "uri": "http://127.0.0.1:1"}, "of type jdbc, where this project has rest"),
+        ({"type": "rest", "uri": "http://127.0.0.1:1"}, "catalog.db there, no SQLite file here"),
         (
             {"type": "sql", "uri": f"sqlite:///{tmp_path / 'other.db'}", "warehouse": "file:///lake"},
-            "with another file",
+            "catalog.db there, .*other.db here",
         ),
     ):
         resource = SparkResource(spark_config={}, catalog=CatalogResource(name="lake", properties=properties))

@@ -49,8 +49,9 @@ class Database:
     keys: int
     columns: tuple[str, ...] = ("n", "state", "big")
     changes: dict[int, list[Told]] = field(default_factory=lambda: defaultdict(list))
+    truncates: list[Told] = field(default_factory=list)
     _rows: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _unsent: list[tuple[int, Told, list[Any]]] = field(default_factory=list)
+    _unsent: list[tuple[int | None, Told, list[Any]]] = field(default_factory=list)
     _lsn: int = 100
     _clock: int = 0
 
@@ -62,6 +63,12 @@ class Database:
             # Clocks go back at times, and several changes have one time.
             self._clock += self.chance.choice((-3, 0, 0, 1, 1, 5, 60))
             self._change(key, (commit, self._lsn, 1))
+
+    def truncate(self) -> None:
+        """Empty the table."""
+        self._lsn += 5
+        self._rows.clear()
+        self._tell(None, "t", (self._lsn, self._lsn, 1), None)
 
     def snapshot(self) -> None:
         """Let Debezium read all rows once more."""
@@ -105,7 +112,7 @@ class Database:
 
     def _tell(
         self,
-        key: int,
+        key: int | None,
         op: str,
         order: tuple[int, int, int],
         row: dict[str, Any] | None,
@@ -117,14 +124,27 @@ class Database:
                   "sequence": json.dumps([str(commit), str(lsn or commit)])}  # fmt: skip
         after = None if row is None else {"id": key, **row, **dict.fromkeys(keeps, UNSENT)}
         envelope = {"before": None, "after": after, "op": op, "source": source}
-        told = Told(order, at, row and dict(row), keeps, is_delete=op == "d")
+        told = Told(order, at, row and dict(row), keeps, is_delete=op in "dt")
         self._unsent.append((key, told, [envelope, None] if op == "d" else [envelope]))
 
-    def _deliver(self, key: int, told: Told, records: list[Any]) -> None:
+    def _deliver(self, key: int | None, told: Told, records: list[Any]) -> None:
         partition = self.chance.randrange(3)
-        sent = [self.topic.send(each, partition, key=json.dumps({"id": key}).encode()) for each in records]
-        order = (*told.order, *sent[0].place)
-        self.changes[key].append(replace(told, order=order, place=sent[0].place))
+        of_record = None if key is None else json.dumps({"id": key}).encode()
+        sent = [self.topic.send(each, partition, key=of_record) for each in records]
+        there = self.truncates if key is None else self.changes[key]
+        there.append(replace(told, order=(*told.order, *sent[0].place), place=sent[0].place))
+
+    def with_truncates(self) -> dict[int, list[Told]]:
+        """Return each key's changes, and the truncates that it had changes before, since the last one."""
+        found = {}
+        for key, changes in self.changes.items():
+            orders, since = [each.order for each in changes], tuple[Any, ...]()
+            found[key] = list(changes)
+            for each in sorted(self.truncates, key=lambda each: each.order):
+                if any(since < order < each.order for order in orders):
+                    found[key].append(each)
+                since = each.order
+        return found
 
 
 @pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4)])
@@ -160,6 +180,39 @@ def test_a_history_has_the_versions_that_the_database_had(
     # Read all at once, no change lacks the value that another one tells.
     replay(spec, connections(), "again", Extent("earliest", "latest"))
     assert_versions(view(spec), database.changes, columns, track or columns)
+
+
+@pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4)])
+def test_a_truncate_ends_the_versions_of_all_rows_whatever_comes_when(
+    seed: int,
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    killed_at: Callable[..., None],  # noqa: F811
+) -> None:
+    topic = new_topic(3)
+    database = Database(random.Random(seed), topic, keys=25)
+    spec = topic.spec(None, write="upsert", envelope="debezium", history=True, on_truncate="apply")
+    columns = database.columns
+
+    for number, step in enumerate((None, "history published", None)):
+        for _ in range(2):
+            database.work(40)
+            database.truncate()
+        database.work(40)
+        database.send(0.6)
+        if step is not None:
+            killed_at(spec, step)
+            database.send(0.2)
+        ingest(spec, connections(), f"run-{number}")
+        assert_versions(view(spec), database.with_truncates(), columns, columns, refused(view(spec)))
+    assert database.truncates
+    database.send(1)
+    ingest(spec, connections(), "run-rest")
+    assert_versions(view(spec), database.with_truncates(), columns, columns, refused(view(spec)))
+    view(spec).assert_no_branches()
+    replay(spec, connections(), "again", Extent("earliest", "latest"))
+    assert_versions(view(spec), database.with_truncates(), columns, columns)
 
 
 @pytest.mark.parametrize(("seed", "is_soft"), [(1, False), exhaustive(2, True), exhaustive(3, False)])

@@ -31,7 +31,7 @@ RECONCILE = {"write": "upsert", "envelope": "debezium", "snapshot": "reconcile",
 def send(topic: Topic, op: str, position: int, number: int, v: str = "", marker: str = "false") -> None:
     """Send a change of a row, a transaction of its own; or a row that a snapshot has read, by its marker."""
     change = debezium(op, position, None if op == "d" else {"id": number, "v": v}, None if op == "r" else position - 1)
-    change["source"]["snapshot"] = marker
+    change["source"] |= {"snapshot": marker, "ts_ms": position}
     topic.send(change, key=json.dumps({"id": number}).encode())
 
 
@@ -82,6 +82,51 @@ def test_rows_that_a_snapshot_lacks_go_at_its_end_and_stay_gone(
     send(topic, "c", 230, 2, "back")
     ingest(replace(spec, snapshot="upsert"), connections(), "run-5")
     assert rows(view(spec), "id", "v") == [left[0], (2, "back"), *left[1:]]
+
+
+@pytest.mark.exhaustive
+def test_versions_of_rows_that_a_snapshot_lacks_end_at_its_time(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec(None, **RECONCILE, history=True)
+
+    def versions() -> dict[int, list[tuple[str, int | None, bool]]]:
+        """Return each row's versions: value, the position of the log at its end, whether it is open."""
+        found: dict[int, list[tuple[str, int | None, bool]]] = {}
+        for row in sorted(view(spec).history(), key=lambda row: row["_change"]["order"][0]):
+            if row["valid_to"] is None or row["valid_from"] < row["valid_to"]:
+                ends = row["valid_to"] and int(row["valid_to"].timestamp() * 1000)
+                found.setdefault(row["id"], []).append((row["v"], ends, row["valid_to"] is None))
+        return found
+
+    snapshot(topic, 100, [1, 2, 3, 4])
+    send(topic, "u", 110, 2, "changed")
+    ingest(spec, connections(), "run-1")
+    snapshot(topic, 200, [1, 3], "again")
+    ingest(spec, connections(), "run-2")
+    assert rows(view(spec), "id", "v") == [(1, "again"), (3, "again")]
+    read = ("read", 200, False)
+    assert versions() == {
+        1: [read, ("again", None, True)],
+        2: [("read", 110, False), ("changed", 200, False)],
+        3: [read, ("again", None, True)],
+        4: [read],
+    }
+    # Late, and back again; in a commit whose changes of the table are others.
+    send(topic, "u", 150, 2, "late")
+    send(topic, "c", 130, 8, "late")
+    send(topic, "c", 230, 4, "back")
+    ingest(spec, connections(), "run-3")
+    assert rows(view(spec), "id", "v") == [(1, "again"), (3, "again"), (4, "back")]
+    assert versions() == {
+        1: [read, ("again", None, True)],
+        2: [("read", 110, False), ("changed", 150, False), ("late", 200, False)],
+        3: [read, ("again", None, True)],
+        4: [read, ("back", None, True)],
+        8: [("late", 200, False)],
+    }
+    view(spec).assert_no_branches()
 
 
 @pytest.mark.parametrize("step", ["deletes published", exhaustive("primary staged"), exhaustive("audited")])

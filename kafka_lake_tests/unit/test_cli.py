@@ -162,7 +162,7 @@ def test_status_shows_a_topic_that_failed_and_exits_with_1(monkeypatch: pytest.M
 @pytest.mark.parametrize("healthy", [True, False])
 def test_doctor_shows_remedies_and_exits_by_health(monkeypatch: pytest.MonkeyPatch, healthy: bool) -> None:
     found = [Diagnosis("Java", True, "/usr/lib/jvm", ""), Diagnosis("Jars", healthy, "none", "Check the network.")]
-    monkeypatch.setattr(kafka_lake.cli.doctor, "examine", lambda *_: found)
+    monkeypatch.setattr(kafka_lake.cli.doctor, "examine", lambda *_, **__: found)
     result = run("doctor")
     assert result.exit_code == (0 if healthy else 1)
     assert ("Check the network." in result.output) is not healthy
@@ -174,7 +174,7 @@ def test_doctor_tells_where_spark_is_and_not_its_token(monkeypatch: pytest.Monke
     resource = SimpleNamespace(spark_session=session, stop=lambda: None)
     monkeypatch.setattr(kafka_lake.cli.doctor, "SparkResource", lambda **_: resource)
     monkeypatch.setenv("SPARK_REMOTE", "sc://localhost:15002/;token=hush")
-    assert kafka_lake.cli.doctor._spark() == "4.1.3 at localhost:15002"
+    assert kafka_lake.cli.doctor._spark(CatalogResource()) == "4.1.3 at localhost:15002"
 
 
 SPEC = TopicTable("completed-pizzas", "pizza", "completed_pizzas")

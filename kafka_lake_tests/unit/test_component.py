@@ -436,17 +436,12 @@ def test_settings_survive_the_assets_metadata(spec):
         ("write: upsert\nenvelope: maxwell\non_truncate: ignore", "has no effect with envelope: maxwell"),
         ("write: upsert\non_truncate: ignore", "has no effect without an envelope"),
         ("write: upsert\nenvelope: debezium\non_truncate: apply\ndeletes: soft", "on_truncate: apply takes rows away"),
-        ("write: upsert\nenvelope: debezium\non_truncate: apply\nhistory: true", "can't be combined with history: yet"),
         ("write: upsert\nenvelope: canal\norder_by: [at]\non_truncate: apply", "has no column of order_by:"),
         ("write: upsert\nenvelope: maxwell\non_truncate: apply", "has no effect with envelope: maxwell"),
         ("snapshot: reconcile", "snapshot: reconcile has no effect with write: append"),
         ("write: upsert\nsnapshot: reconcile", "snapshot: reconcile needs envelope: debezium"),
         ("write: upsert\nenvelope: debezium\nsnapshot: reconcile\ndeletes: soft", "and deletes: soft keeps them"),
         ("write: upsert\nenvelope: debezium\nsnapshot: reconcile\ndeletes: ignore", "and deletes: ignore keeps them"),
-        (
-            "write: upsert\nenvelope: debezium\nsnapshot: reconcile\nhistory: true",
-            "can't be combined with history: yet",
-        ),
         (
             "write: upsert\nenvelope: canal\nkey: [id]\nsnapshot: reconcile",
             "snapshot: reconcile needs envelope: debezium",

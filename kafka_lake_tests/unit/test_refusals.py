@@ -155,7 +155,7 @@ def test_doctor_finds_what_spark_s_client_can_t_be_told(monkeypatch: pytest.Monk
     monkeypatch.setattr(doctor, "_java", lambda: "17")
     monkeypatch.setattr(doctor, "_jars", lambda tell_user: "7")
     for part in ("_catalog", "_warehouse", "_spark"):
-        monkeypatch.setattr(doctor, part, lambda: "there")
+        monkeypatch.setattr(doctor, part, lambda catalog: "there")
     (told,) = [each for each in doctor.examine(nullcontext, lambda _: None) if not each.healthy]
     assert told.part == "Brokers"
     assert "no equivalent of Kafka property ssl.crl.location" in told.finding

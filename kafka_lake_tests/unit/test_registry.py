@@ -87,6 +87,12 @@ def test_credentials_that_contradict_each_other_are_refused():
     assert SECRET not in str(refused.value)
 
 
+@pytest.mark.parametrize("given", ["nan", "inf", "-1", "x", None])
+def test_a_number_that_no_client_could_use_is_refused(given):
+    with pytest.raises(ConfigurationError, match=r"timeout is .*, which is not a number from 0"):
+        SchemaRegistry({"url": "http://a", "timeout": given})
+
+
 def test_a_number_that_is_none_is_named():
     with pytest.raises(ConfigurationError, match=r"max\.retries is many"):
         SchemaRegistry({"url": "http://a", "max.retries": "many"})

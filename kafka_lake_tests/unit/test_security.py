@@ -48,6 +48,56 @@ def test_bootstrap_servers(environ, servers):
 
 
 @pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("one", "one:9092"),
+        (" one:1 , two ,,three_3:3, ", "one:1,two:9092,three_3:3"),
+        ("ssl://one:1,SSL://two", "one:1,two:9092"),
+        ("[::1],[fe80::1%eth0]:9093", "[::1]:9092,[fe80::1%eth0]:9093"),
+        ("10.0.0.1:09092", "10.0.0.1:9092"),
+    ],
+)
+def test_both_clients_get_the_same_addresses(given, told):
+    properties = {"bootstrap.servers": given, "security.protocol": "ssl"}
+    assert client_properties(properties)["bootstrap.servers"] == told
+    assert java_properties(properties)["bootstrap.servers"] == told
+    alone = {"bootstrap.servers": "other:1", "java.bootstrap.servers": given, "security.protocol": "SSL"}
+    assert java_properties(alone)["bootstrap.servers"] == told
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("", "has no address"),
+        (" , ", "has no address"),
+        ("::1", "in brackets"),
+        ("fe80::1:9092", "in brackets"),
+        ("[::1", "in brackets"),
+        ("[1:2]:3", "in brackets"),
+        ("one:b", "is not host:port"),
+        ("one:", "is not host:port"),
+        ("one:0", "is not host:port"),
+        ("one:65536", "is not host:port"),
+        ("one:-1", "is not host:port"),
+        (":9092", "is not host:port"),
+        ("one:1;two:2", "Separate addresses by commas"),
+        ("one:1 two:2", "Separate addresses by commas"),
+        ("b\xfccher:9092", "xn--"),
+        ("one:\u0661", "is not host:port"),
+        ("SSL://one:1", "security.protocol is PLAINTEXT"),
+        ("good:1,SASL_SSL://one:1", "KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL"),
+        (f"http://bob:{SECRET}@one:1", "the address 'one:1'"),
+    ],
+)
+def test_what_is_no_address_to_both_clients_is_refused(given, said):
+    for function in (client_properties, java_properties):
+        with pytest.raises(ConfigurationError, match=said) as refused:
+            function({"bootstrap.servers": given})
+        assert "bootstrap.servers (KAFKA_LAKE_BOOTSTRAP_SERVERS)" in refused.value.message
+        assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("mechanism", "module"),
     [
         ("PLAIN", "plain.PlainLoginModule"),
@@ -162,13 +212,14 @@ def test_the_catalog_resource_shows_no_secret(monkeypatch):
 
 EVERYWHERE = dict.fromkeys(SAME_IN_BOTH, "2000") | {
     "client.dns.lookup": "resolve_canonical_bootstrap_servers_only",
+    "allow.auto.create.topics": "true",
     "check.crcs": "true",
     "enable.metrics.push": "false",
     "fetch.max.bytes": "2000000",
 }
 
 
-EVERYWHERE_RENAMED = dict.fromkeys(RENAMED, "1000")
+EVERYWHERE_RENAMED = dict.fromkeys(RENAMED, "1000") | {"socket.timeout.ms": "3000"}
 
 
 def test_what_concerns_both_clients_reaches_both():
@@ -180,7 +231,43 @@ def test_what_concerns_both_clients_reaches_both():
         "bootstrap.servers": "127.0.0.1:1",
         **EVERYWHERE,
         **dict.fromkeys(RENAMED.values(), "1000"),
+        "request.timeout.ms": "3000",
+        "socket.connection.setup.timeout.max.ms": "2000",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "in_java"),
+    [
+        ("connections.max.idle.ms", "connections.max.idle.ms"),
+        ("socket.receive.buffer.bytes", "receive.buffer.bytes"),
+        ("socket.send.buffer.bytes", "send.buffer.bytes"),
+    ],
+)
+def test_zero_means_off_to_librdkafka_and_minus_one_to_java(name, in_java):
+    given = {"bootstrap.servers": "b:1", name: "0"}
+    assert client_properties(given)[name] == "0"
+    assert java_properties(given) == {"bootstrap.servers": "b:1", in_java: "-1"}
+    assert java_properties(given | {name: "10"})[in_java] == "10"
+
+
+def test_pauses_between_connections_grow_in_java_as_in_librdkafka():
+    given = {"bootstrap.servers": "b:1", "reconnect.backoff.ms": "0"}
+    assert java_properties(given)["reconnect.backoff.ms"] == "0"
+    assert java_properties(given)["reconnect.backoff.max.ms"] == "10000"
+    assert java_properties(given | {"reconnect.backoff.max.ms": "5"})["reconnect.backoff.max.ms"] == "5"
+
+
+def test_java_waits_for_a_connection_as_long_as_librdkafka():
+    java = java_properties({"bootstrap.servers": "b:1", "socket.connection.setup.timeout.ms": "90000"})
+    assert java["socket.connection.setup.timeout.ms"] == "90000"
+    assert java["socket.connection.setup.timeout.max.ms"] == "90000"
+
+
+def test_java_waits_for_a_fetch_as_long_as_librdkafka():
+    given = {"bootstrap.servers": "b:1", "fetch.wait.max.ms": "40000"}
+    assert java_properties(given)["request.timeout.ms"] == "70000"
+    assert java_properties(given | {"socket.timeout.ms": "60000"})["request.timeout.ms"] == "60000"
 
 
 @pytest.mark.parametrize("name", ["clinet.rack", "socket.keepalive.enable", "statistics.interval.ms", "debug"])

@@ -16,8 +16,10 @@ from kafka_lake.kafka.security.properties import client_properties, java_propert
 from kafka_lake_tests.contract.kafka_security.certificates import PASSWORD, Authority, Identity
 
 SECRET = "s3cr3t-never-shown"
-# What a person may choose; librdkafka refuses empty values by itself.
-TEXT = st.text(string.ascii_letters + string.digits + " \"'\\;=,$%#äß", min_size=1, max_size=20)
+# What a person may choose; white space at the beginning is refused.
+TEXT = st.text(string.ascii_letters + string.digits + " \"'\\;=,$%#äß", min_size=1, max_size=20).filter(
+    lambda text: not text.startswith(" ")
+)
 NAME = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_size=20)
 
 
@@ -102,6 +104,31 @@ def test_kerberos_without_a_keytab_takes_the_tickets_that_are_there() -> None:
     assert client_properties(given)["sasl.mechanism"] == "GSSAPI"
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "scram-sha-256"])
+def test_java_may_have_a_mechanism_of_its_own(mechanism: str) -> None:
+    given = secured(java_sasl_mechanism=mechanism, sasl_username="bob", sasl_password=SECRET)
+    for more in ({}, {"sasl.mechanism": "SCRAM-SHA-512"}):
+        java = java_properties(given | more)
+        assert java["sasl.mechanism"] == mechanism.upper()
+        assert jaas_options(java["sasl.jaas.config"]) == {"username": "bob", "password": SECRET}
+        assert ("Plain" in java["sasl.jaas.config"]) == (mechanism == "PLAIN")
+
+
+def test_a_mechanism_of_java_alone_lacks_what_it_would_lack_in_both() -> None:
+    with pytest.raises(ConfigurationError, match=r"SASL PLAIN needs Kafka property sasl\.username"):
+        java_properties(secured(java_sasl_mechanism="PLAIN"))
+
+
+def test_kerberos_tickets_that_are_not_renewed_are_for_librdkafka_alone() -> None:
+    name = "sasl.kerberos.min.time.before.relogin"
+    given = secured(sasl_mechanism="GSSAPI")
+    assert java_properties(given | {name: "5"})[name] == "5"
+    assert name not in java_properties(given | {f"librdkafka.{name}": "0"})
+    with pytest.raises(ConfigurationError, match=f"{name} .* is 0") as refused:
+        java_properties(given | {name: "0"})
+    assert f"librdkafka.{name}" in refused.value.remedy
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
 @pytest.mark.parametrize("password", ["", PASSWORD])
@@ -126,13 +153,6 @@ def test_pem_in_one_line_is_pem_with_lines(me: Identity) -> None:
     given = secured(security_protocol="SSL") | {"ssl.ca.pem": me.certificate_pem.replace("\n", "\\n")}
     assert client_properties(given)["ssl.ca.pem"] == me.certificate_pem
     assert java_properties(given)["ssl.truststore.certificates"] == me.certificate_pem.strip()
-
-
-def test_a_folder_of_ca_certificates_is_passed_as_text(me: Identity, tmp_path: Path) -> None:
-    (tmp_path / "one.pem").write_text(me.certificate_pem)
-    (tmp_path / "two.crt").write_text(me.certificate_pem)
-    java = java_properties(secured(security_protocol="SSL", ssl_ca_location=str(tmp_path)))
-    assert java["ssl.truststore.certificates"].count("BEGIN CERTIFICATE") == 2
 
 
 @pytest.mark.parametrize(

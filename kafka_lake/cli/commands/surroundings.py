@@ -80,13 +80,19 @@ def doctor() -> None:
     """Check every system that a run needs. Exit code 1 if anything is red."""
     from kafka_lake.cli.doctor import examine
     from kafka_lake.cli.output import diagnosis_table
-    from kafka_lake.cli.project import configured_clusters
+    from kafka_lake.cli.project import configured_catalog, configured_clusters, topics_if_any
     from kafka_lake.local_stack.ports import Ports
     from kafka_lake.local_stack.stack import broker_at_hand
 
     ports = Ports.from_env()
     with console.err.status("Examining") as working:
-        diagnoses = examine(lambda: broker_at_hand(ports, console.err.print), working.update, configured_clusters)
+        diagnoses = examine(
+            lambda: broker_at_hand(ports, console.err.print),
+            working.update,
+            clusters=configured_clusters,
+            catalog=configured_catalog,
+            tables=topics_if_any,
+        )
     console.out.print(diagnosis_table(diagnoses))
     if not all(each.healthy for each in diagnoses):
         raise typer.Exit(1)

@@ -17,7 +17,7 @@ from kafka_lake.common import environment
 from kafka_lake.common.home import home
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.spark.commit_slots import CommitSlots
-from kafka_lake.spark.connect_session import await_port, connect_session, is_here, is_known, refuse_other_catalog
+from kafka_lake.spark.connect_session import await_port, connect_session, is_here, is_known, refuse_other_file
 from kafka_lake.spark.local_session import local_session
 from kafka_lake.spark.settings import configured_master, local_cores
 
@@ -115,9 +115,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         session = next(filter(None, (connect_session(remote, self.spark_config, each) for each in ids)))
         try:
             catalog = self.catalog.open()
-            refuse_other_catalog(
-                session, remote, name=catalog.name, kind=catalog.java_type, sqlite=catalog.sqlite_address()
-            )
+            refuse_other_file(session, remote, catalog.name, catalog.sqlite_address())
         except Exception:
             # It is the process's default session, and would stay that.
             session.stop()

@@ -27,8 +27,8 @@ from kafka_lake.ingest.keyed.truncates import (
     Emptied,
     Truncate,
     newer_of,
-    newest_truncate,
     remembered_truncate,
+    truncates_of,
 )
 from kafka_lake.ingest.topic_table import TopicTable, limit_of
 from kafka_lake.lake.positions import POSITION, TableState
@@ -64,11 +64,13 @@ class Past:
         emptied: What is older than that is gone; None if there is nothing of the kind.
         ended: The snapshot of the source that lacks what goes; None if a truncate takes it away.
         marks: What the snapshot's summary says of it.
+        newest: The truncates of the batch, the newest one first.
     """
 
     emptied: Emptied | None = None
     ended: Ended | None = None
     marks: Mapping[str, str] = field(default_factory=dict)
+    newest: tuple[Truncate, ...] = ()
 
 
 def past_of(context: Context, state: TableState, batch: Told, keys: Keys) -> Past:
@@ -90,7 +92,8 @@ def past_of(context: Context, state: TableState, batch: Told, keys: Keys) -> Pas
     if spec.snapshot == "reconcile":
         ended, known = _snapshots(context, state, batch, keys)
         marks[READING] = known.to_json()
-    new = _truncate(spec, batch, keys)
+    truncates = _truncates(spec, batch, keys)
+    new = truncates[0] if truncates else None
     if ended is not None:
         newest = newer_of(ended.at, new, keys)
         new = newest.at if newest else None
@@ -98,15 +101,15 @@ def past_of(context: Context, state: TableState, batch: Told, keys: Keys) -> Pas
     if emptied is None:
         return Past(marks=marks)
     is_ended = ended is not None and emptied.is_new and emptied.at == ended.at
-    return Past(emptied, ended if is_ended else None, {**marks, TRUNCATED: emptied.at.to_json()})
+    return Past(emptied, ended if is_ended else None, {**marks, TRUNCATED: emptied.at.to_json()}, tuple(truncates))
 
 
-def _truncate(spec: TopicTable, batch: Told, keys: Keys) -> Truncate | None:
+def _truncates(spec: TopicTable, batch: Told, keys: Keys) -> list[Truncate]:
     if spec.on_truncate != "apply" or not batch.figures["truncates"]:
-        return None
-    found = newest_truncate(batch.changes, keys)
-    if found is not None and not keys.has_order:
-        refuse_several_partitions(spec, found, batch.position)
+        return []
+    found = truncates_of(batch.changes, keys)
+    if not keys.has_order:
+        refuse_several_partitions(spec, found[0], batch.position)
     return found
 
 

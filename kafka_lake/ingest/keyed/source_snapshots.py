@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from kafka_lake.executors.changes.change import NOTHING
 from kafka_lake.ingest.decode.rows import CHANGE
 from kafka_lake.ingest.keyed.keys import DOES, READS, Keys, quoted
-from kafka_lake.ingest.keyed.truncates import Truncate
+from kafka_lake.ingest.keyed.truncates import Truncate, place_and_times, truncate_of
 from kafka_lake.lake.positions import LOSSES, POSITION, RESET, TableState, ancestors, summary_of
 
 READING = "kafka-lake.source-snapshot"
@@ -26,9 +26,6 @@ BEGINS = ("first", "first_in_data_collection")
 ENDS = ("last", "last_in_data_collection")
 AMONG = "true"
 """What Debezium calls the rows of a snapshot of all; those of an incremental one have other names."""
-
-
-_PLACE = ("topic_id", "partition", "offset")
 
 
 @dataclass(frozen=True)
@@ -238,14 +235,11 @@ def marks_of(changes: DataFrame, keys: Keys) -> tuple[list[Mark], list[Between]]
     order = F.col(f"{CHANGE}.order")
     found = (
         changes.filter(reads.isin(*BEGINS, *ENDS))
-        .select(reads.alias("kind"), order.alias("order"), *[place[name].alias(name) for name in _PLACE])
+        .select(reads.alias("kind"), order.alias("order"), *place_and_times(place))
         .orderBy("offset")
         .collect()
     )
-    marks = [
-        Mark(row["kind"], Truncate(tuple(row["order"]), row["topic_id"], row["partition"], row["offset"], is_read=True))
-        for row in found
-    ]
+    marks = [Mark(row["kind"], truncate_of(row, is_read=True)) for row in found]
     offsets = F.array(*[F.lit(each.at.offset) for each in marks]).cast("array<bigint>")
     offset: Any = place["offset"]
     is_streamed = reads.isNull() & order.isNotNull() & (F.col(DOES) != NOTHING)

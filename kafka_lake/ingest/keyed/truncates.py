@@ -9,17 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from kafka_lake.executors.changes.change import TRUNCATE
 from kafka_lake.ingest.decode.rows import CHANGE
-from kafka_lake.ingest.keyed.keys import DOES, Keys, quoted
+from kafka_lake.ingest.keyed.keys import AT, DOES, Keys, quoted
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import TableState, ancestors, summary_of
 
 TRUNCATED = "kafka-lake.truncated"
 """In a snapshot's summary: the newest truncate, before which no change of a later batch counts."""
+MOST = 100
+"""How many truncates are looked at of a batch, and are remembered by a history."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class Truncate:
         offset: Of the record.
         is_read: Whether it is a row of a snapshot of the source, which has all that was made before its position. What
             has that very position is of the snapshot itself.
+        at: When it was made, in milliseconds since the epoch; Kafka's time if the envelope tells none. None if a
+            version wrote it down that didn't keep it.
+        stamp: Kafka's time, likewise.
     """
 
     order: tuple[int, ...]
@@ -40,6 +45,17 @@ class Truncate:
     partition: int
     offset: int
     is_read: bool = False
+    at: int | None = None
+    stamp: int | None = None
+
+    @property
+    def place(self) -> tuple[str | None, int, int]:
+        """Where its record is."""
+        return self.topic_id, self.partition, self.offset
+
+    def sorted_by(self, keys: Keys) -> tuple[object, ...]:
+        """Return what truncates are sorted by, the oldest one first."""
+        return (self.order, not self.is_read, (self.topic_id or "") == keys.topic_id, self.partition, self.offset)
 
     def to_json(self) -> str:
         """Return the text that a snapshot's summary carries."""
@@ -110,19 +126,31 @@ class Emptied:
         return {rows: self.rows, f"changes_before_{what}": self.changes}
 
 
-def newest_truncate(changes: DataFrame, keys: Keys) -> Truncate | None:
-    """Return the newest truncate of a batch; None if there is none.
+def truncates_of(changes: DataFrame, keys: Keys) -> list[Truncate]:
+    """Return the newest truncates of a batch, at most `MOST`, the newest one first.
 
     Args:
         changes: What `changes_of` gave, in the table's types.
         keys: Tell the order.
     """
-    place = F.col(f"c.{quoted(keys.metadata)}")
     order = F.col(f"c.{CHANGE}.order") if keys.has_envelope else F.array().cast("array<bigint>")
-    parts = [order.alias("order"), *[place[name].alias(name) for name in ("topic_id", "partition", "offset")]]
-    newest = F.max_by(F.struct(*parts), F.expr(keys.order("c")))
-    found: Any = changes.filter(F.col(DOES) == TRUNCATE).alias("c").agg(newest).collect()[0][0]
-    return found and Truncate(tuple(found["order"]), found["topic_id"], found["partition"], found["offset"])
+    newest = changes.filter(F.col(DOES) == TRUNCATE).alias("c").orderBy(F.expr(keys.order("c")).desc()).limit(MOST)
+    rows = newest.select(order.alias("order"), *place_and_times(F.col(f"c.{quoted(keys.metadata)}"))).collect()
+    return [truncate_of(row) for row in rows]
+
+
+def place_and_times(metadata: Column) -> list[Column]:
+    """Return where a record is, and its times, as `truncate_of` takes them; the envelope's is in `AT`."""
+    at = F.unix_millis(F.coalesce(F.col(AT), metadata["timestamp"]))
+    times = [at.alias("at"), F.unix_millis(metadata["timestamp"]).alias("stamp")]
+    return [*[metadata[name].alias(name) for name in ("topic_id", "partition", "offset")], *times]
+
+
+def truncate_of(row: Row, is_read: bool = False) -> Truncate:
+    """Return what a row of ``order`` and `place_and_times` stands for."""
+    told = row.asDict()
+    place = {name: told[name] for name in ("topic_id", "partition", "offset", "at", "stamp")}
+    return Truncate(tuple(told["order"]), is_read=is_read, **place)
 
 
 def remembered_truncate(state: TableState) -> Truncate | None:
@@ -142,12 +170,8 @@ def newer_of(new: Truncate | None, known: Truncate | None, keys: Keys) -> Emptie
     if new is None or known is None:
         at = new or known
         return None if at is None else Emptied(at, is_new=new is not None)
-    is_newer = _sorted_by(new, keys) > _sorted_by(known, keys)
+    is_newer = new.sorted_by(keys) > known.sorted_by(keys)
     return Emptied(new if is_newer else known, is_new=is_newer)
-
-
-def _sorted_by(at: Truncate, keys: Keys) -> tuple[object, ...]:
-    return (at.order, not at.is_read, (at.topic_id or "") == keys.topic_id, at.partition, at.offset)
 
 
 def without_older(changes: DataFrame, emptied: Emptied, keys: Keys) -> tuple[DataFrame, Emptied]:

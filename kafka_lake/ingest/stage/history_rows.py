@@ -1,21 +1,30 @@
 """The way of histories: a batch's changes, and what the history has of their keys, become rows of the run's branch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.keyed.bounds import Bounds
+from kafka_lake.ingest.keyed.bounds import Bounds, bounds
 from kafka_lake.ingest.keyed.folded import FoldedBatch, kept
 from kafka_lake.ingest.keyed.history.check import check_history, counts_of
+from kafka_lake.ingest.keyed.history.closings import (
+    CLOSINGS,
+    closed,
+    closings_as_json,
+    closings_of,
+    remembered_closings,
+)
 from kafka_lake.ingest.keyed.history.events import events_of, joined, seeds_of, stored_of
 from kafka_lake.ingest.keyed.history.figures import NOTHING_NEW, HistoryBatch
 from kafka_lake.ingest.keyed.history.intervals import with_intervals
 from kafka_lake.ingest.keyed.history.merge import is_changed, merge_events
 from kafka_lake.ingest.keyed.history.shape import Shape
+from kafka_lake.ingest.keyed.truncates import Truncate
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.stage.history_table import ensure_history_table, refuse_columns, refuse_gap
 from kafka_lake.ingest.stage.shape import shaped
@@ -35,6 +44,7 @@ class EventsToStage:
         current: The topic's table as it is staged.
         branch: Name of the branch to write to.
         summary: Of the topic's table's snapshot.
+        closings: What took many rows of the table away at once: now, and the newest one that it remembers.
     """
 
     changes: DataFrame
@@ -42,6 +52,7 @@ class EventsToStage:
     current: StagedTable
     branch: str
     summary: Mapping[str, str]
+    closings: tuple[Truncate, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,15 +101,46 @@ def write_history(
     branch.create()
     undo.callback(branch.discard)
     seeds = None if row_count(table) else _seeds(context, shape, before)
-    if seeds is None and not events.folded.count:
+    known = remembered_closings(state)
+    closings = closings_of(known, events.closings, shape.keys)
+    events = replace(events, summary=_summary(events.summary, closings))
+    if seeds is None and not events.folded.count and not closings:
         return StagedHistory(_nothing(context, branch, state, events.summary), NOTHING_NEW)
     base = state.head
     head = table.metadata.snapshot_by_id(base)
     if head is None or head.schema_id != table.metadata.current_schema_id:
         # A snapshot is read with the columns that it was written with, by the names that they had.
         base = _nothing(context, branch, state, {}).snapshot
-    merge = _Merge(context=context, shape=shape, state=state, branch=branch, base=base, events=events, seeds=seeds)
+    told = shaped(events_of(events.changes, shape), shape.columns)
+    of_keys = _OfKeys(events.folded.one_each, events.folded.within)
+    if seeds is not None or {each.place for each in closings} - {each.place for each in known}:
+        of_keys = _OfKeys(told, None)
+    elif closings:
+        # What is older than one of them is an event of the history, though no change of the table.
+        of_keys = _OfKeys(told, bounds(told, shape.keys)[0])
+    merge = _Merge(
+        context=context, shape=shape, state=state, branch=branch, base=base, events=events, seeds=seeds, told=told,
+        closings=closings, keys=of_keys,
+    )  # fmt: skip
     return _merged(merge, held)
+
+
+def _summary(summary: Mapping[str, str], closings: Sequence[Truncate]) -> dict[str, str]:
+    told = side_summary(summary)
+    return {**told, CLOSINGS: closings_as_json(closings)} if closings else told
+
+
+@dataclass(frozen=True)
+class _OfKeys:
+    """The keys whose events are looked at.
+
+    Args:
+        rows: Have them.
+        within: Between which values they lie; None for all keys of the history.
+    """
+
+    rows: DataFrame
+    within: Bounds | None
 
 
 @dataclass(frozen=True)
@@ -112,10 +154,9 @@ class _Merge:
     base: int
     events: EventsToStage
     seeds: DataFrame | None
-
-    @property
-    def within(self) -> Bounds | None:
-        return self.events.folded.within if self.seeds is None else None
+    told: DataFrame
+    closings: Sequence[Truncate]
+    keys: _OfKeys
 
     def rows(self, table: tuple[str, str], snapshot: int) -> DataFrame:
         connections = self.context.connections
@@ -124,28 +165,35 @@ class _Merge:
     def of_keys(self, snapshot: int) -> DataFrame:
         """Return the history's rows of the keys of the events."""
         rows = shaped(self.rows(self.context.spec.history_table, snapshot), self.shape.columns)
-        within = self.within
-        return rows if within is None else stored_of(rows, self.events.folded.one_each, self.shape, within)
+        within = self.keys.within
+        return rows if within is None else stored_of(rows, self.keys.rows, self.shape, within)
+
+    def events_with(self, known: DataFrame) -> DataFrame:
+        """Return all events of the keys, given those that the history has."""
+        told, shape = self.told, self.shape
+        if self.closings:
+            others = [known, *([self.seeds] if self.seeds is not None else [])]
+            all_events = reduce(DataFrame.unionByName, (each.select(*shape.columns.names) for each in others), told)
+            told = told.unionByName(shaped(closed(all_events, self.closings, shape), shape.columns))
+        return joined(known, self.seeds, told, shape)
 
 
 def _merged(merge: _Merge, held: ExitStack) -> StagedHistory:
     context, shape, branch, events = merge.context, merge.shape, merge.branch, merge.events
-    told = shaped(events_of(events.changes, shape), shape.columns)
-    known = merge.of_keys(merge.base)
-    made = kept(with_intervals(joined(known, merge.seeds, told, shape), shape), held)
+    made = kept(with_intervals(merge.events_with(merge.of_keys(merge.base)), shape), held)
     counts = counts_of(made, shape)
     if counts["changed"]:
         spark, there = context.connections.spark(), merge.rows(context.spec.history_table, merge.base).schema
         # Columns that the topic's table has no more keep what they have.
         columns = T.StructType([each for each in there if each.name in shape.columns.names])
         changed = shaped(made.filter(is_changed(shape)).select(*shape.columns.names), columns)
-        merge_events(spark, branch, changed, shape, within=merge.within, summary=side_summary(events.summary))
+        merge_events(spark, branch, changed, shape, within=merge.keys.within, summary=events.summary)
         staged = staged_table(branch, merge.base, merge.state)
     else:
         staged = _nothing(context, branch, merge.state, events.summary)
     current = merge.rows(context.spec.identifier, events.current.snapshot)
     check = check_history(
-        merge.of_keys(staged.snapshot), made, current, shape, count=counts["rows"], within=merge.within
+        merge.of_keys(staged.snapshot), made, current, shape, count=counts["rows"], within=merge.keys.within
     )
     figures = {each: counts[each] for each in ("events", "versions", "closed", "rewritten")}
     return StagedHistory(staged, HistoryBatch(**figures, check=check))
@@ -155,7 +203,7 @@ def _nothing(context: Context, branch: StagingBranch, state: TableState, summary
     """Stage a snapshot without rows: the position of the history goes on nevertheless, so that a gap shows."""
     spark, catalog = context.connections.spark(), context.connections.catalog
     rows = spark.table(catalog.spark_name(context.spec.history_table)).limit(0)
-    return append(branch, state, rows, side_summary(summary))
+    return append(branch, state, rows, summary)
 
 
 def _seeds(context: Context, shape: Shape, before: TableState) -> DataFrame | None:

@@ -33,7 +33,7 @@ from kafka_lake.ingest.keyed.not_sent import find_not_sent, without
 from kafka_lake.ingest.keyed.past import Told, past_of, refuse_to_remove
 from kafka_lake.ingest.keyed.refusals import refusal_of, refuse_by_settings
 from kafka_lake.ingest.keyed.source_snapshots import Ended
-from kafka_lake.ingest.keyed.truncates import Emptied, empty, rows_behind, without_older
+from kafka_lake.ingest.keyed.truncates import Emptied, Truncate, empty, rows_behind, without_older
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.stage.history_rows import EventsToStage, write_history
 from kafka_lake.ingest.stage.history_table import refuse_left_behind
@@ -71,6 +71,7 @@ class ChangesToStage:
         failed: Tells how many records became dead letters, once the changes have been read.
         emptied: What is older than that doesn't count; None if there is nothing of the kind.
         ended: The snapshot of the source that lacks what is older; None if there is none, or not for the first time.
+        truncates: Those of the batch.
     """
 
     context: Context
@@ -83,6 +84,7 @@ class ChangesToStage:
     failed: Callable[[], int]
     emptied: Emptied | None = None
     ended: Ended | None = None
+    truncates: tuple[Truncate, ...] = ()
 
     @cached_property
     def columns(self) -> T.StructType:
@@ -196,9 +198,11 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
         return StagedChanges(primary, deletes, None, told)
     if not_sent:
         changes = without(changes, batch.context.connections.spark(), not_sent, batch.keys)
+    closings = (*batch.truncates, *([batch.emptied.at] if batch.emptied else []))
     events = EventsToStage(
-        changes=changes, folded=folded, current=primary, branch=batch.branch.name, summary=batch.summary
-    )
+        changes=changes, folded=folded, current=primary, branch=batch.branch.name, summary=batch.summary,
+        closings=closings,
+    )  # fmt: skip
     shape = Shape(batch.keys, batch.columns, batch.context.spec.track, tuple(batch.may_lack))
     history = write_history(batch.context, shape, events, batch.state, held=held, undo=undo)
     return StagedChanges(primary, deletes, history.table, replace(told, history=history.batch))
@@ -221,7 +225,8 @@ def _since_past(batch: ChangesToStage, changes: DataFrame, figures: Row) -> Chan
     """Return a batch that knows what doesn't count any more; raises as `past_of`."""
     told = Told(changes, figures, batch.summary, batch.failed)
     past = past_of(batch.context, batch.state, told, batch.keys)
-    return replace(batch, emptied=past.emptied, ended=past.ended, summary={**batch.summary, **past.marks})
+    summary = {**batch.summary, **past.marks}
+    return replace(batch, emptied=past.emptied, ended=past.ended, truncates=past.newest, summary=summary)
 
 
 def _counting(batch: ChangesToStage, changes: DataFrame) -> DataFrame:

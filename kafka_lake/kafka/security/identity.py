@@ -21,7 +21,6 @@ def identity(properties: Mapping[str, str]) -> str:
         for name, kind in (
             ("sasl.username", "user"),
             ("sasl.oauthbearer.client.id", "client"),
-            ("sasl.oauthbearer.client.credentials.client.id", "client"),
             ("sasl.kerberos.principal", "principal"),
         ):
             if given := properties.get(name):

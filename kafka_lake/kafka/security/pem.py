@@ -18,6 +18,8 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.kafka.security.settings import setting
 
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+# The last are those that OpenSSL makes: hashes of subjects, and a number.
+_ENDING = re.compile(r"\.(?:pem|crt|cer|cert|[0-9]+)", re.IGNORECASE)
 _KEY = re.compile(r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----.*?-----END (?:[A-Z]+ )*PRIVATE KEY-----", re.DOTALL)
 
 
@@ -37,6 +39,30 @@ def read(name: str, location: str) -> str:
         raise ConfigurationError(
             f"{setting(name)}: {location} can't be read: {error.strerror}.", "Correct the path, or the file's mode."
         ) from error
+
+
+def read_folder(name: str, location: str) -> str:
+    """Return the certificates in a folder's files, each once, as text.
+
+    Args:
+        name: The property that names the folder.
+        location: Its path.
+
+    Raises:
+        ConfigurationError: If a file can't be read, or none has a certificate.
+    """
+    try:
+        files = sorted(file for file in Path(location).iterdir() if _ENDING.fullmatch(file.suffix) and file.is_file())
+    except OSError as error:
+        raise ConfigurationError(
+            f"{setting(name)}: {location} can't be read: {error.strerror}.", "Correct the path, or the folder's mode."
+        ) from error
+    if found := dict.fromkeys(each for file in files for each in _CERTIFICATE.findall(read(name, str(file)))):
+        return "\n".join(found)
+    raise ConfigurationError(
+        f"{setting(name)}: the folder {location} has no certificate in PEM form.",
+        "Its files must end in .pem, .crt, .cer, .cert or a number, with lines -----BEGIN CERTIFICATE-----.",
+    )
 
 
 def certificates(text: str, name: str) -> str:

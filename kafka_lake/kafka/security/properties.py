@@ -8,9 +8,13 @@ from typing import Any
 from kafka_lake.common import cluster_variables, environment
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.kafka.security import msk, sasl, tls
+from kafka_lake.kafka.security.addresses import NAME as SERVERS
+from kafka_lake.kafka.security.addresses import addresses
 from kafka_lake.kafka.security.settings import FOR_JAVA, FOR_LIBRDKAFKA, given_for, setting
+from kafka_lake.kafka.security.spelling import spelled
 
 SAME_IN_BOTH = (
+    "allow.auto.create.topics",
     "client.id",
     "client.rack",
     "client.dns.lookup",
@@ -39,6 +43,17 @@ RENAMED = MappingProxyType(
 )
 """What Java calls those that have another name there."""
 
+ZERO_IS_OFF = ("connections.max.idle.ms", "socket.receive.buffer.bytes", "socket.send.buffer.bytes")
+"""What librdkafka switches off by 0 and Java by -1.
+
+CONFIGURATION.md says ``Close broker connections after the specified time of inactivity. Disable with 0.`` and ``System
+default is used if 0.`` Java's Selector closes idle connections at once by 0, and takes ``NO_IDLE_TIMEOUT_MS = -1``;
+its documentation of the buffers says ``If the value is -1, the OS default will be used.``
+"""
+
+_RECONNECT_MAX_MS = "10000"
+_JAVA_REQUEST_TIMEOUT_MS = "30000"
+
 _ASSIGNED = "Remove it: each run assigns its partitions and offsets itself, and joins no consumer group."
 OURS = MappingProxyType(
     {
@@ -50,8 +65,7 @@ OURS = MappingProxyType(
 )
 """What is not for users to set, and what to do instead."""
 
-_CONNECTION = ("bootstrap.servers", "security.protocol")
-_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_CONNECTION = (SERVERS, "security.protocol")
 
 
 def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str | None = None) -> dict[str, str]:
@@ -90,9 +104,18 @@ def client_properties(properties: Mapping[str, str]) -> dict[str, Any]:
         librdkafka properties. AWS_MSK_IAM becomes OAUTHBEARER with a callback, ``oauth_cb``.
 
     Raises:
-        ConfigurationError: If AWS_MSK_IAM lacks its package or its region.
+        ConfigurationError: If AWS_MSK_IAM lacks its package or its region, an address is not one, or a property has a
+            value that it can't have.
     """
-    given = _normal(given_for(FOR_LIBRDKAFKA, properties))
+    every = spelled(properties)
+    _refuse_ours(every)
+    given = given_for(FOR_LIBRDKAFKA, every)
+    protocol = given.get("security.protocol", "PLAINTEXT")
+    given[SERVERS] = addresses(given.get(SERVERS, ""), protocol)
+    if protocol.endswith("SSL"):
+        given = tls.with_authorities(given, "ssl.ca")
+    if sasl.is_used(given):
+        given = tls.with_authorities(given, "https.ca")
     if given.get("sasl.mechanism") == msk.MECHANISM and sasl.is_used(given):
         return msk.for_librdkafka(given)
     given.pop(msk.REGION, None)
@@ -110,29 +133,26 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
         Java client properties.
 
     Raises:
-        ConfigurationError: If a property about security is missing, if one is not for users to set, or has no
-            equivalent in Java and no ``java.`` property replaces it.
+        ConfigurationError: If a property about security is missing, if one is not for users to set, has a value that
+            it can't have, or has no equivalent in Java and no ``java.`` property replaces it.
     """
-    java = {name.removeprefix(FOR_JAVA): value for name, value in properties.items() if name.startswith(FOR_JAVA)}
-    given = _normal(
-        {name: value for name, value in properties.items() if not name.startswith((FOR_JAVA, FOR_LIBRDKAFKA))}
-    )
-    protocol = java.get("security.protocol", given.get("security.protocol", "PLAINTEXT"))
-    if protocol not in _PROTOCOLS:
-        raise ConfigurationError(
-            f"{setting('security.protocol')} is {protocol}.", f"Set it to one of {', '.join(_PROTOCOLS)}."
-        )
+    every = spelled(properties)
+    _refuse_ours(every)
+    java = {name.removeprefix(FOR_JAVA): value for name, value in every.items() if name.startswith(FOR_JAVA)}
+    given = {name: value for name, value in every.items() if not name.startswith((FOR_JAVA, FOR_LIBRDKAFKA))}
+    protocol = java.get("security.protocol") or given.get("security.protocol", "PLAINTEXT")
     for name in given:
-        if name in OURS:
-            raise ConfigurationError(f"{setting(name)} can't be set.", OURS[name])
         if name not in {*_CONNECTION, *SAME_IN_BOTH, *RENAMED, *tls.TRANSLATED, *sasl.TRANSLATED, *java}:
             raise ConfigurationError(
                 f"Spark's Java client has no equivalent of Kafka property {name}. {tls.HINTS.get(name, '')}".strip(),
                 f"Remove it, or set {FOR_LIBRDKAFKA}{name} instead, which is for Python's client alone.",
             )
-    told = {"bootstrap.servers": given["bootstrap.servers"]}
-    told |= {name: given[name] for name in ("security.protocol", *SAME_IN_BOTH) if given.get(name)}
-    told |= {java_name: given[name] for name, java_name in RENAMED.items() if given.get(name)}
+    told: dict[str, str] = {}
+    java[SERVERS] = addresses(java.get(SERVERS) or given.get(SERVERS, ""), protocol)
+    told |= {name: given[name] for name in ("security.protocol", *SAME_IN_BOTH) if name in given}
+    told |= {java_name: given[name] for name, java_name in RENAMED.items() if name in given}
+    told |= {RENAMED.get(name, name): "-1" for name in ZERO_IS_OFF if given.get(name) == "0"}
+    told |= _beside(told)
     if protocol.endswith("SSL"):
         told |= tls.for_java(given, java)
     if protocol.startswith("SASL"):
@@ -140,12 +160,29 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return told | java
 
 
-def _normal(given: Mapping[str, str]) -> dict[str, str]:
-    """Return properties in one spelling: what both clients take in several ways."""
-    found = {name: value for name, value in given.items() if name != "sasl.mechanisms"}
-    if mechanism := given.get("sasl.mechanism") or given.get("sasl.mechanisms"):
-        found["sasl.mechanism"] = mechanism.upper()
-    if protocol := given.get("security.protocol"):
-        found["security.protocol"] = protocol.upper()
-    # In a .env file a certificate is one line.
-    return {name: v.replace("\\n", "\n") if name.endswith(".pem") else v for name, v in found.items()}
+def _refuse_ours(every: Mapping[str, str]) -> None:
+    for name in every:
+        bare = name.removeprefix(FOR_JAVA).removeprefix(FOR_LIBRDKAFKA)
+        # Spark has a use for a group: brokers may allow reading in some groups alone.
+        if bare in OURS and name != f"{FOR_JAVA}group.id":
+            raise ConfigurationError(f"{setting(name)} can't be set.", OURS[bare])
+
+
+def _beside(told: Mapping[str, str]) -> dict[str, str]:
+    """Return what Java needs beside properties of the same meaning, to do what librdkafka does with these alone.
+
+    CONFIGURATION.md: the pause before another connection ``is increased exponentially until reconnect.backoff.max.ms
+    is reached``, 10000 by default; Java's ConsumerConfig sets its own maximum to ``reconnect.backoff.ms`` if that alone
+    is given. Java ends a connection's setup after ``socket.connection.setup.timeout.max.ms`` if that is less (its
+    ExponentialBackoff: ``Math.min(maxInterval, initialInterval)``); librdkafka's timeout is constant. librdkafka waits
+    for a fetch ``fetch.wait.max.ms + socket.timeout.ms``, Java for ``request.timeout.ms`` in all.
+    """
+    found = {}
+    if "reconnect.backoff.ms" in told and "reconnect.backoff.max.ms" not in told:
+        found["reconnect.backoff.max.ms"] = _RECONNECT_MAX_MS
+    if setup := told.get("socket.connection.setup.timeout.ms"):
+        found["socket.connection.setup.timeout.max.ms"] = setup
+    timeout = int(told.get("request.timeout.ms", _JAVA_REQUEST_TIMEOUT_MS))
+    if (wait := int(told.get("fetch.max.wait.ms", 0))) >= timeout:
+        found["request.timeout.ms"] = str(wait + timeout)
+    return found

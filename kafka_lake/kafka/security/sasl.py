@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.kafka.security import msk
-from kafka_lake.kafka.security.settings import needed, setting
+from kafka_lake.kafka.security import msk, tls
+from kafka_lake.kafka.security.settings import FOR_LIBRDKAFKA, needed, setting
 
 _KERBEROS = "sasl.kerberos."
 _OAUTH = "sasl.oauthbearer."
@@ -22,9 +22,7 @@ TRANSLATED = (
     f"{_KERBEROS}min.time.before.relogin",
     f"{_OAUTH}method",
     f"{_OAUTH}client.id",
-    f"{_OAUTH}client.credentials.client.id",
     f"{_OAUTH}client.secret",
-    f"{_OAUTH}client.credentials.client.secret",
     f"{_OAUTH}grant.type",
     f"{_OAUTH}scope",
     f"{_OAUTH}extensions",
@@ -69,7 +67,7 @@ def for_java(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str
             "Set it to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or AWS_MSK_IAM. For another mechanism, "
             "set KAFKA_LAKE_KAFKA_JAVA_SASL_JAAS_CONFIG (property java.sasl.jaas.config) to the JAAS line it needs.",
         )
-    return {"sasl.mechanism": mechanism, **translate(given)}
+    return {"sasl.mechanism": mechanism, **translate({**given, "sasl.mechanism": mechanism})}
 
 
 def _password(given: Mapping[str, str]) -> dict[str, str]:
@@ -80,7 +78,7 @@ def _password(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _oauthbearer(given: Mapping[str, str]) -> dict[str, str]:
-    if given.get(f"{_OAUTH}method", "default").lower() != "oidc":
+    if given.get(f"{_OAUTH}method", "default") != "oidc":
         raise ConfigurationError(
             f"SASL OAUTHBEARER needs {setting(f'{_OAUTH}method')}=oidc.",
             "Set it, with the properties client.id, client.secret and token.endpoint.url beside it. For another way, "
@@ -92,20 +90,16 @@ def _oauthbearer(given: Mapping[str, str]) -> dict[str, str]:
             "Use client_credentials, or set KAFKA_LAKE_KAFKA_JAVA_SASL_JAAS_CONFIG for your own login module.",
         )
     why = "SASL OAUTHBEARER with method oidc"
-    other = f"{_OAUTH}client.credentials."
     options = {
-        "clientId": given.get(f"{other}client.id") or needed(given, f"{_OAUTH}client.id", why),
-        "clientSecret": given.get(f"{other}client.secret") or needed(given, f"{_OAUTH}client.secret", why),
+        "clientId": needed(given, f"{_OAUTH}client.id", why),
+        "clientSecret": needed(given, f"{_OAUTH}client.secret", why),
     }
     if scope := given.get(f"{_OAUTH}scope"):
         options["scope"] = scope
     for extension in filter(None, given.get(f"{_OAUTH}extensions", "").split(",")):
         name, _, value = extension.strip().partition("=")
         options[f"extension_{name}"] = value
-    if ca := given.get("https.ca.location"):
-        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": ca}
-    if ca := given.get("https.ca.pem"):
-        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": ca}
+    options |= tls.truststore(given, "https.ca")
     return {
         "sasl.oauthbearer.token.endpoint.url": needed(given, f"{_OAUTH}token.endpoint.url", why),
         "sasl.login.callback.handler.class": f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler",
@@ -128,6 +122,12 @@ def _gssapi(given: Mapping[str, str]) -> dict[str, str]:
         "sasl.jaas.config": _jaas("com.sun.security.auth.module.Krb5LoginModule", options),
     }
     relogin = f"{_KERBEROS}min.time.before.relogin"
+    if given.get(relogin) == "0":
+        # To librdkafka: Disable automatic key refresh by setting this property to 0. To Java: no pause between two.
+        raise ConfigurationError(
+            f"{setting(relogin)} is 0, and Java's client can't be told to renew no ticket.",
+            f"Set {FOR_LIBRDKAFKA}{relogin} instead, which is for Python's client alone.",
+        )
     return {**told, relogin: given[relogin]} if given.get(relogin) else told
 
 

@@ -32,6 +32,7 @@ HINTS = {
 }
 """What to use instead of properties that only one of the clients has."""
 
+_PROBE = "probe"
 _JKS = b"\xfe\xed\xfe\xed"
 
 
@@ -46,13 +47,13 @@ def for_java(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str
         ConfigurationError: If a file can't be read, or a key and its certificate are not both there.
     """
     told: dict[str, str] = {}
-    if given.get("enable.ssl.certificate.verification", "true").lower() != "true":
+    if given.get("enable.ssl.certificate.verification") == "false":
         raise ConfigurationError(
             f"{setting('enable.ssl.certificate.verification')} is false, which the Java client doesn't allow.",
             "Remove it, and set ssl.ca.location to the certificate of the CA that signed the brokers' certificates.",
         )
     if not any(name.startswith("ssl.truststore.") for name in java):
-        told |= _truststore(given)
+        told |= truststore(given, "ssl.ca")
     if not any(name.startswith("ssl.keystore.") for name in java):
         told |= _keystore(given)
     if algorithm := given.get("ssl.endpoint.identification.algorithm"):
@@ -72,20 +73,64 @@ def certificate_of(given: Mapping[str, str]) -> str:
     return pem.certificates(text, "ssl.certificate.pem") if text else ""
 
 
-def _truststore(given: Mapping[str, str]) -> dict[str, str]:
-    location, text = given.get("ssl.ca.location", ""), given.get("ssl.ca.pem", "")
-    if text:
-        return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": pem.certificates(text, "ssl.ca.pem")}
-    if not location or location == "probe":
-        # The CAs that the operating system trusts, and in Java those that Java trusts.
-        return {}
-    if Path(location).is_dir():
-        found = "\n".join(pem.read("ssl.ca.location", str(file)) for file in sorted(Path(location).glob("*.[cp]*")))
-        return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": pem.certificates(found, "ssl.ca.location")}
-    return {"ssl.truststore.type": "PEM", "ssl.truststore.location": location}
+def with_authorities(given: Mapping[str, str], kind: str) -> dict[str, str]:
+    """Return properties whose CA certificates are in a file or a text, not in a folder.
+
+    Java reads no folder. librdkafka gives it to OpenSSL, which looks at no file there but those that are named by the
+    hash of a subject. Both get the text of all certificates in it.
+
+    Args:
+        given: librdkafka's properties.
+        kind: ``ssl.ca`` or ``https.ca``.
+
+    Raises:
+        ConfigurationError: If the folder has none, or if there is a location and a text: librdkafka reads the
+            location alone, or refuses both (``Mutually exclusive with https.ca.pem``).
+    """
+    location, text = f"{kind}.location", f"{kind}.pem"
+    if location not in given:
+        return dict(given)
+    if text in given:
+        raise ConfigurationError(f"{setting(location)} and {setting(text)} are both set.", "Remove one of them.")
+    if not _is_folder(given[location]):
+        return dict(given)
+    rest = {name: value for name, value in given.items() if name != location}
+    return {**rest, text: pem.read_folder(location, given[location])}
+
+
+def truststore(given: Mapping[str, str], kind: str) -> dict[str, str]:
+    """Return the Java client's trust store; empty for the CAs that it trusts without any.
+
+    With ``probe``, as without a location, librdkafka trusts the operating system's CAs (CONFIGURATION.md: ``a list of
+    standard paths will be probed and the first one found will be used``), and Java those of its runtime.
+
+    Args:
+        given: librdkafka's properties.
+        kind: ``ssl.ca`` or ``https.ca``.
+
+    Raises:
+        ConfigurationError: As `with_authorities`, and if a text has no certificate.
+    """
+    found = with_authorities(given, kind)
+    if text := found.get(f"{kind}.pem"):
+        return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": pem.certificates(text, f"{kind}.pem")}
+    location = found.get(f"{kind}.location", _PROBE)
+    return {} if location == _PROBE else {"ssl.truststore.type": "PEM", "ssl.truststore.location": location}
+
+
+def _is_folder(location: str) -> bool:
+    try:
+        return Path(location).is_dir()
+    except OSError:
+        # Whether it must be on this machine, or on Spark's, the clients know.
+        return False
 
 
 def _keystore(given: Mapping[str, str]) -> dict[str, str]:
+    for one, other in (("ssl.certificate.location", "ssl.certificate.pem"), ("ssl.key.location", "ssl.key.pem")):
+        if one in given and other in given:
+            # librdkafka reads both, and then has the text's; which one is meant nobody knows.
+            raise ConfigurationError(f"{setting(one)} and {setting(other)} are both set.", "Remove one of them.")
     if location := given.get("ssl.keystore.location"):
         return _pkcs12(location, given.get("ssl.keystore.password", ""))
     certificate, key = certificate_of(given), given.get("ssl.key.pem", "")

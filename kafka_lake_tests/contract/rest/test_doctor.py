@@ -66,7 +66,7 @@ def test_a_careless_catalog_without_a_table(examine: Examine, server: Requests, 
     found = examine()
     assert not found.healthy
     assert "assert-ref-snapshot-id, tried on table kafka_lake_doctor_" in found.finding
-    assert "keeps Iceberg's REST specification" in found.remedy
+    assert "follows Iceberg's REST specification" in found.remedy
     assert catalog.pyiceberg.list_namespaces() == []
 
 

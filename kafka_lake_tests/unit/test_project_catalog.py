@@ -1,0 +1,142 @@
+"""The catalog that a project's YAML names is that of `kafka-lake up` and of the doctor, as it is that of its runs."""
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from kafka_lake.cli import doctor, up
+from kafka_lake.cli.project import configured_catalog, configured_clusters, topics_if_any
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.local_stack.ports import Ports
+from kafka_lake.local_stack.stack import Stack
+
+IN_YAML = """
+type: kafka_lake.KafkaCluster
+attributes:
+  catalog_properties:
+    type: sql
+    uri: sqlite:///{folder}/mine.db
+    warehouse: file://{folder}/warehouse
+"""
+DEFINITIONS = """
+from pathlib import Path
+import dagster as dg
+
+@dg.definitions
+def defs():
+    return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
+"""
+
+
+@pytest.fixture
+def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The YAML document of a project in the working directory, whose catalog it has."""
+    for name in [each for each in os.environ if each.startswith("PYICEBERG_CATALOG__")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
+    # Each test imports a package of its own.
+    package = tmp_path / f"shop_{uuid4().hex}"
+    (package / "defs" / "kafka").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "definitions.py").write_text(DEFINITIONS)
+    (tmp_path / "pyproject.toml").write_text(
+        f'[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "{package.name}"\n'
+    )
+    document = package / "defs" / "kafka" / "defs.yaml"
+    document.write_text(IN_YAML.format(folder=tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return document
+
+
+def _server_of_up(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, str], list[str]]:
+    """Return what the Connect server of `kafka-lake up` would be started with, and what the user is told."""
+    started: list[dict[str, str]] = []
+    told: list[str] = []
+
+    def server(_: object, folder: Path, port: int, conf: dict[str, str]) -> None:
+        started.append(conf)
+        raise SystemExit
+
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    monkeypatch.setattr("kafka_lake.local_stack.stack.spark_jars", lambda: "")
+    monkeypatch.setattr("kafka_lake.spark.supervisor.ConnectSettings.server", server)
+    monkeypatch.setattr(up, "check_free", lambda *_: None)
+    with pytest.raises(SystemExit):
+        up.stay_up(Ports.from_env(), told.append)
+    return started[0], told
+
+
+def test_the_server_of_up_has_the_projects_catalog(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf, _ = _server_of_up(monkeypatch)
+    assert conf["spark.sql.catalog.lake.uri"].startswith(f"jdbc:sqlite:{document.parents[3] / 'mine.db'}")
+
+
+def test_definitions_that_cannot_be_loaded_leave_the_environments(
+    document: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document.write_text(document.read_text().replace("catalog_properties", "catalogue"))
+    conf, told = _server_of_up(monkeypatch)
+    assert any("catalogue" in line for line in told)
+    assert conf["spark.sql.catalog.lake.uri"].startswith(f"jdbc:sqlite:{document.parents[3] / 'home' / 'catalog.db'}")
+
+
+def test_a_projects_catalog_that_spark_cannot_have_starts_nothing(
+    document: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document.write_text(document.read_text().replace("type: sql", "type: nessie"))
+    monkeypatch.setattr(up, "needs_connect", lambda _: True)
+    monkeypatch.setattr(up, "check_free", lambda *_: None)
+    monkeypatch.setattr(Stack, "start_dagster", lambda *_: pytest.fail("Dagster is started"))
+    with pytest.raises(ConfigurationError, match="type nessie is not one of"):
+        up.stay_up(Ports.from_env(), lambda _: None)
+
+
+@pytest.mark.usefixtures("document")
+def test_the_doctor_examines_the_projects_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in ("_java", "_jars", "_spark"):
+        monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
+
+    def no_brokers() -> SimpleNamespace:
+        raise ConfigurationError("None here.")
+
+    found = {
+        each.part: each
+        for each in doctor.examine(
+            no_brokers, lambda _: None, clusters=configured_clusters, catalog=configured_catalog, tables=topics_if_any
+        )
+    }
+    assert found["Warehouse"].finding == f"file://{tmp_path}/warehouse is writable"
+    assert "Readers" not in found
+    assert (tmp_path / "mine.db").is_file()
+    assert not (tmp_path / "home" / "catalog.db").exists()
+
+
+def test_the_doctor_names_keyed_tables_with_deletion_vectors(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = document.parent.parent / "customers"
+    folder.mkdir()
+    (folder / "defs.yaml").write_text(
+        "type: kafka_lake.KafkaTopicTable\n"
+        "attributes: {topic: customers, namespace: shop, write: upsert, key: [id], schema: id bigint, history: true}\n"
+    )
+    for part in ("_java", "_jars", "_brokers", "_spark", "_warehouse"):
+        monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
+
+    def readers() -> doctor.Diagnosis:
+        found = doctor.examine(nullcontext, lambda _: None, catalog=configured_catalog, tables=topics_if_any)
+        return next(each for each in found if each.part == "Readers")
+
+    catalog = configured_catalog().open()
+    catalog.ensure_namespace("shop")
+    columns = pa.schema([("id", pa.int64())])
+    assert readers().finding == "no keyed table has deletion vectors"
+    catalog.pyiceberg.create_table(("shop", "customers"), columns)
+    assert readers().finding == "no keyed table has deletion vectors"
+    catalog.pyiceberg.create_table(("shop", "customers__history"), columns, properties={"format-version": "3"})
+    assert readers().healthy
+    assert "(format version 3) in shop.customers__history: Spark, PyIceberg" in readers().finding
+    assert "Daft and chDB didn't" in readers().finding

@@ -1,0 +1,115 @@
+"""CA certificates mean the same to both clients: in a file, a folder or a text, or those that each trusts anyway."""
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.security.properties import client_properties, java_properties
+from kafka_lake_tests.contract.kafka_security.certificates import Authority
+from kafka_lake_tests.unit.test_security_modes import jaas_options, secured
+
+OIDC = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.method": "oidc",
+    "sasl.oauthbearer.client.id": "me",
+    "sasl.oauthbearer.client.secret": "s3cr3t",
+    "sasl.oauthbearer.token.endpoint.url": "https://127.0.0.1:1/token",
+}
+KINDS = [("ssl.ca", {"security.protocol": "SSL"}), ("https.ca", OIDC)]
+
+
+def trusted_by_java(given: dict[str, str]) -> dict[str, str]:
+    java = java_properties(given)
+    every = jaas_options(java["sasl.jaas.config"]) if "sasl.jaas.config" in java else java
+    return {name: value for name, value in every.items() if name.startswith("ssl.truststore.")}
+
+
+@pytest.fixture(scope="module")
+def pems(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    authorities = [Authority(tmp_path_factory.mktemp(name), name) for name in ("one", "two")]
+    return [authority.issue("me").certificate_pem.strip() for authority in authorities]
+
+
+@pytest.mark.parametrize(("kind", "mode"), KINDS)
+def test_a_folder_is_text_to_both_clients(kind: str, mode: dict[str, str], pems: list[str], tmp_path: Path) -> None:
+    (tmp_path / "one.pem").write_text(f"a comment\n{pems[0]}\n")
+    (tmp_path / "5ed36f99.0").write_text(pems[1])
+    (tmp_path / "two.CRT").write_text(pems[1])
+    (tmp_path / "notes.txt").write_text("no certificate")
+    (tmp_path / "more.certs").mkdir()
+    given = secured() | mode | {f"{kind}.location": str(tmp_path)}
+    python = client_properties(given)
+    assert f"{kind}.location" not in python
+    assert sorted(python[f"{kind}.pem"].split("\n-----BEGIN")) == sorted([pems[1], pems[0].removeprefix("-----BEGIN")])
+    assert trusted_by_java(given) == {
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": python[f"{kind}.pem"],
+    }
+    AdminClient({**python, "log_level": 0})
+
+
+@pytest.mark.parametrize(("kind", "mode"), KINDS)
+def test_a_file_is_a_file_to_both_clients(kind: str, mode: dict[str, str], pems: list[str], tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text(pems[0])
+    given = secured() | mode | {f"{kind}.location": str(tmp_path / "ca.pem")}
+    assert client_properties(given)[f"{kind}.location"] == given[f"{kind}.location"]
+    assert trusted_by_java(given) == {
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": given[f"{kind}.location"],
+    }
+
+
+@pytest.mark.parametrize(("kind", "mode"), KINDS)
+def test_to_probe_is_what_java_does_without_a_trust_store(kind: str, mode: dict[str, str]) -> None:
+    given = secured() | mode | {f"{kind}.location": "probe"}
+    assert client_properties(given)[f"{kind}.location"] == "probe"
+    assert trusted_by_java(given) == {}
+
+
+@pytest.mark.parametrize(("kind", "mode"), KINDS)
+def test_a_folder_without_certificates_is_refused(kind: str, mode: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("nothing")
+    given = secured() | mode | {f"{kind}.location": str(tmp_path)}
+    for function in (client_properties, java_properties):
+        with pytest.raises(ConfigurationError, match=rf"{kind}\.location .*no certificate in PEM form"):
+            function(given)
+
+
+@pytest.mark.parametrize(("kind", "mode"), KINDS)
+def test_a_location_and_a_text_are_refused(kind: str, mode: dict[str, str], pems: list[str]) -> None:
+    given = secured() | mode | {f"{kind}.location": "/ca.pem", f"{kind}.pem": pems[0]}
+    for function in (client_properties, java_properties):
+        with pytest.raises(ConfigurationError, match=rf"{kind}\.location .* {kind}\.pem .* both set"):
+            function(given)
+
+
+@pytest.mark.parametrize("kind", ["ssl.certificate", "ssl.key"])
+def test_a_certificate_or_key_in_two_places_is_refused(kind: str) -> None:
+    given = secured(security_protocol="SSL") | {f"{kind}.location": "/me.pem", f"{kind}.pem": "text"}
+    with pytest.raises(ConfigurationError, match=rf"{kind}\.location .* {kind}\.pem .* both set"):
+        java_properties(given)
+
+
+def test_a_text_without_certificates_is_refused_for_a_token_endpoint() -> None:
+    with pytest.raises(ConfigurationError, match=r"https\.ca\.pem .*no certificate"):
+        java_properties(secured() | OIDC | {"https.ca.pem": "nothing"})
+
+
+def test_a_path_that_is_too_long_for_a_file_is_left_to_the_clients() -> None:
+    given = secured(security_protocol="SSL") | {"ssl.ca.location": "/" + "a" * 5000}
+    assert java_properties(given)["ssl.truststore.location"] == given["ssl.ca.location"]
+
+
+@pytest.mark.parametrize(
+    "more", [{"ssl.ca.location": "/nowhere.pem"}, {"ssl.ca.pem": "x"}, {"ssl.keystore.location": "/no"}]
+)
+def test_a_wrong_file_of_tls_is_an_error_with_oauth_where_librdkafka_would_end_the_process(
+    more: dict[str, str],
+) -> None:
+    python = client_properties(secured() | OIDC | {"security.protocol": "SASL_SSL"} | more)
+    with pytest.raises(ConfigurationError, match=next(iter(more)).replace(".", r"\.")):
+        KafkaCluster(python, 1.0).consumer({"group.id": "x"})
