@@ -90,7 +90,7 @@ def _parsed(name: str, uri: str) -> URL:
 def _check(name: str, setting: str, query: Mapping[str, object], known: Mapping[str, str]) -> None:
     """Make sure that JDBC can be told the parameters of an address."""
     if "sslkey" in query:
-        # LibPQFactory of PostgreSQL's Java driver: a file is "PKCS-12" or, by LazyKeyManager, PKCS8EncodedKeySpec.
+        # LibPQFactory of PostgreSQL's Java driver reads ".p12", and its LazyKeyManager a PKCS8EncodedKeySpec.
         raise ConfigurationError(
             f"Catalog {name}: {setting} has sslkey, a file as PEM, which Java can't read.",
             "Set jdbc.sslkey beside it to the same key as PKCS-8: openssl pkcs8 -topk8 -nocrypt -outform DER "

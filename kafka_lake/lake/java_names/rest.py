@@ -31,8 +31,10 @@ def rest_properties(name: str, told: dict[str, str]) -> dict[str, str]:
 def _logged_in(name: str, told: dict[str, str]) -> dict[str, str]:
     """Return the properties of a REST catalog with those of PyIceberg's ``auth`` in Java's names.
 
-    PyIceberg: "auth.type: The authentication type to use: noop, basic, oauth2, custom, google, entra". Java's
-    ``AuthProperties`` has basic as well, ``rest.auth.basic.username`` and ``….password``, and none.
+    PyIceberg's `AuthManagerFactory` has noop, basic, legacyoauth2, oauth2, google and entra, and whatever ``auth.impl``
+    names. Iceberg's ``AuthProperties`` has ``rest.auth.type`` with none and basic, and for the latter
+    ``rest.auth.basic.username`` and ``rest.auth.basic.password``. Its OAuth2 takes other properties, and sends the
+    client's secret in another way.
     """
     auth = {key: told.pop(key) for key in list(told) if key.startswith("auth.")}
     if not auth:
