@@ -4,6 +4,7 @@ Dagster renders every string of a document as a template of Python objects, whic
 nothing of ``"None"``. Templates still work with these types; their result becomes text.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -11,6 +12,11 @@ import dagster as dg
 from jinja2 import StrictUndefined, Template
 from pydantic import BeforeValidator
 
+# What the names of properties end with whose digits are no count.
+_NAMING = re.compile(
+    r"^header\.|(?:^|[._-])"
+    r"(?:account|arn|credential|id|key|name|passphrase|password|secret|string|token|user|username|warehouse)$"
+)
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
 
@@ -48,6 +54,21 @@ def _written_out(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else _text(value)
+
+
+def _written_out_each(value: object) -> object:
+    """Return properties of a catalog as text; a number that stands for an account, a key or a name is refused.
+
+    YAML reads 012345670123 as octal, 1234567_89 without its underscore and 1.10 as 1.1.
+    """
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if isinstance(each, int | float) and not isinstance(each, bool) and _NAMING.search(str(key).lower()):
+                raise ValueError(
+                    f"{key}: YAML reads this value as a number, without zeros at its beginning or end. "
+                    "Write the text in quotes"
+                )
+    return _each(_written_out)(value)
 
 
 def _no_truth_value(value: object) -> object:
@@ -89,6 +110,11 @@ TextMap = Annotated[dict[str, str], _resolved_as(Annotated[dict[str, str], Befor
 
 Properties = Annotated[dict[str, str], _resolved_as(Annotated[dict[str, str], BeforeValidator(_each(_written_out))])]
 """A mapping of `Text` to text, whose values may be numbers, true and false without quotes."""
+
+CatalogProperties = Annotated[
+    dict[str, str], _resolved_as(Annotated[dict[str, str], BeforeValidator(_written_out_each)])
+]
+"""`Properties` of a catalog: what stands for an account, a key or a name is no number."""
 
 Limit = Annotated[int | str | None, _resolved_as(Annotated[int | str | None, BeforeValidator(_no_truth_value)])]
 """A count, or `Text`, or null."""

@@ -4,23 +4,28 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
-from urllib.parse import urlsplit
 from uuid import uuid4
 
-from pyiceberg.catalog import LOCATION, WAREHOUSE_LOCATION, Catalog, MetastoreCatalog, load_catalog
+from pyiceberg.catalog import (
+    LOCATION,
+    WAREHOUSE_LOCATION,
+    Catalog,
+    MetastoreCatalog,
+    infer_catalog_type,
+    load_catalog,
+)
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
-from pyiceberg.utils.config import Config
 
-from kafka_lake.common import environment
 from kafka_lake.common.catalog_variables import catalog_variable
 from kafka_lake.common.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
-from kafka_lake.common.home import home
 from kafka_lake.common.spark_catalog import SparkCatalog
 from kafka_lake.lake.catalog_errors import explained, without_secrets
-from kafka_lake.lake.java_properties import CA_BUNDLE, java_properties, needed_classes, sqlite_address
+from kafka_lake.lake.catalog_properties import catalog_name, properties_from_environment, python_properties
+from kafka_lake.lake.java_names.database import sqlite_address
+from kafka_lake.lake.java_names.rest import CA_BUNDLE
+from kafka_lake.lake.java_properties import java_properties, needed_classes
+from kafka_lake.lake.local_places import local_folders, on_this_machine
 from kafka_lake.lake.pyiceberg_compat.hive import compare_on_commit
 from kafka_lake.lake.pyiceberg_compat.loading import sparing
 from kafka_lake.lake.pyiceberg_compat.variant import teach_pyiceberg
@@ -28,73 +33,6 @@ from kafka_lake.lake.pyiceberg_compat.writing import take_over_writing
 
 _FOLDER_BYTES = 200
 _TYPES = ("sql", "rest", "glue", "hive")
-
-
-def catalog_name() -> str:
-    """Return the catalog's name: ``$KAFKA_LAKE_CATALOG``, or ``lake``."""
-    return environment.CATALOG.value()
-
-
-def properties_from_environment(name: str, given: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """Return the catalog's properties as PyIceberg finds them, or those of the embedded SQLite catalog.
-
-    PyIceberg's own places count: ``PYICEBERG_CATALOG__<NAME>__<PROPERTY>`` and ``.pyiceberg.yaml``
-    (https://py.iceberg.apache.org/configuration/).
-
-    Args:
-        name: The catalog's name.
-        given: Properties that are known already. They win; and where they say what catalog it is, nothing of the
-            embedded one goes with them.
-
-    Returns:
-        Properties in Iceberg's standard names.
-    """
-    # Of a variable's name PyIceberg takes each underscore for a hyphen.
-    found = Config().get_catalog_config(name) or Config().get_catalog_config(name.replace("_", "-"))
-    if found or {"type", "uri"} & set(given):
-        return {**flat_properties(found or {}), **given}
-    return {
-        "type": "sql",
-        "uri": f"sqlite:///{home() / 'catalog.db'}",
-        "warehouse": f"file://{home() / 'warehouse'}",
-        **given,
-    }
-
-
-def flat_properties(found: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return properties that may be nested, as ``.pyiceberg.yaml`` has them, with dots in their names instead.
-
-    >>> flat_properties({"type": "rest", "ssl": {"cabundle": "/ca.pem"}})
-    {'type': 'rest', 'ssl.cabundle': '/ca.pem'}
-    """
-    flat: dict[str, str] = {}
-    for key, value in found.items():
-        flat |= (
-            flat_properties(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": str(value)}
-        )
-    return flat
-
-
-def python_properties(properties: Mapping[str, str]) -> dict[str, Any]:
-    """Return a catalog's properties as PyIceberg takes them: those of TLS nested, and files that a signer works with.
-
-    >>> python_properties({"ssl.cabundle": "/ca.pem", "ssl.client.cert": "/me.pem"})
-    {'ssl': {'cabundle': '/ca.pem', 'client': {'cert': '/me.pem'}}}
-    """
-    told: dict[str, Any] = {key: value for key, value in properties.items() if not key.startswith("ssl.")}
-    ssl: dict[str, Any] = {}
-    for key in (each for each in properties if each not in told):
-        *groups, name = key.split(".")[1:]
-        place = ssl
-        for group in groups:
-            place = place.setdefault(group, {})
-        place[name] = properties[key]
-    if ssl:
-        told["ssl"] = ssl
-    if "s3.signer" in told:
-        # PyArrow signs by itself only.
-        told.setdefault("py-io-impl", "pyiceberg.io.fsspec.FsspecFileIO")
-    return told
 
 
 def configured_catalog() -> "LakeCatalog":
@@ -126,6 +64,23 @@ def literal(text: str) -> str:
     return f"'{escaped}'"
 
 
+def _type(name: str, properties: Mapping[str, str]) -> str:
+    """Return a catalog's type, by its address if it isn't given, as PyIceberg does; empty for none."""
+    if (given := properties.get("type", "").lower()) or "uri" not in properties:
+        return given
+    try:
+        found = infer_catalog_type(name, dict(properties))
+    except ValueError:
+        # Its message has the address with the password.
+        found = None
+    if found is None:
+        raise ConfigurationError(
+            f"Catalog {name}: its type can't be told from its address.",
+            f"Set {catalog_variable(name, 'type')} to one of {', '.join(_TYPES)}.",
+        )
+    return found.value
+
+
 class LakeCatalog:
     """A catalog, seen from both engines.
 
@@ -141,7 +96,7 @@ class LakeCatalog:
         self.name = name
         # An empty value is none, as a variable that is set to nothing.
         self.properties = {key: value for key, value in properties.items() if value != ""}
-        self.type = self.properties.get("type", "").lower() or ("rest" if "uri" in self.properties else "")
+        self.type = _type(name, self.properties)
         if self.type not in _TYPES:
             raise ConfigurationError(
                 f"Catalog {name}: type {self.type or '(none)'} is not one of {', '.join(_TYPES)}.",
@@ -153,6 +108,7 @@ class LakeCatalog:
                 f"Catalog {name} of type {self.type} lacks {', '.join(missing)}.",
                 f"Set {catalog_variable(name, missing[0])}.",
             )
+        self.properties = on_this_machine(name, self.type, self.properties)
 
     @cached_property
     def pyiceberg(self) -> Catalog:
@@ -178,12 +134,8 @@ class LakeCatalog:
             raise mended from error
 
     def _connected(self) -> Catalog:
-        for place in (self.properties.get("uri", ""), self.properties.get("warehouse", "")):
-            parts = urlsplit(place)
-            if parts.scheme == "sqlite":
-                self._make_folder(Path(place.removeprefix("sqlite:///")).parent)
-            elif parts.scheme == "file":
-                self._make_folder(Path(parts.path))
+        for folder in local_folders(self.properties):
+            self._make_folder(folder)
         teach_pyiceberg()
         catalog = sparing(
             load_catalog(self.name, **{**python_properties(self.properties), "type": self.type}), self.type

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from urllib.parse import parse_qsl, unquote
 
 import requests
 from pydantic import ValidationError
@@ -134,8 +135,11 @@ def _secrets(properties: Mapping[str, str]) -> list[str]:
     uri = properties.get("uri", "")
     user = uri.partition("://")[2].rpartition("@")[0]
     found = {value for name, value in properties.items() if _SECRET.search(name.lower())}
+    found |= {value for name, value in parse_qsl(uri.partition("?")[2]) if _SECRET.search(name.lower())}
     found |= {part for value in list(found) for part in value.split(":", 1)[1:]}
     found |= {uri, user, user.partition(":")[2]} if user else set()
+    # What is percent-encoded in an address is plain in the errors of a driver.
+    found |= {unquote(each) for each in found}
     return sorted(found - {""}, key=len, reverse=True)
 
 

@@ -22,7 +22,8 @@ from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import dagster_home, home
 from kafka_lake.common.server_process import ServerProcess, port_open
 from kafka_lake.kafka.security.properties import properties_from_env
-from kafka_lake.lake.catalog import LakeCatalog, catalog_name
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.catalog_properties import catalog_name
 from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake.local_stack.debezium import Debezium
 from kafka_lake.local_stack.environment import names_broker, use_broker, use_catalog, use_registry

@@ -1,16 +1,12 @@
 """One configuration in Iceberg's names becomes that of PyIceberg and that of Spark."""
 
-import zipfile
-
 import pytest
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.lake.catalog import LakeCatalog, properties_from_environment, python_properties
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.catalog_properties import properties_from_environment, python_properties
 from kafka_lake.lake.how_to_read import is_secret
-from kafka_lake.spark.jars import JarsError, spark_jars
-from kafka_lake.spark.settings import local_conf
-from kafka_lake_tests.lanes import exhaustive
 
 PREFIX = "spark.sql.catalog.lake."
 
@@ -143,10 +139,9 @@ def test_a_warehouse_whose_name_has_a_colon_is_in_s3_if_a_setting_says_so(name):
     assert "io-impl" not in spark({**REST, "warehouse": name})
 
 
-def test_azure_s_settings_are_looked_at_if_the_class_for_files_is_azure_s():
-    azure = {"io-impl": "org.apache.iceberg.azure.adlsv2.ADLSFileIO", "adls.client-secret": "hush"}
-    with pytest.raises(ConfigurationError, match=r"adls\.client-secret"):
-        LakeCatalog("lake", {**REST, "warehouse": "lake", **azure}).spark_conf()
+@pytest.mark.parametrize("warehouse", ["hdfs://nn/w", "viewfs://c/w", "file:///w", "gcs://b/w", "oss://b/w"])
+def test_a_warehouse_at_an_address_is_not_in_s3_because_of_a_setting(warehouse):
+    assert "io-impl" not in spark({**REST, "warehouse": warehouse, "s3.region": "a"})
 
 
 def test_what_spark_is_told_does_not_show_its_secrets():
@@ -170,12 +165,6 @@ def test_the_embedded_catalog_may_have_its_tables_elsewhere(monkeypatch, tmp_pat
         "uri": f"sqlite:///{tmp_path / 'catalog.db'}",
         "warehouse": "file:///lake",
     }
-
-
-@pytest.mark.parametrize("key", ["ssl.client.cert", "auth.type"])
-def test_what_spark_cannot_log_in_with_is_refused(key):
-    with pytest.raises(ConfigurationError, match=f"Spark can't be told {key}"):
-        spark({**REST, key: "x"})
 
 
 def test_a_given_io_wins():
@@ -239,71 +228,6 @@ def test_spark_names():
     assert catalog.spark_name(("a", "b"), "x") == "`lake`.`a`.`b`.`branch_x`"
 
 
-POSTGRES = {"type": "sql", "warehouse": "file:///w"}
-
-
-@pytest.mark.parametrize(
-    ("uri", "told"),
-    [
-        (
-            "postgresql+psycopg2://bob:p%40ss%2Fword@db:5432/lake",
-            {"uri": "jdbc:postgresql://db:5432/lake", "jdbc.user": "bob", "jdbc.password": "p@ss/word"},
-        ),
-        (
-            "postgresql://db/lake?user=bob&password=pw&sslmode=verify-full&sslrootcert=/ca.pem&connect_timeout=5",
-            {
-                "uri": "jdbc:postgresql://db/lake",
-                "jdbc.user": "bob",
-                "jdbc.password": "pw",
-                "jdbc.sslmode": "verify-full",
-                "jdbc.sslrootcert": "/ca.pem",
-                "jdbc.connectTimeout": "5",
-            },
-        ),
-        ("postgresql+psycopg2://[::1]:5432/lake", {"uri": "jdbc:postgresql://[::1]:5432/lake"}),
-        ("mysql+pymysql://bob:pw@db/lake", {"uri": "jdbc:mysql://db/lake", "jdbc.user": "bob", "jdbc.password": "pw"}),
-    ],
-)
-def test_the_address_of_a_database_reaches_jdbc_with_its_user_and_password_apart(uri, told):
-    conf = spark({**POSTGRES, "uri": uri})
-    assert conf == {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": "file:///w", **told}
-
-
-def test_what_is_given_in_jdbc_s_names_wins():
-    given = {"uri": "postgresql://bob:pw@db/lake", "jdbc.user": "spark", "jdbc.ApplicationName": "x"}
-    conf = spark({**POSTGRES, **given})
-    assert (conf["jdbc.user"], conf["jdbc.password"], conf["jdbc.ApplicationName"]) == ("spark", "pw", "x")
-
-
-def test_sqlite_is_the_same_file_wherever_spark_runs(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    uri = spark({**POSTGRES, "uri": "sqlite+pysqlite:///c.db"})["uri"]
-    assert uri == f"jdbc:sqlite:{tmp_path}/c.db?busy_timeout=30000"
-
-
-@pytest.mark.parametrize(
-    ("uri", "said"),
-    [
-        (
-            "postgresql://hush:hush@db/lake?tcp_user_timeout=9",
-            "tcp_user_timeout, which has no equivalent",
-        ),
-        ("postgresql+psycopg2:///lake?host=/var/run", "the parameter host"),
-        ("postgresql+psycopg2://hush:hush@/lake", "names no host"),
-        ("mssql+pyodbc://hush:hush@db/lake", "its database is mssql"),
-        ("sqlite://", "belongs to one process"),
-        ("no address hush", "is not a URL"),
-    ],
-)
-def test_an_address_that_spark_can_not_be_told_is_refused_without_its_secrets(uri, said):
-    catalog = LakeCatalog("lake", {**POSTGRES, "uri": uri})
-    with pytest.raises(ConfigurationError) as refused:
-        catalog.spark_conf()
-    assert said in refused.value.message
-    assert refused.value.remedy
-    assert "hush" not in str(refused.value)
-
-
 AWS = {"type": "glue", "warehouse": "s3://lake"}
 
 
@@ -323,16 +247,6 @@ AWS = {"type": "glue", "warehouse": "s3://lake"}
             {"s3.endpoint": "http://s", "s3.path-style-access": "false"},
         ),
         ({"s3.proxy-uri": "http://p"}, {"http-client.proxy-endpoint": "http://p"}),
-        (
-            {"client.role-arn": "arn:r", "client.role-session-name": "me", "client.region": "eu-west-1"},
-            {
-                "client.factory": "org.apache.iceberg.aws.AssumeRoleAwsClientFactory",
-                "client.assume-role.arn": "arn:r",
-                "client.assume-role.session-name": "me",
-                "client.assume-role.region": "eu-west-1",
-                "client.region": "eu-west-1",
-            },
-        ),
     ],
 )  # fmt: skip
 def test_settings_of_amazon_s_services_reach_java(given, told):
@@ -350,37 +264,6 @@ def test_keys_for_all_services_are_those_of_files_where_the_catalog_needs_none()
     assert anonymous["client.credentials-provider"].endswith("AnonymousCredentialsProvider")
 
 
-AZURE = {"type": "rest", "uri": "http://r", "warehouse": "abfss://lake@acme.dfs.core.windows.net/w"}
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (
-            {"adls.account-name": "acme", "adls.account-key": "hush"},
-            {"adls.auth.shared-key.account.name": "acme", "adls.auth.shared-key.account.key": "hush"},
-        ),
-        (
-            {"adls.account-name": "acme", "adls.sas-token": "sv=1"},
-            {"adls.sas-token.acme.dfs.core.windows.net": "sv=1"},
-        ),
-        (
-            {"adls.connection-string": "AccountName=acme;AccountKey=h=="},
-            {"adls.connection-string.acme.dfs.core.windows.net": "AccountName=acme;AccountKey=h=="},
-        ),
-    ],
-)
-def test_settings_of_azure_s_storage_reach_java(given, told):
-    files = {"io-impl": "org.apache.iceberg.azure.adlsv2.ADLSFileIO"}
-    assert spark({**AZURE, **given}) == {**AZURE, **ASKS, **files, **told}
-
-
-def test_settings_of_azure_s_storage_stay_as_they_are_where_it_is_not_known_to_be_used():
-    settings = {"adls.client-secret": "hush", "adls.sas-token": "sv=1"}
-    rest = {"type": "rest", "uri": "http://r", "warehouse": "lake"}
-    assert spark({**rest, **settings}) == {**rest, **settings, **ASKS}
-
-
 def test_settings_of_google_s_storage_are_the_same_in_java():
     google = {"type": "rest", "uri": "http://r", "warehouse": "gs://lake", "gcs.oauth2.token": "t"}
     assert spark(google) == {**google, **ASKS, "io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO"}
@@ -389,14 +272,10 @@ def test_settings_of_google_s_storage_are_the_same_in_java():
 @pytest.mark.parametrize(
     ("given", "said", "remedy"),
     [
-        ({**AZURE, "adls.client-secret": "hush"}, "adls.client-secret", "AZURE_CLIENT_SECRET"),
-        ({**AZURE, "adls.sas-token": "hush"}, "the account that adls.sas-token is for", "adls.account-name"),
         ({"glue.access-key-id": "hush", "glue.secret-access-key": "hush"}, "glue.access-key-id", "AWS_ACCESS_KEY_ID"),
         ({"client.session-token": "hush"}, "client.session-token", "AWS_SESSION_TOKEN"),
         ({"glue.profile-name": "hush"}, "glue.profile-name", "AWS_PROFILE"),
         ({"glue.region": "eu-west-1", "s3.region": "us-east-1"}, "one region", "client.region"),
-        ({"client.role-arn": "arn:r"}, "needs the region", "client.region"),
-        ({"client.role-arn": "arn:r", "s3.role-arn": "arn:s", "s3.region": "r"}, "one role", "client.role-arn"),
     ],
 )
 def test_what_java_can_not_be_told_is_refused_with_what_to_do(given, said, remedy):
@@ -405,61 +284,3 @@ def test_what_java_can_not_be_told_is_refused_with_what_to_do(given, said, remed
     assert said in refused.value.message
     assert remedy in refused.value.remedy
     assert "hush" not in str(refused.value)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("properties", "needed", "artifact"),
-    [
-        (
-            {"type": "rest", "uri": "http://r", "warehouse": "s3://lake"},
-            "software/amazon/awssdk/services/s3/S3Client",
-            "iceberg-aws-bundle",
-        ),
-        exhaustive(AZURE, "com/azure/storage/file/datalake/DataLakeFileSystemClient", "iceberg-azure-bundle"),
-        exhaustive(
-            {"type": "rest", "uri": "http://r", "warehouse": "gs://lake"},
-            "com/google/cloud/storage/Storage",
-            "iceberg-gcp-bundle",
-        ),
-        ({**POSTGRES, "uri": "postgresql://db/lake"}, "org/postgresql/Driver", "postgresql"),
-    ],
-)
-def test_the_jars_that_a_catalog_needs_are_fetched_unless_they_are_there(
-    properties, needed, artifact, monkeypatch, tmp_path
-):
-    for name in ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "KAFKA_LAKE_SPARK_JARS"):
-        monkeypatch.delenv(name, raising=False)
-    ours, theirs = tmp_path / "ours.jar", tmp_path / "any name.jar"
-    for jar in (ours, theirs):
-        with zipfile.ZipFile(jar, "w") as content:
-            content.writestr("x/Y.class", "")
-            if jar == theirs:
-                content.writestr(f"{needed}.class", "")
-    catalog = LakeCatalog("lake", properties).for_spark()
-    fetched = tmp_path / "fetched.jar"
-
-    def retrieve(conf, tell_user=None):
-        return [ours] if conf == "spark" else [fetched]
-
-    monkeypatch.setattr("kafka_lake.spark.jars.ensure_jars", retrieve)
-    assert local_conf(catalog, "local", spark_jars(), {})["spark.driver.extraClassPath"] == f"{ours}:{fetched}"
-    assert local_conf(catalog, "yarn", spark_jars(), {})["spark.jars"] == f"{ours},{fetched}"
-    assert local_conf(catalog, "yarn", "", {"spark.jars": f"{ours}"})["spark.jars"] == f"{ours},{fetched}"
-    # What a user gives is not brought a second time; what is elsewhere can't be looked into.
-    monkeypatch.setenv("KAFKA_LAKE_SPARK_JARS", f"{theirs}")
-    assert local_conf(catalog, "local", spark_jars(), {})["spark.driver.extraClassPath"] == f"{ours}:{theirs}"
-    assert local_conf(catalog, "yarn", f"{ours}", {"spark.jars": f"{theirs}"})["spark.jars"] == f"{theirs}"
-    for extra in ({"spark.jars": "hdfs:///any.jar"}, {"spark.jars.packages": "a:b:1"}):
-        assert str(fetched) not in str(local_conf(catalog, "local", f"{ours}", extra))
-
-    def fail(conf, tell_user=None):
-        raise JarsError("Not found.")
-
-    monkeypatch.setattr("kafka_lake.spark.jars.ensure_jars", fail)
-    with pytest.raises(JarsError, match=f"needs {artifact}. Not found") as refused:
-        local_conf(catalog, "local", f"{ours}", {})
-    assert "KAFKA_LAKE_SPARK_JARS" in refused.value.remedy
-    monkeypatch.setenv("KAFKA_LAKE_SPARK_JARS", "/nowhere.jar")
-    with pytest.raises(JarsError, match=r"/nowhere\.jar"):
-        spark_jars()

@@ -8,12 +8,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from kafka_lake.common.errors import CatalogError, CatalogRefusedError, ConfigurationError, KafkaLakeError
 from kafka_lake.common.server_process import free_port
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.catalog_errors import without_secrets
+from kafka_lake.lake.catalog_errors import explained, without_secrets
 
 QUESTIONS: list[Callable[[LakeCatalog], object]] = [
     lambda catalog: catalog.check(),
@@ -142,6 +143,21 @@ def test_an_absent_table_is_no_error(tmp_path: Path) -> None:
 )
 def test_addresses_are_shown_without_secrets(uri: str, shown: str) -> None:
     assert without_secrets(uri) == shown
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("postgresql+psycopg2://bob:p%40ss@db/x", 'password "p@ss" of bob:p@ss was not taken'),
+        ("postgresql+psycopg2://db/x?user=bob&password=p%40ss", "invalid dsn: user=bob password=p@ss"),
+    ],
+)
+def test_a_password_that_a_driver_tells_decoded_is_masked(uri: str, told: str) -> None:
+    error = OperationalError("SELECT 1", {}, Exception(told))
+    shown = explained("lake", "sql", properties={"uri": uri}, what="Connecting", error=error)
+    assert shown is not None
+    assert "***" in shown.message
+    assert "p@ss" not in shown.message
 
 
 def test_glue_without_a_region_is_told_where_to_set_it(monkeypatch: pytest.MonkeyPatch) -> None:

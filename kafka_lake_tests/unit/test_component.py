@@ -571,6 +571,19 @@ def test_properties_may_be_numbers_and_truth_values():
     assert [getattr(component, name) for name in maps] == [expected] * 4
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["glue.id: 012345670123", "client.access-key-id: 0123", "warehouse: 1234567_89", "auth.basic.username: 1.10"],
+)
+def test_a_number_that_names_something_of_a_catalog_is_to_be_quoted(line):
+    text = refusal(f"catalog_properties: {{type: rest, {line}}}", "KafkaCluster")
+    assert f"{line.partition(':')[0]}: YAML reads this value as a number" in text
+    assert "Write the text in quotes" in text
+    key, _, value = line.partition(": ")
+    component, _ = load(f"catalog_properties: {{{key}: '{value}', s3.connect-timeout: 5}}", "KafkaCluster")
+    assert component.catalog_properties == {key: value, "s3.connect-timeout": "5"}
+
+
 def test_templates_give_text(monkeypatch):
     monkeypatch.setenv("NUMBER_LIKE", "1e3")
     component, _ = load('topic: orders\ngroup: "{{ env.NUMBER_LIKE }}"\ntable_properties: {a: "{{ 1 + 2 }}"}')

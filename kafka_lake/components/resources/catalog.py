@@ -3,7 +3,9 @@
 import dagster as dg
 from pydantic import Field
 
-from kafka_lake.lake.catalog import LakeCatalog, catalog_name, properties_from_environment
+from kafka_lake.common import environment
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.catalog_properties import catalog_name, properties_from_environment
 
 
 class CatalogResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -23,6 +25,11 @@ class CatalogResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """Return the catalog; nothing is asked of it yet.
 
         Raises:
-            ConfigurationError: If its type is unknown or a property is missing.
+            ConfigurationError: If its type is unknown, a property is missing, or one can't be told to Spark. A Connect
+                server is told of the catalog by whoever starts it, so the last is no matter with one.
         """
-        return LakeCatalog(self.name, properties_from_environment(self.name, self.properties))
+        catalog = LakeCatalog(self.name, properties_from_environment(self.name, self.properties))
+        if not environment.SPARK_REMOTE.value():
+            # Or PyIceberg would go on alone, and a run that needs Spark would fail later.
+            catalog.for_spark()
+        return catalog

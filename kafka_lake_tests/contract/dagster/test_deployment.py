@@ -15,7 +15,7 @@ from pyiceberg.catalog import load_catalog
 
 from kafka_lake.components.alive import ALIVE_TAG
 from kafka_lake.kafka.security.properties import properties_from_env
-from kafka_lake.lake.catalog import properties_from_environment
+from kafka_lake.lake.catalog_properties import properties_from_environment
 from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run
 from kafka_lake_tests.contract.dagster.composed import Composed
 from kafka_lake_tests.contract.postgres import execute
