@@ -84,20 +84,21 @@ def test_rows_that_a_snapshot_lacks_go_at_its_end_and_stay_gone(
     assert rows(view(spec), "id", "v") == [left[0], (2, "back"), *left[1:]]
 
 
+def versions(view: View) -> dict[int, list[tuple[str, int | None, bool]]]:
+    """Return each row's versions: value, the position of the log at its end, whether it is open."""
+    found: dict[int, list[tuple[str, int | None, bool]]] = {}
+    for row in sorted(view.history(), key=lambda row: row["_change"]["order"][0]):
+        if row["valid_to"] is None or row["valid_from"] < row["valid_to"]:
+            ends = row["valid_to"] and int(row["valid_to"].timestamp() * 1000)
+            found.setdefault(row["id"], []).append((row["v"], ends, row["valid_to"] is None))
+    return found
+
+
 def test_versions_of_rows_that_a_snapshot_lacks_end_at_its_time(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(1)
     spec = topic.spec(None, **RECONCILE, history=True)
-
-    def versions() -> dict[int, list[tuple[str, int | None, bool]]]:
-        """Return each row's versions: value, the position of the log at its end, whether it is open."""
-        found: dict[int, list[tuple[str, int | None, bool]]] = {}
-        for row in sorted(view(spec).history(), key=lambda row: row["_change"]["order"][0]):
-            if row["valid_to"] is None or row["valid_from"] < row["valid_to"]:
-                ends = row["valid_to"] and int(row["valid_to"].timestamp() * 1000)
-                found.setdefault(row["id"], []).append((row["v"], ends, row["valid_to"] is None))
-        return found
 
     snapshot(topic, 100, [1, 2, 3, 4])
     send(topic, "u", 110, 2, "changed")
@@ -106,7 +107,7 @@ def test_versions_of_rows_that_a_snapshot_lacks_end_at_its_time(
     ingest(spec, connections(), "run-2")
     assert rows(view(spec), "id", "v") == [(1, "again"), (3, "again")]
     read = ("read", 200, False)
-    assert versions() == {
+    assert versions(view(spec)) == {
         1: [read, ("again", None, True)],
         2: [("read", 110, False), ("changed", 200, False)],
         3: [read, ("again", None, True)],
@@ -118,7 +119,7 @@ def test_versions_of_rows_that_a_snapshot_lacks_end_at_its_time(
     send(topic, "c", 230, 4, "back")
     ingest(spec, connections(), "run-3")
     assert rows(view(spec), "id", "v") == [(1, "again"), (3, "again"), (4, "back")]
-    assert versions() == {
+    assert versions(view(spec)) == {
         1: [read, ("again", None, True)],
         2: [("read", 110, False), ("changed", 150, False), ("late", 200, False)],
         3: [read, ("again", None, True)],
@@ -126,6 +127,30 @@ def test_versions_of_rows_that_a_snapshot_lacks_end_at_its_time(
         8: [("late", 200, False)],
     }
     view(spec).assert_no_branches()
+
+
+@pytest.mark.exhaustive
+def test_each_snapshot_and_truncate_of_a_batch_ends_versions(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec(None, **RECONCILE, history=True, on_truncate="apply")
+    snapshot(topic, 100, [1, 2, 3, 4])
+    ingest(spec, connections(), "run-1")
+    snapshot(topic, 200, [1, 2, 3])
+    snapshot(topic, 300, [1, 2])
+    change = debezium("t", 400, None, 399)
+    change["source"]["ts_ms"] = 400
+    topic.send(change)
+    send(topic, "c", 410, 2, "new")
+    ingest(spec, connections(), "run-2")
+    assert rows(view(spec), "id", "v") == [(2, "new")]
+    assert versions(view(spec)) == {
+        1: [("read", 400, False)],
+        2: [("read", 400, False), ("new", None, True)],
+        3: [("read", 300, False)],
+        4: [("read", 200, False)],
+    }
 
 
 @pytest.mark.parametrize("step", ["deletes published", exhaustive("primary staged"), exhaustive("audited")])

@@ -64,13 +64,13 @@ class Past:
         emptied: What is older than that is gone; None if there is nothing of the kind.
         ended: The snapshot of the source that lacks what goes; None if a truncate takes it away.
         marks: What the snapshot's summary says of it.
-        newest: The truncates of the batch, the newest one first.
+        closings: What takes rows away: the truncates of the batch, and snapshots that have ended.
     """
 
     emptied: Emptied | None = None
     ended: Ended | None = None
     marks: Mapping[str, str] = field(default_factory=dict)
-    newest: tuple[Truncate, ...] = ()
+    closings: tuple[Truncate, ...] = ()
 
 
 def past_of(context: Context, state: TableState, batch: Told, keys: Keys) -> Past:
@@ -88,9 +88,9 @@ def past_of(context: Context, state: TableState, batch: Told, keys: Keys) -> Pas
     spec = context.spec
     if spec.on_truncate != "apply" and spec.snapshot != "reconcile":
         return Past()
-    ended, marks = None, dict[str, str]()
+    ended, before, marks = None, tuple[Ended, ...](), dict[str, str]()
     if spec.snapshot == "reconcile":
-        ended, known = _snapshots(context, state, batch, keys)
+        ended, before, known = _snapshots(context, state, batch, keys)
         marks[READING] = known.to_json()
     truncates = _truncates(spec, batch, keys)
     new = truncates[0] if truncates else None
@@ -101,7 +101,8 @@ def past_of(context: Context, state: TableState, batch: Told, keys: Keys) -> Pas
     if emptied is None:
         return Past(marks=marks)
     is_ended = ended is not None and emptied.is_new and emptied.at == ended.at
-    return Past(emptied, ended if is_ended else None, {**marks, TRUNCATED: emptied.at.to_json()}, tuple(truncates))
+    closings = (*truncates, *(each.at for each in (*before, *([ended] if ended else []))))
+    return Past(emptied, ended if is_ended else None, {**marks, TRUNCATED: emptied.at.to_json()}, closings)
 
 
 def _truncates(spec: TopicTable, batch: Told, keys: Keys) -> list[Truncate]:
@@ -113,15 +114,17 @@ def _truncates(spec: TopicTable, batch: Told, keys: Keys) -> list[Truncate]:
     return found
 
 
-def _snapshots(context: Context, state: TableState, batch: Told, keys: Keys) -> tuple[Ended | None, Remembered]:
-    """Return the snapshot whose missing rows go with a batch, and what the table is to remember."""
+def _snapshots(
+    context: Context, state: TableState, batch: Told, keys: Keys
+) -> tuple[Ended | None, tuple[Ended, ...], Remembered]:
+    """Return the snapshot whose missing rows go with a batch, those before it, and what the table is to remember."""
     spec, position = context.spec, batch.position
     if len(position.offsets) > 1:
         raise several_partitions(spec, len(position.offsets))
     before = remembered(state, batch.summary)
     if state.position is not None and state.position.offsets == position.offsets:
         # What is read again has been looked at.
-        return None, before
+        return None, (), before
     found = Walk(before.reading)
     if batch.figures["reads"] or before.reading != NONE:
         found = walk(before.reading, *marks_of(batch.changes, keys))
@@ -135,7 +138,8 @@ def _snapshots(context: Context, state: TableState, batch: Told, keys: Keys) -> 
     if found.ended is not None:
         end = context.connections.cluster.watermarks_of(spec.topic).end[_partition(position)]
     ended, waiting = due(found.ended, before.waiting, position.offsets[_partition(position)], end)
-    return ended, Remembered(found.reading, waiting)
+    passed = [each for each in found.before if not each.dead_letters] if ended is not None else []
+    return ended, tuple(passed), Remembered(found.reading, waiting)
 
 
 def _partition(position: Position) -> int:

@@ -127,11 +127,13 @@ class Walk:
         reading: How far one has been read at its end.
         ended: The newest one that has ended in it.
         left: Those that take no rows away: an offset of each, and why.
+        before: Others that have ended in it, the oldest one first; a history ends versions at them.
     """
 
     reading: Reading
     ended: Ended | None = None
     left: tuple[tuple[int, str], ...] = ()
+    before: tuple[Ended, ...] = ()
 
 
 NO_END = "began, and other changes follow before its end: it broke off, or it has one row and is the first of several"
@@ -177,7 +179,8 @@ def _at_end(found: Walk, at: Truncate) -> Walk:
         why = OTHER_POSITION
     if why:
         return replace(found, reading=NONE, left=(*found.left, (at.offset, why)))
-    return replace(found, reading=NONE, ended=Ended(begin, reading.dead_letters))
+    before = found.before if found.ended is None else (*found.before, found.ended)
+    return replace(found, reading=NONE, ended=Ended(begin, reading.dead_letters), before=before)
 
 
 def with_dead_letters(found: Walk, count: int) -> Walk:
@@ -191,7 +194,8 @@ def with_dead_letters(found: Walk, count: int) -> Walk:
         return found
     reading, ended = found.reading, found.ended
     reading = replace(reading, dead_letters=reading.dead_letters + count) if reading.begin else UNKNOWN
-    return replace(found, reading=reading, ended=ended and replace(ended, dead_letters=ended.dead_letters + count))
+    ended = ended and replace(ended, dead_letters=ended.dead_letters + count)
+    return replace(found, reading=reading, ended=ended, before=())
 
 
 def due(ended: Ended | None, waiting: Ended | None, position: int, end: int) -> tuple[Ended | None, Ended | None]:

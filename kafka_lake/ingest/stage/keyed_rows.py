@@ -71,7 +71,7 @@ class ChangesToStage:
         failed: Tells how many records became dead letters, once the changes have been read.
         emptied: What is older than that doesn't count; None if there is nothing of the kind.
         ended: The snapshot of the source that lacks what is older; None if there is none, or not for the first time.
-        truncates: Those of the batch.
+        closings: What takes rows away in the batch.
     """
 
     context: Context
@@ -84,7 +84,7 @@ class ChangesToStage:
     failed: Callable[[], int]
     emptied: Emptied | None = None
     ended: Ended | None = None
-    truncates: tuple[Truncate, ...] = ()
+    closings: tuple[Truncate, ...] = ()
 
     @cached_property
     def columns(self) -> T.StructType:
@@ -198,7 +198,7 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
         return StagedChanges(primary, deletes, None, told)
     if not_sent:
         changes = without(changes, batch.context.connections.spark(), not_sent, batch.keys)
-    closings = (*batch.truncates, *([batch.emptied.at] if batch.emptied else []))
+    closings = (*batch.closings, *([batch.emptied.at] if batch.emptied else []))
     events = EventsToStage(
         changes=changes, folded=folded, current=primary, branch=batch.branch.name, summary=batch.summary,
         closings=closings, older=batch.emptied.changes if batch.emptied else None,
@@ -226,7 +226,7 @@ def _since_past(batch: ChangesToStage, changes: DataFrame, figures: Row) -> Chan
     told = Told(changes, figures, batch.summary, batch.failed)
     past = past_of(batch.context, batch.state, told, batch.keys)
     summary = {**batch.summary, **past.marks}
-    return replace(batch, emptied=past.emptied, ended=past.ended, truncates=past.newest, summary=summary)
+    return replace(batch, emptied=past.emptied, ended=past.ended, closings=past.closings, summary=summary)
 
 
 def _counting(batch: ChangesToStage, changes: DataFrame) -> DataFrame:
