@@ -86,8 +86,6 @@ def past_of(context: Context, state: TableState, batch: Told, keys: Keys) -> Pas
         ChangeRefusedError: If nothing tells which changes are older, or when a snapshot has arrived as a whole.
     """
     spec = context.spec
-    if spec.on_truncate != "apply" and spec.snapshot != "reconcile":
-        return Past()
     ended, before, marks = None, tuple[Ended, ...](), dict[str, str]()
     if spec.snapshot == "reconcile":
         ended, before, known = _snapshots(context, state, batch, keys)

@@ -8,6 +8,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.keyed.bounds import Bounds, bounds
 from kafka_lake.ingest.keyed.folded import FoldedBatch, kept
@@ -17,6 +18,7 @@ from kafka_lake.ingest.keyed.history.closings import (
     closed,
     closings_as_json,
     closings_of,
+    is_one_of,
     remembered_closings,
 )
 from kafka_lake.ingest.keyed.history.events import events_of, joined, seeds_of, stored_of
@@ -26,12 +28,12 @@ from kafka_lake.ingest.keyed.history.merge import is_changed, merge_events
 from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.keyed.truncates import Truncate
 from kafka_lake.ingest.record_keys import at_version
-from kafka_lake.ingest.stage.history_table import ensure_history_table, refuse_columns, refuse_gap
+from kafka_lake.ingest.stage.history_table import ensure_history_table, refuse_columns, refuse_gap, refuse_ignored
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable, side_summary, staged_table
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
+from kafka_lake.lake.positions import POSITION, TableState, head_of, read_state, row_count
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ def write_history(
     seeds = None if row_count(table) else _seeds(context, shape, before)
     known = remembered_closings(state)
     closings = closings_of(known, events.closings, shape.keys)
+    refuse_ignored(context.spec, closings, events.closings, Position.from_json(events.summary[POSITION]))
     events = replace(events, summary=_summary(events.summary, closings))
     is_new = bool({each.place for each in closings} - {each.place for each in known})
     if seeds is None and not is_new and not _may_be_older(events, closings):
@@ -188,8 +191,20 @@ class _Merge:
         if self.closings:
             others = [known, *([self.seeds] if self.seeds is not None else [])]
             all_events = reduce(DataFrame.unionByName, (each.select(*shape.columns.names) for each in others), told)
-            told = told.unionByName(shaped(closed(all_events, self.closings, shape), shape.columns))
+            made = shaped(closed(all_events, self.closings, shape), shape.columns)
+            # What the table hasn't come to isn't compared with its rows: a run that died has published it.
+            ahead = is_one_of(self.ahead, shape)
+            told = told.unionByName(made.filter(~ahead))
+            seeds = made.filter(ahead) if self.seeds is None else self.seeds.unionByName(made.filter(ahead))
+            return joined(known, seeds, told, shape)
         return joined(known, self.seeds, told, shape)
+
+    @property
+    def ahead(self) -> list[Truncate]:
+        """The closings that the history knows and the table has not come to."""
+        keys = self.shape.keys
+        newest = max((each.sorted_by(keys) for each in self.events.closings), default=None)
+        return [each for each in self.closings if newest is None or each.sorted_by(keys) > newest]
 
 
 def _merged(merge: _Merge, held: ExitStack) -> StagedHistory:

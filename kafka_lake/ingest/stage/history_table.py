@@ -8,9 +8,11 @@ from pyiceberg.table import Table
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import TableError
+from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.rows import history_columns
 from kafka_lake.ingest.keyed.history.shape import Shape
+from kafka_lake.ingest.keyed.truncates import Truncate
 from kafka_lake.ingest.stage.variant_table import append_nothing, create_variant_table, has_variant
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState, row_count
@@ -103,6 +105,39 @@ def _track(spec: TopicTable, table: Table) -> None:
         )
     with table.transaction() as transaction:
         transaction.set_properties({HISTORY: _property(spec)})
+
+
+def refuse_ignored(
+    spec: TopicTable, known: Sequence[Truncate], applied: Sequence[Truncate], position: Position
+) -> None:
+    """Stop a run that passes over a truncate by which a run that died has ended versions.
+
+    Args:
+        spec: The topic's settings.
+        known: The truncates that the history knows.
+        applied: Those that the batch applies, and the newest one that the table has applied.
+        position: Which the batch leaves behind.
+
+    Raises:
+        TableError: If it does.
+    """
+    places = {each.place for each in applied}
+    if spec.on_truncate == "apply":
+        return
+    for each in known:
+        is_of_topic = (each.topic_id or "") == position.identity.topic_id
+        is_passed = is_of_topic and each.offset < position.offsets.get(each.partition, 0)
+        if is_passed and not each.is_read and each.place not in places and not _is_older(each, applied):
+            raise TableError(
+                f"Table {'.'.join(spec.history_table)} has ended versions at the truncate in partition "
+                f"{each.partition} at offset {each.offset}, and on_truncate: {spec.on_truncate} would pass over it.",
+                "Set on_truncate: apply until a run has passed it; or drop that table, which begins again with the "
+                "rows that the topic's table has.",
+            )
+
+
+def _is_older(one: Truncate, others: Sequence[Truncate]) -> bool:
+    return any(one.order <= other.order for other in others)
 
 
 def refuse_gap(spec: TopicTable, history: TableState, table: TableState) -> None:

@@ -6,6 +6,7 @@ function of the events of each key and of the closings, whatever came when.
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -48,6 +49,21 @@ def closings_of(known: Iterable[Truncate], new: Iterable[Truncate], keys: Keys) 
     return sorted(each_once.values(), key=lambda each: each.sorted_by(keys))[-MOST:]
 
 
+def is_one_of(closings: Sequence[Truncate], shape: Shape) -> Column:
+    """Return whether an event is what one of the closings made of a key."""
+    place = F.col(quoted(shape.keys.metadata))
+    same = [
+        place["topic_id"].eqNullSafe(F.lit(topic_id)) & (place["partition"] == partition) & (place["offset"] == offset)
+        for topic_id, partition, offset in (each.place for each in closings)
+    ]
+    return reduce(Column.__or__, same, F.lit(False))
+
+
+def is_closing(keys: Keys) -> Column:
+    """Return whether an event is what a closing made of a key, and no record of the key's own."""
+    return F.col(CHANGE)["op"].eqNullSafe(F.lit(TRUNCATE)) if keys.has_envelope else F.lit(False)
+
+
 def closed(events: DataFrame, closings: Sequence[Truncate], shape: Shape) -> DataFrame:
     """Return the deletes that closings are for the keys of some events.
 
@@ -61,9 +77,8 @@ def closed(events: DataFrame, closings: Sequence[Truncate], shape: Shape) -> Dat
         takes no key away that it has itself.
     """
     keys = shape.keys
-    rows = events.select(F.struct(*[F.col(quoted(name)) for name in shape.columns.names]).alias(_ROW))
-    if keys.has_envelope:
-        rows = rows.filter(~F.col(_ROW)[CHANGE]["op"].eqNullSafe(F.lit(TRUNCATE)))
+    others = events.filter(~is_closing(keys) & ~is_one_of(closings, shape))
+    rows = others.select(F.struct(*[F.col(quoted(name)) for name in shape.columns.names]).alias(_ROW))
     key = [F.expr(each).alias(name) for name, each in zip(shape.key_names, keys.key(_ROW), strict=True)]
     numbered = rows.select(
         *key,
@@ -90,7 +105,8 @@ def _is_read_by(closing: Truncate) -> Column:
     if not closing.is_read:
         return F.lit(False)
     change = F.col(_ROW)[CHANGE]
-    return (change["op"] == READ) & (change["order"] == _order(closing))
+    # The table of deleted keys has what a snapshot lacked by the snapshot's order.
+    return ~F.col(_ROW)[DELETED] & (change["op"] == READ) & (change["order"] == _order(closing))
 
 
 def _order(closing: Truncate) -> Column:

@@ -9,6 +9,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, EVENT, VALID_FROM, VALID_TO
 from kafka_lake.ingest.keyed.fold import told_before, with_order
+from kafka_lake.ingest.keyed.history.closings import is_closing
 from kafka_lake.ingest.keyed.history.events import IN_BATCH, STORED
 from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.keyed.keys import quoted
@@ -82,7 +83,10 @@ def _ordered(events: DataFrame, shape: Shape) -> DataFrame:
         own = F.when(told[0].isNotNull(), F.expr(f"struct({own_order})"))
         before = Window.partitionBy(*shape.key_names, f"{metadata}.topic_id", f"{metadata}.partition")
         by_offset = before.orderBy(f"{metadata}.offset")
-        newest = told_before(told, F.col(DELETED), own, by_offset, has_envelope=keys.has_envelope)
+        # A tombstone deletes what a record of its key told before it.
+        of_key = F.lit(True) if not keys.has_envelope else ~is_closing(keys)
+        by_key = [F.when(of_key, each) for each in told]
+        newest = told_before(by_key, F.col(DELETED), F.when(of_key, own), by_offset, has_envelope=keys.has_envelope)
         keyed = keyed.withColumn(_BEFORE, newest)
         order = [F.coalesce(each, F.col(_BEFORE)[f"_{number}"]) for number, each in enumerate(told)]
         keyed = keyed.withColumn(_PLACED, F.struct(*with_order(_TOLD, names, keys, order)))
