@@ -34,6 +34,10 @@ POSTGRES = {"type": "sql", "warehouse": "file:///w"}
                 "jdbc.connectTimeout": "5",
             },
         ),
+        (
+            "postgresql://db/lake?sslmode=require&channel_binding=require",
+            {"uri": "jdbc:postgresql://db/lake", "jdbc.sslmode": "require", "jdbc.channelBinding": "require"},
+        ),
         ("postgresql+psycopg2://[::1]:5432/lake", {"uri": "jdbc:postgresql://[::1]:5432/lake"}),
         ("mysql+pymysql://bob:pw@db/lake", {"uri": "jdbc:mysql://db/lake", "jdbc.user": "bob", "jdbc.password": "pw"}),
     ],
