@@ -145,6 +145,13 @@ def test_relative_paths_are_absolute_for_both_engines(monkeypatch, tmp_path):
     assert (tmp_path / "tables").is_dir()
 
 
+@pytest.mark.parametrize("warehouse", ["file://./tables", "file://tables", "file://localhost/tables"])
+def test_a_folder_that_each_engine_would_look_for_elsewhere_is_refused(warehouse):
+    with pytest.raises(ConfigurationError, match="where a path begins") as refused:
+        LakeCatalog("lake", {"type": "sql", "uri": "sqlite:////x/c.db", "warehouse": warehouse})
+    assert "PYICEBERG_CATALOG__LAKE__WAREHOUSE to file:///folder" in refused.value.remedy
+
+
 @pytest.mark.parametrize(("kind", "warehouse"), [("sql", "/a#b"), ("sql", "file:///a?b"), ("rest", "file:///a#b")])
 def test_a_folder_whose_name_pyiceberg_would_cut_is_refused(kind, warehouse):
     uri = {"sql": "sqlite:////x.db", "rest": "http://r"}[kind]
