@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -94,7 +94,7 @@ spark.stop()
 
 
 class Watch:
-    """Looks for secrets in the arguments of all processes of the machine, again and again, while others start."""
+    """Looks for secrets in the arguments of the test's processes, again and again, while others start."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -119,7 +119,7 @@ class Watch:
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 arguments = (process / "cmdline").read_bytes().decode(errors="replace")
-                if MARK in arguments:
+                if MARK in arguments and self._is_ours(process):
                     self.found |= {f"arguments of {arguments.split(chr(0))[0]}: {each}" for each in _told(arguments)}
                 if MARK in (process / "environ").read_bytes().decode(errors="replace"):
                     mode = (process / "environ").stat().st_mode & 0o077
@@ -136,9 +136,26 @@ class Watch:
             except OSError:
                 continue
 
+    def _is_ours(self, process: Path) -> bool:
+        """Tell whether a process is of this test: other tests have secrets of their own in their arguments."""
+        if str(self.folder) in (process / "environ").read_bytes().decode(errors="replace"):
+            return True
+        with suppress(psutil.Error):
+            return os.getpid() in {each.pid for each in psutil.Process(int(process.name)).parents()}
+        return False
+
 
 def _told(text: str) -> list[str]:
     return sorted(set(_FOUND.findall(text)))
+
+
+def test_the_watch_sees_the_arguments_of_the_tests_own_processes(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    command = [sys.executable, "-c", "input()", "hush-argument"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as mine:
+        watch.look()
+        mine.communicate(b"\n")
+    assert watch.found == {f"arguments of {sys.executable}: hush-argument"}
 
 
 @pytest.fixture

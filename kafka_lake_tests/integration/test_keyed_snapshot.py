@@ -84,7 +84,6 @@ def test_rows_that_a_snapshot_lacks_go_at_its_end_and_stay_gone(
     assert rows(view(spec), "id", "v") == [left[0], (2, "back"), *left[1:]]
 
 
-@pytest.mark.exhaustive
 def test_versions_of_rows_that_a_snapshot_lacks_end_at_its_time(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

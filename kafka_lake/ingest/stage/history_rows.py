@@ -45,6 +45,7 @@ class EventsToStage:
         branch: Name of the branch to write to.
         summary: Of the topic's table's snapshot.
         closings: What took many rows of the table away at once: now, and the newest one that it remembers.
+        older: How many changes are older than the newest one; None if that isn't known.
     """
 
     changes: DataFrame
@@ -53,6 +54,7 @@ class EventsToStage:
     branch: str
     summary: Mapping[str, str]
     closings: tuple[Truncate, ...] = ()
+    older: int | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,10 @@ def write_history(
     known = remembered_closings(state)
     closings = closings_of(known, events.closings, shape.keys)
     events = replace(events, summary=_summary(events.summary, closings))
+    is_new = bool({each.place for each in closings} - {each.place for each in known})
+    if seeds is None and not is_new and not _may_be_older(events, closings):
+        # What the history has of them is all that they do.
+        closings = []
     if seeds is None and not events.folded.count and not closings:
         return StagedHistory(_nothing(context, branch, state, events.summary), NOTHING_NEW)
     base = state.head
@@ -113,7 +119,7 @@ def write_history(
         base = _nothing(context, branch, state, {}).snapshot
     told = shaped(events_of(events.changes, shape), shape.columns)
     of_keys = _OfKeys(events.folded.one_each, events.folded.within)
-    if seeds is not None or {each.place for each in closings} - {each.place for each in known}:
+    if seeds is not None or is_new:
         of_keys = _OfKeys(told, None)
     elif closings:
         # What is older than one of them is an event of the history, though no change of the table.
@@ -123,6 +129,14 @@ def write_history(
         closings=closings, keys=of_keys,
     )  # fmt: skip
     return _merged(merge, held)
+
+
+def _may_be_older(events: EventsToStage, closings: Sequence[Truncate]) -> bool:
+    """Return whether a change may be older than one of the closings."""
+    if not closings:
+        return False
+    places = [each.place for each in events.closings]
+    return events.older != 0 or closings[-1].place not in places
 
 
 def _summary(summary: Mapping[str, str], closings: Sequence[Truncate]) -> dict[str, str]:

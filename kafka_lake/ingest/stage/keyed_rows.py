@@ -201,7 +201,7 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
     closings = (*batch.truncates, *([batch.emptied.at] if batch.emptied else []))
     events = EventsToStage(
         changes=changes, folded=folded, current=primary, branch=batch.branch.name, summary=batch.summary,
-        closings=closings,
+        closings=closings, older=batch.emptied.changes if batch.emptied else None,
     )  # fmt: skip
     shape = Shape(batch.keys, batch.columns, batch.context.spec.track, tuple(batch.may_lack))
     history = write_history(batch.context, shape, events, batch.state, held=held, undo=undo)
