@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pyiceberg.io import SCHEMA_TO_FILE_IO
 
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.lake.java_names.amazon import amazon_properties
 from kafka_lake.lake.java_names.azure import azure_properties
 from kafka_lake.lake.java_names.booleans import plain_booleans
@@ -59,6 +60,11 @@ def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict
     Raises:
         ConfigurationError: If one can't be told to Java.
     """
+    if "catalog-impl" in properties:
+        # CatalogUtil: Cannot create catalog, both type and catalog-impl are set.
+        raise ConfigurationError(
+            f"Catalog {name}: Spark takes no catalog-impl beside a type.", "Leave it out: its type says the class."
+        )
     properties = plain_booleans(name, properties)
     told = {key: value for key, value in properties.items() if key not in _PYTHON_ONLY}
     if kind in _CATALOGS:

@@ -54,6 +54,12 @@ def on_this_machine(name: str, kind: str, properties: Mapping[str, str]) -> dict
             f"Catalog {name}: its warehouse has a {cut[0]}, at which PyIceberg would end the address of a file.",
             f"Set {catalog_variable(name, 'warehouse')} to a folder without it.",
         )
+    if kind == "sql" and warehouse.startswith(_FILE) and (host := urlsplit(warehouse).netloc):
+        # PyIceberg takes file://./w for the relative path ./w, Hadoop for /w on a host.
+        raise ConfigurationError(
+            f"Catalog {name}: its warehouse {warehouse} has {host} where a path begins.",
+            f"Set {catalog_variable(name, 'warehouse')} to file:///folder, or to a path without file://.",
+        )
     if is_path:
         told["warehouse"] = f"{_FILE}{Path(warehouse).absolute()}"
     database = _sqlite_file(told.get("uri", "")) if kind == "sql" else ""

@@ -284,3 +284,8 @@ def test_what_java_can_not_be_told_is_refused_with_what_to_do(given, said, remed
     assert said in refused.value.message
     assert remedy in refused.value.remedy
     assert "hush" not in str(refused.value)
+
+
+def test_a_class_of_java_beside_the_type_is_refused():
+    with pytest.raises(ConfigurationError, match="no catalog-impl beside a type"):
+        spark({"type": "rest", "uri": "http://r", "catalog-impl": "org.apache.iceberg.rest.RESTCatalog"})

@@ -103,3 +103,10 @@ def test_what_java_can_not_be_told_is_refused_with_what_to_do(given, said, remed
     assert said in refused.value.message
     assert remedy in refused.value.remedy
     assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize("given", [{}, {"adls.account-name": "acme", "adls.account-key": "hush"}])
+def test_an_address_without_an_account_is_refused_with_how_to_write_it(given):
+    with pytest.raises(ConfigurationError, match="its warehouse names no account") as refused:
+        spark({**REST, "warehouse": "abfss://lake/w", **given})
+    assert f"abfss://CONTAINER@{'acme' if given else 'ACCOUNT'}.dfs.core.windows.net/PATH" in refused.value.remedy

@@ -34,6 +34,10 @@ POSTGRES = {"type": "sql", "warehouse": "file:///w"}
                 "jdbc.connectTimeout": "5",
             },
         ),
+        (
+            "postgresql://db/lake?sslmode=require&channel_binding=require",
+            {"uri": "jdbc:postgresql://db/lake", "jdbc.sslmode": "require", "jdbc.channelBinding": "require"},
+        ),
         ("postgresql+psycopg2://[::1]:5432/lake", {"uri": "jdbc:postgresql://[::1]:5432/lake"}),
         ("mysql+pymysql://bob:pw@db/lake", {"uri": "jdbc:mysql://db/lake", "jdbc.user": "bob", "jdbc.password": "pw"}),
     ],
@@ -139,6 +143,13 @@ def test_relative_paths_are_absolute_for_both_engines(monkeypatch, tmp_path):
     assert catalog.check() == 0
     assert (tmp_path / "db" / "c.db").exists()
     assert (tmp_path / "tables").is_dir()
+
+
+@pytest.mark.parametrize("warehouse", ["file://./tables", "file://tables", "file://localhost/tables"])
+def test_a_folder_that_each_engine_would_look_for_elsewhere_is_refused(warehouse):
+    with pytest.raises(ConfigurationError, match="where a path begins") as refused:
+        LakeCatalog("lake", {"type": "sql", "uri": "sqlite:////x/c.db", "warehouse": warehouse})
+    assert "PYICEBERG_CATALOG__LAKE__WAREHOUSE to file:///folder" in refused.value.remedy
 
 
 @pytest.mark.parametrize(("kind", "warehouse"), [("sql", "/a#b"), ("sql", "file:///a?b"), ("rest", "file:///a#b")])

@@ -387,3 +387,8 @@ def test_the_doctor_examines_each_cluster(monkeypatch: pytest.MonkeyPatch) -> No
 
     ill = doctor.examine(lambda: untouched(), print, broken)[0]
     assert (ill.part, ill.finding, ill.remedy) == ("Project", "Topic orders names no Kafka cluster.", "Add one.")
+
+
+def test_a_cluster_without_an_address_is_told_by_its_name():
+    with pytest.raises(ConfigurationError, match=r"no address for the brokers of Kafka cluster eu\."):
+        KafkaResource(cluster_name="eu").cluster()

@@ -273,7 +273,7 @@ def test_java_waits_for_a_fetch_as_long_as_librdkafka():
     assert java_properties(given | {"socket.timeout.ms": "60000"})["request.timeout.ms"] == "60000"
 
 
-@pytest.mark.parametrize("name", ["clinet.rack", "socket.keepalive.enable", "statistics.interval.ms", "debug"])
+@pytest.mark.parametrize("name", ["clinet.rack", "socket.nagle.disable", "statistics.interval.ms", "debug"])
 def test_what_one_client_alone_has_is_refused_with_what_to_write_instead(name):
     given = {"bootstrap.servers": "b:1", name: "1"}
     with pytest.raises(ConfigurationError, match=f"no equivalent of Kafka property {name}") as refused:
@@ -281,6 +281,14 @@ def test_what_one_client_alone_has_is_refused_with_what_to_write_instead(name):
     assert f"set librdkafka.{name} instead" in refused.value.remedy
     alone = {"bootstrap.servers": "b:1", f"librdkafka.{name}": "1"}
     assert (client_properties(alone)[name], java_properties(alone)) == ("1", {"bootstrap.servers": "b:1"})
+
+
+def test_what_java_does_anyway_and_settings_of_groups_are_for_librdkafka_alone():
+    given = {"bootstrap.servers": "b:1", "session.timeout.ms": "45000", "socket.keepalive.enable": "1"}
+    assert java_properties(given) == {"bootstrap.servers": "b:1"}
+    assert client_properties(given) == {**given, "socket.keepalive.enable": "true"}
+    with pytest.raises(ConfigurationError, match=r"no equivalent of Kafka property socket\.keepalive\.enable"):
+        java_properties({"bootstrap.servers": "b:1", "socket.keepalive.enable": "false"})
 
 
 @pytest.mark.parametrize(("name", "instead"), [("isolation.level", "read_committed:"), ("group.id", "consumer_group:")])

@@ -43,7 +43,7 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         found = {**properties_from_env(cluster=self.cluster_name), **self.properties}
         if not found.get("bootstrap.servers"):
             raise ConfigurationError(
-                f"There is no address for the brokers of Kafka cluster {self.cluster_name} are.",
+                f"There is no address for the brokers of Kafka cluster {self.cluster_name}.",
                 f"Set {own_prefix(KAFKA, self.cluster_name)}BOOTSTRAP_SERVERS, or bootstrap.servers under "
                 "kafka_properties: in its YAML document.",
             )

@@ -51,6 +51,21 @@ default is used if 0.`` Java's Selector closes idle connections at once by 0, an
 its documentation of the buffers says ``If the value is -1, the OS default will be used.``
 """
 
+NOTHING_TO_JAVA = MappingProxyType(
+    {
+        "heartbeat.interval.ms": None,
+        "max.poll.interval.ms": None,
+        "session.timeout.ms": None,
+        "socket.keepalive.enable": "true",
+    }
+)
+"""What Java needn't be told; None for any value.
+
+The first are of consumer groups, which neither client joins here; what Confluent Cloud offers to copy for librdkafka
+has ``session.timeout.ms``. Java's Selector does ``socket.setKeepAlive(true)`` always, and Event Hubs' documentation
+advises ``socket.keepalive.enable`` for librdkafka.
+"""
+
 _RECONNECT_MAX_MS = "10000"
 _JAVA_REQUEST_TIMEOUT_MS = "30000"
 
@@ -140,6 +155,7 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
     _refuse_ours(every)
     java = {name.removeprefix(FOR_JAVA): value for name, value in every.items() if name.startswith(FOR_JAVA)}
     given = {name: value for name, value in every.items() if not name.startswith((FOR_JAVA, FOR_LIBRDKAFKA))}
+    given = {name: value for name, value in given.items() if NOTHING_TO_JAVA.get(name, "") not in (None, value)}
     protocol = java.get("security.protocol") or given.get("security.protocol", "PLAINTEXT")
     for name in given:
         if name not in {*_CONNECTION, *SAME_IN_BOTH, *RENAMED, *tls.TRANSLATED, *sasl.TRANSLATED, *java}:

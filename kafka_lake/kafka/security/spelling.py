@@ -15,7 +15,13 @@ from types import MappingProxyType
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.kafka.security.settings import FOR_JAVA, FOR_LIBRDKAFKA, setting
 
-BOOLEANS = ("allow.auto.create.topics", "check.crcs", "enable.metrics.push", "enable.ssl.certificate.verification")
+BOOLEANS = (
+    "allow.auto.create.topics",
+    "check.crcs",
+    "enable.metrics.push",
+    "enable.ssl.certificate.verification",
+    "socket.keepalive.enable",
+)
 """The properties that are true or false."""
 
 NUMBERS = MappingProxyType(

@@ -42,6 +42,12 @@ def azure_properties(name: str, told: dict[str, str]) -> dict[str, str]:
     owner = told.pop("adls.account-name", "")
     hosts = {key: told.pop(key) for key in _HOSTS if key in told}
     host = place.netloc.rpartition("@")[2] if at_address else ""
+    if at_address and "@" not in place.netloc:
+        # PyIceberg takes such a host for the container, and Java's ADLSLocation for the account's address.
+        raise ConfigurationError(
+            f"Catalog {name}: its warehouse names no account of Azure's, which Spark takes from there.",
+            f"Write it as abfss://CONTAINER@{owner or 'ACCOUNT'}{_PUBLIC}/PATH.",
+        )
     if host:
         _agree(name, host, owner, hosts)
     else:

@@ -22,6 +22,8 @@ _DATABASES: dict[str, tuple[str, Mapping[str, str]]] = {
             **{name: name for name in ("sslmode", "sslrootcert", "sslcert", "options")},
             **{"user": "user", "password": "password"},
             **{"connect_timeout": "connectTimeout", "application_name": "ApplicationName"},
+            # In both of them disable, prefer or require; Neon's addresses have it.
+            **{"channel_binding": "channelBinding"},
         },
     ),
     "mysql": ("mysql", {}),
