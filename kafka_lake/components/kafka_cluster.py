@@ -16,7 +16,7 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensor import build_sensor
-from kafka_lake.components.text import CatalogProperties, OptionalText, Properties, Text
+from kafka_lake.components.text import OptionalText, Properties, Text
 from kafka_lake.components.which_cluster import Place, check_names, check_topics, shared
 from kafka_lake.ingest.topic_table import CLUSTER_NAME
 
@@ -43,7 +43,7 @@ class KafkaCluster(FromDocument):
         default_factory=dict,
         description="Properties of confluent-kafka's SchemaRegistryClient, such as url; no secrets.",
     )
-    catalog_properties: CatalogProperties = Field(
+    catalog_properties: Properties = Field(
         default_factory=dict, description="Iceberg's standard catalog properties; no secrets."
     )
     spark_config: Properties = Field(default_factory=dict, description="Spark settings.")

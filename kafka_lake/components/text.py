@@ -15,8 +15,10 @@ from pydantic import BeforeValidator
 # What the names of properties end with whose digits are no count.
 _NAMING = re.compile(
     r"^header\.|(?:^|[._-])"
-    r"(?:account|arn|credential|id|key|name|passphrase|password|secret|string|token|user|username|warehouse)$"
+    r"(?:account|arn|credential|id|key|name|passphrase|password|region|scope|secret|string|token|user|username|warehouse)$"
 )
+# Those of AWS have twelve digits; with a zero at the beginning, YAML reads fewer.
+_ACCOUNTS = ("glue.id", "warehouse")
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
 
@@ -57,18 +59,20 @@ def _written_out(value: object) -> object:
 
 
 def _written_out_each(value: object) -> object:
-    """Return properties of a catalog as text; a number that stands for an account, a key or a name is refused.
+    """Return properties as text; what stands for an account, a key or a name, and isn't text to YAML, is refused.
 
-    YAML reads 012345670123 as octal, 1234567_89 without its underscore and 1.10 as 1.1.
+    YAML reads 012345670123 as octal, 1234567_89 without its underscore, 1.10 as 1.1, and no as false.
     """
     if isinstance(value, Mapping):
         for key, each in value.items():
-            if isinstance(each, int | float) and not isinstance(each, bool) and _NAMING.search(str(key).lower()):
-                raise ValueError(
-                    f"{key}: YAML reads this value as a number, without zeros at its beginning or end. "
-                    "Write the text in quotes"
-                )
+            if isinstance(each, int | float) and _NAMING.search(str(key).lower()) and not _is_account(key, each):
+                kind = "true or false" if isinstance(each, bool) else "a number, without zeros at its beginning or end"
+                raise ValueError(f"{key}: YAML reads this value as {kind}. Write the text in quotes")
     return _each(_written_out)(value)
+
+
+def _is_account(key: object, value: float) -> bool:
+    return key in _ACCOUNTS and isinstance(value, int) and len(str(value)) == 12
 
 
 def _no_truth_value(value: object) -> object:
@@ -108,13 +112,9 @@ TextList = Annotated[list[str], _resolved_as(list[_TextModel])]
 TextMap = Annotated[dict[str, str], _resolved_as(Annotated[dict[str, str], BeforeValidator(_each(_text))])]
 """A mapping of `Text` to `Text`."""
 
-Properties = Annotated[dict[str, str], _resolved_as(Annotated[dict[str, str], BeforeValidator(_each(_written_out))])]
-"""A mapping of `Text` to text, whose values may be numbers, true and false without quotes."""
-
-CatalogProperties = Annotated[
-    dict[str, str], _resolved_as(Annotated[dict[str, str], BeforeValidator(_written_out_each)])
-]
-"""`Properties` of a catalog: what stands for an account, a key or a name is no number."""
+Properties = Annotated[dict[str, str], _resolved_as(Annotated[dict[str, str], BeforeValidator(_written_out_each)])]
+"""A mapping of `Text` to text, whose values may be numbers, true and false without quotes; not where one stands for an
+account, a key or a name."""
 
 Limit = Annotated[int | str | None, _resolved_as(Annotated[int | str | None, BeforeValidator(_no_truth_value)])]
 """A count, or `Text`, or null."""

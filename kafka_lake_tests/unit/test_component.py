@@ -584,6 +584,23 @@ def test_a_number_that_names_something_of_a_catalog_is_to_be_quoted(line):
     assert component.catalog_properties == {key: value, "s3.connect-timeout": "5"}
 
 
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("kafka_properties: {sasl.password: 0123}", "a number"),
+        ("registry_properties: {basic.auth.user.info.password: 1.50}", "a number"),
+        ("catalog_properties: {s3.region: no}", "true or false"),
+    ],
+)
+def test_so_is_what_yaml_reads_otherwise_in_other_properties(line, kind):
+    assert f"YAML reads this value as {kind}" in refusal(line, "KafkaCluster")
+
+
+def test_the_number_of_an_account_that_has_all_its_digits_needs_no_quotes():
+    component, _ = load("catalog_properties: {glue.id: 123456789012, warehouse: 123456789012}", "KafkaCluster")
+    assert component.catalog_properties == {"glue.id": "123456789012", "warehouse": "123456789012"}
+
+
 def test_templates_give_text(monkeypatch):
     monkeypatch.setenv("NUMBER_LIKE", "1e3")
     component, _ = load('topic: orders\ngroup: "{{ env.NUMBER_LIKE }}"\ntable_properties: {a: "{{ 1 + 2 }}"}')
