@@ -33,8 +33,8 @@ def _logged_in(name: str, told: dict[str, str]) -> dict[str, str]:
 
     PyIceberg's `AuthManagerFactory` has noop, basic, legacyoauth2, oauth2, google and entra, and whatever ``auth.impl``
     names. Iceberg's ``AuthProperties`` has ``rest.auth.type``; for basic, ``rest.auth.basic.username`` and
-    ``rest.auth.basic.password``; google has other properties than PyIceberg's. Its OAuth2 takes other properties, and sends the
-    client's secret in another way.
+    ``rest.auth.basic.password``; google has other properties than PyIceberg's. Its OAuth2 takes other properties, and
+    sends the client's secret in another way.
     """
     auth = {key: told.pop(key) for key in list(told) if key.startswith("auth.")}
     if not auth:
