@@ -77,7 +77,8 @@ def closed(events: DataFrame, closings: Sequence[Truncate], shape: Shape) -> Dat
         takes no key away that it has itself.
     """
     keys = shape.keys
-    others = events.filter(~is_closing(keys) & ~is_one_of(closings, shape))
+    # A snapshot's closing is at the place of its first row, which is a record of that row's key.
+    others = events.filter(~(is_closing(keys) if keys.has_envelope else is_one_of(closings, shape)))
     rows = others.select(F.struct(*[F.col(quoted(name)) for name in shape.columns.names]).alias(_ROW))
     key = [F.expr(each).alias(name) for name, each in zip(shape.key_names, keys.key(_ROW), strict=True)]
     numbered = rows.select(
