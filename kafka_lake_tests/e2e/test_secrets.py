@@ -37,7 +37,7 @@ CATALOG = {
     "s3.session-token": f"{MARK}-s3_session",
     "adls.account-key": f"{MARK}-adls_key",
     "adls.sas-token": f"{MARK}-adls_sas",
-    "adls.connection-string": f"{MARK}-adls_connection",
+    "adls.account-name": "acme",
     "adls.client-secret": f"{MARK}-adls_client",
     "gcs.oauth2.token": f"{MARK}-gcs",
     "header.Authorization": f"Bearer {MARK}-header",
