@@ -87,7 +87,7 @@ class Remembered:
 
 
 def _place(told: Any) -> Any:
-    return told and Truncate.from_json(json.dumps(told))
+    return told and Truncate.of(told)
 
 
 NONE, UNKNOWN = Reading(), Reading(is_known=False)

@@ -5,7 +5,7 @@ each snapshot: it goes with the rows, whether a commit is published, repeated, o
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,8 +64,12 @@ class Truncate:
     @classmethod
     def from_json(cls, text: str) -> "Truncate":
         """Parse what `to_json` wrote."""
-        told = json.loads(text)
-        return cls(tuple(told.pop("order")), **told)
+        return cls.of(json.loads(text))
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> "Truncate":
+        """Return the truncate that has these values, as JSON has them."""
+        return cls(**{**told, "order": tuple(told["order"])})
 
     def is_behind(self, keys: Keys, alias: str) -> str:
         """Return the condition that a change or a row of an alias is older. It is never null.

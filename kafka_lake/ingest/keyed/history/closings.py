@@ -29,12 +29,12 @@ def remembered_closings(state: TableState) -> list[Truncate]:
     """Return the closings that a history has applied, as far as it remembers them."""
     summaries = (summary_of(snapshot) for snapshot in ancestors(state.table, state.head))
     told = next((found[CLOSINGS] for found in summaries if CLOSINGS in found), "[]")
-    return [Truncate.from_json(json.dumps(each)) for each in json.loads(told)]
+    return [Truncate.of(each) for each in json.loads(told)]
 
 
 def closings_as_json(closings: Iterable[Truncate]) -> str:
     """Return the text that a snapshot's summary carries."""
-    return json.dumps([json.loads(each.to_json()) for each in closings], separators=(",", ":"))
+    return json.dumps([vars(each) for each in closings], separators=(",", ":"))
 
 
 def closings_of(known: Iterable[Truncate], new: Iterable[Truncate], keys: Keys) -> list[Truncate]:

@@ -84,7 +84,7 @@ def _ordered(events: DataFrame, shape: Shape) -> DataFrame:
         before = Window.partitionBy(*shape.key_names, f"{metadata}.topic_id", f"{metadata}.partition")
         by_offset = before.orderBy(f"{metadata}.offset")
         # A tombstone deletes what a record of its key told before it.
-        of_key = F.lit(True) if not keys.has_envelope else ~is_closing(keys)
+        of_key = ~is_closing(keys)
         by_key = [F.when(of_key, each) for each in told]
         newest = told_before(by_key, F.col(DELETED), F.when(of_key, own), by_offset, has_envelope=keys.has_envelope)
         keyed = keyed.withColumn(_BEFORE, newest)
