@@ -10,6 +10,7 @@ from rich.console import Console
 
 from benchmarks import backlog as long_backlog
 from benchmarks import backlog_tables, page, results
+from benchmarks import hot as hot_keys
 from benchmarks import upsert as upserts
 from benchmarks.chart import draw
 from benchmarks.dirty import Settings as DirtySettings
@@ -129,13 +130,43 @@ def upsert(
     batches: Annotated[int, typer.Option(min=1, help="Of each kind of keys.")] = 3,
     cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master.")] = 2,
     heap: Annotated[str, typer.Option(help="Of Spark's JVM.")] = "2g",
+    through_kafka: Annotated[
+        bool, typer.Option(help="Fill the table through its topic; Spark itself writes the rows else, which is faster.")
+    ] = True,
 ) -> None:
     """Changes into a keyed table: of recent keys and of keys at random, and each row in the end."""
-    result = upserts.measure(upserts.Settings(rows, changes, batches, Engine(cores, heap)), _tell_user)
+    settings = upserts.Settings(rows, changes, batches, Engine(cores, heap), through_kafka)
+    result = upserts.measure(settings, _tell_user)
     _out.print(results.on_terminal(f"A keyed table of {rows:,} rows", upserts.HEADER, upserts.rows(result)))
     _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
-    if not result["exact"]:
-        raise KafkaLakeError("The table is not what was produced.", "See the last column.")
+    _compared(result)
+
+
+@app.command()
+def hot(
+    rows: Annotated[int, typer.Option(min=100, help="Of the table.")] = 2_000_000,
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long the table is changed.")] = 60,
+    rate: Annotated[float, typer.Option(min=1, help="Changes per second.")] = 1000,
+    every: Annotated[float, typer.Option(help="Seconds between the beginnings of two merges, at least.")] = 5,
+    mode: Annotated[str, typer.Option(help=f"How the table is written: {', '.join(hot_keys.MODES)}.")] = next(
+        iter(hot_keys.MODES)
+    ),
+    cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master.")] = 2,
+    heap: Annotated[str, typer.Option(help="Of Spark's JVM.")] = "2g",
+) -> None:
+    """Hot keys, with maintenance on: time of the merges, memory and files over the time, and each row in the end."""
+    if mode not in hot_keys.MODES:
+        raise typer.BadParameter(f"{mode}: write {' or '.join(hot_keys.MODES)}.")
+    result = hot_keys.measure(hot_keys.Settings(rows, minutes, rate, every, mode, Engine(cores, heap)), _tell_user)
+    title = f"{rate:,.0f} changes a second into a keyed table of {rows:,} rows, {mode}"
+    _out.print(results.on_terminal(title, hot_keys.HEADER, hot_keys.rows(result)))
+    _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
+    _compared(result)
+
+
+def _compared(result: dict[str, Any]) -> None:
+    if result["differing"]:
+        raise KafkaLakeError(f"The rows of {result['differing']:,} keys are not what was produced.")
 
 
 def _tell_user(line: str) -> None:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from kafka_lake.cli import console, find_project, topic
-from kafka_lake.cli.commands import adopt, local, repair, surroundings, tables
+from kafka_lake.cli.commands import adopt, local, maintenance, repair, surroundings, tables
 from kafka_lake.cli.logs import log_to_file, log_to_terminal
 from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
@@ -101,6 +101,7 @@ for _command in (
     repair.reset,
     adopt.adopt,
     tables.clean,
+    maintenance.maintain,
     tables.schema,
     local.reload,
     tables.query,

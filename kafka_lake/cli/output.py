@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich import box
+from rich import box, filesize
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -17,6 +17,7 @@ from kafka_lake.common.printable import printable
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.maintenance.clean import Cleaned
+from kafka_lake.ingest.maintenance.maintain import Due
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.progress import Progress as RunProgress
@@ -45,6 +46,27 @@ def status_table(status: TopicStatus) -> Table:
         position = "none" if each.position is None else f"{each.position:,}"
         table.add_row(str(each.partition), position, f"{each.end:,}", f"{each.lag:,}")
     return table
+
+
+def health_table(spec: TopicTable, tables: Sequence[Due]) -> Table:
+    """Return how a topic's tables fare as a table, a row each."""
+    shown = Table(title=spec.full_topic, min_width=60)
+    for heading in ("table", "rows", "deleted", "data files", "average", "delete files", "snapshots", "needs"):
+        shown.add_column(heading, justify="left" if heading in ("table", "needs") else "right")
+    for each in tables:
+        health = each.needs.health
+        needs = "; ".join(each.needs.reasons) or "nothing"
+        shown.add_row(
+            each.name,
+            f"{health.rows:,}",
+            f"{health.deleted_rows:,}",
+            f"{health.data_files:,}",
+            filesize.decimal(health.average_size),
+            f"{health.delete_files:,}",
+            f"{health.snapshots:,}",
+            f"left alone: {needs}" if each.left_alone else needs,
+        )
+    return shown
 
 
 def diagnosis_table(diagnoses: Sequence[Diagnosis]) -> Table:

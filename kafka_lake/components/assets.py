@@ -15,6 +15,7 @@ from kafka_lake.components.dead_letters import build_dead_letter_assets
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.history import build_history_assets
 from kafka_lake.components.keys import of_cluster, op_name, pool_name, table_key, topic_key
+from kafka_lake.components.maintenance import build_maintenance_asset
 from kafka_lake.components.metadata import check_result
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.presentation import Presentation
@@ -171,7 +172,8 @@ def build_topic_assets(
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
     """Return the topic as an external asset and its table as a partitioned, checked, materializable one.
 
-    The dead-letter table is an external asset beside it, with a check that warns, and so is the history.
+    The dead-letter table is an external asset beside it, with a check that warns, and so is the history. Below the
+    table is its maintenance.
 
     Args:
         spec: The topic's settings.
@@ -234,7 +236,7 @@ def build_topic_assets(
     beside = build_history_assets(spec, source.key, shown)
     if spec.dead_letters == "table":
         beside += build_dead_letter_assets(spec, source.key, shown)
-    return [source, ingest_topic, *beside]
+    return [source, ingest_topic, *beside, build_maintenance_asset(spec, shown)]
 
 
 def _materialize(

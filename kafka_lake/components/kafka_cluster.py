@@ -10,6 +10,7 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.from_document import FromDocument
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
 from kafka_lake.components.keys import of_cluster
+from kafka_lake.components.maintenance_sensor import build_maintenance_sensor
 from kafka_lake.components.replay_job import build_replay_job
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
@@ -66,6 +67,13 @@ class KafkaCluster(FromDocument):
     )
     sensor_running: bool = Field(default=True, description="Whether the sensor is on from the start.")
 
+    maintenance_interval_seconds: int = Field(
+        default=300,
+        ge=1,
+        description="Seconds between two looks of the sensor that asks for the maintenance of tables. `sensor_running` "
+        "is for both sensors.",
+    )
+
     @field_validator("name")
     @classmethod
     def _plain(cls, name: str | None) -> str | None:
@@ -84,7 +92,7 @@ class KafkaCluster(FromDocument):
         return text
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Return resources, executor, sensor and job.
+        """Return resources, executor, sensors and job.
 
         Raises:
             ConfigurationError: If two topics have a table in common, if a topic's cluster isn't there, or if several
@@ -124,6 +132,9 @@ class KafkaCluster(FromDocument):
             resources=resources,
             # One JVM or one Connect session a run: steps in processes of their own would start one each.
             executor=dg.in_process_executor,
-            sensors=[build_sensor(self.sensor_interval_seconds, self.sensor_running, catch_up, self.name)],
+            sensors=[
+                build_sensor(self.sensor_interval_seconds, self.sensor_running, catch_up, self.name),
+                build_maintenance_sensor(self.maintenance_interval_seconds, self.sensor_running, self.name),
+            ],
             jobs=[build_replay_job(self.name)],
         )

@@ -6,9 +6,13 @@ import re
 import dagster as dg
 
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.names import shortened
 
 TOPIC_TAG = "kafka_lake/topic"
 """Tag of a run that the sensor asked for: the topic, with its cluster's name before it if that has one."""
+
+MAINTENANCE_TAG = "kafka_lake/maintenance"
+"""Tag of an asset that maintains tables: the cluster. Of a run that the sensor asked for: the table."""
 
 
 def of_cluster(name: str, cluster: str | None) -> str:
@@ -44,6 +48,11 @@ def history_key(spec: TopicTable) -> dg.AssetKey:
     return _key_of(spec.history_table)
 
 
+def maintenance_key(spec: TopicTable) -> dg.AssetKey:
+    """Return the asset key of the maintenance of a topic's tables."""
+    return _key_of((spec.namespace, shortened(spec.table, "__maintenance")))
+
+
 def op_name(spec: TopicTable) -> str:
     """Return the name of the op that fills the table, by which a run's config names it."""
     return _joined(spec, "__")
@@ -52,6 +61,16 @@ def op_name(spec: TopicTable) -> str:
 def dead_letter_check_op_name(spec: TopicTable) -> str:
     """Return the name of the op that checks the dead-letter table."""
     return f"{op_name(spec)}__dead_letters_no_dead_letters"
+
+
+def maintenance_op_name(spec: TopicTable) -> str:
+    """Return the name of the op that maintains the tables."""
+    return f"{op_name(spec)}__maintenance"
+
+
+def maintenance_pool(spec: TopicTable) -> str:
+    """Return the pool of maintenance: that of the table's runs where both change rows, for they would be in the way."""
+    return pool_name(spec) if spec.write == "upsert" else f"maintenance_{pool_name(spec)}"
 
 
 def pool_name(spec: TopicTable) -> str:

@@ -13,6 +13,7 @@ from kafka_lake.common.markdown import table
 from kafka_lake.components.assets import IngestConfig
 from kafka_lake.components.continuous_runs import ContinuousRuns
 from kafka_lake.components.kafka_cluster import KafkaCluster
+from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.topic_settings import TopicSettings
 
 _WORDS: dict[object, str] = {
@@ -29,6 +30,7 @@ def tables() -> Mapping[str, str]:
     return {
         "topic": _settings(TopicSettings),
         "continuous": _settings(ContinuousRuns),
+        "maintenance": _settings(MaintenanceSettings),
         "cluster": _settings(KafkaCluster),
         "run": _settings(IngestConfig),
         "environment": table(

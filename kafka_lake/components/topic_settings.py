@@ -14,6 +14,7 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.continuous_runs import ContinuousRuns
 from kafka_lake.components.except_problems import except_problems
 from kafka_lake.components.keys import plain_name
+from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.text import Limit, OptionalText, Properties, Text, TextList, TextMap
 from kafka_lake.ingest.decode.ddl import check_ddl
@@ -29,6 +30,7 @@ from kafka_lake.ingest.topic_table import (
     limit_of,
     pydantic_fields,
 )
+from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.names import shortened
 from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
 
@@ -39,11 +41,12 @@ _YAML_TYPES: dict[object, object] = {
     tuple[str, ...]: TextList,
     Mapping[str, str]: TextMap,
     int | str | None: Limit,
+    Maintenance: MaintenanceSettings | None,
 }
 # A pydantic model has an attribute `schema` already.
 _FIELDS = {"schema": "columns"}
 # Null stands for what `TopicTable` makes of the other settings, or of the environment.
-_COMPUTED = ("table", "samples")
+_COMPUTED = ("table", "samples", "maintenance")
 _OF_KEYED_TABLES = (
     "key",
     "order_by",
@@ -81,7 +84,7 @@ def _settings() -> dict[str, Any]:
         kind = Properties if name == "table_properties" else _in_yaml(kinds[name])
         own: Any = declared
         if name in _COMPUTED:
-            kind, own = kind | None, Field(default=None, description=declared.description)
+            kind, own = kind | None, Field(default=None, description=declared.description, examples=declared.examples)
         alias = declared.serialization_alias or (name if name in _FIELDS else None)
         if alias is not None:
             own = Field(
@@ -126,6 +129,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             ConfigurationError: If a schema file isn't there.
         """
         given = {name: getattr(self, _FIELDS.get(name, name)) for name in pydantic_fields(TopicTable)}
+        given["maintenance"] = self.maintenance and self.maintenance.policy()
         for setting in ("schema_file", "key_schema_file"):
             given[setting] = _file(setting, given[setting], folder)
         return TopicTable(**{name: each for name, each in given.items() if each is not None or name not in _COMPUTED})

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from kafka_lake.common import environment
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible, Policy
+from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.names import shortened
 
 Format = Literal["json", "avro", "protobuf", "json_schema", "string", "bytes", "variant", "confluent"]
@@ -306,6 +307,11 @@ class TopicTable:
         description="With history: the columns whose changes make a version. A change of other columns updates the "
         "version that is there. By default all columns.",
         examples=[["status", "address"]],
+    )
+    maintenance: Maintenance = Field(
+        default=Maintenance(),
+        description="How the topic's tables are kept fast: small files are compacted, and old snapshots expire.",
+        examples=[{"compact_every": 50, "expire_after": "30d"}, {"enabled": False}],
     )
 
     def null_leaves(self, column: str) -> bool:

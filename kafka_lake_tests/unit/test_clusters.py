@@ -78,8 +78,10 @@ def test_a_topic_of_the_same_name_in_two_clusters_shares_nothing() -> None:
     with loaded(TWO) as definitions:
         repository = definitions.get_repository_def()
         graph = repository.asset_graph
-        tables = {key.to_user_string(): graph.get(key) for key in graph.materializable_asset_keys}
+        made = {key.to_user_string(): graph.get(key) for key in graph.materializable_asset_keys}
+        tables = {name: node for name, node in made.items() if not name.endswith("__maintenance")}
         assert tables.keys() == {"eu/orders", "us/orders"}
+        assert made.keys() - tables.keys() == {"eu/orders__maintenance", "us/orders__maintenance"}
         for name, node in tables.items():
             cluster = name.partition("/")[0]
             assert [key.to_user_string() for key in node.parent_keys] == [f"kafka/{cluster}/orders"]
@@ -94,9 +96,11 @@ def test_a_topic_of_the_same_name_in_two_clusters_shares_nothing() -> None:
         assert resources["kafka_eu"].cluster().bootstrap_servers == "eu:9092"
         assert resources["kafka_us"].spark_options()["kafka.bootstrap.servers"] == "us:9092"
         sensors = {each.name: each for each in repository.sensor_defs}
-        assert sensors.keys() == {"kafka_offsets_eu", "kafka_offsets_us"}
-        chosen: Any = sensors["kafka_offsets_eu"].asset_selection
-        assert {key.to_user_string() for key in chosen.resolve(graph)} == {"eu/orders"}
+        kinds = ("kafka_offsets", "kafka_maintenance")
+        assert sensors.keys() == {f"{kind}_{cluster}" for kind in kinds for cluster in ("eu", "us")}
+        for name, watched in (("kafka_offsets_eu", "eu/orders"), ("kafka_maintenance_eu", "eu/orders__maintenance")):
+            chosen: Any = sensors[name].asset_selection
+            assert {key.to_user_string() for key in chosen.resolve(graph)} == {watched}
         jobs = {job.name for job in repository.get_all_jobs()}
         assert jobs >= {"replay_dead_letters_eu", "replay_dead_letters_us"}
 
@@ -106,7 +110,8 @@ def test_a_single_cluster_with_a_name_has_it_everywhere_too() -> None:
     with loaded(one) as definitions:
         assert definitions.resources is not None
         assert definitions.resources.keys() == {"kafka_eu", "registry_eu", "catalog", "spark"}
-        assert [each.name for each in definitions.get_repository_def().sensor_defs] == ["kafka_offsets_eu"]
+        sensors = {each.name for each in definitions.get_repository_def().sensor_defs}
+        assert sensors == {"kafka_offsets_eu", "kafka_maintenance_eu"}
 
 
 def test_catalog_and_spark_are_in_one_of_the_documents() -> None:

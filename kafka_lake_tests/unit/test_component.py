@@ -113,6 +113,7 @@ def test_a_topic_is_enough():
         ("shop_orders_v2", "dead_letters"),
         ("shop_orders_v2", "data_loss"),
         ("shop_orders_v2__dead_letters", "no_dead_letters"),
+        ("shop_orders_v2__maintenance", "table_health"),
     }
     letters = graph.get(dg.AssetKey(["lake", "shop_orders_v2__dead_letters"]))
     assert letters.parent_keys == {dg.AssetKey(["kafka", "shop.Orders-v2"])}
@@ -129,8 +130,10 @@ def test_a_topic_that_keeps_no_dead_letters_has_no_table_of_them(policy):
 def test_a_namespace_and_a_table_may_have_names_that_dagster_has_no_room_for(name):
     _, defs = load(f'topic: orders\nnamespace: "{name}"\ntable: "{name}"')
     graph = resolved(defs)
-    (table,) = [graph.get(key) for key in graph.materializable_asset_keys]
+    made = [graph.get(key) for key in graph.materializable_asset_keys]
+    table, maintenance = sorted(made, key=lambda each: len(each.parent_keys & graph.materializable_asset_keys))
     assert table.metadata["dagster/table_name"] == f"{name}.{name}"
+    assert maintenance.parent_keys == {table.key}
     told = {graph.get(key).metadata.get("dagster/table_name") for key in graph.external_asset_keys}
     assert f"{name}.{name}__dead_letters" in told
 
@@ -165,7 +168,8 @@ def test_tables_whose_names_are_alike_are_loaded_beside_each_other(pairs):
     loaded = [load(f"topic: t{number}\nnamespace: {a}\ntable: {b}")[1] for number, (a, b) in enumerate(pairs)]
     graph = resolved(dg.Definitions.merge(*loaded))
     tables = [graph.get(key) for key in graph.materializable_asset_keys]
-    assert len({each.pools.copy().pop() for each in tables}) == len(pairs)
+    # Of each its runs' and its maintenance's.
+    assert len({each.pools.copy().pop() for each in tables}) == 2 * len(pairs)
 
 
 @pytest.mark.parametrize("name", ["a/b", "", " a", "a#b", "a?b", "a%20b", "x" * 256])
@@ -242,7 +246,7 @@ def test_all_attributes():
 def test_each_asset_of_a_topic_has_its_tags_beside_those_that_runs_need():
     _, defs = load("topic: orders\ntags: {domain: sales, pii: 'true'}")
     shown = {node.key.to_user_string(): dict(node.tags) for node in resolved(defs).asset_nodes}
-    assert set(shown) == {"kafka/orders", "lake/orders", "lake/orders__dead_letters"}
+    assert set(shown) == {"kafka/orders", "lake/orders", "lake/orders__dead_letters", "lake/orders__maintenance"}
     assert all(tags.items() >= {"domain": "sales", "pii": "true"}.items() for tags in shown.values())
     assert shown["lake/orders"]["kafka_lake/table"] == ""
     assert "kafka_lake/table" not in shown["kafka/orders"]
@@ -514,7 +518,7 @@ def test_the_cluster_sets_for_how_long_catch_up_runs_continue():
     assert component.catch_up_for == "5m"
     component, defs = load("catch_up_for: 0s", "KafkaCluster")
     assert component.catch_up_for == "0s"
-    assert [sensor.name for sensor in defs.sensors] == ["kafka_offsets"]
+    assert [sensor.name for sensor in defs.sensors] == ["kafka_offsets", "kafka_maintenance"]
     said = refusal("catch_up_for: 5 minutes", "KafkaCluster")
     assert "'5 minutes' is not a duration" in said
     assert "catch_up_for" in said
@@ -524,7 +528,7 @@ def test_a_cluster_may_use_the_old_name_of_catch_up_for():
     config = {}
     for setting in ("catch_up_for", "keep_up_for"):
         _, defs = load(f"{setting}: 90s", "KafkaCluster")
-        (config[setting],) = [sensor.description for sensor in defs.sensors]
+        config[setting] = next(sensor.description for sensor in defs.sensors if sensor.name == "kafka_offsets")
     assert config["keep_up_for"] == config["catch_up_for"]
     assert "up to 1.5 min" in config["keep_up_for"]
     assert "'soon' is not a duration" in refusal("keep_up_for: soon", "KafkaCluster")

@@ -432,7 +432,9 @@ def table_of(*history: tuple[Operation, dict[str, str]]) -> Any:
         for n, summary in enumerate(summaries, 1)
     ]
     metadata = SimpleNamespace(refs={"main": SimpleNamespace(snapshot_id=len(history))}, snapshots=snapshots)
-    return SimpleNamespace(metadata=metadata, sort_order=lambda: SimpleNamespace(fields=()))
+    return SimpleNamespace(
+        metadata=metadata, sort_order=lambda: SimpleNamespace(fields=()), current_snapshot=lambda: snapshots[-1]
+    )
 
 
 def test_compaction_comes_after_so_many_commits_and_its_failure_is_no_ones(steady):
@@ -445,7 +447,8 @@ def test_compaction_comes_after_so_many_commits_and_its_failure_is_no_ones(stead
         at.append(len(run.begun))
         if len(at) == 2:
             raise RuntimeError("main moved")
-        return SimpleNamespace(collect=lambda: [{"rewritten_data_files_count": 10, "added_data_files_count": 1}])
+        counts = {"rewritten_data_files_count": 10, "added_data_files_count": 1, "failed_data_files_count": 0}
+        return SimpleNamespace(collect=lambda: [{**counts, "rewritten_bytes_count": 1000}])
 
     run.connections.catalog = SimpleNamespace(table=lambda _: held, call=lambda *_, **__: "CALL")
     run.connections.spark = lambda: SimpleNamespace(sql=compact)

@@ -19,7 +19,8 @@ from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.lake.maintenance.compact import commits_since_compaction, compact
+from kafka_lake.lake.maintenance.compact import compact
+from kafka_lake.lake.maintenance.health import commits_since_compaction
 
 # Others may move a table back while its topic rests: then there is work, and the topic doesn't tell.
 _TABLE_POLL_SECONDS = 10.0
@@ -197,8 +198,8 @@ class ContinuousRun:
             if self._since_compaction < self.settings.compact_every:
                 return
             self._since_compaction = 0
-            before, after = compact(connections.spark(), connections.catalog, spec.identifier)
-            context.observer.step_done(f"{before} files compacted to {after}")
+            done = compact(connections.spark(), connections.catalog, spec.identifier)
+            context.observer.step_done(f"{done.before} files compacted to {done.after}")
         except Exception as error:
             # The files are as they were, only more of them; others may have changed the table meanwhile.
             reason = (str(error) or repr(error)).splitlines()[0]

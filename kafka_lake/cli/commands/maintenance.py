@@ -1,0 +1,62 @@
+"""``kafka-lake maintain``: how a topic's tables fare, and what they need."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from kafka_lake.cli import console
+from kafka_lake.cli.console import AnyTopic, AsJson
+
+
+def maintain(
+    topic: AnyTopic = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do what is needed. Without this option the tables are only looked at.")
+    ] = False,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="With --yes: compact and expire all that can be, though it isn't needed yet; other tables too.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how the tables fare, and what they need; compact them and expire old snapshots with --yes.
+
+    The sensor kafka_maintenance asks Dagster for the same. Settings: `maintenance:` in the topic's YAML.
+    """
+    from kafka_lake.cli.output import health_table
+    from kafka_lake.cli.project import connections_at_hand, topic_tables
+    from kafka_lake.common.errors import ConfigurationError
+    from kafka_lake.ingest.maintenance.maintain import due, sentence
+    from kafka_lake.ingest.maintenance.maintain import maintain as maintain_tables
+
+    if everything and not yes:
+        raise ConfigurationError("--all does nothing without --yes.", "Add --yes, or leave --all out.")
+    specs = topic_tables(topic)
+    told: list[dict[str, Any]] = []
+    with connections_at_hand(console.err.print, with_broker=False) as connections:
+        for spec in specs:
+            if yes:
+                with console.err.status(f"Maintaining {'.'.join(spec.identifier)}"):
+                    done = maintain_tables(
+                        spec,
+                        connections,
+                        everything,
+                        lambda each: (
+                            None if as_json else console.out.print(sentence(each), markup=False, soft_wrap=True)
+                        ),
+                    )
+                told += [asdict(each) for each in done]
+                if not done and not as_json:
+                    console.out.print(f"{'.'.join(spec.identifier)}: no table needs anything.", markup=False)
+            else:
+                found = due(spec, connections)
+                told += [{**asdict(each), "reasons": each.needs.reasons} for each in found]
+                if not as_json:
+                    console.out.print(health_table(spec, found))
+    if as_json:
+        typer.echo(json.dumps(told, indent=2))

@@ -1,0 +1,123 @@
+"""Maintenance of a topic's tables in the asset graph: an asset below the table, whose runs compact and expire."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from kafka_lake.common.markdown import table as markdown_table
+from kafka_lake.components.alive import alive
+from kafka_lake.components.failures import as_failures
+from kafka_lake.components.keys import (
+    MAINTENANCE_TAG,
+    maintenance_key,
+    maintenance_op_name,
+    maintenance_pool,
+    of_cluster,
+    table_key,
+)
+from kafka_lake.components.presentation import Presentation
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.ingest.maintenance.maintain import Due, Maintained, due, maintain, sentence
+from kafka_lake.ingest.maintenance.tables import Tables
+from kafka_lake.ingest.topic_table import TopicTable
+
+CHECK = "table_health"
+_MIB = 2**20
+
+
+class MaintenanceConfig(dg.Config):
+    """Run config of maintenance."""
+
+    everything: bool = Field(
+        default=False,
+        description="Compact all of the topic's tables and expire all that may, though none needs it yet.",
+    )
+
+
+def build_maintenance_asset(spec: TopicTable, shown: Presentation) -> dg.AssetsDefinition:
+    """Return the asset whose materialization maintains a topic's tables, and their check.
+
+    Args:
+        spec: The topic's settings.
+        shown: How Dagster shows the asset.
+    """
+    key = maintenance_key(spec)
+    asset = shown.asset(
+        key,
+        f"Small files of table {'.'.join(spec.identifier)} and of the tables beside it are compacted, and old "
+        f"snapshots expire, where it is needed; sensor {of_cluster('kafka_maintenance', spec.cluster)} asks for it.",
+        {"iceberg", "spark"},
+        deps=[table_key(spec)],
+        tags={MAINTENANCE_TAG: spec.cluster or ""},
+    )
+    check = dg.AssetCheckSpec(
+        CHECK, asset=key, description="Warns if a table has gone far too long without the maintenance that it needs."
+    )
+
+    @dg.multi_asset(
+        name=maintenance_op_name(spec),
+        specs=[asset],
+        check_specs=[check],
+        can_subset=True,
+        # A table whose rows change has one writer at a time; others don't hinder each other.
+        pool=maintenance_pool(spec),
+        required_resource_keys={"catalog", "spark"},
+    )
+    def maintain_tables(context: dg.AssetExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:
+        resources: Any = context.resources
+        with as_failures(), alive(context.instance, context.run_id):
+            tables = _tables(resources.catalog, resources.spark)
+            if context.selected_asset_keys:
+                done = maintain(spec, tables, config.everything, lambda each: context.log.info(f"{sentence(each)}."))
+                if not done:
+                    context.log.info("No table needs anything.")
+                yield dg.MaterializeResult(key, metadata=_metadata(spec, tables, done))
+            yield _verdict(key, due(spec, tables))
+
+    return maintain_tables
+
+
+def _tables(catalog: CatalogResource, spark: SparkResource) -> Tables:
+    return Tables(catalog.open(), lambda: spark.live_session(""))
+
+
+def _metadata(spec: TopicTable, tables: Tables, done: Sequence[Maintained]) -> dict[str, Any]:
+    found = {each.identifier: each.needs.health for each in due(spec, tables)}
+    metadata: dict[str, Any] = {}
+    if health := found.get(spec.identifier):
+        metadata = {
+            "data_files": health.data_files,
+            "average_file_mib": round(health.average_size / _MIB, 2),
+            "delete_files": health.delete_files,
+            "deleted_rows": health.deleted_rows,
+            "snapshots": health.snapshots,
+        }
+    if done:
+        header = ("table", "data files", "delete files", "snapshots", "seconds")
+        lines = (
+            (
+                ".".join(each.identifier),
+                f"{each.before.data_files:,} → {each.after.data_files:,}",
+                f"{each.before.delete_files:,} → {each.after.delete_files:,}",
+                f"{each.before.snapshots:,} → {each.after.snapshots:,}",
+                f"{each.seconds:.1f}",
+            )
+            for each in done
+        )
+        metadata["done"] = dg.MetadataValue.md(markdown_table(header, lines))
+        metadata["seconds"] = round(sum(each.seconds for each in done), 1)
+    return metadata
+
+
+def _verdict(key: dg.AssetKey, tables: Sequence[Due]) -> dg.AssetCheckResult:
+    problems = [f"{each.name}: {problem}" for each in tables if (problem := each.needs.overdue)]
+    return dg.AssetCheckResult(
+        asset_key=key,
+        check_name=CHECK,
+        passed=not problems,
+        severity=dg.AssetCheckSeverity.WARN,
+        description="; ".join(problems) or None,
+    )

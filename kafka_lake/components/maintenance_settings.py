@@ -1,0 +1,39 @@
+"""The setting ``maintenance:`` of a topic, as YAML has it; its fields are those of `Maintenance`."""
+
+from typing import Any, get_type_hints
+
+import dagster as dg
+from pydantic import ConfigDict, create_model, field_validator
+
+from kafka_lake.common.durations import seconds_of
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.components.text import OptionalText
+from kafka_lake.ingest.topic_table import pydantic_fields
+from kafka_lake.lake.maintenance.settings import Maintenance
+
+_KINDS = get_type_hints(Maintenance)
+_DECLARED: dict[str, Any] = {
+    name: (OptionalText if _KINDS[name] == str | None else _KINDS[name], declared)
+    for name, declared in pydantic_fields(Maintenance).items()
+}
+_Fields: Any = create_model("MaintenanceFields", __base__=(dg.Model, dg.Resolvable), **_DECLARED)
+
+
+class MaintenanceSettings(_Fields):  # type: ignore[misc]
+    """How a topic's tables are kept fast, and for how long their past is kept. All has defaults."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @field_validator("expire_after")
+    @classmethod
+    def _duration(cls, text: str | None) -> str | None:
+        try:
+            if text is not None:
+                seconds_of(text)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
+        return text
+
+    def policy(self) -> Maintenance:
+        """Return the settings as maintenance takes them."""
+        return Maintenance(**{name: getattr(self, name) for name in pydantic_fields(Maintenance)})

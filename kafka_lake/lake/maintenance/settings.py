@@ -1,0 +1,42 @@
+"""The settings of maintenance. Pure."""
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from kafka_lake.common.durations import seconds_of
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """How the tables of a topic are kept fast, and for how long their past is kept."""
+
+    enabled: bool | None = Field(
+        default=None,
+        description="Whether the sensor asks for it. By default for tables that kafka_lake has created, and not for "
+        "tables that were taken over.",
+    )
+    compact_every: int | None = Field(
+        default=100,
+        ge=2,
+        description="Small files, and files with many deleted rows, are rewritten after this many commits, or when a "
+        "fifth of the rows are deleted ones; null for never.",
+    )
+    expire_after: str | None = Field(
+        default="5d",
+        description="Snapshots older than this expire: as 36h or 5d; null for never. The newest one with a position "
+        "never expires.",
+    )
+    keep_snapshots: int = Field(
+        default=100, ge=1, description="So many of the newest snapshots stay, however old they are."
+    )
+    max_snapshots: int = Field(
+        default=2000,
+        ge=1,
+        description="With expire_after: so many snapshots are kept at most, however young they are. Thousands of them "
+        "make commits slow.",
+    )
+
+    @property
+    def expire_after_seconds(self) -> float | None:
+        """Return how old a snapshot gets; None if none expires by its age. Raises `ConfigurationError`."""
+        return None if self.expire_after is None else seconds_of(self.expire_after)

@@ -1,0 +1,235 @@
+"""Our own maintenance: tables get few files and few snapshots, and neither rows nor the position change by it."""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from kafka_lake.common.errors import TableError
+from kafka_lake.components.keys import MAINTENANCE_TAG, maintenance_key, table_key
+from kafka_lake.components.maintenance_sensor import evaluate
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.maintenance.maintain import due, maintain
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.run import ingest
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.maintenance.compact import compact
+from kafka_lake.lake.maintenance.health import commits_since_compaction, table_health
+from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.positions import read_state
+from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.integration.test_dagster import Runner, events_of, runner  # noqa: F401
+from kafka_lake_tests.integration.test_exactly_once import at
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewConnections = Callable[[], Connections]
+NewView = Callable[[TopicTable], View]
+
+SHARP = Maintenance(compact_every=4, expire_after="0s", keep_snapshots=1)
+
+
+def filled(topic: Topic, spec: TopicTable, connections: NewConnections, commits: int) -> None:
+    for number in range(commits):
+        topic.send_ids([2 * number, 2 * number + 1], 2)
+        ingest(spec, connections(), f"run-{number}")
+
+
+def test_small_files_become_few_and_the_position_survives_the_expiry_of_all_else(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec(maintenance=replace(SHARP, compact_every=5))
+    filled(topic, spec, connections, 4)
+    topic.send(b"junk")
+    (table, *beside) = due(spec, connections())
+    assert (table.needs.compaction, table.needs.health.commits) == ("", 4)
+    assert beside == []
+    ingest(spec, connections(), "junk")
+    (table, letters) = due(spec, connections())
+    assert table.needs.compaction == "5 commits since the last compaction"
+    assert not letters.needs.compaction
+
+    done = {each.identifier: each for each in maintain(spec, connections())}
+    assert done[spec.identifier].after.data_files == 1
+    assert done[spec.identifier].before.data_files == 4
+    see = view(spec)
+    assert sorted(see.ids()) == list(range(8))
+    # The newest snapshots are the compaction's; what remains of ours is the one that tells the position.
+    for _ in range(3):
+        compact(connections().spark(), connections().catalog, spec.identifier)
+        maintain(spec, connections(), everything=True)
+    state = read_state(see.table)
+    assert state.position is not None
+    assert see.position() == {0: 5, 1: 4}
+    assert len(see.table.metadata.snapshots) <= 3
+
+    said: list[str] = []
+    topic.send_ids([100, 101], 2)
+    ingest(spec, connections(), "after", observer=Observer(warn=said.append))
+    assert said == []
+    see.assert_exactly_once(topic.ledger)
+    assert not any(each.needs.compaction for each in due(spec, connections()))
+
+
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_keyed_tables_lose_their_delete_files_and_no_row(
+    version: str, new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    chance, topic = random.Random(3), new_topic()
+    spec = topic.spec(
+        "id bigint, v bigint",
+        write="upsert",
+        key=("id",),
+        history=True,
+        maintenance=SHARP,
+        delete_when="v < 0",
+        table_properties={"format-version": version},
+    )
+    model: dict[int, int] = {}
+    for number in range(13):
+        for _ in range(20):
+            key, value = chance.randrange(15), chance.randrange(-10, 100)
+            topic.send({"id": key, "v": value})
+            if value < 0:
+                model.pop(key, None)
+            else:
+                model[key] = value
+        ingest(spec, connections(), f"run-{number}")
+        if number % 4 == 3:
+            done = {each.identifier: each for each in maintain(spec, connections())}
+            assert done[spec.identifier].before.delete_files > 0
+            for identifier in (spec.identifier, spec.history_table):
+                assert done[identifier].after.delete_files == 0
+                assert done[identifier].after.data_files == 1
+        see = view(spec)
+        assert sorted((row["id"], row["v"]) for row in see.rows()) == sorted(model.items())
+    versions = see.catalog.table(spec.history_table)
+    assert versions is not None
+    current = versions.scan(row_filter="valid_to IS NULL").to_arrow().to_pylist()
+    assert sorted((row["id"], row["v"]) for row in current) == sorted(model.items())
+    assert versions.scan().count() == 13 * 20
+
+
+@pytest.mark.parametrize("write", ["append", "upsert"])
+def test_a_compaction_in_the_midst_of_a_commit_has_it_planned_again(
+    write: str, new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec(
+        "id bigint", maintenance=SHARP, **({"write": "upsert", "key": ("id",)} if write == "upsert" else {})
+    )
+    filled(topic, spec, connections, 3)
+    topic.send_ids([4, 5], 2)
+    topic.send({"id": 6}, 1)
+    steps = at("audited", lambda: maintain(spec, connections(), everything=True))
+    ingest(spec, connections(), "meets-it", observer=Observer(step_done=steps))
+    see = view(spec)
+    assert sorted(see.ids()) == sorted([0, 1, 2, 3, 4, 5, 6] + ([4, 5] if write == "append" else []))
+    see.assert_no_branches()
+    assert commits_since_compaction(see.table) == 1
+
+
+def test_merges_and_compactions_at_the_same_time_both_get_on(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    """They take turns under Dagster. Where somebody has them meet, refused ones are harmless, and others succeed."""
+    topic = new_topic()
+    spec = topic.spec("id bigint, v bigint", write="upsert", key=("id",))
+    topic.send({"id": 0, "v": -1})
+    ingest(spec, connections(), "first")
+    stop, compacted, refused = threading.Event(), [], []
+
+    def beside() -> None:
+        while not stop.is_set():
+            try:
+                compacted.append(compact(connections().spark(), connections().catalog, spec.identifier))
+            except Exception as error:
+                refused.append(error)
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    try:
+        for number in range(8):
+            for key in range(10):
+                topic.send({"id": key, "v": number})
+            ingest(spec, connections(), f"run-{number}")
+    finally:
+        stop.set()
+        thread.join()
+    assert sorted((row["id"], row["v"]) for row in view(spec).rows()) == [(key, 7) for key in range(10)]
+    assert any(each.before for each in compacted)
+    assert all(isinstance(each, TableError) or "conflict" in str(each).lower() for each in refused), refused
+
+
+def test_the_sensor_asks_for_it_where_it_is_due_and_the_run_tells_what_it_did(
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    runner: Runner,  # noqa: F811
+    catalog_resource: CatalogResource,
+) -> None:
+    topic, idle = new_topic(2), new_topic()
+    policy = Maintenance(compact_every=5, expire_after=None)
+    spec, quiet = topic.spec(maintenance=policy), idle.spec(maintenance=policy)
+    catalog, now = catalog_resource.open(), time.time()
+
+    def tick(seconds: float = 0.0, cursor: str | None = None, *specs: TopicTable) -> Any:
+        context = dg.build_sensor_context(instance=runner.instance, cursor=cursor)
+        return evaluate(context, specs or (quiet, spec), catalog, lambda: now + seconds)
+
+    filled(topic, spec, connections, 4)
+    assert not tick().run_requests
+    filled(topic, spec, connections, 1)
+    asked = tick()
+    (request,) = asked.run_requests
+    assert request.asset_selection == [maintenance_key(spec)]
+    assert request.tags[MAINTENANCE_TAG] == ".".join(spec.identifier)
+    assert not tick(60, asked.cursor).run_requests, "it has just asked"
+    assert len(tick(901, asked.cursor).run_requests) == 1
+    off = replace(spec, maintenance=replace(spec.maintenance, enabled=False))
+    assert not tick(0, None, off).run_requests
+    assert len(tick(0, "of another version").run_requests) == 1
+
+    result = runner.run(spec, None, dg.AssetSelection.assets(maintenance_key(spec)))
+    assert result.success
+    (event,) = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, maintenance_key(spec))
+    told = {name: each.value for name, each in event.asset_materialization.metadata.items()}
+    assert told["data_files"] == len(list(view(spec).table.scan().plan_files())) == 1
+    assert told["snapshots"] == table_health(view(spec).table).snapshots
+    assert ".".join(spec.identifier) in str(told["done"])
+    (check,) = result.get_asset_check_evaluations()
+    assert (check.check_name, check.passed, check.asset_key) == ("table_health", True, maintenance_key(spec))
+    assert events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, table_key(spec)) == []
+    assert not tick(901).run_requests
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_a_table_that_others_have_created_is_maintained_only_if_told_so(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, command_line: Any
+) -> None:
+    topic = new_topic(2)
+    spec = topic.spec(maintenance=SHARP)
+    filled(topic, spec, connections, 4)
+    with view(spec).table.transaction() as transaction:
+        transaction.remove_properties("kafka-lake.layout")
+    before = view(spec).fingerprint()
+    (found,) = due(spec, connections())
+    assert (found.left_alone, bool(found.needs.reasons)) == (True, True)
+    assert "left alone" in command_line([spec], "maintain").output
+    assert "no table needs anything" in command_line([spec], "maintain", "--yes").output
+    assert view(spec).fingerprint() == before
+    told = replace(spec, maintenance=replace(SHARP, enabled=True))
+    (done,) = json.loads(command_line([told], "maintain", "--yes", "--json").stdout)
+    assert done["after"]["data_files"] == 1
+    assert done["expired"] >= 3
+    assert sorted(view(spec).ids()) == list(range(8))
+    assert command_line([told], "maintain", "--all").exit_code == 1
