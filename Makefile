@@ -171,6 +171,11 @@ bench-upsert: N ?= 1000000
 bench-upsert: $(STAMP) ## Changes into a keyed table of N rows: recent keys, keys at random, each row compared (N=1000000)
 	@$(BIN)/python -m benchmarks upsert --rows $(N)
 
+.PHONY: bench-hot
+bench-hot: MINUTES ?= 60
+bench-hot: $(STAMP) ## A keyed table under constant change with its maintenance on: merges, memory, files over the time (MINUTES=60)
+	@$(BIN)/python -m benchmarks hot --minutes $(MINUTES)
+
 .PHONY: lint
 lint: $(STAMP) ## Style, format, types, import rules, the links of the documentation
 	@$(BIN)/ruff check $(wildcard $(PACKAGES))

@@ -133,9 +133,10 @@ def upsert(
     through_kafka: Annotated[
         bool, typer.Option(help="Fill the table through its topic; Spark itself writes the rows else, which is faster.")
     ] = True,
+    peer: Annotated[bool, typer.Option(help="PyIceberg's upsert of as many rows too.")] = False,
 ) -> None:
     """Changes into a keyed table: of recent keys and of keys at random, and each row in the end."""
-    settings = upserts.Settings(rows, changes, batches, Engine(cores, heap), through_kafka)
+    settings = upserts.Settings(rows, changes, batches, Engine(cores, heap), through_kafka, peer)
     result = upserts.measure(settings, _tell_user)
     _out.print(results.on_terminal(f"A keyed table of {rows:,} rows", upserts.HEADER, upserts.rows(result)))
     _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")

@@ -28,6 +28,9 @@ HEADER = (
     "merges",
     "merge, median s",
     "95 % s",
+    "CPU s",
+    "a change waits, median s",
+    "95 % s",
     "compactions",
     "median s",
     "memory, most",
@@ -121,6 +124,9 @@ def _row(result: Mapping[str, Any], begin: float, end: float) -> tuple[str, ...]
         f"{len(merges):,}",
         _median(seconds),
         f"{seconds[int(len(seconds) * 0.95)]:.1f}" if seconds else "",
+        _median([each["cpu_seconds"] for each in merges]),
+        _median([each["waits"][0] for each in merges]),
+        _median([each["waits"][1] for each in merges]),
         f"{len(maintenance)}",
         _median(maintenance),
         f"{most('memory') / 2**20:,.0f} MiB",
@@ -136,14 +142,19 @@ def _median(values: Sequence[float]) -> str:
 
 
 def _merge(keyed: KeyedTable) -> dict[str, Any]:
-    began, cpu = time.monotonic(), own_cpu()
+    before, began, cpu = keyed.ends(), time.monotonic(), own_cpu()
     keyed.ingest("merge")
     merged, cpu = time.monotonic(), own_cpu() - cpu
-    health = table_health(keyed.table)
+    health, ends = table_health(keyed.table), keyed.ends()
+    waits = sorted(
+        merged - at for partition, end in ends.items() for at in keyed.sent[partition][before.get(partition, 0) : end]
+    )
     done = maintain(keyed.spec, keyed.connections)
     return {
         "seconds": merged - began,
         "cpu_seconds": cpu,
+        # Of the changes of this merge, from their production until readers see them: the median, and 95 % of them.
+        "waits": [waits[len(waits) // 2], waits[int(len(waits) * 0.95)]] if waits else [0.0, 0.0],
         "maintenance_seconds": time.monotonic() - merged,
         "maintained": ", ".join(
             f"{each.identifier[1]}: {each.before.data_files} + {each.before.delete_files} files to "

@@ -2,6 +2,8 @@
 
 import json
 import os
+import time
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import read_state
 
 PARTITIONS = 4
 _TOPIC = "changes"
@@ -37,12 +40,14 @@ class KeyedTable:
         connections: What runs work with.
         bootstrap: The brokers, ``host:port``.
         produced: The newest value of each key.
+        sent: When each record was produced, by Kafka partition and offset; seconds of the system's monotonic clock.
     """
 
     spec: TopicTable
     connections: Connections
     bootstrap: str
     produced: Any
+    sent: list["array[float]"] = field(default_factory=lambda: [array("d") for _ in range(PARTITIONS)])
     _producer: Producer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,6 +78,7 @@ class KeyedTable:
         while True:
             try:
                 self._producer.produce(_TOPIC, value, str(key), partition=key % PARTITIONS)
+                self.sent[key % PARTITIONS].append(time.monotonic())
                 self._producer.poll(0)
                 return
             except BufferError:
@@ -100,6 +106,11 @@ class KeyedTable:
                 f"SELECT id, 0L, lpad(string(id), 100, '0'), _kafka FROM range({begin}, {end}) "
                 f"JOIN first ON id % {PARTITIONS} = first_id ORDER BY id"
             )
+
+    def ends(self) -> dict[int, int]:
+        """Return the table's position: by Kafka partition the offset that comes next."""
+        position = read_state(self.table).position
+        return dict(position.offsets) if position else {}
 
     def differing(self) -> int:
         """Return how many keys' rows are not what was produced: missing, there twice, or with another value."""

@@ -7,14 +7,18 @@ produced, row by row.
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from benchmarks.keyed import KeyedTable, keyed_table, own_cpu
-from benchmarks.ours import Engine
+from benchmarks.ours import NAMESPACE, Engine
 from benchmarks.results import document
 from benchmarks.throughput import scratch
+from kafka_lake.common.errors import KafkaLakeError
 
 HEADER = ("of keys", "changes", "seconds", "changes/s", "CPU-seconds", "changes per CPU-second", "rows", "differing")
 _SEED = 17
@@ -31,6 +35,7 @@ class Settings:
         batches: Of each kind of keys.
         engine: How Spark is set up.
         through_kafka: Whether the rows come through the topic; Spark itself writes them else, which is faster.
+        peer: Whether PyIceberg's upsert is measured too: batches of random keys into a table of the same rows.
     """
 
     rows: int
@@ -38,6 +43,7 @@ class Settings:
     batches: int = 3
     engine: Engine = field(default_factory=Engine)
     through_kafka: bool = True
+    peer: bool = False
 
 
 def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
@@ -64,7 +70,35 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
                 keyed.produce(chance.randrange(first, settings.rows) for _ in range(settings.changes))
                 batches.append(_merged(keyed, kind, settings.changes))
                 tell_user(f"{kind} keys, batch {number + 1}: {batches[-1]['seconds']:.1f} s")
-        return document("upsert", asdict(settings), batches=batches, differing=keyed.differing())
+        differing = keyed.differing()
+        if settings.peer:
+            batches += _by_pyiceberg(keyed, settings, tell_user)
+        return document("upsert", asdict(settings), batches=batches, differing=differing)
+
+
+def _by_pyiceberg(keyed: KeyedTable, settings: Settings, tell_user: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """Upsert rows that are in memory already, into a plain table: PyIceberg at its best."""
+    numbers, chance = np.arange(settings.rows), np.random.default_rng(_SEED)
+
+    def rows_of(keys: Any, value: int) -> pa.Table:
+        texts = pa.array([f"{key:0100d}" for key in keys.tolist()])
+        return pa.table({"id": keys, "value": np.full(len(keys), value), "text": texts})
+
+    table = keyed.connections.catalog.pyiceberg.create_table((NAMESPACE, "peer"), rows_of(numbers[:0], 0).schema)
+    table.append(rows_of(numbers, 0))
+    expected = np.zeros(settings.rows, dtype=np.int64)
+    for number in range(settings.batches):
+        keys = chance.choice(settings.rows, settings.changes, replace=False)
+        changes = rows_of(keys, number + 1)
+        expected[keys] = number + 1
+        began, cpu = time.monotonic(), own_cpu()
+        table.upsert(changes, ["id"])
+        batch = {"keys": "random, by PyIceberg", "changes": settings.changes}
+        yield {**batch, "seconds": time.monotonic() - began, "cpu_seconds": own_cpu() - cpu}
+        tell_user(f"random keys by PyIceberg, batch {number + 1}: {time.monotonic() - began:.1f} s")
+    found = table.scan(selected_fields=("id", "value")).to_arrow().sort_by("id")
+    if not np.array_equal(found["value"].to_numpy(), expected):
+        raise KafkaLakeError("PyIceberg's table is not what was upserted.")
 
 
 def rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
