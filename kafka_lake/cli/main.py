@@ -53,9 +53,20 @@ app = typer.Typer(
 app.add_typer(topic.app, name="topic")
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"kafka-lake {version('kafka-lake')}")
+        raise typer.Exit
+
+
 @app.callback()
 def _prepare(
     ctx: typer.Context,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_tell_version, is_eager=True)
+    ] = False,
     module: Annotated[
         str | None, typer.Option("--module-name", "-m", envvar=find_project.MODULE, help="Module of the definitions.")
     ] = None,

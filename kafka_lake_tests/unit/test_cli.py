@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -89,8 +90,14 @@ def run(*arguments: str) -> Result:
 def test_help_names_the_commands() -> None:
     result = run("--help")
     assert result.exit_code == 0
-    for command in ("demo", "up", "ingest", "status", "dead-letters", "replay", "reset", "clean", "doctor"):
+    for command in ("demo", "up", "ingest", "status", "dead-letters", "replay", "reset", "clean", "maintain", "doctor"):
         assert f" {command} " in result.output
+
+
+def test_the_version_is_told_without_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("--version")
+    assert (result.exit_code, result.output) == (0, f"kafka-lake {version('kafka-lake')}\n")
 
 
 def test_help_loads_no_engine() -> None:

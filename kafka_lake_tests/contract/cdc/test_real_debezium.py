@@ -1,5 +1,9 @@
 """Whatever happens to a database, its table is what it is: PostgreSQL, Debezium, Kafka, Spark and Iceberg, all real."""
 
+import os
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
@@ -33,6 +37,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.contract, pytest.mark.timeout
 
 OWNER = Owner("cdc", "cdc-secret", "shop")
 SECONDS = 60
+PAGE = Path(__file__).parents[3] / "docs" / "cdc.md"
 _SLOT = "SELECT pg_drop_replication_slot('debezium')"
 
 NewConnections = Callable[[], Connections]
@@ -102,6 +107,24 @@ def until_equal(spec: TopicTable, source: Source, connections: NewConnections, v
         time.sleep(0.5)
 
 
+def told_by_the_page_s_comparison(source: Source, view: View) -> str:
+    """Return what the code of docs/cdc.md prints that compares a table with its database, run as a reader runs it."""
+    (code,) = re.findall(r"```python\n(import psycopg2.*?)```", PAGE.read_text(), re.DOTALL)
+    ours = {
+        "postgresql://reader:secret@db.example.com/shop": source.address,
+        '"phone", ("phone", "name", "street", "points")': '"id", ("id", "name", "n", "ok")',
+        "shop.customers": ".".join(view.spec.identifier),
+    }
+    for written, replaced in ours.items():
+        assert written in code
+        code = code.replace(written, replaced)
+    catalog = {f"PYICEBERG_CATALOG__LAKE__{key.upper()}": each for key, each in view.catalog.properties.items()}
+    environment = {**os.environ, **catalog}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_whatever_happens_the_table_is_what_the_database_is(
     source: Source,
     capture: NewWorker,
@@ -119,6 +142,10 @@ def test_whatever_happens_the_table_is_what_the_database_is(
         until_equal(spec, source, connections, view)
         source.happen(300)
         until_equal(spec, source, connections, view)
+        told = told_by_the_page_s_comparison(source, view(spec))
+        assert told.endswith("missing: []\ntoo many: []\ndifferent: []\n")
+        (row,) = source.execute(f"UPDATE {NAME} SET n = n + 1 WHERE id = (SELECT min(id) FROM {NAME}) RETURNING id")
+        assert f"different: [{row[0]}]" in told_by_the_page_s_comparison(source, view(spec))
         worker.kill()
         source.happen(200)
         worker.start()
