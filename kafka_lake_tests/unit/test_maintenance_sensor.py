@@ -1,0 +1,153 @@
+"""Which maintenance one tick asks for. Tables and Dagster's instance are real; no run is executed."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from kafka_lake.common.offsets import Position, TopicIdentity
+from kafka_lake.components.alive import ALIVE_TAG
+from kafka_lake.components.assets import build_topic_assets
+from kafka_lake.components.keys import MAINTENANCE_TAG, maintenance_key
+from kafka_lake.components.maintenance_sensor import build_maintenance_sensor, evaluate
+from kafka_lake.components.presentation import Presentation
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.positions import POSITION
+from kafka_lake.lake.tables.properties import LAYOUT
+
+POLICY = Maintenance(compact_every=2)
+SPECS = [TopicTable(name, "pizza", name, maintenance=POLICY) for name in ("a", "b", "c")]
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+@pytest.fixture
+def tick(instance: dg.DagsterInstance, catalog: LakeCatalog) -> Callable[..., dg.SensorResult]:
+    def evaluated(
+        cursor: str | None = None, clock: Callable[[], float] = lambda: 1e9, specs: list[TopicTable] = SPECS
+    ) -> dg.SensorResult:
+        return evaluate(dg.build_sensor_context(instance=instance, cursor=cursor), specs, catalog, clock)
+
+    return evaluated
+
+
+def committed(catalog: LakeCatalog, commits: int, spec: TopicTable) -> None:
+    rows, position = pa.table({"id": [1]}), Position(TopicIdentity("c", "t", spec.topic), {0: 1}).to_json()
+    catalog.ensure_namespace("pizza")
+    table = catalog.pyiceberg.create_table_if_not_exists(spec.identifier, rows.schema, properties={LAYOUT: "{}"})
+    for _ in range(commits):
+        table.append(rows, snapshot_properties={POSITION: position})
+
+
+def tables(result: dg.SensorResult) -> list[str]:
+    return [request.tags[MAINTENANCE_TAG] for request in result.run_requests or ()]
+
+
+def test_the_neediest_is_first_and_each_gets_its_turn(catalog: LakeCatalog, tick: Any) -> None:
+    for spec, commits in zip(SPECS, (2, 3, 1), strict=True):
+        committed(catalog, commits, spec)
+    first = tick()
+    assert tables(first) == ["pizza.b"]
+    second = tick(first.cursor)
+    assert tables(second) == ["pizza.a"]
+    assert tables(tick(second.cursor)) == []
+    # What it did has not helped: not at once again, and not never again.
+    assert tables(tick(second.cursor, lambda: 1e9 + 899)) == []
+    assert tables(tick(second.cursor, lambda: 1e9 + 901)) == ["pizza.b"]
+
+
+def test_a_run_in_progress_is_waited_for_and_a_dead_one_or_a_queued_one_is_not(
+    catalog: LakeCatalog, instance: dg.DagsterInstance, tick: Any
+) -> None:
+    for spec in SPECS[:2]:
+        committed(catalog, 2, spec)
+    job = dg.GraphDefinition("any").to_job()
+    tags = {MAINTENANCE_TAG: "pizza.a"}
+    running = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=tags)
+    result = tick()
+    assert tables(result) == []
+    assert "pizza.a: its maintenance is in flight" in str(result.skip_reason)
+    instance.delete_run(running.run_id)
+    died = {ALIVE_TAG: "elsewhere:boot:1:17:123 2026-01-02T03:04:05+00:00"}
+    dead = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags={**tags, **died})
+    assert tables(tick()) == ["pizza.a"]
+    run = instance.get_run_by_id(dead.run_id)
+    assert run is not None
+    assert run.status is dg.DagsterRunStatus.FAILURE
+
+
+def test_a_table_that_cannot_be_looked_at_keeps_no_other_waiting(
+    catalog: LakeCatalog, tick: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed(catalog, 2, SPECS[1])
+    look = LakeCatalog.table
+
+    def broken(self: LakeCatalog, identifier: tuple[str, str]) -> Any:
+        if identifier == SPECS[0].identifier:
+            raise OSError("its metadata are gone")
+        return look(self, identifier)
+
+    monkeypatch.setattr(LakeCatalog, "table", broken)
+    assert tables(tick()) == ["pizza.b"]
+
+
+@pytest.mark.parametrize("cursor", ["of another version", '{"a": 1}', "[]", '{"asked": 3}'])
+def test_a_cursor_that_is_not_understood_is_none(cursor: str, catalog: LakeCatalog, tick: Any) -> None:
+    committed(catalog, 2, SPECS[0])
+    assert tables(tick(cursor)) == ["pizza.a"]
+
+
+def test_a_tick_ends_in_time_and_the_next_one_goes_on_behind_it(catalog: LakeCatalog, tick: Any) -> None:
+    for spec in SPECS:
+        committed(catalog, 2, spec)
+    seen = []
+    cursor = None
+    for number in range(4):
+        # Each look at a table takes 15 seconds.
+        times = iter(1e9 + 10_000 * number + 15 * n for n in range(100))
+        result = tick(cursor, lambda times=times: next(times))
+        seen.append((tables(result), json.loads(result.cursor)["after"]))
+        cursor = result.cursor
+    assert [after for _, after in seen] == ["pizza.a", "pizza.b", "pizza.c", "pizza.a"]
+    assert [found for found, _ in seen] == [["pizza.a"], ["pizza.b"], ["pizza.c"], ["pizza.a"]]
+
+
+def test_who_switches_it_off_is_not_asked(catalog: LakeCatalog, tick: Any) -> None:
+    committed(catalog, 5, SPECS[0])
+    off = replace(SPECS[0], maintenance=replace(POLICY, enabled=False))
+    assert tables(tick(specs=[off])) == []
+
+
+def test_the_sensor_itself_asks_for_the_asset(catalog: LakeCatalog, instance: dg.DagsterInstance) -> None:
+    committed(catalog, 2, SPECS[0])
+    resource = CatalogResource(properties=catalog.properties)
+    sensor = build_maintenance_sensor(300, True)
+    definitions = dg.Definitions(
+        assets=[each for spec in SPECS for each in build_topic_assets(spec, Presentation("g"))],
+        sensors=[sensor],
+        resources={
+            "catalog": resource,
+            "kafka": KafkaResource(),
+            "registry": RegistryResource(),
+            "spark": SparkResource(spark_config={}, catalog=resource),
+        },
+    )
+    repository = definitions.get_repository_def()
+    context = dg.build_sensor_context(instance=instance, repository_def=repository, resources={"catalog": resource})
+    (request,) = sensor.evaluate_tick(context).run_requests or ()
+    assert request.asset_selection == [maintenance_key(SPECS[0])]
+    assert repository.get_implicit_job_def_for_assets(request.asset_selection)
