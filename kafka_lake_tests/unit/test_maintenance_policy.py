@@ -56,6 +56,12 @@ def test_the_newest_snapshot_with_a_position_stays_and_all_after_it() -> None:
     assert expirable(table_of(*[COMPACTION] * 5), Limits(100 * DAY, 1, 1)).times == ()
 
 
+def test_a_snapshot_of_the_position_s_own_millisecond_stays_since_others_may_commit_meanwhile() -> None:
+    # By then the position is not among so many of the newest: what is left is its time.
+    table = table_of(OURS, OURS, OURS, times=[4, 5, 5])
+    assert expirable(table, Limits(100, 1, 1)).times == (4,)
+
+
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 50)), max_size=12),
     st.integers(0, 60),

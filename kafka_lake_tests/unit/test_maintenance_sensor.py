@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
 
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.components.alive import ALIVE_TAG
@@ -88,6 +89,22 @@ def test_a_run_in_progress_is_waited_for_and_a_dead_one_or_a_queued_one_is_not(
     run = instance.get_run_by_id(dead.run_id)
     assert run is not None
     assert run.status is dg.DagsterRunStatus.FAILURE
+
+
+def test_a_run_that_waits_in_the_queue_keeps_no_other_table_waiting(
+    catalog: LakeCatalog, instance: dg.DagsterInstance, tick: Any
+) -> None:
+    for spec, commits in zip(SPECS[:2], (3, 2), strict=True):
+        committed(catalog, commits, spec)
+    origin = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin("127.0.0.1", 4000, location_name="here"), "repo")
+    queued = dg.DagsterRun(
+        "job",
+        tags={MAINTENANCE_TAG: "pizza.a"},
+        status=dg.DagsterRunStatus.QUEUED,
+        remote_job_origin=origin.get_job_origin("job"),
+    )
+    instance.add_run(queued)
+    assert tables(tick()) == ["pizza.b"]
 
 
 def test_a_table_that_cannot_be_looked_at_keeps_no_other_waiting(
