@@ -12,9 +12,10 @@ from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import clean
+from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.maintenance.compact import compact
+from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.lanes import exhaustive
 
@@ -37,7 +38,13 @@ def all_that_can_be_done(topic: Topic, strict: TopicTable, new: NewConnections, 
         ingest(strict, connections, f"run-{number}")
     see.assert_exactly_once(topic.ledger)
     assert len(see.dead_letters()) == (6 if strict.schema else 3)
-    assert compact(connections.spark(), connections.catalog, strict.identifier)[1] == 1
+    sharp = replace(strict, maintenance=Maintenance(expire_after="0s", keep_snapshots=1))
+    done = maintain(sharp, connections, everything=True)
+    assert [(each.identifier, each.after.data_files) for each in done] == [
+        (strict.identifier, 1),
+        (strict.dead_letter_table, 1),
+    ]
+    assert all(each.expired for each in done)
     # What becomes a row is taken out of the dead letters.
     assert replay_dead_letters(lenient, connections, "dead_letter_replay").moved == (3 if strict.schema else 0)
     see.assert_exactly_once(topic.ledger)
