@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from kafka_lake.common.process_names import is_gone, name_of
-from kafka_lake.components.keys import TOPIC_TAG
+from kafka_lake.components.keys import MAINTENANCE_TAG, TOPIC_TAG
 
 ALIVE_TAG = "kafka_lake/alive"
 """Tag of a run: its process's name, and when it last reported that it is alive."""
@@ -97,7 +97,8 @@ def _death(instance: dg.DagsterInstance, run: dg.DagsterRun, now: float) -> str:
         return ""
     if said is None:
         # Of others' runs, nobody knows how long they are at work on something else before a topic's turn comes.
-        record = instance.get_run_record_by_id(run.run_id) if TOPIC_TAG in run.tags else None
+        ours = TOPIC_TAG in run.tags or MAINTENANCE_TAG in run.tags
+        record = instance.get_run_record_by_id(run.run_id) if ours else None
         mute = now - record.start_time if record and record.start_time else 0.0
         return f"it began {mute:.0f} s ago and has never reported that it is alive" if mute > _SILENT_SECONDS else ""
     name, _, moment = said.rpartition(" ")

@@ -16,6 +16,7 @@ from kafka_lake.components.alive import end_dead
 from kafka_lake.components.assets import topics_of
 from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.keys import MAINTENANCE_TAG, maintenance_key, of_cluster
+from kafka_lake.components.maintenance import health_check
 from kafka_lake.components.topic_runs import IN_FLIGHT
 from kafka_lake.ingest.maintenance.maintain import Due, due
 from kafka_lake.ingest.maintenance.tables import Tables
@@ -25,6 +26,7 @@ from kafka_lake.lake.catalog import LakeCatalog
 SENSOR = "kafka_maintenance"
 _PAUSE_SECONDS = 900.0
 _TICK_SECONDS = 20.0
+_TABLES_OF_A_RUN = 10
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Cursor:
 
     Args:
         after: The table that was looked at last: the next tick goes on behind it.
-        asked: When a run was asked for, by table, in seconds since 1970; not longer ago than matters.
+        asked: When a run was asked for last, by table, in seconds since 1970.
     """
 
     after: str = ""
@@ -67,8 +69,8 @@ def build_maintenance_sensor(interval_seconds: int, running: bool, cluster: str 
         minimum_interval_seconds=interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
         description="Looks at the metadata of the tables, and requests a run that compacts small files and expires old "
-        "snapshots where the settings `maintenance:` of a topic ask for it. One run at a time, the neediest table "
-        "first, and each table at most once in 15 minutes.",
+        "snapshots where the settings `maintenance:` of a topic ask for it. A run has up to ten topics, those first "
+        "that have waited longest, and each at most once in 15 minutes.",
     )
     def kafka_maintenance(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         specs = [spec for spec in topics_of(context.repository_def) if spec.cluster == cluster]
@@ -96,41 +98,83 @@ def evaluate(
         clock: Seconds since 1970.
     """
     in_flight = list(end_dead(context.instance, context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT))))
-    ours = {run.tags[MAINTENANCE_TAG]: run.status for run in in_flight if MAINTENANCE_TAG in run.tags}
+    runs = [run for run in in_flight if MAINTENANCE_TAG in run.tags]
     # One that is queued may wait long for a continuous run of its table: the others don't wait for it.
-    if going := sorted(name for name, status in ours.items() if status is not dg.DagsterRunStatus.QUEUED):
-        return dg.SensorResult(skip_reason=f"{going[0]}: its maintenance is in flight", cursor=context.cursor)
+    if going := [run for run in runs if run.status is not dg.DagsterRunStatus.QUEUED]:
+        name = going[0].tags[MAINTENANCE_TAG]
+        return dg.SensorResult(skip_reason=f"{name}: its maintenance is in flight", cursor=context.cursor)
+    ours = {name for run in runs for name in run.tags[MAINTENANCE_TAG].split(",")}
     now, cursor = clock(), Cursor.of(context.cursor)
-    asked = {name: at for name, at in cursor.asked.items() if now - at < _PAUSE_SECONDS}
-    needy: list[tuple[TopicTable, list[Due]]] = []
+    known = {_name(spec) for spec in specs}
+    # Clocks are set back, too.
+    asked = {name: min(at, now) for name, at in cursor.asked.items() if name in known}
+    needy: list[_Needy] = []
+    warnings: list[dg.AssetCheckEvaluation] = []
     # All in turn: a tick hasn't the time for all of very many.
     last = cursor.after
     for spec in sorted(specs, key=lambda each: (_name(each) <= cursor.after, _name(each))):
         if clock() - now > _TICK_SECONDS:
             break
         last = _name(spec)
-        if last in asked or last in ours or spec.maintenance.enabled is False:
+        if spec.maintenance.enabled is False:
             continue
         try:
             found = due(spec, Tables(catalog, _no_spark))
         except Exception as error:
             context.log.error(f"Table {last} is skipped: {error}")
             continue
-        if tables := [each for each in found if each.needs.reasons and not each.left_alone]:
-            needy.append((spec, tables))
-    if not needy:
-        return dg.SensorResult(
-            skip_reason="No table needs maintenance.", cursor=json.dumps(asdict(Cursor(last, asked)))
-        )
-    spec, tables = max(needy, key=lambda each: max(table.needs.health.commits for table in each[1]))
-    reasons = "; ".join(f"{each.name}: {', '.join(each.needs.reasons)}" for each in tables)
-    context.log.info(f"{reasons}. {len(needy) - 1} other topics wait.")
-    name = _name(spec)
-    request = dg.RunRequest(
-        run_key=f"{name}:{now:.0f}", asset_selection=[maintenance_key(spec)], tags={MAINTENANCE_TAG: name}
+        found = [each for each in found if not each.left_alone]
+        if any(each.needs.overdue for each in found):
+            warnings.append(health_check(spec, found))
+        paused = last in ours or (last in asked and now - asked[last] < _PAUSE_SECONDS)
+        if not paused and (tables := [each for each in found if each.needs.reasons]):
+            needy.append(_Needy(spec, tables, asked.get(last, 0.0)))
+    chosen = _together(needy)
+    request = _request(chosen, now) if chosen else None
+    for each in chosen:
+        context.log.info(each.reasons)
+        asked[_name(each.spec)] = now
+    return dg.SensorResult(
+        run_requests=[request] if request else [],
+        skip_reason=None if request else "No table that was looked at needs maintenance now.",
+        cursor=json.dumps(asdict(Cursor(last, asked))),
+        asset_events=warnings,
     )
-    asked[name] = now
-    return dg.SensorResult(run_requests=[request], cursor=json.dumps(asdict(Cursor(last, asked))))
+
+
+@dataclass(frozen=True)
+class _Needy:
+    """A topic whose tables need something, and when a run was asked for it last; 0 for never."""
+
+    spec: TopicTable
+    tables: list[Due]
+    asked: float
+
+    @property
+    def turn(self) -> tuple[float, int]:
+        """Return what sorts those first that have waited longest, and of them the neediest."""
+        return self.asked, -max(each.needs.health.commits for each in self.tables)
+
+    @property
+    def reasons(self) -> str:
+        return "; ".join(f"{each.name}: {', '.join(each.needs.reasons)}" for each in self.tables)
+
+
+def _together(needy: list[_Needy]) -> list[_Needy]:
+    """Return what one run does: several tables, unless the first is keyed and may have to wait for its topic's run."""
+    needy = sorted(needy, key=lambda each: each.turn)
+    if not needy or needy[0].spec.write == "upsert":
+        return needy[:1]
+    return [each for each in needy if each.spec.write != "upsert"][:_TABLES_OF_A_RUN]
+
+
+def _request(chosen: list[_Needy], now: float) -> dg.RunRequest:
+    names = [_name(each.spec) for each in chosen]
+    return dg.RunRequest(
+        run_key=f"{names[0]}:{now:.0f}",
+        asset_selection=[maintenance_key(each.spec) for each in chosen],
+        tags={MAINTENANCE_TAG: ",".join(names)},
+    )
 
 
 def _name(spec: TopicTable) -> str:

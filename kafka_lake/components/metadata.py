@@ -13,12 +13,12 @@ from kafka_lake.common.offsets import Watermarks
 from kafka_lake.components.keys import topic_key
 from kafka_lake.ingest.commit import moment
 from kafka_lake.ingest.finding import Finding
-from kafka_lake.ingest.published import recorded_losses
 from kafka_lake.ingest.report import Figures, PartitionReport, RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import schema_history
 from kafka_lake.lake.how_to_read import how_to_read_page
+from kafka_lake.lake.losses import recorded_losses
 from kafka_lake.lake.positions import row_count
 from kafka_lake.lake.tables.schema_update import sources_of
 

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField, PrimitiveType
 
 from kafka_lake.common.errors import TableError
-from kafka_lake.common.offsets import Loss, Position, lag, losses_from_json
+from kafka_lake.common.offsets import Position, lag
 from kafka_lake.ingest.audit import data_loss, schema_evolution
 from kafka_lake.ingest.commit import PublishedNote, moment
 from kafka_lake.ingest.finding import Finding
@@ -21,6 +21,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import SchemaVersion, schema_history
+from kafka_lake.lake.losses import recorded_losses
 from kafka_lake.lake.positions import LOSSES, POSITION, RESET, ancestors, head_of, read_state, row_count, summary_of
 
 _ROWS_AT_ONCE = 5_000_000
@@ -74,16 +75,6 @@ def _dead_letters(spec: TopicTable, catalog: LakeCatalog) -> Finding:
     return Finding(
         "dead_letters", tuple(problems) if count and spec.dead_letters == "fail" else (), {"dead_letters": count}
     )
-
-
-def recorded_losses(table: Table) -> list[Loss]:
-    """Return what was given up for lost by the commits that ``main``'s history still has, the newest first."""
-    return [
-        loss
-        for snapshot in ancestors(table, head_of(table))
-        if (text := summary_of(snapshot).get(LOSSES))
-        for loss in losses_from_json(text)
-    ]
 
 
 def _row_count(table: Table) -> Finding:

@@ -225,7 +225,7 @@ def test_a_table_that_others_have_created_is_maintained_only_if_told_so(
     (found,) = due(spec, connections())
     assert (found.left_alone, bool(found.needs.reasons)) == (True, True)
     assert "left alone" in command_line([spec], "maintain").output
-    assert "no table needs anything" in command_line([spec], "maintain", "--yes").output
+    assert "left alone, as others have created it" in command_line([spec], "maintain", "--yes").output
     assert view(spec).fingerprint() == before
     told = replace(spec, maintenance=replace(SHARP, enabled=True))
     (done,) = json.loads(command_line([told], "maintain", "--yes", "--json").stdout)

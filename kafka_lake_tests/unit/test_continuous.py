@@ -428,19 +428,22 @@ def table_of(*history: tuple[Operation, dict[str, str]]) -> Any:
     """Return a table with a snapshot for each commit, the oldest first: what it did, and its summary."""
     summaries = [SimpleNamespace(operation=did, additional_properties=summary) for did, summary in history]
     snapshots = [
-        SimpleNamespace(snapshot_id=n, parent_snapshot_id=n - 1 or None, summary=summary)
+        SimpleNamespace(snapshot_id=n, parent_snapshot_id=n - 1 or None, summary=summary, sequence_number=0)
         for n, summary in enumerate(summaries, 1)
     ]
     metadata = SimpleNamespace(refs={"main": SimpleNamespace(snapshot_id=len(history))}, snapshots=snapshots)
     return SimpleNamespace(
-        metadata=metadata, sort_order=lambda: SimpleNamespace(fields=()), current_snapshot=lambda: snapshots[-1]
+        metadata=metadata,
+        properties={},
+        sort_order=lambda: SimpleNamespace(fields=()),
+        current_snapshot=lambda: snapshots[-1],
     )
 
 
 def test_compaction_comes_after_so_many_commits_and_its_failure_is_no_ones(steady):
     run, made = steady(lambda now: int(now * 100) + 1, replace(SETTINGS, time_limit=60, compact_every=10))
     ours = (Operation.APPEND, {POSITION: "{}"})
-    held = table_of(ours, (Operation.REPLACE, {}), *[ours] * 4)
+    held = table_of(ours, (Operation.REPLACE, {"deleted-data-files": "2"}), *[ours] * 4)
     at: list[int] = []
 
     def compact(_: str) -> Any:

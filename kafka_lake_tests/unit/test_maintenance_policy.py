@@ -11,6 +11,7 @@ from pyiceberg.table.snapshots import Operation
 
 from kafka_lake.components.topic_settings import TopicSettings
 from kafka_lake.lake.maintenance.expire import Limits, expirable
+from kafka_lake.lake.maintenance.health import COMPACTED, commits_since_compaction
 from kafka_lake.lake.maintenance.policy import applies_to, limits_of, needs_of
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.positions import ADOPTED_AT, POSITION
@@ -18,7 +19,7 @@ from kafka_lake.lake.tables.properties import LAYOUT
 
 DAY = 86_400_000
 OURS = (Operation.APPEND, {POSITION: "{}"})
-COMPACTION = (Operation.REPLACE, {})
+COMPACTION = (Operation.REPLACE, {"deleted-data-files": "9"})
 
 
 def table_of(*history: tuple[Operation, dict[str, str]], times: list[int] | None = None, **properties: str) -> Any:
@@ -29,6 +30,7 @@ def table_of(*history: tuple[Operation, dict[str, str]], times: list[int] | None
             snapshot_id=n,
             parent_snapshot_id=n - 1 or None,
             timestamp_ms=at,
+            sequence_number=n,
             summary=SimpleNamespace(operation=did, additional_properties=summary),
         )
         for n, ((did, summary), at) in enumerate(zip(history, times, strict=True), 1)
@@ -91,6 +93,7 @@ def test_by_iceberg_s_own_rule_the_position_is_never_lost(
         ([OURS] * 99, {}, ""),
         ([OURS] * 100, {}, "100 commits since the last compaction"),
         ([OURS] * 100 + [COMPACTION] + [OURS] * 99, {}, ""),
+        ([OURS] * 100 + [COMPACTION] + [OURS] * 100, {}, "100 commits since the last compaction"),
         ([OURS] * 10, {"total-records": "100", "total-position-deletes": "20"}, "20% of the rows"),
         ([OURS] * 9, {"total-records": "100", "total-position-deletes": "90"}, ""),
         ([OURS] * 50, {"total-records": "100", "total-position-deletes": "19"}, ""),
@@ -131,8 +134,25 @@ def test_what_the_table_s_owner_has_set_counts_where_it_keeps_more() -> None:
 
 def test_what_a_tag_points_to_is_not_waited_for() -> None:
     table = table_of(*[OURS] * 4)
-    table.metadata.refs["audit"] = SimpleNamespace(snapshot_id=1)
+    table.metadata.refs["audit"] = SimpleNamespace(snapshot_id=1, snapshot_ref_type="tag")
     assert expirable(table, Limits(100 * DAY, 1, 100)).times == (2 * DAY, 3 * DAY)
+    # Of a branch, Iceberg keeps as many as of main.
+    table.metadata.refs["what-if"] = SimpleNamespace(snapshot_id=3, snapshot_ref_type="branch")
+    assert expirable(table, Limits(100 * DAY, 1, 100)).times == (2 * DAY,)
+    assert expirable(table, Limits(100 * DAY, 2, 100)).times == ()
+
+
+def test_commits_are_counted_though_their_snapshots_have_expired() -> None:
+    never = table_of(*[OURS] * 9)
+    assert commits_since_compaction(never) == 9
+    del never.metadata.snapshots[:7]
+    assert commits_since_compaction(never) == 9, "by sequence numbers"
+    found_nothing = table_of(*[OURS] * 9, **{COMPACTED: "7"})
+    assert commits_since_compaction(found_nothing) == 2
+    by_others = table_of(*[OURS] * 5, COMPACTION, OURS, (Operation.REPLACE, {"manifests-replaced": "3"}), OURS)
+    assert commits_since_compaction(by_others) == 3, "manifests are no data files"
+    rolled_back = table_of(*[OURS] * 3, **{COMPACTED: "7"})
+    assert commits_since_compaction(rolled_back) == 3
 
 
 @pytest.mark.parametrize(

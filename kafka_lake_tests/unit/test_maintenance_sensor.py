@@ -22,6 +22,7 @@ from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.maintenance import policy
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.positions import POSITION
 from kafka_lake.lake.tables.properties import LAYOUT
@@ -58,17 +59,53 @@ def tables(result: dg.SensorResult) -> list[str]:
     return [request.tags[MAINTENANCE_TAG] for request in result.run_requests or ()]
 
 
-def test_the_neediest_is_first_and_each_gets_its_turn(catalog: LakeCatalog, tick: Any) -> None:
-    for spec, commits in zip(SPECS, (2, 3, 1), strict=True):
+def test_a_run_has_several_tables_and_a_keyed_one_is_alone(catalog: LakeCatalog, tick: Any) -> None:
+    for spec, commits in zip(SPECS, (2, 4, 1), strict=True):
         committed(catalog, commits, spec)
-    first = tick()
+    result = tick()
+    assert tables(result) == ["pizza.b,pizza.a"]
+    (request,) = result.run_requests
+    assert request.asset_selection == [maintenance_key(SPECS[1]), maintenance_key(SPECS[0])]
+    keyed = [replace(spec, write="upsert", key=("id",)) if spec.table == "b" else spec for spec in SPECS]
+    first = tick(specs=keyed)
     assert tables(first) == ["pizza.b"]
-    second = tick(first.cursor)
-    assert tables(second) == ["pizza.a"]
-    assert tables(tick(second.cursor)) == []
-    # What it did has not helped: not at once again, and not never again.
-    assert tables(tick(second.cursor, lambda: 1e9 + 899)) == []
-    assert tables(tick(second.cursor, lambda: 1e9 + 901)) == ["pizza.b"]
+    assert tables(tick(first.cursor, specs=keyed)) == ["pizza.a"]
+
+
+def test_who_has_waited_longest_is_first_whatever_others_need(catalog: LakeCatalog, tick: Any) -> None:
+    keyed = [replace(spec, write="upsert", key=("id",)) for spec in SPECS]
+    for spec, commits in zip(keyed, (9, 8, 2), strict=True):
+        committed(catalog, commits, spec)
+    asked, cursor = [], None
+    for number in range(9):
+        result = tick(cursor, lambda number=number: 1e9 + 300 * number, specs=keyed)
+        asked += tables(result)
+        cursor = result.cursor
+    # Whatever was done hasn't helped: none is asked for twice within a quarter of an hour.
+    assert asked == ["pizza.a", "pizza.b", "pizza.c"] * 3
+
+
+def test_a_clock_that_is_set_back_delays_nothing_for_ever(catalog: LakeCatalog, tick: Any) -> None:
+    committed(catalog, 2, SPECS[0])
+    first = tick(None, lambda: 2e9)
+    back = tick(first.cursor, lambda: 1e9)
+    assert tables(back) == []
+    assert tables(tick(back.cursor, lambda: 1e9 + 901)) == ["pizza.a"]
+
+
+def test_a_table_that_rots_is_a_warning_though_no_run_comes(
+    catalog: LakeCatalog, tick: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed(catalog, 3, SPECS[0])
+    assert tick().asset_events == []
+    monkeypatch.setattr(policy, "_FAR_TOO_MANY_COMMITS", 2)
+    (warning,) = tick().asset_events
+    assert (warning.asset_key, warning.check_name, warning.passed) == (
+        maintenance_key(SPECS[0]),
+        "table_health",
+        False,
+    )
+    assert "pizza.a: 3 small files make reading slow" in warning.description
 
 
 def test_a_run_in_progress_is_waited_for_and_a_dead_one_or_a_queued_one_is_not(
@@ -85,7 +122,7 @@ def test_a_run_in_progress_is_waited_for_and_a_dead_one_or_a_queued_one_is_not(
     instance.delete_run(running.run_id)
     died = {ALIVE_TAG: "elsewhere:boot:1:17:123 2026-01-02T03:04:05+00:00"}
     dead = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags={**tags, **died})
-    assert tables(tick()) == ["pizza.a"]
+    assert tables(tick()) == ["pizza.a,pizza.b"]
     run = instance.get_run_by_id(dead.run_id)
     assert run is not None
     assert run.status is dg.DagsterRunStatus.FAILURE

@@ -31,32 +31,38 @@ def maintain(
     from kafka_lake.cli.output import health_table
     from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.common.errors import ConfigurationError
-    from kafka_lake.ingest.maintenance.maintain import due, sentence
+    from kafka_lake.ingest.maintenance.maintain import Maintained, due, sentence
     from kafka_lake.ingest.maintenance.maintain import maintain as maintain_tables
 
     if everything and not yes:
         raise ConfigurationError("--all does nothing without --yes.", "Add --yes, or leave --all out.")
     specs = topic_tables(topic)
     told: list[dict[str, Any]] = []
+    failed: list[Exception] = []
+    show = (lambda *_, **__: None) if as_json else console.out.print
     with connections_at_hand(console.err.print, with_broker=False) as connections:
         for spec in specs:
-            if yes:
-                with console.err.status(f"Maintaining {'.'.join(spec.identifier)}"):
-                    done = maintain_tables(
-                        spec,
-                        connections,
-                        everything,
-                        lambda each: (
-                            None if as_json else console.out.print(sentence(each), markup=False, soft_wrap=True)
-                        ),
-                    )
-                told += [asdict(each) for each in done]
-                if not done and not as_json:
-                    console.out.print(f"{'.'.join(spec.identifier)}: no table needs anything.", markup=False)
-            else:
-                found = due(spec, connections)
+            found = due(spec, connections)
+            if not yes:
                 told += [{**asdict(each), "reasons": each.needs.reasons} for each in found]
-                if not as_json:
-                    console.out.print(health_table(spec, found))
+                show(health_table(spec, found))
+                continue
+            done: list[Maintained] = []
+            try:
+                with console.err.status(f"Maintaining {'.'.join(spec.identifier)}"):
+                    maintain_tables(spec, connections, everything, done.append)
+            except Exception as error:
+                # The other topics don't wait for somebody to mend this one.
+                failed.append(error)
+                show(f"{'.'.join(spec.identifier)}: failed, see below.", markup=False)
+            for each in done:
+                show(sentence(each), markup=False, soft_wrap=True)
+            if not done and not failed:
+                alone = any(each.left_alone and each.needs.reasons for each in found)
+                why = "left alone, as others have created it; see --all" if alone else "no table needs anything"
+                show(f"{'.'.join(spec.identifier)}: {why}.", markup=False)
+            told += [asdict(each) for each in done]
     if as_json:
         typer.echo(json.dumps(told, indent=2))
+    if failed:
+        raise failed[0]

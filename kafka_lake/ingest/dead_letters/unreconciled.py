@@ -55,6 +55,8 @@ def unreconciled(table: TableState, dead_letters: TableState) -> Unreconciled | 
     numbers = _numbers(history)
     marks = {f"{mark}@{_text(numbers[s.snapshot_id])}": s for s in history if (mark := summary_of(s).get(UNRECONCILED))}
     now = _text(numbers[history[0].snapshot_id]) if history else "0"
+    # What is older than all that is known of the table was published with a snapshot that has expired since.
+    known_since = history[-1].timestamp_ms if history and history[-1].parent_snapshot_id is not None else 0
     reconciled, stale, restore = _NEVER, list[int](), None
     undone = ""
     for snapshot in ancestors(dead_letters.table, dead_letters.head):
@@ -62,7 +64,8 @@ def unreconciled(table: TableState, dead_letters: TableState) -> Unreconciled | 
         mark = summary.get(RECONCILED)
         if mark is None:
             # Published for a commit that never was: others may have made rows of these records meanwhile.
-            if reconciled == _NEVER and STAGED_WITH in summary and int(summary[STAGED_WITH]) not in numbers:
+            unknown = STAGED_WITH in summary and int(summary[STAGED_WITH]) not in numbers
+            if reconciled == _NEVER and unknown and snapshot.timestamp_ms >= known_since:
                 stale.append(snapshot.snapshot_id)
             continue
         reconciled = max(reconciled, _number(mark))

@@ -101,27 +101,40 @@ def maintain(
         What was done, a table each; those that need nothing are left out.
 
     Raises:
-        TableError: If another writer came in the way. What was done until then stays, and rows are as they were.
+        TableError: If another writer came in the way. The other tables are maintained, and rows are as they were.
+        Exception: Whatever else Spark or the catalog raise, after the other tables.
     """
-    done = []
+    done, failures = [], list[Exception]()
     for each in due(spec, tables):
         if each.left_alone and not everything:
             continue
         if each.needs.reasons or everything:
-            done.append(_maintain(spec, tables, each, everything))
-            tell(done[-1])
+            try:
+                done.append(_maintain(spec, tables, each, everything))
+            except Exception as error:
+                failures.append(error)
+            else:
+                tell(done[-1])
+    if failures:
+        raise failures[0]
     return done
 
 
 def _maintain(spec: TopicTable, tables: Tables | Connections, table: Due, everything: bool) -> Maintained:
     began, policy, catalog = time.monotonic(), spec.maintenance, tables.catalog
-    compacted, expired = None, 0
+    compacted, expired, failure = None, 0, None
     if table.needs.compaction or everything:
-        compacted = compact(tables.spark(), catalog, table.identifier)
+        try:
+            compacted = compact(tables.spark(), catalog, table.identifier)
+        except Exception as error:
+            # Files that can't be rewritten are no reason to keep snapshots.
+            failure = error
     now = catalog.table(table.identifier)
     limits = limits_of(now, policy, int(time.time() * 1000)) if now is not None else None
     if limits is not None and (table.needs.expiry or everything):
         expired = expire(tables.spark(), catalog, table.identifier, limits)
+    if failure is not None:
+        raise failure
     now = catalog.table(table.identifier)
     after = table_health(now) if now is not None else table.needs.health
     return Maintained(table.identifier, table.needs.health, after, compacted, expired, time.monotonic() - began)

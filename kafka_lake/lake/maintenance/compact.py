@@ -1,18 +1,23 @@
 """Compact: many small files become few; rows, and the position that the table's history carries, stay as they are."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.maintenance.health import COMPACTED
 from kafka_lake.lake.positions import summary_of
 
+# What a compaction has made is beyond this size soon, and no later one writes it again.
+_SMALL_FILE_BYTES = 32 << 20
 _OPTIONS = {
-    # What a compaction has made is beyond this size soon, and no later one writes it again.
-    "min-file-size-bytes": str(32 << 20),
     "min-input-files": "2",
+    # Below the share at which the policy asks for it: else it would ask, and nothing would be done.
+    "delete-ratio-threshold": "0.1",
     # Groups are sorted and written one after the other, and each few of them are a commit: what is done by the time a
     # process dies, or another writer interferes, stays done.
     "max-file-group-size-bytes": str(512 << 20),
@@ -56,7 +61,8 @@ def compact(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str]) -> Co
     """
     table = catalog.table(identifier)
     ordered = table is not None and bool(table.sort_order().fields)
-    options = ", ".join(f"'{name}', '{value}'" for name, value in _OPTIONS.items())
+    told = {**_OPTIONS, "min-file-size-bytes": str(_small(table))}
+    options = ", ".join(f"'{name}', '{value}'" for name, value in told.items())
     deletes = _delete_files(table)
     result = spark.sql(
         catalog.call(
@@ -68,21 +74,39 @@ def compact(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str]) -> Co
     ).collect()[0]
     if failed := result["failed_data_files_count"]:
         raise TableError(
-            f"Table {'.'.join(identifier)}: {failed} files could not be replaced by compacted ones. Most often another "
-            "writer has deleted some of their rows meanwhile. The rows are as they were.",
-            "Nothing has to be done: the next compaction takes them. Let only one writer at a time change rows.",
+            f"Table {'.'.join(identifier)}: {failed} files could not be replaced by compacted ones: another writer has "
+            "deleted some of their rows meanwhile, or one of them can't be read. The rows are as they were.",
+            "Let only one writer at a time change rows; the next compaction takes the files. If it fails as well, the "
+            "log of Spark has the reason.",
         )
     table = catalog.table(identifier)
     if _delete_files(table) > 1:
         spark.sql(
             catalog.call("rewrite_position_delete_files", identifier, options="map('min-input-files', '2')")
         ).collect()
+    _remember(catalog, identifier)
     return Compacted(
         before=result["rewritten_data_files_count"],
         after=result["added_data_files_count"],
         size=result["rewritten_bytes_count"],
         deletes=max(0, deletes - _delete_files(catalog.table(identifier))),
     )
+
+
+def _small(table: Table | None) -> int:
+    """Return below which size a file is small, in bytes; Iceberg takes none that isn't below the size of new files."""
+    target = table.properties.get("write.target-file-size-bytes", "") if table else ""
+    return min(_SMALL_FILE_BYTES, int(target) * 3 // 4) if target.isdigit() else _SMALL_FILE_BYTES
+
+
+def _remember(catalog: LakeCatalog, identifier: tuple[str, str]) -> None:
+    table = catalog.table(identifier)
+    head = table.current_snapshot() if table else None
+    if table is None or head is None or not head.sequence_number:
+        return
+    # Somebody else's commit in this very moment: then the compaction's own snapshot tells, if it has made one.
+    with suppress(CommitFailedException), table.transaction() as transaction:
+        transaction.set_properties({COMPACTED: str(head.sequence_number)})
 
 
 def _delete_files(table: Table | None) -> int:

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from pyiceberg.table import Table
 
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.losses import keep_losses
 from kafka_lake.lake.positions import POSITION, ancestors, head_of, summary_of
 
 # A hundred thousand at once are more than a catalog, or a heap, can take: https://github.com/apache/iceberg/issues/13647.
@@ -54,8 +56,14 @@ def expirable(table: Table, limits: Limits) -> Expirable:
     old = (i for i, each in enumerate(history) if i >= kept and each.timestamp_ms < limits.older_than_ms)
     going = history[min(next(old, len(history)), beyond) :]
     youngest = min((each.timestamp_ms for each in history[:kept]), default=0)
-    pointed_to = {ref.snapshot_id for ref in table.metadata.refs.values()}
-    times = (each.timestamp_ms for each in going if each.snapshot_id not in pointed_to)
+    # Iceberg keeps as many snapshots of each branch.
+    pinned = {
+        each.snapshot_id
+        for name, ref in table.metadata.refs.items()
+        if name != "main"
+        for each in islice(ancestors(table, ref.snapshot_id), 1 if ref.snapshot_ref_type == "tag" else kept)
+    }
+    times = (each.timestamp_ms for each in going if each.snapshot_id not in pinned)
     return Expirable(tuple(sorted(each for each in times if each < youngest)), kept)
 
 
@@ -79,6 +87,8 @@ def expire(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str], limits
         return 0
     before = len(table.metadata.snapshots)
     found = expirable(table, limits)
+    if found.times:
+        keep_losses(table, found.times[-1])
     for first in range(0, len(found.times), _STEP):
         # Iceberg keeps what is as young as that, or younger.
         last = datetime.fromtimestamp((found.times[first : first + _STEP][-1] + 1) / 1000, UTC)

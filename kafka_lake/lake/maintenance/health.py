@@ -9,6 +9,9 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from kafka_lake.lake.positions import ADOPTED_AT, POSITION, ancestors, head_of, summary_of
 from kafka_lake.lake.tables.properties import LAYOUT
 
+COMPACTED = "kafka-lake.compacted"
+"""A property of a table: the sequence number at its last compaction, be it that there was nothing to do."""
+
 
 @dataclass(frozen=True)
 class TableHealth:
@@ -20,7 +23,7 @@ class TableHealth:
         size: Of all its files, in bytes.
         delete_files: How many files of position deletes or deletion vectors it has.
         deleted_rows: How many rows of the data files they delete.
-        commits: Of ours since the last compaction, as far as they have not expired.
+        commits: Since the last compaction, whether it found something to do or not.
         snapshots: How many the metadata have, in whatever branch.
     """
 
@@ -63,8 +66,20 @@ def table_health(table: Table) -> TableHealth:
 
 
 def commits_since_compaction(table: Table | None) -> int:
-    """Return how many commits of ours ``main`` has since its last compaction, as far as they have not expired."""
-    history = ancestors(table, head_of(table)) if table else iter(())
+    """Return how many commits ``main`` has had since its last compaction, ours or another's.
+
+    Snapshots expire: so Iceberg's sequence numbers count, unless the whole history is there and has no compaction, or
+    the table is of format version 1, which has none. Then commits of ours count.
+    """
+    if table is None or (head := head_of(table)) is None:
+        return 0
+    history = list(ancestors(table, head))
+    by_others = next((each.sequence_number or 0 for each in history if _compacts(each)), 0)
+    ours = table.properties.get(COMPACTED, "")
+    last, now = max(by_others, int(ours) if ours.isdigit() else 0), history[0].sequence_number or 0
+    # A head that was rolled back to before it has no compaction.
+    if 0 < last <= now or (now and not last and history[-1].parent_snapshot_id is not None):
+        return now - last
     return sum(POSITION in summary_of(each) for each in takewhile(lambda each: not _compacts(each), history))
 
 
@@ -74,4 +89,6 @@ def is_ours(table: Table) -> bool:
 
 
 def _compacts(snapshot: Snapshot) -> bool:
-    return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
+    """Return whether data files were replaced: manifests, or delete files, are replaced by such snapshots too."""
+    replaces = snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
+    return replaces and int(summary_of(snapshot).get("deleted-data-files", 0)) > 0
