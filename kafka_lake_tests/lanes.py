@@ -10,6 +10,14 @@ from typing import Any
 import pytest
 
 SHOWN_IN_SHORT: Mapping[str, str] = {
+    # Many commits until a fifth of the rows is deleted.
+    "integration/test_maintain.py::test_by_default_a_fifth_of_deleted_rows_is_enough": (
+        "integration/test_maintain.py::test_keyed_tables_lose_their_delete_files_and_no_row[2]"
+    ),
+    # The same with deletion vectors.
+    "integration/test_maintain.py::test_keyed_tables_lose_their_delete_files_and_no_row[3]": (
+        "integration/test_maintain.py::test_keyed_tables_lose_their_delete_files_and_no_row[2]"
+    ),
     # Each step at which a run can die, each race: the model takes them all in random order.
     "integration/test_replay_and_reset.py::test_a_replay_killed_at_any_step_leaves_every_record_once": (
         "integration/test_replay_and_reset.py::test_a_dead_letter_replay_killed_at_any_step_leaves_every_record_once"

@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from confluent_kafka import TopicPartition
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.components.keys import MAINTENANCE_TAG, maintenance_key, table_key
@@ -20,6 +22,7 @@ from kafka_lake.ingest.maintenance.maintain import due, maintain
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.losses import recorded_losses
 from kafka_lake.lake.maintenance.compact import compact
 from kafka_lake.lake.maintenance.health import commits_since_compaction, table_health
 from kafka_lake.lake.maintenance.settings import Maintenance
@@ -233,3 +236,93 @@ def test_a_table_that_others_have_created_is_maintained_only_if_told_so(
     assert done["expired"] >= 3
     assert sorted(view(spec).ids()) == list(range(8))
     assert command_line([told], "maintain", "--all").exit_code == 1
+
+
+def test_what_a_compaction_cannot_help_is_not_asked_for_again(new_topic: NewTopic, connections: NewConnections) -> None:
+    """A file in each partition: there is nothing to put together."""
+    topic = new_topic()
+    policy = Maintenance(compact_every=3, expire_after="0s", keep_snapshots=1)
+    spec = topic.spec(maintenance=policy, partition_by=("id",))
+    for number in range(3):
+        topic.send({"id": number})
+        ingest(spec, connections(), f"run-{number}")
+    (done,) = maintain(spec, connections())
+    assert done.compacted is not None
+    assert (done.compacted.before, done.after.data_files, done.after.snapshots) == (0, 3, 1)
+    assert maintain(spec, connections()) == []
+    for number in range(3):
+        topic.send({"id": 0})
+        ingest(spec, connections(), f"again-{number}")
+        maintain(replace(spec, maintenance=replace(policy, compact_every=None)), connections())
+    # The commits are counted, though each one's snapshot has expired by the next.
+    (done,) = maintain(spec, connections())
+    assert (done.before.commits, done.after.data_files, done.after.commits) == (3, 3, 0)
+
+
+def test_by_default_a_fifth_of_deleted_rows_is_enough(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec("id bigint, v bigint", write="upsert", key=("id",), delete_when="v < 0")
+    for key in range(100):
+        topic.send({"id": key, "v": 1})
+    ingest(spec, connections(), "base")
+    for number in range(10):
+        for key in (2 * number, 2 * number + 1) if number < 9 else range(18, 24):
+            topic.send({"id": key, "v": -1})
+        ingest(spec, connections(), f"run-{number}")
+    (done,) = maintain(spec, connections())
+    assert (done.before.deleted_rows, done.after.deleted_rows, done.after.rows) == (24, 0, 76)
+    assert sorted(view(spec).ids()) == list(range(24, 100))
+    assert maintain(spec, connections()) == []
+
+
+def test_small_files_are_wanted_or_broken_and_the_rest_is_done_all_the_same(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, command_line: Any
+) -> None:
+    topics = [new_topic(), new_topic()]
+    small = {"write.target-file-size-bytes": str(16 << 20)}
+    broken, healthy = (each.spec(maintenance=SHARP, table_properties=small) for each in topics)
+    for topic, spec in zip(topics, (broken, healthy), strict=True):
+        for number in range(4):
+            topic.send({"id": number})
+            ingest(spec, connections(), f"run-{number}")
+    lost = next(iter(view(broken).table.scan().plan_files())).file.file_path
+    Path(lost.removeprefix("file:").replace("//", "/")).unlink()
+    told = command_line([broken, healthy], "maintain", "--yes")
+    assert told.exit_code == 1
+    assert "could not be replaced" in told.output
+    assert f"{'.'.join(healthy.identifier)}: 4 data and 0 delete files became 1 and 0" in told.output
+    assert table_health(view(healthy).table).data_files == 1
+    # Files that can't be read are no reason to keep snapshots.
+    assert table_health(view(broken).table).snapshots == 1
+
+
+def test_expiry_forgets_no_loss_and_takes_no_dead_letter_for_a_crash_s(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec(maintenance=SHARP, on_data_loss="continue")
+    topic.send({"id": 0})
+    topic.send(b"junk")
+    ingest(spec, connections(), "first")
+    for number in range(1, 4):
+        topic.send({"id": number})
+    place = TopicPartition(topic.name, 0, 4)
+    topic.admin.delete_records([place])[place].result(20)
+    ingest(spec, connections(), "with-a-loss")
+    topic.send({"id": 4})
+    ingest(spec, connections(), "later")
+    losses = recorded_losses(view(spec).table)
+    assert [(each.partition, each.start, each.end) for each in losses] == [(0, 2, 4)]
+    maintain(spec, connections(), everything=True)
+    assert len(view(spec).table.metadata.snapshots) <= 2
+    assert recorded_losses(view(spec).table) == losses
+    steps: list[str] = []
+    for number in range(5, 7):
+        topic.send({"id": number})
+        ingest(spec, connections(), f"run-{number}", observer=Observer(step_done=steps.append))
+    assert not [each for each in steps if "reconciled" in each]
+    assert sorted(view(spec).ids()) == [0, 3, 4, 5, 6]
+    assert len(view(spec).dead_letters()) == 1
+    assert recorded_losses(view(spec).table) == losses
