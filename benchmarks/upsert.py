@@ -81,7 +81,7 @@ def _by_pyiceberg(keyed: KeyedTable, settings: Settings, tell_user: Callable[[st
     numbers, chance = np.arange(settings.rows), np.random.default_rng(_SEED)
 
     def rows_of(keys: Any, value: int) -> pa.Table:
-        texts = pa.array([f"{key:0100d}" for key in keys.tolist()])
+        texts = pa.array([f"{key:0100d}" for key in keys.tolist()], pa.string())
         return pa.table({"id": keys, "value": np.full(len(keys), value), "text": texts})
 
     table = keyed.connections.catalog.pyiceberg.create_table((NAMESPACE, "peer"), rows_of(numbers[:0], 0).schema)
