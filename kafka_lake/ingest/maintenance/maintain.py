@@ -137,4 +137,11 @@ def _maintain(spec: TopicTable, tables: Tables | Connections, table: Due, everyt
         raise failure
     now = catalog.table(table.identifier)
     after = table_health(now) if now is not None else table.needs.health
-    return Maintained(table.identifier, table.needs.health, after, compacted, expired, time.monotonic() - began)
+    return Maintained(
+        table.identifier,
+        before=table.needs.health,
+        after=after,
+        compacted=compacted,
+        expired=expired,
+        seconds=time.monotonic() - began,
+    )
