@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from hypothesis import event, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from kafka_lake.common.errors import ConfigurationError
@@ -199,6 +199,7 @@ def told(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]] | Confi
 
 @settings(max_examples=300)
 @given(given=written())
+@example(given={"bootstrap.servers": "b:1", "java.client.id": "\x1c1"})
 def test_both_clients_take_what_they_get_or_an_error_says_what_is_wrong(
     given: dict[str, Any], places: dict[str, str]
 ) -> None:

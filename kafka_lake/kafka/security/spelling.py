@@ -148,10 +148,12 @@ def _value(name: str, bare: str, text: str) -> str:
 
 
 def _for_java(name: str, bare: str, text: str) -> str:
-    if not text.strip(_BLANK):
+    trimmed = text.strip(_BLANK)
+    if not trimmed:
         return ""
-    if bare in (*BOOLEANS, *ENUMERATIONS, "sasl.mechanism"):
-        text = _word(name, bare, text.strip(_BLANK))
+    if bare not in CREDENTIALS:
+        # As Java does itself.
+        text = _word(name, bare, trimmed) if bare in (*BOOLEANS, *ENUMERATIONS, "sasl.mechanism") else trimmed
     # Java's own way to say it: Setting to an empty string disables the check.
     return "" if bare == _ENDPOINT and text == "none" else text
 
