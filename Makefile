@@ -121,6 +121,7 @@ mutants: $(STAMP) ## Small changes to the code that decides, one at a time: do t
 nightly: $(STAMP) ## What takes longer than a test run: more cases, contract, wheel, scale, newest versions, chaos, races, fuzz, mutants
 	@$(MAKE) exhaustive
 	@MODEL_EXAMPLES=3000 $(BIN)/pytest -n 2 kafka_lake_tests/unit/test_protocol_model.py -k every_history
+	@$(BIN)/pytest -n 2 --hypothesis-profile random kafka_lake_tests/unit
 	@$(MAKE) contract
 	@$(BIN)/pytest -n 2 --dist loadfile kafka_lake_tests/nightly
 	@$(MAKE) newest

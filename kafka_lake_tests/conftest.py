@@ -39,7 +39,12 @@ from kafka_lake_tests.lanes import shown_in_short
 NAMESPACE = "it"
 
 # How fast an example is says how busy the machine is; benchmarks say how fast the code is.
-settings.register_profile("kafka_lake", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+# The same examples each time: what is new is found at night, by `--hypothesis-profile random`, and not by whoever
+# changes something else.
+settings.register_profile(
+    "random", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True, max_examples=1000
+)
+settings.register_profile("kafka_lake", settings.get_profile("random"), derandomize=True, max_examples=100)
 settings.load_profile("kafka_lake")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
