@@ -151,8 +151,11 @@ def _told(text: str) -> list[str]:
 
 def test_the_watch_sees_the_arguments_of_the_tests_own_processes(tmp_path: Path) -> None:
     watch = Watch(tmp_path)
-    command = [sys.executable, "-c", "input()", "hush-argument"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as mine:
+    command = [sys.executable, "-c", "print(flush=True); input()", "hush-argument"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as mine:
+        # Before it runs, the kernel may tell nothing of its arguments.
+        assert mine.stdout is not None
+        mine.stdout.readline()
         watch.look()
         mine.communicate(b"\n")
     assert watch.found == {f"arguments of {sys.executable}: hush-argument"}
