@@ -276,7 +276,7 @@ def test_a_continuous_run_shows_while_it_goes_on_and_what_lies_below_notices(
         return dg.evaluate_automation_conditions(definitions, runner.instance, cursor=cursor)
 
     began = requested()
-    settings = Continuous(trigger=0.3, time_limit=60, idle=10, compact_every=None, report_every=0.3)
+    settings = Continuous(trigger=0.3, time_limit=90, idle=25, compact_every=None, report_every=0.3)
     with ThreadPoolExecutor(1) as pool:
         going = pool.submit(runner.run, spec, (0, 1), continuous=settings)
         topic.wait_for(lambda: going.done() or len(shown()) >= 2, 120)
