@@ -55,12 +55,13 @@ def maintain(
                 # The other topics don't wait for somebody to mend this one.
                 failed.append(error)
                 show(f"{'.'.join(spec.identifier)}: failed, see below.", markup=False)
+            else:
+                if not done:
+                    alone = any(each.left_alone and each.needs.reasons for each in found)
+                    why = "left alone, as others have created it; see --all" if alone else "no table needs anything"
+                    show(f"{'.'.join(spec.identifier)}: {why}.", markup=False)
             for each in done:
                 show(sentence(each), markup=False, soft_wrap=True)
-            if not done and not failed:
-                alone = any(each.left_alone and each.needs.reasons for each in found)
-                why = "left alone, as others have created it; see --all" if alone else "no table needs anything"
-                show(f"{'.'.join(spec.identifier)}: {why}.", markup=False)
             told += [asdict(each) for each in done]
     if as_json:
         typer.echo(json.dumps(told, indent=2))
