@@ -6,7 +6,6 @@ import dagster as dg
 from pydantic import ConfigDict, Field, field_validator
 
 from kafka_lake.common.durations import seconds_of
-from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.from_document import FromDocument
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
 from kafka_lake.components.keys import of_cluster
@@ -17,7 +16,7 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensor import build_sensor
-from kafka_lake.components.text import OptionalText, Properties, Text
+from kafka_lake.components.text import OptionalText, Properties, Text, duration
 from kafka_lake.components.which_cluster import Place, check_names, check_topics, shared
 from kafka_lake.ingest.topic_table import CLUSTER_NAME
 
@@ -66,7 +65,6 @@ class KafkaCluster(FromDocument):
         default=None, description="Deprecated: the old name of `catch_up_for`. It still counts if it is set."
     )
     sensor_running: bool = Field(default=True, description="Whether the sensor is on from the start.")
-
     maintenance_interval_seconds: int = Field(
         default=300,
         ge=1,
@@ -81,15 +79,7 @@ class KafkaCluster(FromDocument):
             raise ValueError(f"{name!r} can't be the name of a cluster. Use lower-case letters, digits and single _")
         return name
 
-    @field_validator("catch_up_for", "keep_up_for")
-    @classmethod
-    def _duration(cls, text: str | None) -> str | None:
-        try:
-            if text is not None:
-                seconds_of(text)
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from error
-        return text
+    _durations = field_validator("catch_up_for", "keep_up_for")(duration)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return resources, executor, sensors and job.

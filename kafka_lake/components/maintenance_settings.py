@@ -5,9 +5,7 @@ from typing import Any, get_type_hints
 import dagster as dg
 from pydantic import ConfigDict, create_model, field_validator
 
-from kafka_lake.common.durations import seconds_of
-from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.components.text import OptionalText
+from kafka_lake.components.text import OptionalText, duration
 from kafka_lake.ingest.topic_table import pydantic_fields
 from kafka_lake.lake.maintenance.settings import Maintenance
 
@@ -24,15 +22,7 @@ class MaintenanceSettings(_Fields):  # type: ignore[misc]
 
     model_config = ConfigDict(extra="forbid")
 
-    @field_validator("expire_after")
-    @classmethod
-    def _duration(cls, text: str | None) -> str | None:
-        try:
-            if text is not None:
-                seconds_of(text)
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from error
-        return text
+    _durations = field_validator("expire_after")(duration)
 
     def policy(self) -> Maintenance:
         """Return the settings as maintenance takes them."""

@@ -12,6 +12,9 @@ import dagster as dg
 from jinja2 import StrictUndefined, Template
 from pydantic import BeforeValidator
 
+from kafka_lake.common.durations import seconds_of
+from kafka_lake.common.errors import ConfigurationError
+
 # What the names of properties end with whose digits are no count.
 _NAMING = re.compile(
     r"^header\.|(?:^|[._-])"
@@ -20,6 +23,16 @@ _NAMING = re.compile(
 # Those of AWS have twelve digits; with a zero at the beginning, YAML reads fewer.
 _ACCOUNTS = ("glue.id", "warehouse")
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
+
+
+def duration(text: str | None) -> str | None:
+    """Return the text of a setting, or raise a ValueError if it is no duration; null is none that is set."""
+    try:
+        if text is not None:
+            seconds_of(text)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from error
+    return text
 
 
 def _text(value: object) -> object:
