@@ -11,7 +11,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from kafka_lake.cli import console, find_project, topic
-from kafka_lake.cli.commands import adopt, local, maintenance, repair, surroundings, tables
+from kafka_lake.cli.commands import adopt, history, local, maintenance, repair, surroundings, tables
 from kafka_lake.cli.logs import log_to_file, log_to_terminal
 from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
@@ -114,6 +114,7 @@ for _command in (
     tables.clean,
     maintenance.maintain,
     tables.schema,
+    history.history,
     local.reload,
     tables.query,
     surroundings.env,

@@ -26,8 +26,9 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.nearby import added_keys, joined, near
 from kafka_lake.ingest.dead_letters.unreconciled import RECONCILED, RECONCILED_FROM, Unreconciled, unreconciled
 from kafka_lake.ingest.record_keys import at_version
+from kafka_lake.lake.author import RECONCILE, author_summary
 from kafka_lake.lake.branches import StagingBranch, branch_name
-from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, summary_of
+from kafka_lake.lake.positions import POSITION, TableState, read_state, summary_of
 from kafka_lake.spark.frames import RECORD, Frames
 
 _LETTERS_WORTH_A_TASK = 250_000
@@ -84,7 +85,7 @@ def reconcile(
         given: int = change.coming.count() if change.coming is not None else 0
         if not found and not taken and not given:
             return 0
-        summary = {RUN_ID: context.run_id, RECONCILED_FROM: str(dead_letters.head)}
+        summary = {**author_summary(context.run_id, RECONCILE), RECONCILED_FROM: str(dead_letters.head)}
         if dead_letters.position is not None:
             summary[POSITION] = dead_letters.position.to_json()
         if found:

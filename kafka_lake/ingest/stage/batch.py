@@ -22,8 +22,9 @@ from kafka_lake.ingest.stage.replaced_rows import delete_replaced
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append, tasks_of
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
+from kafka_lake.lake.author import author_summary
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import POSITION, RUN_ID, TableState
+from kafka_lake.lake.positions import POSITION, TableState
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +157,9 @@ class Batch:
         )
 
     def _summary(self, marks: Mapping[str, str]) -> dict[str, str]:
-        return {POSITION: self.plan.after.to_json(), RUN_ID: self.context.run_id, **marks}
+        again = self.plan.ranges if self.plan.kind == "replace" else ()
+        who = author_summary(self.context.run_id, self.plan.kind, again)
+        return {POSITION: self.plan.after.to_json(), **who, **marks}
 
     def _append_rows(self, branch: StagingBranch, rows: DataFrame, tasks: int) -> StagedTable:
         fitting = self._fitting(rows).coalesce(tasks)

@@ -16,8 +16,9 @@ from kafka_lake.ingest.record_keys import added_between, at_version
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append, tasks_of
 from kafka_lake.ingest.stage.staged import StagedTable
+from kafka_lake.lake.author import author_summary
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, read_state, row_count
+from kafka_lake.lake.positions import POSITION, TableState, read_state, row_count
 from kafka_lake.lake.tables.create import ensure_table, schema_of
 from kafka_lake.spark.compat.arrow_types import to_arrow_schema
 
@@ -77,7 +78,7 @@ def stage_dead_letters(
         dead_letters = fresh
     summary = {
         POSITION: _furthest(plan.after, position).to_json(),
-        RUN_ID: context.run_id,
+        **author_summary(context.run_id, plan.kind),
         STAGED_WITH: str(primary.appended),
     }
     spark, identifier = context.connections.spark(), context.spec.dead_letter_table

@@ -8,9 +8,10 @@ from pyspark.sql import DataFrame
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.keyed.check import KeyedBatch
+from kafka_lake.lake.author import AUTHOR
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.evolution.model import Conflict
-from kafka_lake.lake.positions import POSITION, RUN_ID, TableState, summary_of
+from kafka_lake.lake.positions import POSITION, TableState, summary_of
 from kafka_lake.lake.schema import Change
 
 
@@ -40,8 +41,8 @@ class StagedTable:
 
 
 def side_summary(summary: Mapping[str, str]) -> dict[str, str]:
-    """Return what the snapshot of a side table says of the summary of the topic's table: position and run."""
-    return {key: value for key, value in summary.items() if key in (POSITION, RUN_ID)}
+    """Return what the snapshot of a side table says of the summary of the topic's table: position and author."""
+    return {key: value for key, value in summary.items() if key in (POSITION, *AUTHOR)}
 
 
 @dataclass(frozen=True)

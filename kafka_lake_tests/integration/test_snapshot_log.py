@@ -1,0 +1,72 @@
+"""`kafka-lake history` of a table that had everything done to it: by runs, by maintenance, by others."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from typer.testing import Result
+
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.maintenance.maintain import maintain
+from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.author import author_summary
+from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake_tests.conftest import Topic, View
+
+pytestmark = pytest.mark.integration
+
+
+def test_each_commit_of_a_table_tells_an_auditor_who_made_it_and_what_it_did(
+    new_topic: Callable[..., Topic],
+    connections: Callable[[], Connections],
+    view: Callable[[TopicTable], View],
+    command_line: Callable[..., Result],
+) -> None:
+    topic = new_topic(2)
+    narrow, spec = topic.spec("id int"), topic.spec(maintenance=Maintenance(compact_every=2))
+    topic.send_ids(range(8), 2)
+    topic.send({"id": 7_000_000_000})
+    ingest(narrow, connections(), "first")
+    topic.send_ids([10, 11, 12], 2)
+    ingest(narrow, connections(), "second")
+    replay(narrow, connections(), "again", Extent("0:1,1:0", "0:3,1:2"))
+    replay_dead_letters(spec, connections(), "letters")
+    maintain(spec, connections(), everything=True)
+    reset(spec, connections(), "back", "0:2,1:0")
+    connections().spark().sql(f"INSERT INTO {view(spec).sql_name()} (id) VALUES (99)")
+
+    shown = command_line([spec], "history", topic.name)
+    assert shown.exit_code == 0
+    told = json.loads(command_line([spec], "history", spec.table, "--json").stdout)
+    assert (told["table"], told["older"], told["expired"]) == (".".join(spec.identifier), 0, False)
+    who = author_summary("", "")
+    seen = [(each["what"], each["run_id"], each["rows_added"] - each["rows_deleted"]) for each in told["commits"]]
+    assert seen[0] == ("append", "", 1)
+    assert told["commits"][0]["ours"] is False
+    assert "spark" in told["commits"][0]["engine"]
+    ours = [each for each in told["commits"] if each["run_id"] and not each["what"].startswith("part of")]
+    assert [(each["what"], each["run_id"]) for each in ours][-3:] == [
+        ("replay", "again"),
+        ("append", "second"),
+        ("append", "first"),
+    ]
+    assert {(each["host"], each["user"]) for each in ours} == {(who["kafka-lake.host"], who["kafka-lake.user"])}
+    assert [each["offsets"] for each in ours][-3:] == [
+        [{"partition": 0, "start": 1, "end": 3}, {"partition": 1, "start": 0, "end": 2}],
+        [{"partition": 0, "start": 5, "end": 7}, {"partition": 1, "start": 4, "end": 5}],
+        [{"partition": 0, "start": None, "end": 5}, {"partition": 1, "start": None, "end": 4}],
+    ]
+    (moved,) = [each for each in told["commits"] if each["run_id"] == "letters"]
+    assert (moved["what"], moved["rows_added"], moved["offsets"]) == ("dead-letter replay", 1, [])
+    assert [(each["column"], each["kind"]) for each in moved["schema_changes"]] == [("id", "widened")]
+    assert "compaction" in [each["what"] for each in told["commits"]]
+    assert told["commits"][-1]["what"] == "table created"
+    assert [each["run_id"] for each in told["commits"] if each["what"] == "part of the replay"] == ["again"]
+    assert next(each["what"] for each in told["commits"] if each["run_id"] == "back") == "reset"
+    # Nobody is said to have written what the rows don't have.
+    assert sum(change for _, _, change in seen) == len(view(spec).ids())
+    letters = json.loads(command_line([spec], "history", spec.dead_letter_table[1], "--json").stdout)
+    assert [each["run_id"] for each in letters["commits"] if each["what"] == "append"] == ["first"]
+    assert letters["commits"][0]["what"] == "dead letters reconciled"
