@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.types import LongType
 from rich.console import Console
 
@@ -104,13 +105,52 @@ def test_a_replay_tells_its_offsets_and_its_removal_of_rows_is_a_part_of_it(tabl
     table.append(
         pa.table({"id": pa.array([7, 8], pa.int32())}), {**again, **SPARK, POSITION: Position(ME, {0: 3}).to_json()}
     )
+    # Rows that Kafka no longer has are put back, behind the position.
+    commit(1, **SPARK)
     table.delete("id = 8", {"app-id": "local-2"})
     # PyIceberg rewrites a file of which some rows go as a removal of it and an addition.
-    others, replay, *parts, _first = snapshot_log(table.refresh())
+    others, kept, replay, *parts, _first = snapshot_log(table.refresh())
     assert (others.what, others.ours) == ("overwrite", False)
+    assert (kept.what, kept.run_id, kept.rows_added) == ("part of the replay", "run-2", 1)
     assert (replay.what, replay.offsets, replay.rows_added) == ("replay", (Consumed(0, 1, 3),), 2)
     assert [(each.what, each.run_id, each.ours) for each in parts] == [("part of the replay", "run-2", True)]
     assert parts[0].rows_deleted - parts[0].rows_added == 2
+
+
+def test_what_others_took_away_just_before_a_commit_of_ours_is_theirs(table: Table, commit: Commit) -> None:
+    commit(3, "run-1", "append", {0: 3})
+    table.delete("id = 1", {"app-id": "local-2"})
+    commit(3, "run-2", "append", {0: 6}, **SPARK)
+    table.delete("id = 1")
+    commit(3, "run-3", "append", {0: 9})
+    found = snapshot_log(table)
+    assert [each.ours for each in found] == [True, False, True, False, True]
+
+
+def test_maintenance_changes_no_rows_and_tells_nobody(table: Table, commit: Commit) -> None:
+    commit(3, "run-1", "append", {0: 3})
+    commit(3, **SPARK)
+    commit(3, **SPARK)
+    first, second, third = table.snapshots()
+    replaced = {"added-records": "3", "deleted-records": "3", **SPARK}
+    compacted = second.model_copy(
+        update={"summary": Summary(Operation.REPLACE, **replaced, **{"deleted-data-files": "2"})}
+    )
+    rewritten = third.model_copy(update={"summary": Summary(Operation.REPLACE, **SPARK)})
+    table.metadata = table.metadata.model_copy(update={"snapshots": [first, compacted, rewritten]})
+    found = snapshot_log(table)
+    assert [each.what for each in found] == ["rewrite", "compaction", "append"]
+    assert [(each.ours, each.rows_added, each.rows_deleted) for each in found[:2]] == [(None, 0, 0)] * 2
+
+
+def test_an_expired_parent_that_its_child_no_longer_names_is_known_by_the_sequence_number(
+    table: Table, commit: Commit
+) -> None:
+    commit(1, "run-1", "append", {0: 1})
+    commit(1, "run-2", "append", {0: 2})
+    newest = table.snapshots()[1].model_copy(update={"parent_snapshot_id": None})
+    table.metadata = table.metadata.model_copy(update={"snapshots": [newest]})
+    assert oldest_are_gone(table)
 
 
 def test_what_became_of_columns_and_what_was_lost_stands_beside_its_commit(table: Table, commit: Commit) -> None:
@@ -139,10 +179,12 @@ def test_what_has_expired_is_told_of(catalog: LakeCatalog, table: Table, commit:
         "No snapshot of this table has expired.",
     ]
     table.maintenance.expire_snapshots().by_id(oldest).commit()
+    known, gone = Loss(2, 5, 6, "retention"), Loss(1, 0, 7, "skipped")
+    commit(1, "run-5", "append", {0: 9}, **{LOSSES: losses_to_json([known])})
     with table.transaction() as transaction:
-        transaction.set_properties({LOSSES: losses_to_json([Loss(1, 0, 7, "skipped")])})
+        transaction.set_properties({LOSSES: losses_to_json([known, gone])})
     rest = history_of(catalog, ("pizza", "orders"), 10)
-    assert (len(rest.commits), rest.older, rest.expired) == (4, 0, True)
+    assert (len(rest.commits), rest.older, rest.expired) == (5, 0, True)
     assert last_lines(rest) == [
         "Of a commit whose snapshot has expired: partition 1 skipped offsets 0 to 6 by a reset",
         "Still older snapshots have expired: nobody can tell what they were.",
@@ -175,6 +217,8 @@ def test_a_table_is_found_by_its_topic_or_its_own_name() -> None:
     eu = TopicTable("orders", "shop", "orders", cluster="eu")
     us = TopicTable("orders", "shop_us", "orders", cluster="us")
     pizzas = TopicTable("pizzas", "shop", "baked", write="upsert")
+    called_baked = TopicTable("baked", "shop", "fresh")
+    assert identifier_of("baked", [pizzas, called_baked]) == ("shop", "fresh"), "a topic comes first"
     specs = [eu, us, pizzas]
     assert identifier_of("pizzas", specs) == identifier_of("baked", specs) == ("shop", "baked")
     assert identifier_of("shop.baked", specs) == ("shop", "baked")
