@@ -74,13 +74,13 @@ def commits_since_compaction(table: Table | None) -> int:
     if table is None or (head := head_of(table)) is None:
         return 0
     history = list(ancestors(table, head))
-    by_others = next((each.sequence_number or 0 for each in history if _compacts(each)), 0)
+    by_others = next((each.sequence_number or 0 for each in history if compacts(each)), 0)
     ours = table.properties.get(COMPACTED, "")
     last, now = max(by_others, int(ours) if ours.isdigit() else 0), history[0].sequence_number or 0
     # A head that was rolled back to before it has no compaction.
     if 0 < last <= now or (now and not last and history[-1].parent_snapshot_id is not None):
         return now - last
-    return sum(POSITION in summary_of(each) for each in takewhile(lambda each: not _compacts(each), history))
+    return sum(POSITION in summary_of(each) for each in takewhile(lambda each: not compacts(each), history))
 
 
 def is_ours(table: Table) -> bool:
@@ -88,7 +88,7 @@ def is_ours(table: Table) -> bool:
     return LAYOUT in table.properties and ADOPTED_AT not in table.properties
 
 
-def _compacts(snapshot: Snapshot) -> bool:
+def compacts(snapshot: Snapshot) -> bool:
     """Return whether data files were replaced: manifests, or delete files, are replaced by such snapshots too."""
     replaces = snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
     return replaces and int(summary_of(snapshot).get("deleted-data-files", 0)) > 0

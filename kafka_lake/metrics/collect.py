@@ -1,0 +1,176 @@
+"""Collecting: every few seconds, a thread for each cluster asks for all topics of it; the board gets the values."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from threading import Thread
+
+from kafka_lake.common.offsets import Position, Watermarks
+from kafka_lake.common.offsets import lag as lag_of
+from kafka_lake.ingest.sentence import sentence
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.cluster import KafkaCluster
+from kafka_lake.kafka.oldest import Place, arrival_times
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.metrics import ask
+from kafka_lake.metrics.board import Board
+from kafka_lake.metrics.facts import (
+    Key,
+    TopicTables,
+    broker_samples,
+    key_of,
+    lag_samples,
+    ours_of,
+    table_samples,
+    unread_samples,
+)
+from kafka_lake.metrics.workers import Workers
+
+log = logging.getLogger(__name__)
+
+TABLE_SECONDS = 20.0
+"""How long the tables of all topics of a cluster may take; what isn't there by then has failed, this time."""
+UNREAD_SECONDS = 10.0
+_WORKERS = 8
+
+
+def max_age(interval: float) -> float:
+    """Return for how many seconds values count that nothing newer has replaced."""
+    return max(3 * interval, interval + 2 * (TABLE_SECONDS + UNREAD_SECONDS))
+
+
+@dataclass
+class ClusterCollector:
+    """Collects the values of the topics of one cluster.
+
+    Args:
+        specs: Its topics.
+        cluster: Connects to it; may fail.
+        catalog: Connects to the catalog; may fail.
+        board: Where the values go.
+        tell_user: Called with a line when a part fails in another way than before.
+        workers: Ask for tables.
+    """
+
+    specs: Sequence[TopicTable]
+    cluster: Callable[[], KafkaCluster]
+    catalog: Callable[[], LakeCatalog]
+    board: Board
+    tell_user: Callable[[str], None]
+    workers: Workers = field(default_factory=lambda: Workers(_WORKERS))
+    _client: KafkaCluster | None = None
+    # A record stays the oldest unread one until the table's position moves.
+    _known: dict[Place, float | None] = field(default_factory=dict)
+
+    def collect(self) -> None:
+        """Ask for all topics once. Never raises: what fails shows on the board."""
+        tables = self._tables()
+        try:
+            if self._client is None:
+                self._client = self.cluster()
+            answers = self._client.watermarks(spec.topic for spec in self.specs)
+        except Exception as error:
+            for spec in self.specs:
+                self._fail(spec, error, "brokers", "unread")
+            return
+        lagging: list[tuple[TopicTable, Watermarks, TopicTables]] = []
+        for spec in self.specs:
+            now, found = answers[spec.topic], tables.get(key_of(spec))
+            if isinstance(now, Exception):
+                self._fail(spec, now, "brokers", "unread")
+                continue
+            behind = lag_samples(key_of(spec), now, found.position) if found else ()
+            samples = chain(broker_samples(key_of(spec), now), behind)
+            self.board.succeeded(key_of(spec), "brokers", samples, time.time())
+            if found is None:
+                self._fail(spec, None, "unread")
+            else:
+                lagging.append((spec, now, found))
+        self._unread(self._client, lagging)
+
+    def _tables(self) -> dict[Key, TopicTables]:
+        found: dict[Key, TopicTables] = {}
+
+        def job(spec: TopicTable) -> Callable[[], None]:
+            def load() -> None:
+                try:
+                    tables = ask.topic_tables(spec, self.catalog())
+                except Exception as error:
+                    self._fail(spec, error, "table")
+                    return
+                found[key_of(spec)] = tables
+                self.board.succeeded(key_of(spec), "table", table_samples(key_of(spec), tables), time.time())
+
+            return load
+
+        late = self.workers.do({key_of(spec): job(spec) for spec in self.specs}, TABLE_SECONDS)
+        for spec in self.specs:
+            if key_of(spec) in late:
+                self._fail(spec, TimeoutError(f"The catalog gave no answer in {TABLE_SECONDS:.0f} s."), "table")
+        return dict(found)
+
+    def _unread(self, client: KafkaCluster, topics: Sequence[tuple[TopicTable, Watermarks, TopicTables]]) -> None:
+        """Find out when the oldest unread records came."""
+        unread = {key_of(spec): _unread(now, found.position) for spec, now, found in topics}
+        wanted = {each for places in unread.values() for each in places.values()}
+        # Where no record followed, one may by now.
+        self._known = {each: at for each, at in self._known.items() if each in wanted and at is not None}
+        failure: Exception = TimeoutError(f"The oldest unread records didn't come in {UNREAD_SECONDS:.0f} s.")
+        try:
+            self._known |= arrival_times(client, wanted - self._known.keys(), UNREAD_SECONDS)
+        except Exception as error:
+            failure = error
+        for spec, now, found in topics:
+            places = unread[key_of(spec)]
+            oldest = {p: self._known[each] for p, each in places.items() if each in self._known}
+            lags = lag_of(ours_of(now, found.position), now)
+            if oldest.keys() == places.keys():
+                samples = unread_samples(key_of(spec), lags, oldest)
+                self.board.succeeded(key_of(spec), "unread", samples, time.time())
+            else:
+                self._fail(spec, failure, "unread")
+
+    def _fail(self, spec: TopicTable, error: Exception | None, *parts: str) -> None:
+        """Take a part's values down; without an error, because another part failed, of which has been told."""
+        told = "" if error is None else sentence(error) or type(error).__name__
+        new = [self.board.failed(key_of(spec), part, told) for part in parts]
+        if new[0] and told:
+            log.warning("Metrics of topic %s, %s: %s", spec.full_topic, parts[0], told, exc_info=error)
+            self.tell_user(f"{spec.full_topic}, {parts[0]}: {told}")
+
+
+def _unread(now: Watermarks, position: Position | None) -> dict[int, Place]:
+    """Return where the oldest unread record of each partition is that has any."""
+    ours = ours_of(now, position)
+    offsets = ours.offsets if ours else {}
+    return {
+        p: Place(now.identity.topic, p, max(offsets.get(p, 0), now.low[p]), now.identity.topic_id)
+        for p, lag in lag_of(ours, now).items()
+        if lag
+    }
+
+
+def keep_collecting(collectors: Mapping[str, ClusterCollector], board: Board, interval: float) -> None:
+    """Begin to collect, a thread for each cluster, until the process ends.
+
+    Args:
+        collectors: By the clusters' names.
+        board: Is told of each collection.
+        interval: Seconds between the end of a collection and the beginning of the next.
+    """
+
+    def go_on(name: str, collector: ClusterCollector) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                collector.collect()
+                board.collected(name, time.time(), time.monotonic() - began)
+            except Exception:
+                # The time of the last success tells, and values grow old.
+                log.exception("Metrics could not be collected")
+            time.sleep(interval)
+
+    for name, collector in collectors.items():
+        Thread(target=go_on, args=(name, collector), name=f"metrics-{name}", daemon=True).start()

@@ -1,0 +1,54 @@
+"""Threads that ask servers which may not answer: nobody waits for one beyond a time, nor for any at the end."""
+
+import time
+from collections.abc import Callable, Hashable, Mapping
+from queue import SimpleQueue
+from threading import Condition, Thread
+
+Job = Callable[[], object]
+
+
+class Workers:
+    """A few threads that do jobs; they end with the process, whatever they wait for.
+
+    Args:
+        count: How many. Jobs that hang keep one each.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._jobs: SimpleQueue[tuple[Hashable, Job]] = SimpleQueue()
+        self._unfinished: set[Hashable] = set()
+        self._changed = Condition()
+        for number in range(count):
+            Thread(target=self._work, name=f"metrics-{number}", daemon=True).start()
+
+    def do(self, jobs: Mapping[Hashable, Job], seconds: float) -> set[Hashable]:
+        """Have jobs done.
+
+        Args:
+            jobs: By their names. One of that name which hasn't been finished since an earlier call isn't begun again.
+                A job deals with its own errors.
+            seconds: How long to wait for them at most. They go on after that.
+
+        Returns:
+            The names of those that haven't been finished.
+        """
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            for name, job in jobs.items():
+                if name not in self._unfinished:
+                    self._unfinished.add(name)
+                    self._jobs.put((name, job))
+            while (left := self._unfinished & jobs.keys()) and (rest := deadline - time.monotonic()) > 0:
+                self._changed.wait(rest)
+        return left
+
+    def _work(self) -> None:
+        while True:
+            name, job = self._jobs.get()
+            try:
+                job()
+            finally:
+                with self._changed:
+                    self._unfinished.discard(name)
+                    self._changed.notify_all()
