@@ -47,7 +47,9 @@ def serve(host: str, port: int, interval: float, tell_user: Callable[[str], None
             catalog = _for_each_thread(lambda: configured_catalog().open())
             for name, (kafka, _) in configured_clusters().items():
                 of_cluster = [spec for spec in specs if spec.cluster == name]
-                clusters[name] = ClusterCollector(of_cluster, kafka.cluster, catalog, board, tell_user)
+                clusters[name] = ClusterCollector(
+                    specs=of_cluster, cluster=kafka.cluster, catalog=catalog, board=board, tell_user=tell_user
+                )
             boards.append(board)
             keep_collecting({name or "": each for name, each in clusters.items()}, board, interval)
             tell_user(f"Metrics of {len(specs)} topics: http://{host}:{port}/metrics (Ctrl-C ends it)")

@@ -8,6 +8,7 @@ from typing import TypeVar
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decoding import Decoding
+from kafka_lake.ingest.effort import Effort
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import call
 from kafka_lake.ingest.topic_table import TopicTable
@@ -26,6 +27,7 @@ class Context:
         observer: Is told what happens.
         sleep: Pauses between attempts, for that many seconds; what it raises ends the run.
         decoding: Makes columns, rows and dead letters of the records.
+        effort: What the next commit has taken so far.
     """
 
     spec: TopicTable
@@ -34,6 +36,7 @@ class Context:
     observer: Observer = field(default_factory=Observer)
     sleep: Callable[[float], None] = time.sleep
     decoding: Decoding = field(kw_only=True)
+    effort: Effort = field(default_factory=Effort)
 
     def with_retries(self, function: Callable[[], T], passes: Callable[[BaseException], bool] = is_transient) -> T:
         """Call a function, and again after errors that may be gone by then; `retry.call` says more.

@@ -5,7 +5,7 @@ Where others were faster it is audited and published once more, at the head that
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
@@ -21,6 +21,7 @@ from kafka_lake.ingest.stage.rebase import can_follow, follow
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import Tables, dead_letters_head
 from kafka_lake.lake.positions import TableState, head_of
+from kafka_lake.lake.totals import Totals
 
 _FOLLOWED = 30
 
@@ -138,6 +139,7 @@ def _audited(
         reasons = "; ".join(f"{f.check}: {p}" for f in failed for p in f.problems)
         raise GateFailedError(f"Topic {context.spec.topic}, table {context.table_name}: {reasons}.", findings)
     context.observer.step_done("audited")
+    context.effort.done("audit")
     return findings, by_partition
 
 
@@ -148,11 +150,30 @@ def _published(context: Context, found: Tables, todo: Plan, staged: Staged) -> f
         # Letters that have come meanwhile may be of records that are rows with this commit.
         raise PublishRefusedError(f"Table {context.table_name}: its dead-letter table has changed meanwhile.")
     try:
-        return publish(context, staged)
+        visible_at = publish(context, staged, _totals(context, todo, staged))
     except PublishRefusedError as error:
         if not can_follow(todo, staged):
             raise
         raise _OvertakenError(error.message) from error
+    context.effort.clear()
+    return visible_at
+
+
+def _totals(context: Context, todo: Plan, staged: Staged) -> Totals:
+    """Return what a commit does, in numbers."""
+    effort = Totals(commits=1, refused=context.effort.refused, seconds=context.effort.seconds)
+    if todo.kind == "dead_letter_replay":
+        return replace(effort, moved=staged.primary.rows)
+    # The changes of a keyed table are its rows and its deletes, of which those without a value are tombstones.
+    rows = staged.primary.rows if staged.keyed is None else staged.keyed.changes - staged.tombstones
+    return replace(
+        effort,
+        records=staged.records,
+        rows=rows,
+        dead_letters=staged.failed,
+        tombstones=staged.tombstones,
+        bytes_read=staged.bytes_read,
+    )
 
 
 def _followed(context: Context, todo: Plan, staged: Staged) -> Staged:
@@ -163,4 +184,5 @@ def _followed(context: Context, todo: Plan, staged: Staged) -> Staged:
             "meanwhile, and what was written doesn't go with what is there now."
         )
     context.observer.step_done("followed")
+    context.effort.refused += 1
     return followed

@@ -108,12 +108,14 @@ def commit(attempt: Attempt) -> Outcome:
 def _steps(attempt: Attempt) -> Iterator[Outcome]:
     """Take one step after the other, and give what is known before each of those that may fail by it."""
     context, job = attempt.context, attempt.job
+    context.effort.begin()
     found: Tables = _find(attempt)
     known = Outcome(found.table.position if found.table else None)
     yield known
     todo: Plan | None = _plan(attempt, found)
     if todo is None:
         return
+    context.effort.done("plan")
     yield replace(known, decoding=todo)
     records: DataFrame = job.read(todo)
     if found.table is None or found.table.head is None:
@@ -121,6 +123,7 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
         return
     with refused_if_main_moved(context, found.table):
         staged: Staged = _stage(context, found, todo, records)
+        context.effort.done("stage")
         yield known
         published: Published = audit_and_publish(context, found, todo, staged, failed_so_far=attempt.failed_so_far)
     job.published(published.staged)

@@ -1,9 +1,14 @@
 """Publish: dead letters first, the primary last, each by a compare-and-set that somebody else's commit refuses."""
 
 import time
+from collections.abc import Mapping
+
+from pyiceberg.table import Table
 
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.stage.staged import Staged
+from kafka_lake.lake.branches import nothing
+from kafka_lake.lake.totals import TOTALS, Totals, totals_of
 
 _STEPS = {
     "primary": "primary published",
@@ -13,12 +18,13 @@ _STEPS = {
 }
 
 
-def publish(context: Context, staged: Staged) -> float:
+def publish(context: Context, staged: Staged, done: Totals) -> float:
     """Make an audited commit visible.
 
     Args:
         context: Of the run.
         staged: What to publish; its branches are gone afterwards.
+        done: What it does, in numbers: the topic's table adds them up.
 
     Returns:
         When the primary became visible, in seconds since the epoch.
@@ -29,7 +35,12 @@ def publish(context: Context, staged: Staged) -> float:
     """
     visible_at = 0.0
     for table in staged.tables():
-        table.branch.publish(table.snapshot)
+        is_primary = table is staged.primary
+        table.branch.publish(table.snapshot, (lambda before: _added(before, done)) if is_primary else nothing)
         visible_at = time.time()
         context.observer.step_done(_STEPS[next(name for name in _STEPS if table is getattr(staged, name))])
     return visible_at
+
+
+def _added(before: Table, done: Totals) -> Mapping[str, str]:
+    return {TOTALS: (totals_of(before) or Totals()).plus(done).to_json()}

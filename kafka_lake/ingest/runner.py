@@ -178,6 +178,7 @@ class Runner:
         error = state.outcome.exception() if state.outcome else None
         warn = self.context.observer.warn
         if isinstance(error, PublishRefusedError):
+            self.context.effort.refused += 1
             warn(f"{error} Planning again from the new position ({state.attempt_number} of {_ATTEMPTS}).")
             return
         # The plan knows what that means for this topic, and says which offsets are concerned.

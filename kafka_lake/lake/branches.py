@@ -12,6 +12,7 @@ import tenacity
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from kafka_lake.common.errors import PublishRefusedError, TableError
 from kafka_lake.lake.catalog import LakeCatalog
@@ -24,7 +25,13 @@ _TRIES = 5
 _NEVER = "TIMESTAMP '1970-01-01 00:00:00'"
 SEQUENCE_TAKEN = r"(?is).*can(not|'t) add snapshot with sequence number"
 """What says so: PyIceberg itself, and servers that check it as SeaweedFS does."""
+Properties = Callable[[Table], Mapping[str, str]]
 _NAME = re.compile(rf"{PREFIX}(?P<created>\d+)_(?P<head>\d+)_\w+")
+
+
+def nothing(_: Table) -> Mapping[str, str]:
+    """Return no properties."""
+    return {}
 
 
 def _again(change: Callable[[], object], retry: tenacity.retry_base) -> None:
@@ -192,7 +199,7 @@ class StagingBranch:
         self.staged = table
         return snapshot
 
-    def publish(self, staged: int) -> None:
+    def publish(self, staged: int, properties: Properties = nothing) -> None:
         """Move ``main`` to the staged snapshot and drop the branch, in one commit.
 
         The commit asserts what both refs point to (``assert-ref-snapshot-id`` of Iceberg's REST specification, which
@@ -202,22 +209,23 @@ class StagingBranch:
 
         Args:
             staged: The audited snapshot; another one on the branch is never published.
+            properties: Gives properties of the table that the same commit sets, by the table as it is before.
 
         Raises:
             PublishRefusedError: If ``main`` moved meanwhile, or the branch isn't what was audited.
         """
-        _patiently(lambda: self._publish(staged))
+        _patiently(lambda: self._publish(staged, properties))
 
-    def _publish(self, staged: int) -> None:
+    def _publish(self, staged: int, properties: Properties) -> None:
         try:
-            self._move_main(staged)
+            self._move_main(staged, properties)
         except Exception:
             # Refused, or unknown: the table tells. Another attempt asserts the same as this one.
             if not self._is_published(staged):
                 raise
             log.warning("The catalog's answer was lost, but snapshot %s is published.", staged)
 
-    def _move_main(self, staged: int) -> None:
+    def _move_main(self, staged: int, properties: Properties) -> None:
         seen, self.staged = self.staged, None
         name, table = ".".join(self.identifier), seen or self._catalog.table(self.identifier)
         main = table.metadata.refs.get("main") if table else None
@@ -230,7 +238,10 @@ class StagingBranch:
             )
         retention = (main.max_ref_age_ms, main.max_snapshot_age_ms, main.min_snapshots_to_keep)
         # What was looked at is what PyIceberg asserts.
-        table.manage_snapshots().create_branch(staged, "main", *retention).remove_branch(self.name).commit()
+        with table.transaction() as transaction:
+            if told := properties(table):
+                transaction.set_properties(dict(told))
+            ManageSnapshots(transaction).create_branch(staged, "main", *retention).remove_branch(self.name).commit()
         self.published = table
 
     def _is_published(self, staged: int) -> bool:

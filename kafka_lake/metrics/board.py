@@ -1,4 +1,4 @@
-"""The newest values of each part of each topic, for whoever asks; not those that are old, or that others failed after."""
+"""The newest values of each part of each topic, for whoever asks: not old ones, nor any that a failure came after."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.branches import StagingBranch, nothing
 from kafka_lake.lake.positions import POSITION, head_of
 
 
@@ -37,9 +37,9 @@ def late_position() -> None:
 def retry_publish() -> None:
     """After a publication without an answer, stage the same rows again at the new head and publish them."""
 
-    def publish(self: Any, staged: int) -> None:
+    def publish(self: Any, staged: int, *_: Any) -> None:
         try:
-            self._move_main(staged)
+            self._move_main(staged, nothing)
         except Exception:
             table = self._catalog.table(self.identifier)
             position = table.metadata.snapshot_by_id(staged).summary.additional_properties[POSITION]
@@ -51,7 +51,7 @@ def retry_publish() -> None:
             again = StagingBranch(self._spark, self._catalog, self.identifier, f"{self.name}_again", head_of(table))
             again.create()
             rows.writeTo(again.write_name).option(f"snapshot-property.{POSITION}", position).append()
-            again._move_main(again.staged_snapshot())
+            again._move_main(again.staged_snapshot(), nothing)
 
     StagingBranch.publish = publish  # type: ignore[method-assign]
 

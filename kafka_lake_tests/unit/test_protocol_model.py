@@ -397,7 +397,7 @@ def ancestors_only(patch: pytest.MonkeyPatch, world: World) -> None:
 
 
 def publish_by(patch: pytest.MonkeyPatch, world: World, may: Callable[[int | None, int], bool]) -> None:
-    def publish(branch: StagingBranch, staged: int) -> None:
+    def publish(branch: StagingBranch, staged: int, *_: Any) -> None:
         if not may(head_of(world.view(branch.identifier)), staged):  # type: ignore[arg-type]
             raise PublishRefusedError("main is not an ancestor of the branch")
         world.change_refs(branch.identifier, {}, {"main": staged, branch.name: None})
@@ -448,7 +448,7 @@ def publish_again(patch: pytest.MonkeyPatch, world: World) -> None:
     """After a publication without an answer, put the same rows on top of what is there."""
     publish_once = StagingBranch.publish
 
-    def publish(branch: StagingBranch, staged: int) -> None:
+    def publish(branch: StagingBranch, staged: int, *_: Any) -> None:
         unanswered, known = world.told["fail"], world.tables[branch.identifier].by_id
         publish_once(branch, staged)
         if world.told["fail"] > unanswered:

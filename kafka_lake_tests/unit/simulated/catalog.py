@@ -5,6 +5,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.table import Transaction
+from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from kafka_lake.ingest.observer import ignore
 from kafka_lake.lake.catalog import LakeCatalog
@@ -37,6 +39,9 @@ class View:
 
     def manage_snapshots(self) -> "RefChanges":
         return RefChanges(self, self.process, self._identifier)
+
+    def transaction(self) -> "RefTransaction":
+        return RefTransaction(self)
 
     @property
     def properties(self) -> dict[str, str]:
@@ -88,6 +93,37 @@ class RefChanges:
         refs = self._table.metadata.refs
         expected = {name: refs[name].snapshot_id if name in refs else None for name in self._wanted}
         self._table.metadata = self._process.change_refs(what, self._identifier, expected, self._wanted)
+
+
+class RefTransaction:
+    """PyIceberg's transaction, as far as refs are changed in it. Properties of tables are nobody's concern here."""
+
+    _set_ref_snapshot = Transaction._set_ref_snapshot
+
+    def __init__(self, table: View) -> None:
+        self._table, self.changes = table, table.manage_snapshots()
+
+    @property
+    def table_metadata(self) -> Metadata:
+        return self._table.metadata
+
+    def __enter__(self) -> "RefTransaction":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is None:
+            self.changes.commit()
+
+    def set_properties(self, _: dict[str, str]) -> None:
+        """Set nothing."""
+
+    def _apply(self, updates: tuple[TableUpdate, ...], _: Any) -> None:
+        for each in updates:
+            if isinstance(each, SetSnapshotRefUpdate):
+                self.changes.create_branch(each.snapshot_id, each.ref_name)
+            else:
+                assert isinstance(each, RemoveSnapshotRefUpdate)
+                self.changes.remove_branch(each.ref_name)
 
 
 class SimulatedCatalog(LakeCatalog):
