@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pyiceberg.table import Table
 
 TOTALS = "kafka-lake.totals"
+STEPS = ("plan", "stage", "audit")
+"""Whose time is known when a commit is published: staging is to read, to decode and to write."""
 
 
 @dataclass(frozen=True)

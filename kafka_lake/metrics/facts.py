@@ -8,7 +8,7 @@ from kafka_lake.common.offsets import Loss, Position, Watermarks
 from kafka_lake.common.offsets import lag as lag_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.health import TableHealth
-from kafka_lake.lake.totals import Totals
+from kafka_lake.lake.totals import STEPS, Totals
 from kafka_lake.metrics import declared as m
 from kafka_lake.metrics.declared import MAX_PARTITIONS, Metric
 
@@ -93,8 +93,8 @@ def table_samples(key: Key, found: TopicTables) -> Iterator[Sample]:
         yield Sample(m.LAST_COMMIT, key, found.committed_at)
     yield Sample(m.WAITING, key, found.dead_letters)
     yield from _losses(key, found.losses)
-    if found.totals is not None:
-        yield from _totals(key, found.totals)
+    # From the beginning: what the first commit adds is an increase then, which alerts see.
+    yield from _totals(key, found.totals or Totals())
     for each in found.tables:
         yield from _health(key, each)
 
@@ -125,7 +125,7 @@ def _totals(key: Key, totals: Totals) -> Iterator[Sample]:
         (m.BYTES_READ, totals.bytes_read),
     ):
         yield Sample(metric, key, value)
-    for step, seconds in sorted(totals.seconds.items()):
+    for step, seconds in sorted({**dict.fromkeys(STEPS, 0.0), **totals.seconds}.items()):
         yield Sample(m.STEP_SECONDS, (*key, step), seconds)
 
 

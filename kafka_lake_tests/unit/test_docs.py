@@ -12,6 +12,7 @@ from kafka_lake.components.reference import tables as settings
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.decode.reference import tables
 from kafka_lake.lake.how_to_read import how_to_read
+from kafka_lake.metrics.declared import reference
 from kafka_lake_tests.contract.kafka_security.page import wrong_settings
 from kafka_lake_tests.unit.generated_pages import commands, error_classes, errors
 
@@ -22,6 +23,7 @@ GENERATED = {
     **{(name, "reference.md"): table for name, table in settings().items()},
     ("errors", "operations.md"): errors(),
     ("commands", "commands.md"): commands(),
+    ("metrics", "metrics.md"): reference(),
     ("wrong-settings", "kafka-security.md"): wrong_settings(),
 }
 
