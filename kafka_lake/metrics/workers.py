@@ -1,9 +1,12 @@
 """Threads that ask servers which may not answer: nobody waits for one beyond a time, nor for any at the end."""
 
+import logging
 import time
 from collections.abc import Callable, Hashable, Mapping
 from queue import SimpleQueue
 from threading import Condition, Thread
+
+log = logging.getLogger(__name__)
 
 Job = Callable[[], object]
 
@@ -27,7 +30,7 @@ class Workers:
 
         Args:
             jobs: By their names. One of that name which hasn't been finished since an earlier call isn't begun again.
-                A job deals with its own errors.
+                Its own errors are for a job to deal with; here they are only logged.
             seconds: How long to wait for them at most. They go on after that.
 
         Returns:
@@ -48,6 +51,9 @@ class Workers:
             name, job = self._jobs.get()
             try:
                 job()
+            except Exception:
+                # One thread less for all others would be worse.
+                log.exception("A job of the metrics failed: %s", name)
             finally:
                 with self._changed:
                     self._unfinished.discard(name)
