@@ -44,7 +44,7 @@ def serve(host: str, port: int, interval: float, tell_user: Callable[[str], None
         try:
             specs = topic_tables()
             board = Board((key_of(spec) for spec in specs), max_age(interval))
-            catalog = _for_each_thread(lambda: configured_catalog().open())
+            catalog = _for_each_thread(configured_catalog().open)
             for name, (kafka, _) in configured_clusters().items():
                 of_cluster = [spec for spec in specs if spec.cluster == name]
                 clusters[name] = ClusterCollector(

@@ -46,7 +46,7 @@ class Board:
         """
         with self._lock:
             before = self._parts[key, part]
-            self._parts[key, part] = replace(before, samples=(), failed=True, error=error)
+            self._parts[key, part] = replace(before, failed=True, error=error)
         return before.error != error
 
     def collected(self, cluster: str, now: float, seconds: float) -> None:

@@ -31,14 +31,15 @@ from kafka_lake.metrics.workers import Workers
 log = logging.getLogger(__name__)
 
 TABLE_SECONDS = 20.0
-"""How long the tables of all topics of a cluster may take; what isn't there by then has failed, this time."""
+"""How long to wait while no topic's tables are told; those that are missing by then have failed, this time."""
 UNREAD_SECONDS = 10.0
+_SLOW_SECONDS = 120.0
 _WORKERS = 8
 
 
 def max_age(interval: float) -> float:
     """Return for how many seconds values count that nothing newer has replaced."""
-    return max(3 * interval, interval + 2 * (TABLE_SECONDS + UNREAD_SECONDS))
+    return max(3 * interval, interval + _SLOW_SECONDS)
 
 
 @dataclass

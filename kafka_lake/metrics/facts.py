@@ -103,10 +103,10 @@ def _losses(key: Key, losses: Iterable[Loss]) -> Iterator[Sample]:
     counts, records = Counter[str](), Counter[str]()
     for loss in losses:
         counts[loss.reason] += 1
-        # What the offsets of a log that was cut off are, is something else: see `Loss`.
-        if loss.end is not None and loss.reason in ("retention", "skipped"):
+        if loss.end is not None:
             records[loss.reason] += max(0, loss.end - loss.start)
-    # A series that is there before the first loss shows that loss as a change.
+    # Of other losses nobody can tell how many records they are: see `Loss`. Series that are there before the first loss
+    # show it as a change.
     for reason in ("retention", "skipped"):
         yield Sample(m.LOST, (*key, reason), records[reason])
     for reason in sorted({"retention", "truncated", "partition gone", "topic recreated", "skipped"} | counts.keys()):

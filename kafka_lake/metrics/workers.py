@@ -31,19 +31,22 @@ class Workers:
         Args:
             jobs: By their names. One of that name which hasn't been finished since an earlier call isn't begun again.
                 Its own errors are for a job to deal with; here they are only logged.
-            seconds: How long to wait for them at most. They go on after that.
+            seconds: How long to wait while none of them is finished. They go on after that.
 
         Returns:
             The names of those that haven't been finished.
         """
-        deadline = time.monotonic() + seconds
         with self._changed:
             for name, job in jobs.items():
                 if name not in self._unfinished:
                     self._unfinished.add(name)
                     self._jobs.put((name, job))
-            while (left := self._unfinished & jobs.keys()) and (rest := deadline - time.monotonic()) > 0:
+            left, deadline = self._unfinished & jobs.keys(), time.monotonic() + seconds
+            while left and (rest := deadline - time.monotonic()) > 0:
                 self._changed.wait(rest)
+                before, left = left, self._unfinished & jobs.keys()
+                if len(left) < len(before):
+                    deadline = time.monotonic() + seconds
         return left
 
     def _work(self) -> None:

@@ -147,6 +147,31 @@ def test_each_value_is_what_was_produced_and_written(
     assert found.of("losses", **labels, reason="skipped") == 1
 
 
+def test_the_records_of_a_keyed_table_are_changes_deletes_and_dead_letters(
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    catalog_resource: CatalogResource,
+    kafka_resource: KafkaResource,
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec("v string", write="upsert")
+    for key, value in ((b"a", {"v": "1"}), (b"a", {"v": "2"}), (b"b", {"v": "3"}), (b"b", None), (None, {"v": "4"})):
+        topic.send(value, key=key)
+    ingest(spec, connections(), "first")
+    found, labels = (
+        Watched(catalog_resource, [(kafka_resource, [spec])]).scrape(),
+        dict(zip(("topic", "table"), key_of(spec), strict=True)),
+    )
+    counts = [
+        found.of(f"{metric}_total", **labels)
+        for metric in ("records_read", "rows_written", "tombstones", "dead_letters")
+    ]
+    assert counts == [5, 3, 1, 1]
+    assert found.of("table_rows", topic=topic.name, table=".".join(spec.deletes_table)) == 1
+    assert len(view(spec).rows()) == 1
+
+
 def test_a_broker_that_dies_takes_its_topics_values_away_and_no_others(
     new_topic: NewTopic,
     catalog_resource: CatalogResource,

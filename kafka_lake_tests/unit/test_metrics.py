@@ -232,6 +232,13 @@ def test_nobody_waits_for_a_job_that_hangs_nor_begins_it_twice() -> None:
     assert workers.do({"hangs": hang}, 10) == set()
 
 
+def test_many_jobs_may_take_longer_than_one_that_hangs() -> None:
+    workers, done = Workers(1), []
+    slow = {number: lambda number=number: (time.sleep(0.1), done.append(number)) for number in range(8)}  # type: ignore[misc]
+    assert workers.do(slow, 0.5) == set()
+    assert len(done) == 8
+
+
 def test_an_error_of_a_job_costs_no_worker(caplog: pytest.LogCaptureFixture) -> None:
     workers, done = Workers(1), []
 
@@ -367,6 +374,7 @@ def test_the_oldest_unread_record_is_asked_for_again_only_when_the_position_has_
     asked.came["orders"] = 200.0
     assert asked.collected()[label] > 0, "by now there is one"
     assert asked.asked == ["orders"] * 3
+    assert len(asked.collector._known) == 1, "what has been read is forgotten"
 
 
 @given(st.text(), st.text(), st.floats(allow_nan=False, allow_infinity=False))
