@@ -52,6 +52,17 @@ class Watched:
             return scrape(address)
 
 
+def abort(kafka: KafkaResource, topic: str) -> None:
+    """Produce a record in a transaction that is aborted."""
+    address = {"bootstrap.servers": kafka.cluster().bootstrap_servers}
+    producer = Producer({**address, "transactional.id": uuid.uuid4().hex})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(topic, b"{}", partition=0)
+    producer.flush(20)
+    producer.abort_transaction(20)
+
+
 def test_each_value_is_what_was_produced_and_written(
     new_topic: NewTopic,
     connections: NewConnections,
@@ -77,6 +88,7 @@ def test_each_value_is_what_was_produced_and_written(
     topic.send({"id": 20}, 0, timestamp_ms=int(old * 1000))
     topic.send({"id": 21}, 0)
     untouched.send({"id": 1}, timestamp_ms=int(old * 1000))
+    abort(kafka_resource, idle.name)
     found = watched.scrape()
     assert watched.told == []
     assert all(value == 1 for _, value in found.all("scrape_success"))
@@ -94,7 +106,8 @@ def test_each_value_is_what_was_produced_and_written(
     ages = each("lag_seconds")
     assert ages["1"] == 0
     assert 500 <= ages["0"] <= 560
-    assert [value for _, value in found.all("lag_seconds", topic=idle.name)] == [0]
+    assert [value for _, value in found.all("lag_records", topic=idle.name)] == [2], "a record, and a marker"
+    assert [value for _, value in found.all("lag_seconds", topic=idle.name)] == [0], "nobody waits for what was aborted"
     assert 500 <= found.all("lag_seconds", topic=untouched.name)[0][1] <= 560
     assert found.all("position_offset", topic=untouched.name) == []
     assert found.all("last_commit_timestamp_seconds", topic=untouched.name) == []
