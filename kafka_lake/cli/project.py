@@ -156,7 +156,7 @@ def connections_at_hand(
     # What Spark refuses becomes an error of ours; PySpark would log the JVM's stack trace before it.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
-        servers = kafka.cluster().bootstrap_servers if kafka.cluster_name else None
+        servers = kafka.cluster().bootstrap_servers if kafka.names_brokers else None
         with broker_at_hand(Ports.from_env(), tell_user, servers) if with_broker else nullcontext():
             connections = build_connections(kafka, catalog, spark, registry)
             if with_broker:
