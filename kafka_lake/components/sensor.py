@@ -15,6 +15,7 @@ from kafka_lake.common.errors import CatalogError, KafkaLakeError
 from kafka_lake.common.offsets import Loss, Position, Watermarks
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, TABLE_TAG, topics_of
 from kafka_lake.components.failures import as_failed_tick
+from kafka_lake.components.has_topics import HasTopics, new_topics
 from kafka_lake.components.keys import TOPIC_TAG, of_cluster, op_name, table_key
 from kafka_lake.components.metadata import topic_observation
 from kafka_lake.components.partitions import missing_keys, partitions_of
@@ -105,7 +106,11 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
 
 
 def build_sensor(
-    interval_seconds: int, running: bool, catch_up_seconds: float = 0.0, cluster: str | None = None
+    interval_seconds: int,
+    running: bool,
+    catch_up_seconds: float = 0.0,
+    cluster: str | None = None,
+    many: Sequence[HasTopics] = (),
 ) -> dg.SensorDefinition:
     """Return the sensor of a cluster.
 
@@ -114,6 +119,7 @@ def build_sensor(
         running: Whether it is on by default.
         catch_up_seconds: For how long a run polls instead of the sensor; 0 for not at all.
         cluster: The cluster's name; None if it has none.
+        many: Documents about many topics of the cluster; those that they don't know yet are told of.
     """
     kafka = of_cluster("kafka", cluster)
     pace = Pace(float(interval_seconds), catch_up_seconds)
@@ -128,13 +134,20 @@ def build_sensor(
     )
     def kafka_offsets(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         specs = [spec for spec in topics_of(context.repository_def) if spec.cluster == cluster]
-        if not specs:
+        if not specs and not many:
             return dg.SkipReason("No topics: add a YAML document of type kafka_lake.KafkaTopicTable to defs/.")
         resources: Any = context.resources
         with as_failed_tick():
-            return poll_topics(
-                context, specs, cluster=getattr(resources, kafka).cluster(), catalog=resources.catalog.open(), pace=pace
-            )
+            brokers: KafkaCluster = getattr(resources, kafka).cluster()
+            new = new_topics(many, brokers.topics()) if many else ""
+            if not specs:
+                return dg.SkipReason(new or "No topics: none of the cluster matches topics: of a KafkaTopics document.")
+            found = poll_topics(context, specs, cluster=brokers, catalog=resources.catalog.open(), pace=pace)
+            if new and isinstance(found, dg.SkipReason):
+                return dg.SkipReason(f"{new} {found.skip_message}")
+            if new:
+                context.log.warning(new)
+            return found
 
     return kafka_offsets
 
