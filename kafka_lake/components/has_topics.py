@@ -18,8 +18,8 @@ class HasTopics(FromDocument):
 
     @property
     def place(self) -> Place:
-        """Return where the document is, and which cluster it names."""
-        return Place(self.cluster, self._place, "patterns")
+        """Return where the document is, and which topics and cluster it names."""
+        raise NotImplementedError
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the assets and checks of all topics."""

@@ -19,6 +19,7 @@ from kafka_lake.components.kafka_cluster import KafkaCluster
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.components.text import AsWritten, AsWrittenByName, OptionalText, TextOrList
 from kafka_lake.components.topic_pattern import FoundTopic, TopicPattern, check_template, compiled, filled
+from kafka_lake.components.which_cluster import Place
 from kafka_lake.ingest.topic_table import ClusterName
 from kafka_lake.kafka.cluster import KafkaCluster as Brokers
 
@@ -172,6 +173,11 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
             log.warning("%s: no topics are known yet. Run `kafka-lake topics refresh`.", self.shown)
         folder = self._place.parent
         return dg.Definitions(assets=[each for topic in self._documents for each in topic.assets(folder)])
+
+    @property
+    def place(self) -> Place:
+        """Return where the document is, and which topics and cluster it names."""
+        return Place(self.cluster, self._place, " or ".join(self.topics))
 
     def topic_tables(self) -> Sequence[KafkaTopicTable]:
         """Return the topics, each as a document of its own would have it."""

@@ -17,7 +17,7 @@ from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, TABLE_TAG
 from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.has_topics import HasTopics, new_topics
 from kafka_lake.components.keys import TOPIC_TAG, of_cluster, op_name, table_key
-from kafka_lake.components.metadata import topic_observation
+from kafka_lake.components.metadata import topic_materialization
 from kafka_lake.components.partitions import missing_keys, partitions_of
 from kafka_lake.components.topic_runs import WORK_TAG, attempts, busy_topics, failed_lately, pause
 from kafka_lake.ingest.plan.append import backlog
@@ -201,7 +201,7 @@ def evaluate(
     catalog: LakeCatalog,
     pace: Pace,
 ) -> dg.SensorResult | dg.SkipReason:
-    """Return what one poll asks for: new partitions, runs, and observations of the topics.
+    """Return what one poll asks for: new partitions and runs; and what Dagster shows of the topics.
 
     A topic that can't be polled is logged and skipped; the others are served.
 
@@ -217,7 +217,7 @@ def evaluate(
     """
     busy, failed = busy_topics(context, specs), failed_lately(context)
     due: list[tuple[Work, Sequence[str]]] = []
-    additions, observations, failures, reasons, notes = [], [], [], [], []
+    additions, topics, failures, reasons, notes = [], [], [], [], []
     there = [spec.identifier for spec in specs if isinstance(answers[spec.topic], Watermarks)]
     positions = all_positions(catalog, there)
     for spec in specs:
@@ -247,7 +247,7 @@ def evaluate(
             notes.append(f"{spec.topic}: its last runs failed, the next one starts in {seconds:.0f} s")
             continue
         due.append((work, known))
-        observations.append(topic_observation(spec, now, work.behind))
+        topics.append(topic_materialization(spec, now, work.behind))
     if failures and len(failures) == len(specs):
         # What is wrong with brokers or catalog is the same for all.
         raise KafkaLakeError("No topic could be polled: " + "; ".join(dict.fromkeys(reasons)))
@@ -255,7 +255,7 @@ def evaluate(
         return dg.SkipReason("; ".join([*notes, *failures]))
     before = attempts(context, [work.fingerprint for work, _ in due])
     requests = [_request(work, known, pace, before[work.spec.full_topic, work.fingerprint]) for work, known in due]
-    return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=additions, asset_events=observations)
+    return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=additions, asset_events=topics)
 
 
 def _request(work: Work, known: Sequence[str], pace: Pace, attempts: int) -> dg.RunRequest:
@@ -264,7 +264,8 @@ def _request(work: Work, known: Sequence[str], pace: Pace, attempts: int) -> dg.
     own = {str(partition) for partition in work.partitions}
     keys = [key for key in (*known, *work.new_partitions) if key in own]
     return dg.RunRequest(
-        run_key=f"{work.spec.full_topic}:{work.fingerprint}:{attempts}",
+        # Of older versions, a colon stood here: Dagster takes no key twice.
+        run_key=f"{work.spec.full_topic}:{work.fingerprint}#{attempts}",
         asset_selection=[table_key(work.spec)],
         run_config={"ops": {op_name(work.spec): {"config": pace.run_config()}}},
         tags={

@@ -133,7 +133,7 @@ def test_a_topic_with_a_document_of_its_own_is_left_to_that(project: Any) -> Non
         ("topics: .*\ndefaults: {formt: json}", "defaults: formt: there is no such setting"),
         ("topics: .*\ndefaults: {key: [id]}", "defaults: key: ['id'] has no effect with write: append"),
         ("topics: .*\ndefaults: {format: {a: b}}", "defaults: format: "),
-        ("topics: .*\ncluster: eu", "names Kafka cluster eu, and no document"),
+        ("topics: .*\ncluster: eu", "names Kafka cluster eu, and no document of type"),
         ("topics: .*\nfoo: 1", "foo"),
         ("topics: 3", "topics"),
     ],
