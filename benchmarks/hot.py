@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.keyed import KeyedTable, keyed_table, own_cpu
-from benchmarks.meter import memory_bytes
+from benchmarks.meter import memory_bytes, resident_bytes
 from benchmarks.ours import Engine
 from benchmarks.results import document
 from benchmarks.throughput import scratch
@@ -34,6 +34,7 @@ HEADER = (
     "compactions",
     "median s",
     "memory, most",
+    "live heap, MiB",
     "delete files, most",
     "data files, most",
     "snapshots, most",
@@ -52,6 +53,7 @@ _SEED = 17
 _HOT, _HOT_SHARE = 5, 0.8
 _TICK_SECONDS = 0.02
 _READ_EVERY = 60.0
+_LIVE_EVERY = 300.0
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,9 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
     with scratch() as folder, keyed_table(folder, settings.rows, settings.engine, MODES[settings.mode]) as keyed:
         tell_user(f"filling a table of {settings.rows:,} rows")
         keyed.fill()
-        merges, reads = [], []
+        merges, reads, live = [], [], []
         with _changing(keyed, settings.rate):
-            began, read = time.monotonic(), float("-inf")
+            began, read, looked = time.monotonic(), float("-inf"), float("-inf")
             while (at := time.monotonic() - began) < settings.minutes * 60:
                 merges.append({"at": at, **_merge(keyed)})
                 if compacted := merges[-1]["maintained"]:
@@ -98,10 +100,13 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
                 if time.monotonic() - read >= _READ_EVERY:
                     read = time.monotonic()
                     reads.append({"at": at, "seconds": _read(keyed)})
+                if time.monotonic() - looked >= _LIVE_EVERY:
+                    looked = time.monotonic()
+                    live.append({"at": at, **_live(keyed)})
                 time.sleep(max(0.0, began + at + settings.every - time.monotonic()))
         keyed.produce(())
         keyed.ingest("last")
-        return document("hot", asdict(settings), merges=merges, reads=reads, differing=keyed.differing())
+        return document("hot", asdict(settings), merges=merges, reads=reads, live=live, differing=keyed.differing())
 
 
 def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -130,6 +135,7 @@ def _row(result: Mapping[str, Any], begin: float, end: float) -> tuple[str, ...]
         f"{len(maintenance)}",
         _median(maintenance),
         f"{most('memory') / 2**20:,.0f} MiB",
+        _median([each["heap"] / 2**20 for each in result["live"] if begin <= each["at"] < end]),
         f"{most('delete_files'):,}",
         f"{most('data_files'):,}",
         f"{most('snapshots'):,}",
@@ -174,6 +180,18 @@ def _read(keyed: KeyedTable) -> float:
     spark, name = keyed.connections.spark(), keyed.connections.catalog.spark_name(keyed.spec.identifier)
     spark.sql(f"SELECT sum(value), max(text) FROM {name}").collect()
     return time.monotonic() - began
+
+
+def _live(keyed: KeyedTable) -> dict[str, int]:
+    """Return what Spark's heap holds behind a collection, and the resident memory of its JVM and of Python; bytes."""
+    java = keyed.connections.spark()._jvm.java.lang
+    java.System.gc()
+    runtime = java.Runtime.getRuntime()
+    return {
+        "heap": runtime.totalMemory() - runtime.freeMemory(),
+        "jvm": resident_bytes(java.ProcessHandle.current().pid()),
+        "python": resident_bytes(os.getpid()),
+    }
 
 
 @contextmanager

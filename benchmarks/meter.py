@@ -40,6 +40,11 @@ def memory_bytes(root: int) -> int:
     return sum(_pss(pid) for pid in _tree(root, _stats()))
 
 
+def resident_bytes(pid: int) -> int:
+    """Return the memory of one process, its share of pages that others use too (PSS)."""
+    return _pss(pid)
+
+
 def memory_by_program(root: int) -> dict[str, int]:
     """Return the memory of the tree as `memory_bytes` counts it, by the programs' names as the kernel has them."""
     found: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """Is all that a run needs there? One examination per part, each with what it found or what to do."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
@@ -62,13 +62,14 @@ def examine(
     Args:
         brokers_at_hand: Entered while the brokers are examined; may start some.
         tell_user: Called with the name of the part under examination, and with the progress of downloads.
-        clusters: Gives the project's clusters by name; those with a name are examined instead of what the environment
-            says of the only one.
+        clusters: Gives the project's clusters by name; what the environment says counts if there are none.
         catalog: Gives the project's catalog.
         tables: Gives what the project says of its topics' tables.
     """
     try:
-        named = {name: cluster for name, cluster in clusters().items() if name}
+        found = clusters()
+        named = {name: cluster for name, cluster in found.items() if name}
+        kafka, registry = found.get(None) or (KafkaResource(), RegistryResource())
         lake = catalog()
         keyed = [each for each in tables() if each.write == "upsert"]
     except Exception as error:
@@ -76,8 +77,8 @@ def examine(
         return [ill, *examine(brokers_at_hand, tell_user)]
 
     def brokers() -> str:
-        with brokers_at_hand():
-            return _brokers(KafkaResource())
+        with nullcontext() if kafka.names_brokers else brokers_at_hand():
+            return _brokers(kafka)
 
     examinations: list[tuple[str, Callable[[], str], str]] = [
         ("Java", _java, "Install Java 17 or 21 and set JAVA_HOME, or install the requirements again."),
@@ -92,10 +93,10 @@ def examine(
         *([("Readers", partial(_readers, lake, keyed), "Check the catalog.")] if keyed else []),
         ("Spark", partial(_spark, lake), "Fix what is red above, then check SPARK_REMOTE or KAFKA_LAKE_SPARK_MASTER."),
     ]
-    if not named and "url" in properties_from_env():
+    if not named and "url" in {**properties_from_env(), **registry.properties}:
         # Most deployments have none, and need none.
         remedy = "Check KAFKA_LAKE_SCHEMA_REGISTRY_URL and KAFKA_LAKE_REGISTRY_*."
-        examinations.insert(3, ("Schema registry", partial(_registry, RegistryResource()), remedy))
+        examinations.insert(3, ("Schema registry", partial(_registry, registry), remedy))
     return [_examine(part, examination, remedy, tell_user) for part, examination, remedy in examinations]
 
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from kafka_lake.cli import console, find_project, topic
-from kafka_lake.cli.commands import adopt, history, local, maintenance, metrics, repair, surroundings, tables
+from kafka_lake.cli.commands import adopt, history, local, maintenance, metrics, repair, surroundings, tables, topics
 from kafka_lake.cli.logs import log_to_file, log_to_terminal
 from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
@@ -52,6 +52,7 @@ app = typer.Typer(
 
 app.add_typer(topic.app, name="topic")
 app.add_typer(metrics.app, name="metrics")
+app.add_typer(topics.app, name="topics")
 
 
 def _tell_version(asked: bool) -> None:

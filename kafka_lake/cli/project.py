@@ -19,6 +19,7 @@ from kafka_lake.cli.explain import explanation
 from kafka_lake.cli.find_project import NoProjectError, Target, defs_folder, targets
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import SETTINGS, build_connections, settings_of
+from kafka_lake.components.kafka_topics import KafkaTopics
 from kafka_lake.components.keys import of_cluster
 from kafka_lake.components.register_partitions import register_topics
 from kafka_lake.components.resources.catalog import CatalogResource
@@ -110,6 +111,18 @@ def configured_catalog() -> CatalogResource:
     return _of(_resources_at_hand(), "catalog", CatalogResource)
 
 
+def documents_about_many_topics() -> list[KafkaTopics]:
+    """Return the project's documents of type KafkaTopics.
+
+    Raises:
+        ConfigurationError: If the definitions can't be loaded.
+    """
+    at = target()
+    with _loading(at):
+        tree = _definitions(at).component_tree
+        return tree.get_all_components(KafkaTopics) if tree is not None else []
+
+
 def split(topic: str) -> tuple[str | None, str]:
     """Return the names of cluster and topic of what a user calls a topic.
 
@@ -156,7 +169,7 @@ def connections_at_hand(
     # What Spark refuses becomes an error of ours; PySpark would log the JVM's stack trace before it.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
-        servers = kafka.cluster().bootstrap_servers if kafka.cluster_name else None
+        servers = kafka.cluster().bootstrap_servers if kafka.names_brokers else None
         with broker_at_hand(Ports.from_env(), tell_user, servers) if with_broker else nullcontext():
             connections = build_connections(kafka, catalog, spark, registry)
             if with_broker:

@@ -74,7 +74,7 @@ def ask(spec: TopicTable, connections: Connections, sql: str, limit: int, as_jso
     except PySparkException as error:
         raise KafkaLakeError(
             f"Spark can't run this query on {name}: {_first_line(error)}",
-            f"The table is {spec.table} or this; its columns are shown by `kafka-lake schema {spec.full_topic} "
+            f"The table is {spec.identifier[1]} or this; its columns are shown by `kafka-lake schema {spec.full_topic} "
             "--sample 0`.",
         ) from error
     return Answer(columns, tuple(tuple(row) for row in rows[:limit]), len(rows) > limit)

@@ -8,6 +8,7 @@ from threading import Event
 
 from kafka_lake.cli.find_project import dagster_folder, dagster_options, targets
 from kafka_lake.cli.project import configured_catalog, configured_clusters, topic_tables
+from kafka_lake.cli.topics import refresh_unknown
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.register_partitions import register_topics
 from kafka_lake.components.resources.catalog import CatalogResource
@@ -48,6 +49,7 @@ def stay_up(
             stack.start_object_store()
         if connect:
             stack.start_connect(_catalog(tell_user))
+        refresh_unknown(tell_user)
         url = stack.start_dagster(dagster_options(found), dagster_folder(found))
         tasks.append(lambda _stop: _register_topics(tell_user))
         tell_user(f"All is up: {url} (Ctrl-C ends it; logs are in {stack.log_dir})")

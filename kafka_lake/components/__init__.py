@@ -2,5 +2,6 @@
 
 from kafka_lake.components.kafka_cluster import KafkaCluster
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.kafka_topics import KafkaTopics
 
-__all__ = ["KafkaCluster", "KafkaTopicTable"]
+__all__ = ["KafkaCluster", "KafkaTopicTable", "KafkaTopics"]

@@ -182,7 +182,7 @@ def build_topic_assets(
     """
     source = shown.asset(
         topic_key(spec),
-        f"Kafka topic {spec.full_topic}, observed by the sensor."
+        f"Kafka topic {spec.full_topic}. The sensor {of_cluster('kafka_offsets', spec.cluster)} polls it."
         + (f" {shown.description}" if shown.description else ""),
         {"kafka"},
     )
@@ -193,7 +193,7 @@ def build_topic_assets(
         deps=[source],
         tags={TABLE_TAG: spec.cluster or ""},
         metadata={
-            SETTINGS: dg.MetadataValue.json(_AS_JSON.dump_python(spec, mode="json")),
+            SETTINGS: dg.MetadataValue.json(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True)),
             "dagster/table_name": ".".join(spec.identifier),
         },
     )

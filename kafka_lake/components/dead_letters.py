@@ -51,6 +51,11 @@ def build_dead_letter_assets(
     return [asset, no_dead_letters]
 
 
+def is_reported(instance: dg.DagsterInstance, spec: TopicTable) -> bool:
+    """Return whether Dagster has been told of the dead-letter table."""
+    return instance.get_latest_materialization_event(dead_letter_key(spec)) is not None
+
+
 def report_dead_letters(instance: dg.DagsterInstance, spec: TopicTable, catalog: LakeCatalog) -> None:
     """Tell Dagster what the dead-letter table holds now, as a materialization and a result of its check."""
     verdict, key = _verdict(spec, catalog), dead_letter_key(spec)
@@ -78,8 +83,8 @@ def _verdict(spec: TopicTable, catalog: LakeCatalog) -> dict[str, Any]:
     return {
         "passed": not count,
         "severity": dg.AssetCheckSeverity.WARN,
-        "description": f"{found}: see `kafka-lake dead-letters {spec.full_topic}`." if count else None,
-        "metadata": dict(classes) or ({"dead_letters": count} if count else {}),
+        "description": f"{found}: see `kafka-lake dead-letters {spec.full_topic}`." if count else "0 dead letters",
+        "metadata": {"dead_letters": count, **classes},
     }
 
 

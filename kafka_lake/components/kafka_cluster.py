@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.components.from_document import FromDocument
+from kafka_lake.components.has_topics import HasTopics
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
 from kafka_lake.components.keys import of_cluster
 from kafka_lake.components.maintenance_sensor import build_maintenance_sensor
@@ -81,6 +82,16 @@ class KafkaCluster(FromDocument):
 
     _durations = field_validator("catch_up_for", "keep_up_for")(duration)
 
+    def kafka(self) -> KafkaResource:
+        """Return how the cluster is reached."""
+        return KafkaResource(
+            properties=self.kafka_properties,
+            cluster_name=self.name,
+            read_committed=self.read_committed,
+            retry_attempts=self.retry_attempts,
+            retry_max_seconds=self.retry_max_seconds,
+        )
+
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return resources, executor, sensors and job.
 
@@ -88,24 +99,22 @@ class KafkaCluster(FromDocument):
             ConfigurationError: If two topics have a table in common, if a topic's cluster isn't there, or if several
                 clusters can't be told apart.
         """
-        topics = context.component_tree.get_all_components(KafkaTopicTable)
+        many = context.component_tree.get_all_components(HasTopics)
+        topics = [
+            *context.component_tree.get_all_components(KafkaTopicTable),
+            *(topic for each in many for topic in each.topic_tables()),
+        ]
         clusters = sorted(context.component_tree.get_all_components(KafkaCluster), key=lambda each: str(each._place))
         places = [Place(each.name, each._place) for each in clusters]
         check_names(places)
-        check_topics([each.place for each in topics], places)
+        check_topics([*(each.place for each in topics), *(each.place for each in many)], places)
         refuse_shared_tables(topics)
         common = {
             setting: shared(setting, [(each._place, getattr(each, setting)) for each in clusters])
             for setting in ("catalog_properties", "spark_config")
         }
         resources: dict[str, object] = {
-            of_cluster("kafka", self.name): KafkaResource(
-                properties=self.kafka_properties,
-                cluster_name=self.name,
-                read_committed=self.read_committed,
-                retry_attempts=self.retry_attempts,
-                retry_max_seconds=self.retry_max_seconds,
-            ),
+            of_cluster("kafka", self.name): self.kafka(),
             of_cluster("registry", self.name): RegistryResource(
                 properties=self.registry_properties, cluster_name=self.name
             ),
@@ -123,7 +132,13 @@ class KafkaCluster(FromDocument):
             # One JVM or one Connect session a run: steps in processes of their own would start one each.
             executor=dg.in_process_executor,
             sensors=[
-                build_sensor(self.sensor_interval_seconds, self.sensor_running, catch_up, self.name),
+                build_sensor(
+                    self.sensor_interval_seconds,
+                    self.sensor_running,
+                    catch_up_seconds=catch_up,
+                    cluster=self.name,
+                    many=[each for each in many if each.cluster == self.name],
+                ),
                 build_maintenance_sensor(self.maintenance_interval_seconds, self.sensor_running, self.name),
             ],
             jobs=[build_replay_job(self.name)],

@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
@@ -37,11 +39,19 @@ class KafkaTopicTable(FromDocument, TopicSettings):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the topic's assets and checks."""
+        return dg.Definitions(assets=self.assets(context.path))
+
+    def assets(self, folder: Path) -> list[Any]:
+        """Return the topic's assets and checks.
+
+        Args:
+            folder: Where the document is; schema files are named from there.
+        """
         continuous = self.continuous.settings() if self.continuous else None
-        spec = self.topic_table(context.path)
+        spec = self.topic_table(folder)
         if apart := partitions_apart_from_the_key(spec):
             log.warning("Topic %s: %s", spec.full_topic, apart)
-        return dg.Definitions(assets=build_topic_assets(spec, self.presentation(), continuous))
+        return list(build_topic_assets(spec, self.presentation(), continuous))
 
 
 def partitions_apart_from_the_key(spec: TopicTable) -> str:

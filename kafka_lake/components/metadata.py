@@ -50,8 +50,10 @@ def check_result(
     )
 
 
-def topic_observation(spec: TopicTable, now: Watermarks, behind: Mapping[int, int]) -> dg.AssetObservation:
+def topic_materialization(spec: TopicTable, now: Watermarks, behind: Mapping[int, int]) -> dg.AssetMaterialization:
     """Return what Dagster shows of a topic: its end, which is its data version, and what its table lacks of it.
+
+    It is others who fill the topic. Dagster's page of what is only ever observed says that it is never materialized.
 
     Args:
         spec: The topic.
@@ -61,7 +63,9 @@ def topic_observation(spec: TopicTable, now: Watermarks, behind: Mapping[int, in
     version = sha256(repr(sorted(now.end.items())).encode()).hexdigest()[:16]
     lags = {f"lag_partition_{p}": count for p, count in behind.items() if count}
     figures = {"end_offset": sum(now.end.values()), "lag": sum(behind.values()), "partitions": len(now.end)}
-    return dg.AssetObservation(topic_key(spec), metadata={**figures, **lags}, tags={"dagster/data_version": version})
+    return dg.AssetMaterialization(
+        topic_key(spec), metadata={**figures, **lags}, tags={"dagster/data_version": version}
+    )
 
 
 def partition_metadata(report: PartitionReport) -> dict[str, int]:

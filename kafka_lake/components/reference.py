@@ -13,6 +13,7 @@ from kafka_lake.common.markdown import table
 from kafka_lake.components.assets import IngestConfig
 from kafka_lake.components.continuous_runs import ContinuousRuns
 from kafka_lake.components.kafka_cluster import KafkaCluster
+from kafka_lake.components.kafka_topics import KafkaTopics
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.topic_settings import TopicSettings
 
@@ -21,6 +22,7 @@ _WORDS: dict[object, str] = {
     bool: "true or false",
     int: "whole number",
     float: "number",
+    Any: "anything",
 }
 _QUOTED = set(",:{}[]#")
 
@@ -31,6 +33,7 @@ def tables() -> Mapping[str, str]:
         "topic": _settings(TopicSettings),
         "continuous": _settings(ContinuousRuns),
         "maintenance": _settings(MaintenanceSettings),
+        "topics": _settings(KafkaTopics),
         "cluster": _settings(KafkaCluster),
         "run": _settings(IngestConfig),
         "environment": table(
@@ -73,7 +76,7 @@ def _kind(annotation: Any) -> str:
     if annotation in _WORDS:
         return _WORDS[annotation]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return "mapping, see below"
+        return "mapping, see below" if annotation.__module__.startswith("kafka_lake.") else "mapping"
     return ", ".join(_code(each.value) for each in annotation)
 
 
@@ -81,6 +84,8 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "**needed**"
     value = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", exclude_none=True)
     return "" if value in (None, (), [], {}) or value is PydanticUndefined else _code(_yaml(value))
 
 

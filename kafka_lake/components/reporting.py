@@ -14,7 +14,7 @@ import dagster as dg
 from pyiceberg.table import Table
 
 from kafka_lake.common.offsets import lag
-from kafka_lake.components.dead_letters import report_dead_letters
+from kafka_lake.components.dead_letters import is_reported, report_dead_letters
 from kafka_lake.components.history import report_history
 from kafka_lake.components.keys import table_key
 from kafka_lake.components.metadata import (
@@ -23,7 +23,7 @@ from kafka_lake.components.metadata import (
     history_metadata,
     partition_metadata,
     table_metadata,
-    topic_observation,
+    topic_materialization,
 )
 from kafka_lake.components.partitions import register_partitions
 from kafka_lake.ingest.causes import headline, is_transient
@@ -38,7 +38,7 @@ from kafka_lake.lake.positions import row_count
 
 T = TypeVar("T")
 
-Event = dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation
+Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
 
 
 @dataclass
@@ -52,6 +52,7 @@ class Reporter:
         chosen: The Kafka partitions that the run is for; None for all that the topic has.
         so_far: What has been told already.
         progress: How far it is.
+        dead_letters_told: Whether Dagster has been told of the dead-letter table, by whichever run.
     """
 
     context: dg.AssetExecutionContext
@@ -60,6 +61,7 @@ class Reporter:
     chosen: frozenset[int] | None = field(init=False)
     so_far: RunSoFar = field(init=False, default_factory=RunSoFar)
     progress: Progress = field(init=False, default_factory=lambda: Progress(time.monotonic()))
+    dead_letters_told: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         partitioned = self.context.has_partition_key or self.context.has_partition_key_range
@@ -82,8 +84,6 @@ class Reporter:
             silent: Partitions that are told of even if they had no records.
         """
         table = self._take(report, patiently=False)
-        # The sensor leaves the topic alone while its run goes on.
-        yield topic_observation(self.spec, report.watermarks, lag(report.position, report.watermarks))
         touched = {r.partition for commit in report.commits for r in commit.ranges} | silent
         yield from self._partitions([each for each in report.partitions() if each.partition in touched])
         yield self._whole(report, table)
@@ -140,8 +140,14 @@ class Reporter:
         instance, spec, catalog = self.context.instance, self.spec, self.connections.catalog
         partitions = report.watermarks.partitions
         self._told("its partitions", lambda: register_partitions(instance, spec.full_topic, partitions), patiently)
-        if report.total("dead_letters") and spec.dead_letters == "table":
-            self._told("its dead letters", lambda: report_dead_letters(instance, spec, catalog), patiently)
+        # The sensor leaves the topic alone while its run goes on, and its page would show the lag from before.
+        topic = topic_materialization(spec, report.watermarks, lag(report.position, report.watermarks))
+        self._told("its topic", lambda: instance.report_runless_asset_event(topic), patiently)
+        if spec.dead_letters == "table":
+            # That there are none is told once.
+            self.dead_letters_told = self.dead_letters_told or is_reported(instance, spec)
+            if report.total("dead_letters") or not self.dead_letters_told:
+                self._told("its dead letters", lambda: report_dead_letters(instance, spec, catalog), patiently)
         if report.commits and spec.history:
             self._told("its history", lambda: report_history(instance, spec, catalog), patiently)
         return self._told("its table", lambda: catalog.table(spec.identifier), patiently)

@@ -15,8 +15,9 @@ from kafka_lake.common.errors import CatalogError, KafkaLakeError
 from kafka_lake.common.offsets import Loss, Position, Watermarks
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, TABLE_TAG, topics_of
 from kafka_lake.components.failures import as_failed_tick
+from kafka_lake.components.has_topics import HasTopics, new_topics
 from kafka_lake.components.keys import TOPIC_TAG, of_cluster, op_name, table_key
-from kafka_lake.components.metadata import topic_observation
+from kafka_lake.components.metadata import topic_materialization
 from kafka_lake.components.partitions import missing_keys, partitions_of
 from kafka_lake.components.topic_runs import WORK_TAG, attempts, busy_topics, failed_lately, pause
 from kafka_lake.ingest.plan.append import backlog
@@ -105,7 +106,11 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
 
 
 def build_sensor(
-    interval_seconds: int, running: bool, catch_up_seconds: float = 0.0, cluster: str | None = None
+    interval_seconds: int,
+    running: bool,
+    catch_up_seconds: float = 0.0,
+    cluster: str | None = None,
+    many: Sequence[HasTopics] = (),
 ) -> dg.SensorDefinition:
     """Return the sensor of a cluster.
 
@@ -114,6 +119,7 @@ def build_sensor(
         running: Whether it is on by default.
         catch_up_seconds: For how long a run polls instead of the sensor; 0 for not at all.
         cluster: The cluster's name; None if it has none.
+        many: Documents about many topics of the cluster; those that they don't know yet are told of.
     """
     kafka = of_cluster("kafka", cluster)
     pace = Pace(float(interval_seconds), catch_up_seconds)
@@ -128,13 +134,20 @@ def build_sensor(
     )
     def kafka_offsets(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         specs = [spec for spec in topics_of(context.repository_def) if spec.cluster == cluster]
-        if not specs:
+        if not specs and not many:
             return dg.SkipReason("No topics: add a YAML document of type kafka_lake.KafkaTopicTable to defs/.")
         resources: Any = context.resources
         with as_failed_tick():
-            return poll_topics(
-                context, specs, cluster=getattr(resources, kafka).cluster(), catalog=resources.catalog.open(), pace=pace
-            )
+            brokers: KafkaCluster = getattr(resources, kafka).cluster()
+            new = new_topics(many, brokers.topics()) if many else ""
+            if not specs:
+                return dg.SkipReason(new or "No topics: none of the cluster matches topics: of a KafkaTopics document.")
+            found = poll_topics(context, specs, cluster=brokers, catalog=resources.catalog.open(), pace=pace)
+            if new and isinstance(found, dg.SkipReason):
+                return dg.SkipReason(f"{new} {found.skip_message}")
+            if new:
+                context.log.warning(new)
+            return found
 
     return kafka_offsets
 
@@ -188,7 +201,7 @@ def evaluate(
     catalog: LakeCatalog,
     pace: Pace,
 ) -> dg.SensorResult | dg.SkipReason:
-    """Return what one poll asks for: new partitions, runs, and observations of the topics.
+    """Return what one poll asks for: new partitions and runs; and what Dagster shows of the topics.
 
     A topic that can't be polled is logged and skipped; the others are served.
 
@@ -204,7 +217,7 @@ def evaluate(
     """
     busy, failed = busy_topics(context, specs), failed_lately(context)
     due: list[tuple[Work, Sequence[str]]] = []
-    additions, observations, failures, reasons, notes = [], [], [], [], []
+    additions, topics, failures, reasons, notes = [], [], [], [], []
     there = [spec.identifier for spec in specs if isinstance(answers[spec.topic], Watermarks)]
     positions = all_positions(catalog, there)
     for spec in specs:
@@ -234,7 +247,7 @@ def evaluate(
             notes.append(f"{spec.topic}: its last runs failed, the next one starts in {seconds:.0f} s")
             continue
         due.append((work, known))
-        observations.append(topic_observation(spec, now, work.behind))
+        topics.append(topic_materialization(spec, now, work.behind))
     if failures and len(failures) == len(specs):
         # What is wrong with brokers or catalog is the same for all.
         raise KafkaLakeError("No topic could be polled: " + "; ".join(dict.fromkeys(reasons)))
@@ -242,7 +255,7 @@ def evaluate(
         return dg.SkipReason("; ".join([*notes, *failures]))
     before = attempts(context, [work.fingerprint for work, _ in due])
     requests = [_request(work, known, pace, before[work.spec.full_topic, work.fingerprint]) for work, known in due]
-    return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=additions, asset_events=observations)
+    return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=additions, asset_events=topics)
 
 
 def _request(work: Work, known: Sequence[str], pace: Pace, attempts: int) -> dg.RunRequest:
@@ -251,7 +264,8 @@ def _request(work: Work, known: Sequence[str], pace: Pace, attempts: int) -> dg.
     own = {str(partition) for partition in work.partitions}
     keys = [key for key in (*known, *work.new_partitions) if key in own]
     return dg.RunRequest(
-        run_key=f"{work.spec.full_topic}:{work.fingerprint}:{attempts}",
+        # Of older versions, a colon stood here: Dagster takes no key twice.
+        run_key=f"{work.spec.full_topic}:{work.fingerprint}#{attempts}",
         asset_selection=[table_key(work.spec)],
         run_config={"ops": {op_name(work.spec): {"config": pace.run_config()}}},
         tags={

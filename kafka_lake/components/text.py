@@ -111,6 +111,10 @@ def _resolved_as(model: Any) -> dg.Resolver:
     return dg.Resolver(_rendered, model_field_type=model, inject_before_resolve=False)
 
 
+def _as_written(model: Any) -> dg.Resolver:
+    return dg.Resolver(lambda _, value: value, model_field_type=model, inject_before_resolve=False)
+
+
 _TextModel = Annotated[str, BeforeValidator(_text)]
 
 Text = Annotated[str, _resolved_as(_TextModel)]
@@ -122,12 +126,26 @@ OptionalText = Annotated[str | None, _resolved_as(_TextModel | None)]
 TextList = Annotated[list[str], _resolved_as(list[_TextModel])]
 """A list of `Text`."""
 
+
+def _one_or_several(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+TextOrList = Annotated[list[str], _resolved_as(Annotated[list[_TextModel], BeforeValidator(_one_or_several)])]
+"""A list of `Text`, or one `Text`."""
+
 TextMap = Annotated[dict[str, str], _resolved_as(Annotated[dict[str, str], BeforeValidator(_each(_text))])]
 """A mapping of `Text` to `Text`."""
 
 Properties = Annotated[dict[str, str], _resolved_as(Annotated[dict[str, str], BeforeValidator(_written_out_each)])]
 """A mapping of `Text` to text, whose values may be numbers, true and false without quotes; not where one stands for an
 account, a key or a name."""
+
+AsWritten = Annotated[dict[str, Any], _as_written(dict[str, Any])]
+"""Settings of something else, with the templates in them still to be rendered."""
+
+AsWrittenByName = Annotated[dict[str, dict[str, Any]], _as_written(dict[str, dict[str, Any]])]
+"""`AsWritten` by name."""
 
 Limit = Annotated[int | str | None, _resolved_as(Annotated[int | str | None, BeforeValidator(_no_truth_value)])]
 """A count, or `Text`, or null."""

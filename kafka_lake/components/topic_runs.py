@@ -16,8 +16,8 @@ from kafka_lake.components.alive import end_dead
 from kafka_lake.components.keys import TOPIC_TAG, table_key
 from kafka_lake.ingest.topic_table import TopicTable
 
-WORK_TAG = "kafka_lake/work"
-"""Tag of runs that the sensor asks for: names the work."""
+WORK_TAG = ".dagster/kafka_lake_work"
+"""Tag of runs that the sensor asks for: names the work. Dagster's pages don't show tags with this prefix."""
 
 IN_FLIGHT = [
     dg.DagsterRunStatus.QUEUED,

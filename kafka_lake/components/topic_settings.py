@@ -32,6 +32,7 @@ from kafka_lake.ingest.topic_table import (
 )
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.names import shortened
+from kafka_lake.lake.tables.create import LOCATION
 from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
 
 # What YAML has for a type of `TopicTable`: text is taken as it is written, and templates work.
@@ -254,6 +255,8 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             return
         if always := [name for name in self.track if name in self.key]:
             yield f"track: {', '.join(always)} is of key:, which tells rows apart. It never changes."
+        if self.history == "only" and LOCATION in self.table_properties:
+            yield "history: only with table_properties: location, which says where the current rows are. Leave one out."
         if self.columns is None:
             return
         declared = check_ddl(self.columns)

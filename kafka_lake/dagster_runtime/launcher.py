@@ -26,7 +26,7 @@ from dagster._grpc.types import ExecuteRunArgs
 
 from kafka_lake.common.process_names import is_gone, name_of, number_of
 
-PROCESS_TAG = "kafka_lake/process"
+PROCESS_TAG = ".dagster/kafka_lake_process"
 """Tag of a run: its process's name."""
 
 _PRELOADED = ["kafka_lake.dagster_runtime.preload"]

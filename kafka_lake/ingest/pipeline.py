@@ -23,12 +23,13 @@ from kafka_lake.ingest.gate import GateFailedError, Published, audit_and_publish
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import waited
+from kafka_lake.ingest.stage.history_table import refuse_no_history
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.stage import stage
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import Tables, tables, with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.lake.positions import read_state
+from kafka_lake.lake.positions import TableState, read_state
 
 
 @dataclass(frozen=True)
@@ -134,15 +135,23 @@ def _find(attempt: Attempt) -> Tables:
     """Return the tables, dead letters reconciled and the position rebuilt where that is needed."""
     context, job = attempt.context, attempt.job
     found = tables(context)
+    _refuse_other_tables(context, found.table)
     if found.dead_letters and found.table and unreconciled(found.table, found.dead_letters):
         reconcile(context)
         found = tables(context)
     state = found.table
     if state is not None:
-        refuse_other_keys(context.spec, state.table)
-        refuse_excepted(context.spec, state.table)
         state = with_position(context, attempt.topic, state, required=job.position_required, sought=job.position_sought)
     return Tables(state, found.dead_letters)
+
+
+def _refuse_other_tables(context: Context, state: TableState | None) -> None:
+    """Stop a run whose settings don't go with the tables that are there, before anything is changed."""
+    if state is not None:
+        refuse_other_keys(context.spec, state.table)
+        refuse_excepted(context.spec, state.table)
+    elif context.spec.history:
+        refuse_no_history(context.spec, context.connections.catalog.table(context.spec.history_table))
 
 
 def _plan(attempt: Attempt, found: Tables) -> Plan | None:

@@ -297,10 +297,11 @@ class TopicTable:
         examples=["changed_columns"],
     )
 
-    history: bool = Field(
+    history: bool | Literal["only"] = Field(
         default=False,
-        description="With write upsert: a second table `<table>__history` with every version of each row (SCD 2), from "
-        "valid_from to valid_to, which is null for the current version.",
+        description="With write upsert: every version of each row (SCD 2), from valid_from to valid_to, which is null "
+        "for the current version. true: in a second table `<table>__history`. only: in `<table>` itself; the current "
+        "rows, by which each commit is merged and audited, are in `<table>__current`.",
     )
     track: tuple[str, ...] = Field(
         default=(),
@@ -336,8 +337,8 @@ class TopicTable:
 
     @property
     def identifier(self) -> tuple[str, str]:
-        """Return namespace and name of the table."""
-        return self.namespace, self.table
+        """Return namespace and name of the table that a row, or a key's current row, is in; it has the position."""
+        return self.namespace, shortened(self.table, "__current") if self.history == "only" else self.table
 
     @property
     def dead_letter_table(self) -> tuple[str, str]:
@@ -352,7 +353,7 @@ class TopicTable:
     @property
     def history_table(self) -> tuple[str, str]:
         """Return namespace and name of the history's table."""
-        return self.namespace, shortened(self.table, "__history")
+        return self.namespace, self.table if self.history == "only" else shortened(self.table, "__history")
 
     @property
     def identifiers(self) -> tuple[tuple[str, str], ...]:

@@ -248,6 +248,16 @@ def test_how_long_records_waited_shows(new_topic: NewTopic, runner: Runner) -> N
     took = time.time() - began
     assert 60 <= metadata["age_of_oldest_record_seconds"] <= 60 + took + 1
     assert 5 <= metadata["age_of_newest_record_seconds"] <= 5 + took + 1
+    # The page of the topic has the lag behind the run, and that of the dead letters says that there are none.
+    (shown,) = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, topic_key(topic.spec()))
+    about_topic = shown.asset_materialization
+    assert about_topic is not None
+    assert {k: v.value for k, v in about_topic.metadata.items()} == {"end_offset": 2, "lag": 0, "partitions": 2}
+    dead = dead_letter_key(topic.spec())
+    (check,) = events_of(runner.instance, dg.DagsterEventType.ASSET_CHECK_EVALUATION, dead)
+    verdict = check.asset_check_evaluation
+    assert verdict is not None
+    assert (verdict.passed, verdict.description, verdict.metadata["dead_letters"].value) == (True, "0 dead letters", 0)
 
     again = runner.run(topic.spec(), (0, 1), mode="replace")
     assert "age_of_oldest_record_seconds" not in whole(again), "these records have been visible before"
@@ -506,13 +516,13 @@ def test_a_catch_up_run_continues_while_records_come_until_another_one_waits(
     assert "another run waits for its place" in log_of(runner.instance, result.run_id)
     told = result.get_asset_materialization_events()
     assert sum(_rows(e) for e in told if e.partition) == 6
-    # The sensor, which observes the topic else, leaves it alone meanwhile.
-    *_, first = events_of(runner.instance, dg.DagsterEventType.ASSET_OBSERVATION, topic_key(spec))
-    observed = first.dagster_event.asset_observation_data.asset_observation  # type: ignore[union-attr]
-    assert {k: v.value for k, v in observed.metadata.items() if k in {"end_offset", "lag"}} == {
-        "end_offset": 7,
-        "lag": 2,
-    }
+    # The sensor, which tells of the topic else, leaves it alone meanwhile.
+    shown = [
+        event.asset_materialization.metadata  # type: ignore[union-attr]
+        for event in events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, topic_key(spec))
+    ]
+    lags = [{k: v.value for k, v in each.items() if k in {"end_offset", "lag"}} for each in shown]
+    assert lags[-1] == {"end_offset": 7, "lag": 2}
     monkeypatch.undo()
     assert runner.run(spec, (0, 1)).success
     view(spec).assert_exactly_once(topic.ledger)

@@ -328,3 +328,45 @@ def test_another_track_is_refused_only_by_a_history_that_has_rows(
     with pytest.raises(KafkaLakeError, match=r"track was w and is \(all columns\)"):
         ingest(spec, connections(), "run-3")
     view(spec).assert_no_branches()
+
+
+def test_a_history_can_have_the_name_of_the_table(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec("id int, at int, v string", write="upsert", key=("id",), order_by=("at",), history="only")
+    beside = replace(spec, history=True)
+    for at, value in ((1, "a"), (3, "c"), (2, "b")):
+        topic.send({"id": 1, "at": at, "v": value})
+    topic.send(b"no JSON")
+    ingest(spec, connections(), "run-1")
+    assert versions(view(spec), "v") == [(1, 1, 2, "a"), (1, 2, 3, "b"), (1, 3, None, "c")]
+    assert view(spec).table.name()[-1] == f"{spec.table}__current"
+    assert [(row["id"], row["v"]) for row in view(spec).rows()] == [(1, "c")]
+    assert len(view(spec).dead_letters()) == 1
+    assert spec.history_table == beside.identifier
+    # Its rows are versions: to whom they would be current rows, or rows of records, they are refused.
+    before = view(spec).fingerprint()
+    for other in (beside, replace(spec, history=False), replace(spec, history=False, write="append", order_by=())):
+        with pytest.raises(KafkaLakeError, match=r"is a history, and the topic's settings ask for its rows there"):
+            ingest(other, connections(), "run-2")
+    assert view(spec).fingerprint() == before
+    topic.send({"id": 1, "at": 4, "v": "d"})
+    ingest(spec, connections(), "run-3")
+    assert versions(view(spec), "v")[-2:] == [(1, 3, 4, "c"), (1, 4, None, "d")]
+    view(spec).assert_no_branches()
+
+
+def test_a_table_with_rows_does_not_become_a_history(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec("id int, at int, v string", write="upsert", key=("id",), order_by=("at",))
+    topic.send({"id": 1, "at": 1, "v": "a"})
+    ingest(spec, connections(), "run-1")
+    before = view(spec).fingerprint()
+    only = replace(spec, history="only")
+    with pytest.raises(KafkaLakeError, match=r"is no history, and topic .* Or set history: true"):
+        ingest(only, connections(), "run-2")
+    assert view(spec).fingerprint() == before
+    assert view(spec).catalog.table(only.identifier) is None

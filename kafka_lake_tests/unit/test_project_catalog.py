@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from kafka_lake.cli import doctor, up
-from kafka_lake.cli.project import configured_catalog, configured_clusters, topics_if_any
+from kafka_lake.cli.project import configured_catalog, configured_clusters, connections_at_hand, topics_if_any
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.stack import Stack
 
@@ -114,6 +115,42 @@ def test_the_doctor_examines_the_projects_catalog(tmp_path: Path, monkeypatch: p
     assert "Readers" not in found
     assert (tmp_path / "mine.db").is_file()
     assert not (tmp_path / "home" / "catalog.db").exists()
+
+
+def test_brokers_that_a_document_names_are_asked_and_none_is_started(
+    document: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", raising=False)
+    nowhere = "127.0.0.1:9"
+    document.write_text(
+        document.read_text() + f"  kafka_properties: {{bootstrap.servers: '{nowhere}'}}\n"
+        f"  registry_properties: {{url: 'http://{nowhere}'}}\n"
+    )
+    for part in ("_java", "_jars", "_spark"):
+        monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
+    monkeypatch.setattr(Stack, "start_broker", lambda _: pytest.fail("a broker is started"))
+    monkeypatch.setattr(doctor, "_brokers", lambda kafka: f"asked {kafka.properties['bootstrap.servers']}")
+    monkeypatch.setattr(doctor, "_registry", lambda registry: f"asked {registry.properties['url']}")
+
+    def started() -> None:
+        pytest.fail("a broker is started")
+
+    found = {each.part: each for each in doctor.examine(started, lambda _: None, clusters=configured_clusters)}
+    assert found["Brokers"].finding == f"asked {nowhere}"
+    assert found["Schema registry"].finding == f"asked http://{nowhere}"
+
+
+def test_a_command_starts_no_broker_beside_the_one_that_a_document_names(
+    document: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", raising=False)
+    document.write_text(document.read_text() + "  kafka_properties: {bootstrap.servers: 'elsewhere:9'}\n")
+    monkeypatch.setattr(Stack, "start_broker", lambda _: pytest.fail("a broker is started"))
+    asked: list[str] = []
+    monkeypatch.setattr(KafkaCluster, "check", lambda cluster: asked.append(cluster.bootstrap_servers))
+    with connections_at_hand(lambda _: None, with_catalog=False):
+        pass
+    assert asked == ["elsewhere:9"]
 
 
 def test_the_doctor_names_keyed_tables_with_deletion_vectors(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -300,7 +300,7 @@ def test_a_topic_that_must_wait_keeps_no_other_waiting(state, instance, catalog,
             instance.report_run_failed(run)
     result = tick(instance, catalog, (SPEC, OTHER))
     assert [r.tags[TOPIC_TAG] for r in result.run_requests] == ["pasta"], "which has not failed itself"
-    assert result.run_requests[0].run_key.endswith(":0"), "it is the first for this work"
+    assert result.run_requests[0].run_key.endswith("#0"), "it is the first for this work"
     told = str(tick(instance, catalog, (SPEC,)).skip_message)
     why = {"in flight": "a run is in flight", "up to date": "up to date", "failing": "its last runs failed"}[state]
     assert told.startswith(f"pizzas: {why}")

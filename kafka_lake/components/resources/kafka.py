@@ -39,6 +39,11 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     )
     retry_max_seconds: float = Field(default=30.0, ge=0, description="Longest pause between two attempts.")
 
+    @property
+    def names_brokers(self) -> bool:
+        """Return whether the project says which brokers are meant; otherwise the environment does, or nothing."""
+        return self.cluster_name is not None or "bootstrap.servers" in self.properties
+
     def _merged(self) -> dict[str, str]:
         found = {**properties_from_env(cluster=self.cluster_name), **self.properties}
         if not found.get("bootstrap.servers"):

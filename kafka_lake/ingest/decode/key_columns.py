@@ -12,6 +12,8 @@ from kafka_lake.lake.tables.properties import from_json, to_json
 
 KEYED = "kafka-lake.keyed"
 """A property of keyed tables: the columns of the key, and what tells the order of changes."""
+HISTORY = "kafka-lake.history"
+"""A property of histories: the columns whose changes make a version; none for all."""
 
 
 def key_columns(spec: TopicTable, table: Table | None) -> tuple[str, ...]:
@@ -44,6 +46,11 @@ def refuse_other_keys(spec: TopicTable, table: Table) -> None:
     """
     have = from_json(table, KEYED)
     name = ".".join(spec.identifier)
+    if HISTORY in table.properties:
+        raise TableError(
+            f"Table {name} is a history, and the topic's settings ask for its rows there.",
+            "Set history: only, as it was; or give the topic another table with table:.",
+        )
     rebuild = (
         "Set it back; or drop the table and materialize it anew from the topic; or give the topic another table with "
         "table:."

@@ -10,6 +10,7 @@ from pyspark.sql import types as T
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.decode.key_columns import HISTORY
 from kafka_lake.ingest.decode.rows import history_columns
 from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.keyed.truncates import Truncate
@@ -20,8 +21,6 @@ from kafka_lake.lake.tables.create import LOCATION, ensure_table, schema_of
 from kafka_lake.lake.tables.properties import from_json, to_json
 from kafka_lake.spark.compat.arrow_types import to_arrow_schema
 
-HISTORY = "kafka-lake.history"
-"""A property of histories: the columns whose changes make a version; none for all."""
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _MODES = {f"write.{each}.mode": "merge-on-read" for each in ("merge", "update", "delete")}
 
@@ -41,6 +40,7 @@ def ensure_history_table(context: Context, columns: T.StructType, key: Sequence[
     table = connections.catalog.table(spec.history_table)
     if table is None:
         return _created(context, columns, key)
+    refuse_no_history(spec, table)
     _track(spec, table)
     name = connections.catalog.spark_name(spec.history_table)
     if connections.spark().table(name).schema.simpleString() != columns.simpleString() and not has_variant(columns):
@@ -63,6 +63,26 @@ def refuse_left_behind(context: Context) -> None:
         f"Table {'.'.join(spec.identifier)} has a history, {name}, and history: is false. The history would lack the "
         "changes from now on.",
         f"Set history: true; or drop {name}, or give it another name, if the topic shall have no history any more.",
+    )
+
+
+def refuse_no_history(spec: TopicTable, table: Table | None) -> None:
+    """Stop a run whose history would be written to a table that is something else.
+
+    Args:
+        spec: The topic's settings.
+        table: What is there in the history's place; None if nothing is.
+
+    Raises:
+        TableError: If it is no history of ours. It is as it was.
+    """
+    if table is None or HISTORY in table.properties:
+        return
+    name = ".".join(spec.history_table)
+    raise TableError(
+        f"Table {name} is no history, and topic {spec.topic} is set to write one there.",
+        f"Give the topic another table with table:, or {name} another name."
+        + (" Or set history: true, for a history beside it." if spec.history == "only" else ""),
     )
 
 

@@ -1,0 +1,91 @@
+"""What documents about many topics know of their cluster, and how they get to know it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from kafka_lake.cli.project import connections_at_hand, documents_about_many_topics
+from kafka_lake.common.errors import ConfigurationError, KafkaLakeError
+from kafka_lake.components.kafka_topics import KafkaTopics
+
+
+@dataclass(frozen=True)
+class KnownTopic:
+    """A topic that a document about many topics is about.
+
+    Args:
+        document: Where that is, as users name it.
+        topic: The topic, with its cluster's name before it if that has one.
+        table: Its table; empty if it has none yet.
+        state: ``known``; ``new`` if it has no table yet; ``gone`` if it has one and the cluster has no such topic.
+    """
+
+    document: str
+    topic: str
+    table: str
+    state: str
+
+
+def known_topics(tell_user: Callable[[str], None], refresh: bool = False) -> list[KnownTopic]:
+    """Return the topics of each document about many topics, compared with its cluster.
+
+    Args:
+        tell_user: Called with a line for the user when an embedded broker is started.
+        refresh: Let each document keep the names of its cluster's topics as they are now. What is returned is what was
+            known before.
+
+    Raises:
+        ConfigurationError: If there is no such document, the definitions can't be loaded, or Dagster keeps the names
+            elsewhere than in a file.
+        KafkaError: If a cluster doesn't answer. What was known of it stays.
+    """
+    documents = documents_about_many_topics()
+    if not documents:
+        raise ConfigurationError(
+            "No document here is about many topics.",
+            "Add a YAML document of type kafka_lake.KafkaTopics to defs/; docs/many-topics.md has one.",
+        )
+    return [topic for each in documents for topic in _compared(each, tell_user, refresh)]
+
+
+def refresh_unknown(tell_user: Callable[[str], None]) -> None:
+    """Let the documents about many topics that know none yet keep the names of their cluster's topics.
+
+    Args:
+        tell_user: Called with a line for the user: what was done, or why it couldn't be.
+    """
+    try:
+        for each in documents_about_many_topics():
+            if not each.is_known:
+                new = [topic.topic for topic in _compared(each, tell_user, refresh=True)]
+                tell_user(f"{each.shown}: {len(new)} topics match and get tables.")
+    except KafkaLakeError as error:
+        tell_user(str(error))
+
+
+def _compared(document: KafkaTopics, tell_user: Callable[[str], None], refresh: bool) -> list[KnownTopic]:
+    with connections_at_hand(tell_user, with_catalog=False, cluster=document.cluster) as connections:
+        names = connections.cluster.topics()
+        if refresh:
+            document.refresh()
+    gone, before = set(document.gone(names)), f"{document.cluster}/" if document.cluster else ""
+    found = [
+        KnownTopic(
+            document=document.shown,
+            topic=f"{before}{topic.topic}",
+            table=".".join(topic.topic_table().identifier),
+            state="gone" if topic.topic in gone else "known",
+        )
+        for topic in document.topic_tables()
+    ]
+    return [*found, *(KnownTopic(document.shown, f"{before}{name}", "", "new") for name in document.new(names))]
+
+
+def topics_table(found: Sequence[KnownTopic]) -> Table:
+    """Return topics as a table for the terminal."""
+    shown = Table("topic", "table", "", box=None, pad_edge=False, header_style="bold")
+    said = {"known": "", "new": "new: no table yet", "gone": "gone from Kafka; the table stays"}
+    for each in found:
+        shown.add_row(each.topic, each.table, said[each.state])
+    return shown

@@ -1,0 +1,50 @@
+"""Documents that are about many topics. Abstract: what a cluster asks of them, whatever tells their topics."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import dagster as dg
+
+from kafka_lake.components.from_document import FromDocument
+from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.topic_pattern import sentence
+from kafka_lake.components.which_cluster import Place
+
+
+class HasTopics(FromDocument):
+    """A document about many topics of one cluster."""
+
+    cluster: Any = None
+
+    @property
+    def place(self) -> Place:
+        """Return where the document is, and which topics and cluster it names."""
+        raise NotImplementedError
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the assets and checks of all topics."""
+        folder = self._place.parent
+        return dg.Definitions(assets=[each for topic in self.topic_tables() for each in topic.assets(folder)])
+
+    def topic_tables(self) -> Sequence[KafkaTopicTable]:
+        """Return the topics, each as a document of its own would have it."""
+        raise NotImplementedError
+
+    def new(self, names: Iterable[str]) -> list[str]:
+        """Return the topics among those of the cluster that the document is about and doesn't know yet."""
+        raise NotImplementedError
+
+    @property
+    def shown(self) -> str:
+        """Return where the document is, as users name it."""
+        return "/".join(self._place.parts[-3:])
+
+
+def new_topics(documents: Iterable[HasTopics], names: Sequence[str]) -> str:
+    """Return what to do about topics that no table is for yet; empty if there are none.
+
+    Args:
+        documents: All documents about topics of a cluster.
+        names: The topics of the cluster.
+    """
+    return sentence({each.shown: each.new(names) for each in documents})

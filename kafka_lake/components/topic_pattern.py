@@ -1,0 +1,135 @@
+"""Which topics of a cluster a pattern is about, and what their tables are called. Pure: names in, names out."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.ingest.topic_table import derived_table_name
+
+_PLACE = re.compile(r"\{(?P<name>\w*)\}")
+
+
+@dataclass(frozen=True)
+class FoundTopic:
+    """A topic that a pattern is about.
+
+    Args:
+        name: Its name.
+        parts: What templates may have: ``topic``, and the groups of the expression that it matches, by name and number.
+    """
+
+    name: str
+    parts: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class TopicPattern:
+    """Topics, by regular expressions (Python's) that match whole names.
+
+    Args:
+        topics: A topic is meant if one of them matches its name.
+        exclude: It isn't if one of these does.
+
+    Raises:
+        ConfigurationError: If one is no regular expression, or there is none.
+    """
+
+    topics: Sequence[str]
+    exclude: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not self.topics:
+            raise ConfigurationError("topics: there is no pattern.", r"Write one, as in topics: shop\..*")
+        for setting, patterns in (("topics", self.topics), ("exclude", self.exclude)):
+            for each in patterns:
+                compiled(setting, each)
+
+    def matching(self, names: Iterable[str]) -> list[FoundTopic]:
+        """Return the topics among these that are meant, sorted; Kafka's own, with two underscores, never are.
+
+        >>> [each.name for each in TopicPattern([r"shop[.].*"], [".*[.]old"]).matching(["shop.a", "a", "shop.a.old"])]
+        ['shop.a']
+        """
+        found = []
+        for name in sorted(set(names)):
+            if name.startswith("__") or any(re.fullmatch(each, name) for each in self.exclude):
+                continue
+            match = next(filter(None, (re.fullmatch(each, name) for each in self.topics)), None)
+            if match:
+                numbered = {str(number): text or "" for number, text in enumerate(match.groups(), 1)}
+                named = {key: text or "" for key, text in match.groupdict().items()}
+                found.append(FoundTopic(name, {**numbered, **named, "topic": name}))
+        return found
+
+
+def compiled(setting: str, pattern: str) -> re.Pattern[str]:
+    """Return a regular expression.
+
+    Raises:
+        ConfigurationError: If the text is none, with the setting that it is of.
+    """
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigurationError(
+            f"{setting}: {pattern!r} is no regular expression: {error}.",
+            r"A topic's name may stand there as it is; \. is a dot, .* is any text.",
+        ) from error
+
+
+def check_template(setting: str, template: str, pattern: TopicPattern) -> None:
+    """Make sure that each topic's name has the parts that a template names.
+
+    Args:
+        setting: The template's setting.
+        template: As `filled` takes it.
+        pattern: Says which topics.
+
+    Raises:
+        ConfigurationError: If one of the expressions lacks a part.
+    """
+    for text in pattern.topics:
+        groups = re.compile(text)
+        known = {"topic", *groups.groupindex, *map(str, range(1, groups.groups + 1))}
+        if missing := [name for name in _PLACE.findall(template) if name not in known]:
+            raise ConfigurationError(
+                f"{setting}: {template!r} names {{{missing[0]}}}, and what {text!r} matches has only "
+                f"{', '.join(f'{{{each}}}' for each in sorted(known))}.",
+                r"Groups have numbers, or names as in (?P<name>.*).",
+            )
+
+
+def filled(template: str, topic: FoundTopic) -> str:
+    """Return the name that a template gives for a topic, with the signs that the default name of a table has.
+
+    Args:
+        template: Text in which ``{topic}``, ``{name}`` and ``{1}`` stand for parts of the topic's name.
+        topic: The topic; its parts have all names, see `check_template`.
+
+    >>> filled("{topic}", TopicPattern([".*"]).matching(["shop.Orders"])[0])
+    'shop_orders'
+    >>> filled("raw_{1}", TopicPattern(["shop[.](.*)"]).matching(["shop.orders-eu"])[0])
+    'raw_orders_eu'
+    """
+    return derived_table_name(_PLACE.sub(lambda each: topic.parts[each["name"]], template))
+
+
+def sentence(found: Mapping[str, Sequence[str]]) -> str:
+    """Return what to do about topics that a pattern means and no table is for; empty if there are none.
+
+    Args:
+        found: Such topics by the document that has the pattern.
+
+    >>> sentence({"defs/shop/defs.yaml": ["shop.a", "shop.b"]})[:70]
+    'defs/shop/defs.yaml: 2 new topics match and have no table yet: shop.a,'
+    """
+    told = []
+    for document, names in found.items():
+        if names:
+            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            count = "1 new topic matches and has" if len(names) == 1 else f"{len(names)} new topics match and have"
+            told.append(f"{document}: {count} no table yet: {shown}")
+    return (
+        f"{'; '.join(told)}. Run `kafka-lake topics refresh` and reload the code location in Dagster." if told else ""
+    )

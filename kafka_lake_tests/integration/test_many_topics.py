@@ -1,0 +1,132 @@
+"""One document for many topics of a real cluster: by the command, the sensor and the tables."""
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from rich.console import Console
+from typer.testing import CliRunner
+
+import kafka_lake.cli.console
+from kafka_lake.cli.main import app
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.run import ingest
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake_tests.conftest import NAMESPACE, Topic, View
+from kafka_lake_tests.unit.test_clusters import write
+from kafka_lake_tests.unit.test_project_catalog import DEFINITIONS
+
+pytestmark = pytest.mark.integration
+
+
+class Project:
+    """A project in a folder of its own, as a user has it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.package = f"many_{uuid.uuid4().hex[:8]}"
+        defs = folder / self.package / "defs"
+        defs.mkdir(parents=True)
+        (defs.parent / "__init__.py").touch()
+        (defs.parent / "definitions.py").write_text(DEFINITIONS)
+        (folder / "pyproject.toml").write_text(
+            f'[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "{self.package}"\n'
+        )
+
+    def write(self, documents: dict[str, str]) -> None:
+        write(self.folder / self.package / "defs", documents)
+
+    def command(self, *arguments: str) -> str:
+        """Run kafka-lake in the project's folder."""
+        done = CliRunner().invoke(app, list(arguments))
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    def definitions(self) -> dg.Definitions:
+        return dg.load_from_defs_folder(path_within_project=self.folder / self.package)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", raising=False)
+    for console in ("out", "err"):
+        monkeypatch.setattr(kafka_lake.cli.console, console, Console(width=200))
+    return Project(tmp_path)
+
+
+def test_topics_that_match_get_tables_and_new_ones_are_told_of(
+    project: Project,
+    broker: EmbeddedBroker,
+    catalog_resource: CatalogResource,
+    connections: Callable[[], Connections],
+    view: Callable[[TopicTable], View],
+) -> None:
+    name = f"shop{uuid.uuid4().hex[:6]}"
+    address = {"bootstrap.servers": broker.bootstrap_servers}
+    admin, producer = AdminClient(address), Producer(address)
+
+    def topic(of: str) -> Topic:
+        made = Topic(f"{name}.{of}", f"{name}_{of.lower()}", admin, producer)
+        made.create(1)
+        return made
+
+    topics = {each: topic(each) for each in ("Orders", "users")}
+    topic("users.internal")
+    for number, each in enumerate(topics.values()):
+        each.send({"id": number, "who": each.name})
+    project.write(
+        {
+            "cluster": f"KafkaCluster\nkafka_properties: {{bootstrap.servers: '{broker.bootstrap_servers}'}}",
+            "many": f"KafkaTopics\ntopics: '{name}\\..*'\nexclude: .*internal\nnamespace: {NAMESPACE}\n"
+            f"overrides: {{{name}.users: {{write: upsert, key: [id]}}}}",
+        }
+    )
+    told = json.loads(project.command("topics", "list", "--json"))
+    assert [(each["topic"], each["table"], each["state"]) for each in told] == [
+        (f"{name}.Orders", "", "new"), (f"{name}.users", "", "new"),
+    ]  # fmt: skip
+    assert f"{name}.Orders" in project.command("topics", "refresh")
+    # What the documents name is there: no broker of our own is started beside it.
+    assert not (project.folder / "home" / "kafka").exists()
+    # The sensor asks for a run of each, and the runs have the settings.
+    later = topic("later")
+    repository = project.definitions().get_repository_def()
+    resources: dict[str, Any] = {**dict(project.definitions().resources or {}), "catalog": catalog_resource}
+    needed = {each: resources[each] for each in ("kafka", "catalog")}
+    instance = dg.DagsterInstance.ephemeral()
+
+    def tick() -> Any:
+        context = dg.build_sensor_context(instance=instance, repository_def=repository, resources=needed)
+        return repository.get_sensor_def("kafka_offsets").evaluate_tick(context)
+
+    asked = tick()
+    for added in asked.dynamic_partitions_requests:
+        instance.add_dynamic_partitions(added.partitions_def_name, added.partition_keys)
+    assert {key for request in asked.run_requests for key in request.asset_selection} == {
+        dg.AssetKey([NAMESPACE, each.table]) for each in topics.values()
+    }
+    for each, keyed in ((topics["Orders"], {}), (topics["users"], {"write": "upsert", "key": ("id",)})):
+        spec = each.spec(None, **keyed)
+        ingest(spec, connections(), "run")
+        assert [(row["id"], row["who"]) for row in view(spec).rows()] == [
+            (json.loads(sent.value or b"")["id"], each.name) for sent in each.ledger
+        ]
+    skipped = tick().skip_message
+    instance.dispose()
+    assert f"1 new topic matches and has no table yet: {later.name}. Run `kafka-lake topics refresh`" in skipped
+    admin.delete_topics([topics["users"].name])[topics["users"].name].result(20)
+    later.wait_for(lambda: topics["users"].name not in admin.list_topics(timeout=10).topics)
+    shown = project.command("topics", "list")
+    assert "gone from Kafka; the table stays" in shown
+    assert "new: no table yet" in shown

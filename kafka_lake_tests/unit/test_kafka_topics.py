@@ -1,0 +1,230 @@
+"""One document for many topics: which ones, what their tables are called, what is said of those that are new."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster.components.testing import create_defs_folder_sandbox
+
+from kafka_lake.cli.explain import explanation
+from kafka_lake.common.errors import KafkaError
+from kafka_lake.components.assets import SETTINGS, settings_of
+from kafka_lake.components.has_topics import new_topics
+from kafka_lake.components.kafka_topics import KafkaTopics
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.kafka.cluster import KafkaCluster as Brokers
+from kafka_lake_tests.unit.test_clusters import Documents, write
+
+IN_CLUSTER = ["shop.orders", "shop.Users-v2", "shop.users.internal", "crm.users", "__consumer_offsets", "payments"]
+CLUSTER = {"cluster": "KafkaCluster"}
+
+
+class Project:
+    """A defs folder, and a cluster that has some topics."""
+
+    def __init__(self, folder: Any, monkeypatch: pytest.MonkeyPatch, topics: Iterable[str]) -> None:
+        self.topics: list[str] = list(topics)
+        self.asked = 0
+        self._sandbox = folder
+        monkeypatch.setattr(Brokers, "topics", lambda _: self._topics())
+
+    def _topics(self) -> list[str]:
+        self.asked += 1
+        return sorted(name for name in self.topics if not name.startswith("__"))
+
+    def refreshed(self, name: str = "many") -> None:
+        """Ask the cluster, as `dg utils refresh-defs-state` does."""
+        with self._sandbox.load_component_and_build_defs(self._sandbox.defs_folder_path / name) as (component, _):
+            asyncio.run(component.refresh_state(self._sandbox.project_root))
+
+    def tables(self) -> dict[str, TopicTable]:
+        """Load all definitions; return what they say of topics, by topic."""
+        asked = self.asked
+        with self._sandbox.build_all_defs() as definitions:
+            found = [dict(each.metadata) for each in definitions.resolve_all_asset_specs()]
+        assert self.asked == asked, "loading asks no broker"
+        return {spec.topic: spec for spec in (settings_of(each) for each in found if SETTINGS in each)}
+
+
+@pytest.fixture
+def project(monkeypatch: pytest.MonkeyPatch) -> Any:
+    with create_defs_folder_sandbox() as sandbox:
+
+        def made(documents: Documents, topics: Iterable[str] = IN_CLUSTER) -> Project:
+            write(sandbox.defs_folder_path, {**CLUSTER, **documents})
+            return Project(sandbox, monkeypatch, topics)
+
+        yield made
+
+
+def test_each_topic_that_matches_becomes_a_table(project: Any) -> None:
+    many = project({"many": "KafkaTopics\ntopics: shop\\..*\nexclude: .*\\.internal"})
+    assert many.tables() == {}
+    many.refreshed()
+    assert many.tables() == {
+        "shop.orders": TopicTable("shop.orders", table="shop_orders"),
+        "shop.Users-v2": TopicTable("shop.Users-v2", table="shop_users_v2"),
+    }
+    # What is kept are all names: another pattern needs no refresh.
+    assert many.asked == 1
+
+
+def test_defaults_are_for_all_and_overrides_for_some(project: Any) -> None:
+    many = project(
+        {
+            "many": r"""KafkaTopics
+topics: ['(?P<app>shop)\.(.*)', '(?P<app>crm)\.(.*)']
+exclude: ['.*\.internal']
+namespace: "{app}"
+table: "raw_{2}"
+defaults:
+  samples: false
+  max_dead_letters: 5%
+  start: "{{ 'la' ~ 'test' }}"
+overrides:
+  shop.orders: {write: upsert, key: [id], table: orders}
+  .*sers.*: {max_dead_letters: 10, partition_by: [day(_kafka.timestamp)]}
+  crm.users: {max_dead_letters: 3, continuous: {trigger: 2s}}
+"""
+        }
+    )
+    many.refreshed()
+    found = many.tables()
+    assert {name: each.identifier for name, each in found.items()} == {
+        "shop.orders": ("shop", "orders"), "shop.Users-v2": ("shop", "raw_users_v2"), "crm.users": ("crm", "raw_users"),
+    }  # fmt: skip
+    assert {name: each.max_dead_letters for name, each in found.items()} == {
+        "shop.orders": "5%", "shop.Users-v2": 10, "crm.users": 3,
+    }  # fmt: skip
+    assert all(each.start == "latest" and not each.samples for each in found.values())
+    assert (found["shop.orders"].write, found["shop.orders"].key) == ("upsert", ("id",))
+    assert found["crm.users"].partition_by == ("day(_kafka.timestamp)",)
+
+
+def test_a_topic_with_a_document_of_its_own_is_left_to_that(project: Any) -> None:
+    many = project(
+        {
+            "many": "KafkaTopics\ntopics: .*\nnamespace: raw",
+            "one": "KafkaTopicTable\ntopic: payments\ntable: paid",
+        }
+    )
+    many.refreshed()
+    found = many.tables()
+    assert found["payments"].identifier == ("lake", "paid")
+    assert found["crm.users"].identifier == ("raw", "crm_users")
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ("topics: '['", "topics: '[' is no regular expression"),
+        ("topics: []", "topics: there is no pattern"),
+        ("topics: .*\nexclude: '('", "exclude: '(' is no regular expression"),
+        ("topics: .*\noverrides: {'*': {}}", "overrides: '*' is no regular expression"),
+        ("topics: .*\ntable: '{app}'", "table: '{app}' names {app}, and what '.*' matches has only {topic}"),
+        ("topics: ['a(.*)', 'b']\ntable: '{1}'", "table: '{1}' names {1}, and what 'b' matches has only {topic}"),
+        ("topics: .*\ndefaults: {topic: x}", "defaults: topic: stands above as topics:"),
+        ("topics: .*\noverrides: {a: {cluster: x}}", "overrides: a: cluster: stands above as cluster:"),
+        ("topics: .*\ndefaults: {formt: json}", "defaults: formt: there is no such setting"),
+        ("topics: .*\ndefaults: {key: [id]}", "defaults: key: ['id'] has no effect with write: append"),
+        ("topics: .*\ndefaults: {format: {a: b}}", "defaults: format: "),
+        ("topics: .*\ncluster: eu", "names Kafka cluster eu, and no document of type"),
+        ("topics: .*\nfoo: 1", "foo"),
+        ("topics: 3", "topics"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_before_there_is_any_topic(attributes: str, said: str, project: Any) -> None:
+    many = project({"many": f"KafkaTopics\n{attributes}"})
+    with pytest.raises(Exception, match="") as refused:
+        many.tables()
+    explained = explanation(refused.value, many._sandbox.defs_folder_path)
+    assert explained is not None
+    assert said in str(explained)
+    assert "many/defs.yaml" in str(explained)
+
+
+def test_a_setting_that_one_topic_cannot_have_names_the_topic(project: Any) -> None:
+    many = project({"many": "KafkaTopics\ntopics: .*\noverrides: {crm.users: {track: [a]}}"})
+    many.refreshed()
+    with pytest.raises(Exception, match="") as refused:
+        many.tables()
+    explained = explanation(refused.value, many._sandbox.defs_folder_path)
+    assert "many/defs.yaml: topic crm.users: track: ['a'] has no effect" in str(explained)
+
+
+def test_two_topics_do_not_share_a_table(project: Any) -> None:
+    many = project({"many": "KafkaTopics\ntopics: .*"}, ["a.b", "a-b"])
+    many.refreshed()
+    with pytest.raises(Exception, match="") as refused:
+        many.tables()
+    said = str(explanation(refused.value, many._sandbox.defs_folder_path))
+    assert "Table lake.a_b would be two topics': a-b's (" in said
+    assert "a.b's (" in said
+
+
+def test_an_override_for_no_topic_is_told(project: Any, caplog: pytest.LogCaptureFixture) -> None:
+    many = project({"many": "KafkaTopics\ntopics: .*\noverrides: {crm.user: {samples: false}}"})
+    many.refreshed()
+    many.tables()
+    assert "overrides: crm.user matches none of the 5 topics" in caplog.text
+
+
+def test_a_refresh_that_fails_leaves_the_topics_as_they_were(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = project({"many": "KafkaTopics\ntopics: .*"})
+    many.refreshed()
+
+    def fails(_brokers: Brokers) -> list[str]:
+        raise KafkaError("The brokers don't answer.")
+
+    monkeypatch.setattr(Brokers, "topics", fails)
+    with pytest.raises(KafkaError):
+        many.refreshed()
+    assert len(many.tables()) == 5
+
+
+def test_the_sensor_tells_of_topics_that_have_no_table_yet(project: Any) -> None:
+    many = project({"many": "KafkaTopics\ntopics: shop\\..*", "one": "KafkaTopicTable\ntopic: shop.own"})
+    many.refreshed()
+    sandbox = many._sandbox
+    with sandbox.load_component_and_build_defs(sandbox.defs_folder_path / "many") as (component, _):
+        assert isinstance(component, KafkaTopics)
+        assert component.new(IN_CLUSTER) == []
+        now = [*IN_CLUSTER, "shop.own", "shop.new", "other"]
+        assert component.new(now) == ["shop.new"]
+        assert component.gone(["crm.users", "shop.orders"]) == ["shop.Users-v2", "shop.users.internal"]
+        told = new_topics([component], now)
+        assert told.endswith(
+            "many/defs.yaml: 1 new topic matches and has no table yet: shop.new. Run `kafka-lake topics refresh` and "
+            "reload the code location in Dagster."
+        )
+        assert new_topics([component], IN_CLUSTER) == ""
+
+
+def test_the_state_is_a_list_of_names(project: Any) -> None:
+    many = project({"many": "KafkaTopics\ntopics: .*"})
+    many.refreshed()
+    (state,) = Path(many._sandbox.project_root).rglob("state")
+    assert json.loads(state.read_text())["topics"] == [
+        "crm.users",
+        "payments",
+        "shop.Users-v2",
+        "shop.orders",
+        "shop.users.internal",
+    ]
+
+
+def test_the_sensor_of_a_cluster_without_any_topic_says_what_to_do(project: Any) -> None:
+    many = project({"many": "KafkaTopics\ntopics: shop\\..*"})
+    with many._sandbox.build_all_defs() as definitions:
+        repository = definitions.get_repository_def()
+        asked = {name: each for name, each in definitions.resources.items() if name in ("kafka", "catalog")}
+        with dg.DagsterInstance.ephemeral() as instance:
+            context = dg.build_sensor_context(instance=instance, repository_def=repository, resources=asked)
+            told = repository.get_sensor_def("kafka_offsets").evaluate_tick(context).skip_message
+    assert told is not None
+    assert "3 new topics match and have no table yet: shop.Users-v2, shop.orders" in told
