@@ -420,7 +420,7 @@ def test_settings_survive_the_assets_metadata(spec):
         ("track: [a]", "track: ['a'] has no effect"),
         ("write: upsert\ntrack: [a]", "track: a has no effect without history: true"),
         ("write: upsert\nhistory: maybe", "history"),
-        ("write: upsert\nhistory: only\ntable_properties: {location: /here}", "history: only with table_properties: loc"),
+        ("write: upsert\nhistory: only\ntable_properties: {location: /here}", "history: only with table_properties"),
         ("write: upsert\nhistory: true\nkey: [id]\ntrack: [id, a]", "track: id is of key:"),
         ("write: upsert\nhistory: true\nschema: id int, valid_to int", "history: has columns valid_to of its own"),
         ("write: upsert\nhistory: true\nschema: id int\ntrack: [b]", "track: b isn't in schema:, whose columns are id"),
