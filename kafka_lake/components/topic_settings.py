@@ -234,6 +234,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         if self.envelope in ("none", "maxwell") and self.on_truncate != "fail":
             kind = "without an envelope" if self.envelope == "none" else "with envelope: maxwell"
             yield f"on_truncate: has no effect {kind}. Leave it out."
+        yield from self._undeclared()
         yield from self._snapshot_problems()
         if self.on_truncate == "apply" and self.deletes == "soft":
             yield "on_truncate: apply takes rows away, and deletes: soft keeps them. Leave one of them out."
@@ -246,6 +247,17 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             seconds_of(self.keep_deletes)
         except ConfigurationError as error:
             yield f"keep_deletes: {error}"
+
+    def _undeclared(self) -> Iterator[str]:
+        """Give the settings that name columns which no record can have."""
+        if self.columns is None:
+            return
+        declared = [*check_ddl(self.columns), *([self.key_column] if self.key_format is not None else [])]
+        for setting in ("key", "order_by", "ignore_null_updates", "update_columns"):
+            given = getattr(self, setting)
+            names = [given] if isinstance(given, str) else given if isinstance(given, list | tuple) else []
+            if unknown := [name for name in names if name not in declared]:
+                yield f"{setting}: {', '.join(unknown)} isn't in schema:, whose columns are {', '.join(declared)}."
 
     def _history_problems(self) -> Iterator[str]:
         """Give what is set of a history and can't be."""

@@ -291,6 +291,28 @@ def test_a_history_widens_with_its_table(new_topic: NewTopic, connections: NewCo
     assert versions(view(spec), "more") == [(1, 1, 2**40, None), (1, 2**40, None, 0.5), (2, 1, None, None)]
 
 
+@pytest.mark.exhaustive
+def test_columns_beside_a_variant_evolve_in_the_table_and_its_history(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec("id int, at int, doc variant", write="upsert", key=("id",), order_by=("at",), history=True,
+                      track=("doc",))  # fmt: skip
+    for at, doc in ((1, {"a": 1, "b": 2}), (3, {"a": 1}), (2, {"b": 2, "a": 1})):
+        topic.send({"id": 1, "at": at, "doc": doc})
+    ingest(spec, connections(), "run-1")
+    assert versions(view(spec), "at") == [(1, 1, 3, 2), (1, 3, None, 3)]
+    more = replace(spec, schema="id int, at bigint, doc variant, more string")
+    topic.send({"id": 1, "at": 2**40, "doc": {"a": 2}, "more": "x"})
+    ingest(more, connections(), "run-2")
+    assert [(row["at"], row["more"]) for row in view(more).rows()] == [(2**40, "x")]
+    assert versions(view(more), "more")[-1] == (1, 2**40, None, "x")
+    other = replace(more, schema="id int, at bigint, doc variant, more string, other variant")
+    topic.send({"id": 1, "at": 2**41, "other": 1})
+    with pytest.raises(KafkaLakeError, match=r"has a column other of type variant.* ADD COLUMN other variant"):
+        ingest(other, connections(), "run-3")
+
+
 def test_nothing_is_published_if_the_intervals_of_a_key_do_not_tile(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -96,7 +96,9 @@ def test_a_change_may_tell_some_columns_and_leave_the_others(
         {"id": 2, "a": "a2", "b": "b2", "n": 2},
         {"id": 2, "b": "not told", "n": 22, "told": ["n"]},
         {"id": 3, "b": "b3", "n": 3, "told": ["b"]},
-        {"id": 4, "a": "a4", "b": "b4", "n": 4},
+        {"id": 4, "a": "a4", "b": "old", "n": 4},
+        # Names of nothing are none.
+        {"id": 4, "a": "a4", "b": "b4", "n": 4, "told": [None, ""]},
     ):
         topic.send(row)
     ingest(spec, connections(), "run-1")
@@ -119,6 +121,31 @@ def test_a_change_may_tell_some_columns_and_leave_the_others(
     topic.send({"id": 5})
     with pytest.raises(KafkaLakeError, match=r"update_columns: n has type int, in topic"):
         ingest(replace(spec, update_columns="n"), connections(), "run-3")
+
+
+def test_a_partial_change_that_marks_a_row_leaves_the_other_columns(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    """However the records are cut into batches."""
+    topic = new_topic()
+    spec = topic.spec("id bigint, a string, b string, told string", write="upsert", key=("id",), deletes="soft",
+                      ignore_null_updates=("a",), update_columns="told", delete_when="b = 'gone'")  # fmt: skip
+    by_batch = replace(spec, table=f"{topic.table}_by_batch")
+    for number, batch in enumerate((
+        [{"id": 1, "a": "a1", "b": "b1"}, {"id": 2, "a": "a2", "b": "old"}, {"id": 3, "b": "b3"}],
+        # An empty text names no columns, so all of them are told.
+        [{"id": 1, "b": "gone", "told": "b"}, {"id": 2, "b": "b2", "told": ""}, {"id": 4, "b": "gone"}],
+    )):  # fmt: skip
+        for row in batch:
+            topic.send(row)
+        ingest(by_batch, connections(), f"run-{number}")
+    topic.send(None, key=b"3")
+    topic.send(None, key=b"5")
+    for each in (by_batch, spec):
+        ingest(each, connections(), "run-last")
+        assert rows(view(each), "id", "a", "b", "_is_deleted") == [
+            (1, "a1", "gone", True), (2, "a2", "b2", False), (3, None, "b3", True), (4, None, "gone", True),
+        ]  # fmt: skip
 
 
 def test_a_key_of_two_partitions_without_an_order_stops_the_run(
@@ -158,6 +185,58 @@ def test_a_key_may_be_of_any_type_that_has_an_order(
     assert ("1883-11-18T00:00:00.123456+00:00", "0001-01-01 00:00:00", "9999-12-31") in {each[:3] for each in found}
 
 
+@pytest.mark.exhaustive
+def test_a_key_may_get_more_fields_and_wider_ones(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    def key(number: int) -> bytes:
+        return json.dumps({"id": number}).encode()
+
+    topic = new_topic()
+    spec = topic.spec("at int, v string", write="upsert", key_format="json", key_schema="id int", order_by=("at",))
+    for number in (1, 2, 3):
+        topic.send({"at": 5, "v": "a"}, key=key(number))
+    topic.send(None, key=key(1))
+    ingest(spec, connections(), "run-1")
+    wide = replace(spec, key_schema="id bigint, region string", schema="at bigint, v string")
+    topic.send({"at": 4, "v": "late"}, key=key(1))
+    topic.send({"at": 6, "v": "new"}, key=key(2))
+    topic.send(None, key=key(3))
+    topic.send({"at": 1, "v": "long"}, key=key(2**40))
+    ingest(wide, connections(), "run-2")
+    assert rows(view(wide), "v") == [("long",), ("new",)]
+    assert view(wide).dead_letters() == []
+    topic.send(None, key=key(2**40))
+    topic.send({"at": 4, "v": "late"}, key=key(3))
+    ingest(wide, connections(), "run-3")
+    assert rows(view(wide), "v") == [("new",)]
+
+
+@pytest.mark.parametrize(("history", "end", "left"), [(False, "0:4", [3]), exhaustive(True, "0:3", [3])])
+def test_what_is_read_again_from_before_a_tombstone_stays_gone(
+    history: Any, end: str, left: list[int], new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    """As a record that was a dead letter, whether or not there was a row when the tombstone came."""
+    topic = new_topic()
+    spec = topic.spec("id bigint, at bigint, v string", write="upsert", key=("id",), order_by=("at",),
+                      max_record_bytes=60, history=history)  # fmt: skip
+    topic.send({"id": 1, "at": 3, "v": "a"})
+    for number in (1, 3, 2):
+        topic.send({"id": number, "at": 7, "v": "x" * 60})
+    topic.send(None, key=b"1")
+    topic.send(None, key=b"2")
+    ingest(spec, connections(), "run-1")
+    assert (len(view(spec).dead_letters()), view(spec).rows()) == (3, [])
+    longer = replace(spec, max_record_bytes=None)
+    replay(longer, connections(), "again", Extent("0:1", end))
+    assert [row["id"] for row in view(spec).rows()] == left
+    if history:
+        assert [row["id"] for row in view(spec).history() if row["valid_to"] is None] == left
+    topic.send({"id": 1, "at": 8, "v": "back"})
+    ingest(longer, connections(), "run-2")
+    assert rows(view(spec), "id", "at") == [(1, 8), (3, 7)]
+
+
 def test_a_tombstone_is_newer_than_what_came_before_it_in_its_partition(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -192,12 +271,12 @@ def test_columns_of_debezium_keep_what_was_not_told(
     topic, text = new_topic(1), "__debezium_unavailable_value"
     spec = topic.spec(
         "id bigint, _changed_by string, ints array<int>, longs array<bigint>, texts array<string>, ids array<string>, "
-        "store string, pairs map<string,string>, raw binary, doc variant",
+        "store string, pairs map<string,string>, raw binary, doc variant, columns int",
         write="upsert",
         envelope="debezium",
     )
     row = {"_changed_by": "ada", "ints": [1], "longs": [2], "texts": ["a"], "ids": ["b"], "store": '{"a":"b"}',
-           "pairs": {"a": "b"}, "raw": "AQI=", "doc": {"a": 1}}  # fmt: skip
+           "pairs": {"a": "b"}, "raw": "AQI=", "doc": {"a": 1}, "columns": 1}  # fmt: skip
     told = {"_changed_by": text, "ints": [*text.encode()], "longs": [*text.encode()], "texts": [text],
             "ids": ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"], "store": f'{{"{text}":"{text}"}}', "pairs": {text: text},
             "raw": b64encode(text.encode()).decode(), "doc": text}  # fmt: skip
@@ -367,6 +446,31 @@ def test_random_changes_end_as_a_model_in_memory(
         assert rows(view(spec), "id", "at", "v") == sorted(
             (number, at, value) for number, (at, _, _, value) in newest.items()
         )
+
+
+def test_the_columns_of_a_records_key_may_be_called_otherwise_in_the_table(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec(None, write="upsert", envelope="debezium")
+
+    def send(op: str, lsn: int, number: int, value: str) -> None:
+        key = {"a.b": 0, "id": number}
+        topic.send(debezium(op, lsn, None if op == "d" else {**key, "v": value}), key=json.dumps(key).encode())
+
+    for number in (1, 2):
+        send("c", 10, number, "a")
+    ingest(spec, connections(), "run-1")
+    send("u", 20, 1, "b")
+    send("d", 20, 2, "")
+    ingest(spec, connections(), "run-2")
+    assert rows(view(spec), "a_b", "id", "v") == [(0, 1, "b")]
+    renamed = replace(spec, renames={"id": "number"})
+    send("u", 30, 1, "c")
+    send("u", 15, 2, "late")
+    ingest(renamed, connections(), "run-3")
+    assert rows(view(spec), "a_b", "number", "v") == [(0, 1, "c")]
+    assert view(spec).dead_letters() == []
 
 
 class Source:

@@ -429,13 +429,19 @@ def json_kind(name: str) -> Any:
 
 def test_nothing_is_written_if_one_document_can_t_be(tmp_path: Path) -> None:
     good = Discovered("orders", value=VALUES)
-    specs = [TopicTable("pizzas", "lake", "all_pizzas")]
+    specs = [
+        TopicTable("pizzas", "lake", "all_pizzas"),
+        TopicTable("shop.customers", "lake", "customers", write="upsert", history="only"),
+    ]
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "defs.yaml").write_text("mine")
     refused = {
         "topic pizzas has its table already, lake.all_pizzas": Discovered("pizzas", ("lake.all_pizzas",)),
         "the table of topic all-pizzas would be lake.all_pizzas, which is that of topic pizzas": Discovered(
             "all-pizzas"
+        ),
+        "the table of topic customers would be lake.customers, which is that of topic shop.customers": Discovered(
+            "customers"
         ),
         "the table of topic Orders would be lake.orders, which is that of topic orders": Discovered("Orders"),
         f"{tmp_path}/there/defs.yaml is there already": Discovered("there"),

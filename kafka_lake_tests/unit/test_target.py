@@ -1,7 +1,11 @@
 """Columns as Spark has them and as Iceberg has them are the same columns, comments included."""
 
+from dataclasses import replace
+
 from pyspark.sql import types as T
 
+from kafka_lake.ingest.decode.changes import Changes
+from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target, iceberg_columns, spark_columns
 
 
@@ -42,3 +46,17 @@ def test_the_target_of_a_part_has_the_paths_below_it() -> None:
     assert part.columns == COLUMNS["s"].dataType
     assert (part.feeds("a", "a"), target.feeds("id", "id"), target.feeds("n", "n")) == (["A", "old"], ["ID"], ["n"])
     assert target.without("s").columns.fieldNames() == [n for n in COLUMNS.fieldNames() if n != "s"]
+
+
+def test_the_key_of_a_record_names_fields_whose_columns_are_called_otherwise() -> None:
+    target = Target(
+        T.StructType([field(name, T.LongType()) for name in ("ID", "id__2", "a_b", "new", "plain")]),
+        {"id__2": "id", "a_b": "a.b"},
+        {"new": ("old",)},
+    )
+    names = ("id", "a.b", "old", "plain", "nowhere")
+    rows = Json(declared=target)
+    of_record = Changes(rows=rows, envelope="debezium", key=names, order_by=(), of_record=True, looks=True)
+    assert of_record.key_in(target) == ("id__2", "a_b", "new", "plain", "nowhere")
+    # What settings name is a column.
+    assert replace(of_record, of_record=False).key_in(target) == names

@@ -90,6 +90,17 @@ class Changes:
         }
         return made.select(*[replaced.get(name, F.col(name)).alias(name) for name in made.columns if name != ORIGINAL])
 
+    def key_in(self, target: Target) -> tuple[str, ...]:
+        """Return the key's columns of a table: what a record's key calls them may be no column's name, or an old one.
+
+        Args:
+            target: The table's columns.
+        """
+        if not self.of_record:
+            return self.key
+        names = target.columns.fieldNames()
+        return tuple(next((each for each in names if name in target.feeds(each, each)), name) for name in self.key)
+
     def metrics(self, max_record_bytes: int | None = None) -> Sequence[Column]:
         """Return what rows tell."""
         return self.rows.metrics(max_record_bytes)
@@ -172,14 +183,14 @@ class Changes:
         """Return why a change is none, in the order of importance: condition, error class, message."""
         row, does = F.col("decoded"), F.col(CHANGE)["does"]
         is_row = does.isin(UPSERT, READ)
-        names = target.columns.fieldNames()
+        names, of_key = target.columns.fieldNames(), self.key_in(target)
 
         def missing(columns: Sequence[str]) -> Column:
             nulls = [F.lit(name) if name not in names else F.when(row[name].isNull(), F.lit(name)) for name in columns]
             return F.concat_ws(", ", *nulls)
 
-        key = missing(self.key) if self.key else F.when(F.col("key").isNull(), F.lit("the record's key")).otherwise("")
-        required = missing([f.name for f in target.columns if not f.nullable and f.name not in self.key])
+        key = missing(of_key) if self.key else F.when(F.col("key").isNull(), F.lit("the record's key")).otherwise("")
+        required = missing([f.name for f in target.columns if not f.nullable and f.name not in of_key])
         order = missing(self.order_by)
         return [
             ((is_row | (does == DELETE)) & (key != ""), NO_KEY, F.concat(F.lit("Null or missing in the key: "), key)),

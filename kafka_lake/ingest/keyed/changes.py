@@ -52,10 +52,13 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
     kind = decoded.schema["decoded"].dataType
     assert isinstance(kind, T.StructType)
     values = without_excepted(kind, spec)
-    kept = _untold(rows, spec, values, does) if spec.is_partial else _left_out(values, spec)
-    if spec.deletes == "soft":
-        others = F.array(*[F.lit(field.name) for field in values])
-        # A delete by delete_when tells the row; the others tell its key alone.
+    is_soft = spec.deletes == "soft"
+    # A row that is only marked is changed as by any other change.
+    acts = F.col(TOLD)["does"] if is_soft else does
+    kept = _untold(rows, spec, values, acts) if spec.is_partial else _left_out(values, spec)
+    if is_soft:
+        # A delete by delete_when tells the row; the others tell its key alone, which the metadata column stands for.
+        others = F.array(*[F.lit(name) for name in (*values.names, spec.metadata_column)])
         kept = F.when(F.col(TOLD)["does"] == DELETE, others).otherwise(kept)
     added = {DOES: does, KEPT: kept, AT: F.timestamp_millis(told["at"]), READS: told["snapshot"]}
     for field in change_columns(spec):
@@ -134,10 +137,11 @@ def _names(rows: DataFrame, spec: TopicTable, name: str) -> Column:
         ConfigurationError: If it can't have any, or none of the declared columns is called so.
     """
     kind = next((field.dataType for field in rows.schema if field.name == name), None)
+    # A name of nothing is none: an empty text names no columns.
     if isinstance(kind, T.StringType):
-        return F.transform(F.split(F.col(quoted(name)), ","), F.trim)
+        return F.filter(F.transform(F.split(F.col(quoted(name)), ","), F.trim), lambda each: each != "")
     if isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StringType):
-        return F.col(quoted(name))
+        return F.filter(F.col(quoted(name)), lambda each: each != "")
     if kind is None and spec.schema is None:
         # No record has shown it yet.
         return F.array().cast("array<string>")

@@ -13,16 +13,20 @@ from kafka_lake.executors.changes.change import DELETE, READ
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.decode.rows import CHANGE
+from kafka_lake.ingest.keyed.fold import UNTOLD
 from kafka_lake.ingest.keyed.keys import DOES, OTHER_PARTITION, Keys, quoted, stop
 from kafka_lake.ingest.keyed.truncates import Truncate
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import head_of
+from kafka_lake.lake.schema import needed_changes
 from kafka_lake.lake.tables.create import ensure_table, schema_of
 from kafka_lake.spark.compat.arrow_types import to_arrow_schema
 
 DELETED_AT = "_deleted_at"
 """When a run wrote the delete down."""
+IS_TOMBSTONE = "_is_tombstone"
+"""Whether a delete has no order of its own, so that it is newer than all before it in its Kafka partition."""
 _DAY = 86_400
 _PLACE = ("topic_id", "partition", "offset", "key")
 
@@ -30,7 +34,9 @@ _PLACE = ("topic_id", "partition", "offset", "key")
 def deletes_of(changes: DataFrame, keys: Keys) -> DataFrame:
     """Return the deletes among changes as rows of the table of deleted keys: key, order, and place in Kafka."""
     place = F.col(quoted(keys.metadata))
-    return _gone(changes.filter(F.col(DOES) == DELETE), keys, [place[name] for name in _PLACE], F.col(CHANGE))
+    untold = F.col(UNTOLD) if UNTOLD in changes.columns else F.lit(False)
+    gone = changes.filter(F.col(DOES) == DELETE)
+    return _gone(gone, keys, [place[name] for name in _PLACE], F.col(CHANGE), untold=untold)
 
 
 def deletes_by_snapshot(rows: DataFrame, at: Truncate, keys: Keys) -> DataFrame:
@@ -48,14 +54,15 @@ def deletes_by_snapshot(rows: DataFrame, at: Truncate, keys: Keys) -> DataFrame:
     place = [F.lit(vars(at)[name]).cast(kinds[name].dataType) for name in _PLACE[:-1]]
     order = F.lit(list(at.order)).cast("array<bigint>")
     change = F.struct(F.lit(READ).alias("op"), order.alias("order"))
-    return _gone(rows, keys, [*place, F.col(quoted(keys.metadata))["key"]], change)
+    return _gone(rows, keys, [*place, F.col(quoted(keys.metadata))["key"]], change, untold=F.lit(False))
 
 
-def _gone(rows: DataFrame, keys: Keys, place: Sequence[Column], change: Column) -> DataFrame:
+def _gone(rows: DataFrame, keys: Keys, place: Sequence[Column], change: Column, *, untold: Column) -> DataFrame:
     told = [F.col(quoted(name)) for name in dict.fromkeys([*keys.columns, *keys.order_by])]
     origin = F.struct(*[value.alias(name) for name, value in zip(_PLACE, place, strict=True)]).alias(keys.metadata)
     order = [change.alias(CHANGE)] if keys.has_envelope else []
-    return rows.select(*told, *order, origin, F.current_timestamp().alias(DELETED_AT))
+    tombstone = [untold.alias(IS_TOMBSTONE)] if keys.order_by else []
+    return rows.select(*told, *order, origin, *tombstone, F.current_timestamp().alias(DELETED_AT))
 
 
 def without_late(context: Context, changes: DataFrame, keys: Keys) -> DataFrame | None:
@@ -74,6 +81,13 @@ def without_late(context: Context, changes: DataFrame, keys: Keys) -> DataFrame 
     since = F.timestamp_seconds(F.lit(time.time() - seconds_of(context.spec.keep_deletes)))
     held = at_version(context.connections.spark(), name, head).filter(F.col(DELETED_AT) >= since).alias("d")
     late = f"NOT {keys.is_newer('s', 'd')}"
+    if keys.order_by:
+        is_tombstone = [f"d.{IS_TOMBSTONE}"] if IS_TOMBSTONE in held.columns else []
+        if not context.spec.history:
+            # It deleted a key that had no row. A history knows no such deletes.
+            is_tombstone.append(keys.is_untold("d"))
+        is_before = f"NOT {keys.is_behind('s', 'd')} AND {keys.is_behind('d', 's')}"
+        late = f"({late} OR (coalesce({' OR '.join(is_tombstone) or 'false'}, false) AND {is_before}))"
     if not keys.has_order:
         late = (
             f"CASE WHEN {keys.other_partition('s', 'd')} THEN {stop(OTHER_PARTITION, keys, 's', 'd')} ELSE {late} END"
@@ -81,19 +95,25 @@ def without_late(context: Context, changes: DataFrame, keys: Keys) -> DataFrame 
     return changes.alias("s").join(held, F.expr(f"{keys.same('d', 's')} AND {late}"), "left_anti")
 
 
-def ensure_deletes_table(context: Context, rows: T.StructType) -> None:
-    """Create the table of deleted keys, if there is none; by day, so that old deletes go without a file rewritten.
+def ensure_deletes_table(context: Context, rows: T.StructType) -> Table:
+    """Return the table of deleted keys, made if there is none; by day, so that old deletes go without a file rewritten.
 
-    Columns of the key and the order that have become wider in the topic's table do so here.
+    Columns of the key and the order that have become wider in the topic's table do so here, fields of structs as well.
     """
     kind = nullable_all(rows)
     assert isinstance(kind, T.StructType)
     schema = schema_of(to_arrow_schema(kind))
     table = ensure_table(context.connections.catalog, context.spec.deletes_table, schema, [f"day({DELETED_AT})"])
-    types = {field.name: field.field_type for field in table.schema().fields}
-    if any(types.get(field.name) != field.field_type for field in schema.fields if field.field_type.is_primitive):
+    have = {field.name for field in table.schema().fields}
+    there = context.spec.renames.items()
+    if renamed := [(old, new) for old, new in there if old in have and new in rows.names and new not in have]:
+        with table.update_schema() as update:
+            for old, new in renamed:
+                update.rename_column(old, new)
+    if needed_changes(table.schema(), schema):
         with table.update_schema() as update:
             update.union_by_name(schema)
+    return table
 
 
 def forget_old(context: Context, branch: StagingBranch, table: Table) -> None:

@@ -13,17 +13,20 @@ from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys, quoted, stop
 
 _ALIAS, _ORDER, _DELETED_AT = "__kafka_lake_changes", "__kafka_lake_order", "__kafka_lake_deleted_at"
+_LACKING, _TELLS_ROW = "__kafka_lake_lacking", "__kafka_lake_tells_row"
 SEVERAL_PARTITIONS = "__kafka_lake_several_partitions"
 """Whether the changes of a key came from several Kafka partitions."""
 NEEDS_ROW = "__kafka_lake_needs_row"
 """Whether a delete has no order of its own, and none of a delete before it."""
+UNTOLD = "__kafka_lake_untold"
+"""Whether a delete has no order of its own, so that it is newer than all before it in its Kafka partition."""
 TOMBSTONE_ELSEWHERE = "KAFKA_LAKE_TOMBSTONE_ELSEWHERE"
 """Begins the message of an error: a delete without an order is in another partition than its key's row."""
 UNKNOWN = "__kafka_lake_unknown"
 """Columns that the newest change leaves as they are, though the row was deleted before it."""
 
 
-def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str]) -> DataFrame:
+def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str], is_partial: bool = False) -> DataFrame:
     """Return one change for each key.
 
     A value that the newest change doesn't tell is that of the newest change before it which tells it, back to the last
@@ -33,9 +36,11 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str]) -> DataFrame
         changes: What `changes_of` gave, in the table's types; deletes have an order, if the key's changes have.
         keys: Tell rows apart, and changes older from newer.
         may_lack: Columns that a change may leave as they are.
+        is_partial: Whether what it leaves is null in a row that isn't there yet.
 
     Returns:
-        The columns of the changes; `KEPT` names those that no change of the batch has told; `order_of` has for each
+        The columns of the changes; `KEPT` names those that no change of the batch has told, and that aren't null in a
+        row that the batch brings; `order_of` has for each
         that may be kept when it was told. And `SEVERAL_PARTITIONS` and `UNKNOWN`.
     """
     columns = changes.columns
@@ -67,7 +72,8 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str]) -> DataFrame
         )
         for number, (name, told) in enumerate(zip(may_lack, told_by, strict=True))
     ]
-    grouped = since.groupBy(*by).agg(newest, several, F.max(_DELETED_AT).alias(_DELETED_AT), *values)
+    tells_row = F.bool_or(_tells(keys.metadata)).alias(_TELLS_ROW)
+    grouped = since.groupBy(*by).agg(newest, several, tells_row, F.max(_DELETED_AT).alias(_DELETED_AT), *values)
     lacking = [F.when(F.col(value_of(number)).isNull(), F.lit(name)) for number, name in enumerate(may_lack)]
     # Behind a delete there is no row whose values could be kept.
     all_lacking, none = F.array_compact(F.array(*lacking)), F.array().cast("array<string>")
@@ -75,7 +81,9 @@ def folded(changes: DataFrame, keys: Keys, may_lack: Sequence[str]) -> DataFrame
     unknown = F.when(is_gone & (F.col("newest")[DOES] != DELETE), all_lacking)
     found = {name: F.col("newest")[name] for name in whole}
     found |= {name: F.col(value_of(number))["value"] for number, name in enumerate(may_lack)}
-    found[KEPT] = F.when(is_gone, none).otherwise(all_lacking)
+    # What is marked in the batch that brings it is a row as well.
+    is_brought = F.lit(keys.is_soft and is_partial) & F.col(_TELLS_ROW)
+    found[KEPT] = F.when(is_gone | is_brought, none).otherwise(all_lacking)
     orders = [
         F.coalesce(F.col(value_of(number))["order"], F.col(_DELETED_AT)).alias(order_of(number))
         for number in range(len(may_lack))
@@ -101,7 +109,7 @@ def without_value(changes: DataFrame, of: DataFrame, keys: Keys) -> DataFrame:
     """
     names = F.array_join(F.when(F.size(UNKNOWN) > 0, F.col(UNKNOWN)).otherwise(F.col(KEPT)), ", ")
     key = [F.expr(each).alias(f"__kafka_lake_key_{number}") for number, each in enumerate(keys.key("o"))]
-    lacking = of.alias("o").select(*key, names.alias("columns"))
+    lacking = of.alias("o").select(*key, names.alias(_LACKING))
     by = [F.expr(each) for each in keys.key("c")]
     same = [each == F.col(f"__kafka_lake_key_{number}") for number, each in enumerate(by)]
     order = F.expr(keys.order("c"))
@@ -109,7 +117,7 @@ def without_value(changes: DataFrame, of: DataFrame, keys: Keys) -> DataFrame:
     deleted_at = F.max(F.when(F.col(f"c.{DOES}") == DELETE, order)).over(Window.partitionBy(*by))
     place = F.col(f"c.{quoted(keys.metadata)}")
     told = joined.select(
-        place["partition"].alias("partition"), place["offset"].alias("offset"), "columns",
+        place["partition"].alias("partition"), place["offset"].alias("offset"), F.col(_LACKING).alias("columns"),
         (F.col(f"c.{DOES}") != DELETE).alias("brings"), (deleted_at.isNull() | (order > deleted_at)).alias("behind"),
     )  # fmt: skip
     return told.filter("brings AND behind").select("partition", "offset", "columns")
@@ -137,7 +145,7 @@ def tombstones_ordered(changes: DataFrame, keys: Keys) -> DataFrame:
         keys: Tell rows apart, and changes older from newer.
 
     Returns:
-        The changes, and `NEEDS_ROW`.
+        The changes, `NEEDS_ROW` and `UNTOLD`.
     """
     named = changes.alias(_ALIAS)
     place = [F.expr(each) for each in keys.place(_ALIAS)]
@@ -149,7 +157,10 @@ def tombstones_ordered(changes: DataFrame, keys: Keys) -> DataFrame:
     last = [F.coalesce(each, newest[f"_{n}"]) for n, each in enumerate(told)]
     # What follows a delete that tells its order says nothing more.
     needs_row = is_gone & told[0].isNull() & ~F.coalesce(newest["is_gone"], F.lit(False))
-    return named.select(*with_order(_ALIAS, changes.columns, keys, last), needs_row.alias(NEEDS_ROW))
+    # Debezium's say nothing of their own.
+    untold = needs_row & F.lit(not keys.has_envelope)
+    ordered = with_order(_ALIAS, changes.columns, keys, last)
+    return named.select(*ordered, needs_row.alias(NEEDS_ROW), untold.alias(UNTOLD))
 
 
 def told_before(

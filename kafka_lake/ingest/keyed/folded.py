@@ -49,7 +49,7 @@ def fold_batch(
     Raises:
         ChangeRefusedError: If nothing tells which of a key's changes is newer.
     """
-    one_each = kept(folded(changes, keys, may_lack), held)
+    one_each = kept(folded(changes, keys, may_lack, spec.is_partial), held)
     lacks = (F.col(DOES) != DELETE) & ((F.size(KEPT) > 0) | (F.size(UNKNOWN) > 0))
     aggregates = (
         F.count(F.lit(1)).alias("count"),

@@ -103,10 +103,13 @@ class Keys:
         newer = f"{self.order(change)} >= {self.order(row)}"
         if not self.has_order:
             return newer
-        untold = self.is_untold(change)
-        (topic, partition, offset), (its_topic, its_partition, its_offset) = self.place(change), self.place(row)
+        return f"(CASE WHEN {self.is_untold(change)} THEN {self.is_behind(change, row)} ELSE {newer} END)"
+
+    def is_behind(self, one: str, other: str) -> str:
+        """Return the condition that Kafka alone tells that one is newer than another, or that they are the same."""
+        (topic, partition, offset), (its_topic, its_partition, its_offset) = self.place(one), self.place(other)
         behind = f"({topic} AND NOT {its_topic}) OR ({partition} = {its_partition} AND {offset} >= {its_offset})"
-        return f"(CASE WHEN {untold} THEN ({topic} = {its_topic} OR {topic}) AND ({behind}) ELSE {newer} END)"
+        return f"(({topic} = {its_topic} OR {topic}) AND ({behind}))"
 
     def is_untold(self, change: str) -> str:
         """Return the condition that a change has no order of its own, though others have."""

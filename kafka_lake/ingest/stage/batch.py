@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass, most_frequent_first
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json.decoder import Json
@@ -129,12 +130,14 @@ class Batch:
 
     def _merge(self, branch: StagingBranch, decoded: Decoded, tasks: int, undo: ExitStack) -> WrittenBatch:
         """Merge changes as one snapshot."""
+        assert isinstance(self.decoder, Changes), "changes are decoded by nothing else"
         staged = write_changes(
             ChangesToStage(
                 context=self.context,
                 state=self.state,
                 branch=branch,
                 changes=decoded.rows,
+                key=self.decoder.key_in(self.target),
                 topic_id=self.plan.after.identity.topic_id,
                 summary=self._summary(self.marks),
                 tasks=tasks,

@@ -14,7 +14,12 @@ from kafka_lake.ingest.decode.key_columns import HISTORY
 from kafka_lake.ingest.decode.rows import history_columns
 from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.keyed.truncates import Truncate
-from kafka_lake.ingest.stage.variant_table import append_nothing, create_variant_table, has_variant
+from kafka_lake.ingest.stage.variant_table import (
+    append_nothing,
+    create_variant_table,
+    has_variant,
+    without_variants,
+)
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState, row_count
 from kafka_lake.lake.tables.create import LOCATION, ensure_table, schema_of
@@ -43,8 +48,8 @@ def ensure_history_table(context: Context, columns: T.StructType, key: Sequence[
     refuse_no_history(spec, table)
     _track(spec, table)
     name = connections.catalog.spark_name(spec.history_table)
-    if connections.spark().table(name).schema.simpleString() != columns.simpleString() and not has_variant(columns):
-        _evolve(table, spec.renames, columns)
+    if connections.spark().table(name).schema.simpleString() != columns.simpleString():
+        _evolve(table, spec.renames, without_variants(columns))
     return table
 
 

@@ -1,6 +1,6 @@
 """The way of keyed tables: a batch's changes are folded to one for each key, and merged into the run's branch."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +12,6 @@ from pyspark.sql import types as T
 
 from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.decode.key_columns import key_columns
 from kafka_lake.ingest.decode.rows import change_columns
 from kafka_lake.ingest.keyed.bounds import Bounds, bounds
 from kafka_lake.ingest.keyed.changes import can_leave_out, counted
@@ -24,7 +23,14 @@ from kafka_lake.ingest.keyed.deletes import (
     forget_old,
     without_late,
 )
-from kafka_lake.ingest.keyed.fold import NEEDS_ROW, SEVERAL_PARTITIONS, UNKNOWN, tombstones_ordered, with_order_of_rows
+from kafka_lake.ingest.keyed.fold import (
+    NEEDS_ROW,
+    SEVERAL_PARTITIONS,
+    UNKNOWN,
+    UNTOLD,
+    tombstones_ordered,
+    with_order_of_rows,
+)
 from kafka_lake.ingest.keyed.folded import FoldedBatch, fold_batch, kept
 from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, READS, Keys
@@ -40,6 +46,7 @@ from kafka_lake.ingest.stage.history_table import refuse_left_behind
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable, side_summary, staged_table
+from kafka_lake.ingest.stage.variant_table import append_nothing
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import TableState, read_state, row_count, summary_of
 
@@ -65,6 +72,7 @@ class ChangesToStage:
         state: The table as the plan saw it, with the columns that the batch needs.
         branch: Of the table, at its head.
         changes: What `changes_of` gave.
+        key: The table's columns that tell rows apart; empty if it is the record's key as it is.
         topic_id: The topic's id.
         summary: Of the snapshot.
         tasks: How many tasks write deleted keys.
@@ -78,6 +86,7 @@ class ChangesToStage:
     state: TableState
     branch: StagingBranch
     changes: DataFrame
+    key: Sequence[str]
     topic_id: str
     summary: Mapping[str, str]
     tasks: int
@@ -96,7 +105,7 @@ class ChangesToStage:
     @cached_property
     def keys(self) -> Keys:
         """What tells rows apart, and changes older from newer."""
-        return Keys.of(self.context.spec, key_columns(self.context.spec, self.state.table), self.topic_id, self.columns)
+        return Keys.of(self.context.spec, self.key, self.topic_id, self.columns)
 
     @cached_property
     def may_lack(self) -> list[str]:
@@ -112,6 +121,8 @@ class ChangesToStage:
         name, head = self.context.connections.catalog.spark_name(self.context.spec.identifier), self.state.head
         assert head is not None, "ensure_table gives every table a first snapshot"
         rows = at_version(self.context.connections.spark(), name, head if snapshot is None else snapshot)
+        # An older snapshot is read with the columns that it was written with.
+        rows = shaped(rows, self.columns)
         if snapshot is not None or self.emptied is None or not self.emptied.is_new:
             return rows
         return rows.alias("t").filter(~F.expr(self.emptied.at.is_behind(self.keys, "t")))
@@ -167,12 +178,14 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
     if batch.emptied is not None:
         ordered, counted_older = without_older(ordered, batch.emptied, batch.keys)
         batch = replace(batch, emptied=counted_older)
+    _ready_for_deletes(batch, deletes_of(ordered, batch.keys).schema)
     folded, not_sent = _folded(batch, ordered, held)
     one_each = folded.one_each.drop(SEVERAL_PARTITIONS, UNKNOWN)
     gone = deletes_of(one_each, batch.keys)
     if batch.ended is not None:
         gone = gone.unionByName(_lacking(batch, batch.ended, one_each))
     deletes = _stage_deletes(batch, gone, bool(figures["deletes"] or batch.ended), undo)
+    one_each = one_each.drop(UNTOLD)
     late = without_late(batch.context, one_each, batch.keys) if folded.count else None
     in_time = one_each if late is None else kept(late, held)
     left = folded.count if late is None else in_time.count()
@@ -293,16 +306,24 @@ def _lacking(batch: ChangesToStage, ended: Ended, one_each: DataFrame) -> DataFr
     return deletes_by_snapshot(rows.join(one_each.alias("s"), F.expr(keys.same("t", "s")), "left_anti"), ended.at, keys)
 
 
+def _ready_for_deletes(batch: ChangesToStage, columns: T.StructType) -> None:
+    """Let the table of deleted keys have the columns that it needs, if there is one."""
+    connections, name = batch.context.connections, batch.context.spec.deletes_table
+    if connections.catalog.table(name) is None:
+        return
+    table = ensure_deletes_table(batch.context, columns)
+    head = table.current_snapshot()
+    if head is not None and head.schema_id != table.metadata.current_schema_id:
+        # A snapshot is read with the columns that it was written with.
+        append_nothing(connections, name)
+
+
 def _stage_deletes(batch: ChangesToStage, rows: DataFrame, there_are: bool, undo: ExitStack) -> StagedTable | None:
-    """Append deleted keys to a branch of their table; it has the columns that they need, if there is one."""
+    """Append deleted keys to a branch of their table, which is made if there is none."""
     spec, connections = batch.context.spec, batch.context.connections
-    is_needed = there_are and spec.deletes != "ignore"
-    if is_needed or connections.catalog.table(spec.deletes_table) is not None:
-        ensure_deletes_table(batch.context, rows.schema)
-    if not is_needed:
+    if not there_are or spec.deletes == "ignore":
         return None
-    table = connections.catalog.table(spec.deletes_table)
-    assert table is not None, "it has just been made"
+    table = ensure_deletes_table(batch.context, rows.schema)
     state = read_state(table)
     assert state.head is not None, "ensure_table gives every table a first snapshot"
     spark = connections.spark()

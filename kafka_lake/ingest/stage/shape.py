@@ -6,6 +6,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.lake.catalog import quoted
+
 
 def shaped(rows: DataFrame, target: T.StructType) -> DataFrame:
     """Return the rows with exactly the columns of a table.
@@ -16,7 +18,7 @@ def shaped(rows: DataFrame, target: T.StructType) -> DataFrame:
     """
     if rows.schema.simpleString() == target.simpleString():
         return rows
-    return rows.select(*[_field(rows.schema, lambda name: F.col(f"`{name}`"), column) for column in target])
+    return rows.select(*[_field(rows.schema, lambda name: F.col(quoted(name)), column) for column in target])
 
 
 def _field(have: T.StructType, get: Any, column: T.StructField) -> Any:

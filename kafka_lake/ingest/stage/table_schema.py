@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
@@ -19,8 +20,14 @@ from kafka_lake.ingest.decode.rows import row_type, rows_of
 from kafka_lake.ingest.decode.target import Target, documented
 from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes, refuse_too_many
-from kafka_lake.ingest.stage.variant_table import append_nothing, create_variant_table, has_variant
+from kafka_lake.ingest.stage.variant_table import (
+    append_nothing,
+    create_variant_table,
+    has_variant,
+    without_variants,
+)
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.names import Names
 from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables.create import ensure_table, schema_of
@@ -107,9 +114,9 @@ def evolve_table(
     spec: TopicTable, state: TableState, rows: T.StructType, want: SchemaPlan, declared: bool
 ) -> tuple[Change, ...]:
     """Give the table what the rows need, and return what the topic's policy leaves out of it."""
-    if has_variant(rows):
-        return ()
     table = state.table
+    _refuse_new_variants(spec, table, rows)
+    rows = without_variants(rows)
     if want.renamed:
         apply_changes(table, table.schema(), want.renamed)
     schema = schema_of(arrow_columns(rows, want.target.columns))
@@ -121,6 +128,21 @@ def evolve_table(
     apply_changes(table, schema, [c for c in changes if c not in ignored], _sources(spec, want))
     evolve_layout(table, spec.partition_by, spec.sort_by, spec.renames)
     return ignored
+
+
+def _refuse_new_variants(spec: TopicTable, table: Table, rows: T.StructType) -> None:
+    """Stop a run whose rows have a variant that the table has no column for: PyIceberg can't add one.
+
+    Raises:
+        TableError: If that is so.
+    """
+    there = Names(field.name for field in table.schema().fields)
+    if new := [f.name for f in rows if isinstance(f.dataType, T.VariantType) and f.name not in there]:
+        name = ".".join(spec.identifier)
+        raise TableError(
+            f"Topic {spec.topic}: schema: has a column {new[0]} of type variant, and table {name} was made without it.",
+            f"Add it by Spark: ALTER TABLE {name} ADD COLUMN {new[0]} variant. That takes format version 3.",
+        )
 
 
 def _sources(spec: TopicTable, want: SchemaPlan) -> Mapping[str, str] | None:

@@ -18,6 +18,11 @@ def has_variant(columns: T.StructType) -> bool:
     return any(isinstance(f.dataType, T.VariantType) for f in columns)
 
 
+def without_variants(columns: T.StructType) -> T.StructType:
+    """Return the columns that Arrow and PyIceberg have types for."""
+    return T.StructType([f for f in columns if not isinstance(f.dataType, T.VariantType)])
+
+
 def create_variant_table(
     spec: TopicTable, connections: Connections, columns: T.StructType, properties: Mapping[str, str]
 ) -> None:

@@ -102,13 +102,20 @@ class Shape:
 
 def _comparable(value: Column, kind: T.DataType) -> Column:
     """Return what a value can be compared by: Spark compares neither maps nor variants, and maps have no order."""
+    if not _is_loose(kind):
+        return value
     if isinstance(kind, T.MapType):
         entries = F.transform(
             F.array_sort(F.map_keys(value)),
             lambda key: F.struct(key.alias("key"), _comparable(value[key], kind.valueType).alias("value")),
         )
         return F.when(value.isNotNull(), entries)
-    return F.to_json(F.struct(value.alias("v")), _AS_JSON) if _is_loose(kind) else value
+    if isinstance(kind, T.StructType):
+        fields = [_comparable(value.getField(f.name), f.dataType).alias(f"_{number}") for number, f in enumerate(kind)]
+        return F.when(value.isNotNull(), F.struct(*fields))
+    if isinstance(kind, T.ArrayType):
+        return F.transform(value, lambda each: _comparable(each, kind.elementType))
+    return F.to_json(F.struct(value.alias("v")), _AS_JSON)
 
 
 def _is_loose(kind: T.DataType) -> bool:
