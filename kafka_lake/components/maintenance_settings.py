@@ -5,9 +5,11 @@ from typing import Any, get_type_hints
 import dagster as dg
 from pydantic import ConfigDict, create_model, field_validator
 
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.text import OptionalText, duration
 from kafka_lake.ingest.topic_table import pydantic_fields
 from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.window import window_of
 
 _KINDS = get_type_hints(Maintenance)
 _DECLARED: dict[str, Any] = {
@@ -23,6 +25,16 @@ class MaintenanceSettings(_Fields):  # type: ignore[misc]
     model_config = ConfigDict(extra="forbid")
 
     _durations = field_validator("expire_after")(duration)
+
+    @field_validator("window")
+    @classmethod
+    def _part_of_a_day(cls, window: str | None) -> str | None:
+        try:
+            if window is not None:
+                window_of(window)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
+        return window
 
     def policy(self) -> Maintenance:
         """Return the settings as maintenance takes them."""

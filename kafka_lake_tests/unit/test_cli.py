@@ -21,10 +21,12 @@ from typer.testing import CliRunner, Result
 
 import kafka_lake.cli.doctor
 import kafka_lake.cli.main
+import kafka_lake.cli.output
 import kafka_lake.cli.project
 import kafka_lake.cli.status
 import kafka_lake.definitions
 import kafka_lake.ingest.maintenance.clean
+import kafka_lake.ingest.maintenance.maintain
 from kafka_lake.cli import repair
 from kafka_lake.cli.doctor import Diagnosis
 from kafka_lake.cli.main import app
@@ -39,6 +41,7 @@ from kafka_lake.cli.repair import (
     resets_of,
 )
 from kafka_lake.cli.status import PartitionStatus, TopicStatus
+from kafka_lake.common.errors import CatalogError
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
@@ -448,3 +451,27 @@ def broken_project(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[st
     for name in [name for name in sys.modules if name.partition(".")[0] == "broken"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delenv("DAGSTER_MODULE_NAME")
+
+
+def test_maintain_looks_at_the_other_tables_if_one_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = [TopicTable("broken"), TopicTable("whole")]
+
+    def due(spec: TopicTable, _connections: object) -> list[object]:
+        if spec.topic == "broken":
+            raise CatalogError("Its metadata are gone.")
+        return []
+
+    @contextmanager
+    def at_hand(*_arguments: object, **_settings: object) -> Iterator[object]:
+        yield SimpleNamespace()
+
+    monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda _topic: specs)
+    monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.ingest.maintenance.maintain, "due", due)
+    seen: list[str] = []
+    monkeypatch.setattr(kafka_lake.cli.output, "health_table", lambda spec, _found: seen.append(spec.topic) or "")
+    result = run("maintain")
+    assert seen == ["whole"]
+    assert result.exit_code == 1
+    assert "lake.broken: failed, see below." in result.output
+    assert "Its metadata are gone." in result.output

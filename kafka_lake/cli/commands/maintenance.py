@@ -42,13 +42,13 @@ def maintain(
     show = (lambda *_, **__: None) if as_json else console.out.print
     with connections_at_hand(console.err.print, with_broker=False) as connections:
         for spec in specs:
-            found = due(spec, connections)
-            if not yes:
-                told += [{**asdict(each), "reasons": each.needs.reasons} for each in found]
-                show(health_table(spec, found))
-                continue
             done: list[Maintained] = []
             try:
+                found = due(spec, connections)
+                if not yes:
+                    told += [{**asdict(each), "reasons": each.needs.reasons} for each in found]
+                    show(health_table(spec, found))
+                    continue
                 with console.err.status(f"Maintaining {'.'.join(spec.identifier)}"):
                     maintain_tables(spec, connections, everything, done.append)
             except Exception as error:

@@ -4,6 +4,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from kafka_lake.common.durations import seconds_of
+from kafka_lake.lake.maintenance.window import window_of
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,16 @@ class Maintenance:
         description="With expire_after: so many snapshots are kept at most, however young they are. Thousands of them "
         "make commits slow.",
     )
+    window: str | None = Field(
+        default=None,
+        description="When the sensor may ask for it: a part of each day, in UTC or in a time zone that is named; at "
+        "any time by default.",
+        examples=["01:00-05:00", "22:00-04:30 Europe/Berlin"],
+    )
+
+    def may_begin(self, seconds: float) -> bool:
+        """Return whether it may begin at a moment, in seconds since 1970. Raises `ConfigurationError`."""
+        return self.window is None or window_of(self.window).has(seconds)
 
     @property
     def expire_after_seconds(self) -> float | None:
