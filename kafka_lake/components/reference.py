@@ -14,6 +14,7 @@ from kafka_lake.components.assets import IngestConfig
 from kafka_lake.components.continuous_runs import ContinuousRuns
 from kafka_lake.components.kafka_cluster import KafkaCluster
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
+from kafka_lake.components.rule_settings import RuleSettings
 from kafka_lake.components.topic_settings import TopicSettings
 
 _WORDS: dict[object, str] = {
@@ -31,6 +32,7 @@ def tables() -> Mapping[str, str]:
         "topic": _settings(TopicSettings),
         "continuous": _settings(ContinuousRuns),
         "maintenance": _settings(MaintenanceSettings),
+        "rule": _settings(RuleSettings),
         "cluster": _settings(KafkaCluster),
         "run": _settings(IngestConfig),
         "environment": table(

@@ -1,0 +1,214 @@
+"""Rules asked of staged rows: one pass that counts, and where rows are refused another one that names their records."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
+from typing import TypeVar
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import functions as F
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.ingest.rule import Rule
+from kafka_lake.ingest.rules.conditions import Condition, Rows
+from kafka_lake.ingest.rules.refused import Refused
+from kafka_lake.ingest.rules.result import RuleResult, commit_result, reason_of
+
+_SAMPLES = 5
+_PLACE = ("topic_id", "partition", "offset")
+_KEY = "key_{}_{}"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What rules are asked of.
+
+    Args:
+        topic: The topic's name, for errors.
+        rules: The rules, in the order of the settings.
+        rows: Rows of the topic's table.
+        column: The metadata column.
+        declared: Whether the settings declare all columns.
+        others: Rows that are in the table already, where `unique` is to look at those too; None if it isn't.
+    """
+
+    topic: str
+    rules: tuple[Rule, ...]
+    rows: DataFrame
+    column: str
+    declared: bool = False
+    others: DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of it.
+
+    Args:
+        results: One for each rule.
+        refused: The records whose rows are to become dead letters; None if there are none, or if a rule fails anyway.
+    """
+
+    results: tuple[RuleResult, ...] = ()
+    refused: Refused | None = None
+
+
+def evaluate(asked: Asked) -> Verdict:
+    """Ask rules of rows.
+
+    Returns:
+        The verdict. It is found once: who asks again may get another one where an expression asks for the time.
+
+    Raises:
+        ConfigurationError: If a rule can't be asked of these columns.
+    """
+    rows = Rows(asked.topic, asked.rows, asked.declared)
+    conditions = [rows.condition(rule) for rule in asked.rules]
+    evaluation = _Evaluation(asked, conditions)
+    results = evaluation.counted()
+    if any(each.fails for each in results) or not any(each.refuses_rows for each in results):
+        return Verdict(results)
+    refused = evaluation.refused()
+    told = [
+        each.with_failed(refused.by_rule.get(each.rule.name, 0)) if each.rule.on_failure == "dead_letter" else each
+        for each in results
+    ]
+    return Verdict(tuple(told), refused if len(refused) else None)
+
+
+class _Evaluation:
+    """Rules of which each can be asked."""
+
+    def __init__(self, asked: Asked, conditions: Sequence[Condition]) -> None:
+        self._asked = asked
+        self._conditions = list(enumerate(conditions))
+        self._unique = [(n, each) for n, each in self._conditions if each.keys]
+        frame = asked.rows
+        for name in dict.fromkeys(name for _, each in self._conditions for name in _unknown_names(each)):
+            frame = frame.withColumn(name, F.lit(None))
+        origin = F.col(f"`{asked.column}`")
+        self._frame = frame.select(
+            *[origin[name].alias(name) for name in _PLACE],
+            *[each.kept.alias(_kept(n)) for n, each in self._conditions],
+            *[key.alias(_KEY.format(n, i)) for n, each in self._unique for i, key in enumerate(each.keys)],
+        )
+
+    def counted(self) -> tuple[RuleResult, ...]:
+        """Count in one pass; a `unique` takes another one."""
+        aggregates = [F.count(F.lit(1)).alias("rows")]
+        for n, _ in self._conditions:
+            kept = F.col(_kept(n))
+            aggregates += [
+                F.count_if(~kept).alias(f"failed_{n}"),
+                F.count_if(kept.isNull()).alias(f"nulls_{n}"),
+                F.min(F.when(~kept, F.col("offset"))).alias(f"first_{n}"),
+            ]
+        found = self._collected(lambda: self._frame.groupBy("partition").agg(*aggregates).collect())
+        return tuple(self._result(n, each, found) for n, each in self._conditions)
+
+    def _result(self, n: int, condition: Condition, found: Sequence[Row]) -> RuleResult:
+        rule, rows = condition.rule, sum(row["rows"] for row in found)
+        failed, nulls = (sum(row[f"{name}_{n}"] for row in found) for name in ("failed", "nulls"))
+        if not rule.is_of_rows:
+            return replace(commit_result(rule, rows, failed), unknown=condition.unknown)
+        samples = [(row["partition"], row[f"first_{n}"]) for row in found if row[f"first_{n}"] is not None]
+        if condition.keys:
+            twice = self._collected(
+                lambda: (
+                    self._twice(n, condition)
+                    .groupBy("partition")
+                    .agg(F.count(F.lit(1)).alias("failed"), F.min("offset").alias("first"))
+                    .collect()
+                )
+            )
+            failed, samples = sum(row["failed"] for row in twice), [(row["partition"], row["first"]) for row in twice]
+        return RuleResult(rule, rows, failed, nulls, tuple(sorted(samples)[:_SAMPLES]), condition.unknown)
+
+    def _twice(self, n: int, condition: Condition) -> DataFrame:
+        """Return the rows whose key an earlier row has that the other rules don't refuse, or a row of the table."""
+        keys = [_KEY.format(n, i) for i in range(len(condition.keys))]
+        keyed = self._frame.filter(F.col(_kept(n)).isNotNull()).select(
+            *_PLACE, *keys, F.when(self._is_refused(), F.lit(0)).otherwise(F.lit(1)).alias("stays")
+        )
+        others = self._asked.others
+        if others is None:
+            # Most keys are there once. Only rows of the others are sorted.
+            several = keyed.groupBy(*keys).agg(F.count(F.lit(1)).alias("times")).filter(F.col("times") > 1)
+            keyed, there = keyed.join(several.drop("times"), keys, "left_semi"), F.lit(False)
+        else:
+            held = others.select(*[key.alias(name) for key, name in zip(condition.keys, keys, strict=True)]).distinct()
+            keyed = keyed.join(held.withColumn("held", F.lit(True)), keys, "left")
+            there = F.coalesce("held", F.lit(False))
+        before = Window.partitionBy(*keys).orderBy("partition", "offset").rowsBetween(Window.unboundedPreceding, -1)
+        earlier = F.coalesce(F.sum("stays").over(before), F.lit(0)) > 0
+        return keyed.withColumn("twice", there | earlier).filter("twice").select(*_PLACE)
+
+    def _is_refused(self) -> Column:
+        """Return whether a row breaks a rule that makes dead letters, but for those that compare rows."""
+        broken = [
+            F.coalesce(~F.col(_kept(n)), F.lit(False))
+            for n, each in self._conditions
+            if each.rule.is_of_rows and not each.keys and each.rule.on_failure == "dead_letter"
+        ]
+        return reduce(or_, broken) if broken else F.lit(False)
+
+    def refused(self) -> Refused:
+        """Name the records of rows that break rules which make dead letters, and all that each breaks."""
+        alone = [(n, each) for n, each in self._conditions if each.rule.is_of_rows and not each.keys]
+        said = F.concat_ws(",", *[F.when(~F.col(_kept(n)), F.lit(str(n))) for n, _ in alone])
+        parts = [self._frame.filter(self._is_refused()).select(*_PLACE, said.alias("broken"))]
+        for n, each in self._unique:
+            if each.rule.on_failure == "dead_letter":
+                parts.append(self._twice(n, each).withColumn("broken", F.lit(str(n))))
+        whole = reduce(DataFrame.union, parts)
+        if len(parts) > 1:
+            whole = whole.groupBy(*_PLACE).agg(F.concat_ws(",", F.collect_list("broken")).alias("broken"))
+        return self._named(self._collected(whole.toArrow))
+
+    def _named(self, found: pa.Table) -> Refused:
+        texts = found.column("broken").combine_chunks().dictionary_encode()
+        rules = [each.rule for _, each in self._conditions]
+        broken = [[rules[n] for n in sorted(map(int, text.split(",")))] for text in texts.dictionary.to_pylist()]
+        counts = {row["values"]: row["counts"] for row in texts.indices.value_counts().to_pylist()}
+        by_rule = {
+            rule.name: sum(counts.get(n, 0) for n, each in enumerate(broken) if rule in each)
+            for rule in rules
+            if rule.is_of_rows
+        }
+        records = found.select(_PLACE).append_column("reason", texts.indices.cast(pa.int32()))
+        return Refused(records, tuple(map(reason_of, broken)), by_rule)
+
+    def _collected(self, action: Callable[[], T]) -> T:
+        """Return what Spark computes; what it can't, because of a rule, is the settings' fault."""
+        try:
+            return action()
+        except AnalysisException as error:
+            raise self._unanswered(error) from error
+        except PySparkException as error:
+            if "INVALID_PARAMETER_VALUE.PATTERN" in str(error) or "PatternSyntaxException" in str(error):
+                raise self._unanswered(error) from error
+            raise
+
+    def _unanswered(self, error: Exception) -> ConfigurationError:
+        said = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
+        patterns = [each.rule for _, each in self._conditions if each.rule.entry.pattern is not None]
+        named = [rule.name for rule in patterns if rule.entry.pattern and rule.entry.pattern.regex in str(error)]
+        names = ", ".join(named) or ", ".join(each.rule.name for _, each in self._conditions)
+        return ConfigurationError(
+            f"Topic {self._asked.topic}: rules: {names}: Spark can't ask that: {said}.",
+            "Nothing was published. Correct the rule.",
+        )
+
+
+def _unknown_names(condition: Condition) -> Iterator[str]:
+    # The other kinds ask nothing of a column that isn't there.
+    if condition.rule.kind == "expression":
+        yield from condition.unknown
+
+
+def _kept(n: int) -> str:
+    return f"kept_{n}"
