@@ -61,6 +61,8 @@ def _together(rules: Sequence[Rule], settings: Any, declared: Sequence[str] | No
                 f"rules: {rule.name}: on_failure: dead_letter needs dead_letters: table, which is "
                 f"{settings.dead_letters}. Set on_failure: fail or warn."
             )
+        if left_out := [column for column in rule.columns if column in settings.except_columns]:
+            yield f"rules: {rule.name}: {', '.join(left_out)} is in except:. Take it out of one of them."
         if settings.transform is None and declared is not None:
             yield from _columns_problems(rule, settings, declared)
 

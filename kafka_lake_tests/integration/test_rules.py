@@ -124,3 +124,118 @@ def test_what_breaks_rules_is_one_dead_letter_each_and_all_others_are_rows(
     assert json.loads(summary_of(head)[REFUSED])["range_amount"] == findings["rule_range_amount"].facts["failed"]
     assert (DECODED_BY_ARROW in summary_of(head)) == (not settings)
     see.assert_no_branches()
+
+
+AMOUNT = RuleEntry(range=Range("amount", 0))
+
+
+def amounts(topic: Topic, values: list[Any], first: int = 0) -> None:
+    for number, amount in enumerate(values, first):
+        topic.send({"id": number, "amount": amount})
+
+
+def test_a_rule_that_fails_and_one_beyond_its_share_publish_nothing(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, ddl = new_topic(), "id bigint, amount double"
+    amounts(topic, [1.0, 2.0])
+    ingest(topic.spec(ddl), connections(), "first")
+    amounts(topic, [-1.0] * 3 + [5.0] * 57, first=2)
+    see = view(topic.spec(ddl))
+    before = see.fingerprint()
+    failing = topic.spec(ddl, rules=(RuleEntry(range=Range("amount", 0), on_failure="fail"),))
+    with pytest.raises(GateFailedError) as refused:
+        ingest(failing, connections(), "fails")
+    assert (
+        f"Topic {topic.name}, table {'.'.join(failing.identifier)}: rule_range_amount: 3 of 60 rows break it (amount "
+        "is at least 0), the first in partition 0 at offset 2; on_failure is fail." in refused.value.message
+    )
+    assert "change the rule" in refused.value.remedy
+    assert see.fingerprint() == before
+    for rules, says in (
+        ((RuleEntry(row_count=RowCount(max=59)),), "the commit has 60 rows, and the number of rows is at most 59"),
+        ((RuleEntry(range=Range("amount", 0), fail_above=2),), "3 of 60 rows break it"),
+        ((RuleEntry(expression="amount >= taxes"),), "'amount >= taxes' is no condition on the rows"),
+    ):
+        with pytest.raises((GateFailedError, ConfigurationError)) as refused_too:
+            ingest(topic.spec(ddl, rules=rules), connections(), "fails")
+        assert says in str(refused_too.value)
+        assert see.fingerprint() == before
+    # Three rows are no release that went bad, whatever their share; more of them are.
+    kept = topic.spec(ddl, rules=(AMOUNT,), rules_fail_above="1%")
+    ingest(kept, connections(), "three")
+    assert [letter["error_class"] for letter in see.dead_letters()] == ["rule:range_amount"] * 3
+    amounts(topic, [-1.0] * 11 + [5.0] * 40, first=62)
+    before = see.fingerprint()
+    with pytest.raises(GateFailedError, match=r"11 of 51 rows break it .*; the limit is 1%"):
+        ingest(kept, connections(), "eleven")
+    assert see.fingerprint() == before
+    report = ingest(
+        topic.spec(ddl, rules=(RuleEntry(range=Range("amount", 0), on_failure="warn"),)), connections(), "warns"
+    )
+    (finding,) = [each for each in report.findings() if each.is_rule]
+    assert (finding.passed, finding.warns, finding.facts["failed"]) == (False, True, 11)
+    assert len(see.rows()) == 2 + 57 + 51
+    see.assert_exactly_once(topic.ledger)
+
+
+@pytest.mark.parametrize("step", ["rules evaluated", "dead letters published"])
+def test_a_run_killed_between_its_steps_is_completed_by_the_next(
+    step: str, new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic()
+    spec = topic.spec("id bigint, amount double", rules=(AMOUNT, RuleEntry(unique=("id",))))
+    amounts(topic, [-1.0, 1.0, None, -2.0])
+    topic.send({"id": 1, "amount": 2.0})
+
+    class Killed(BaseException):
+        """Stands for the end of a process."""
+
+    def die(done: str) -> None:
+        if done == step:
+            for name in ("discard", "drop"):
+                monkeypatch.setattr(StagingBranch, name, lambda self: None)
+            raise Killed(step)
+
+    with pytest.raises(Killed):
+        ingest(spec, connections(), "killed", observer=Observer(step_done=die))
+    monkeypatch.undo()
+    # With other commits, another row is the first of its key: what was a dead letter is a row by then, and no letter.
+    report = ingest(TopicTable(**{**vars(spec), "max_records_per_commit": 4}), connections(), "next")
+    assert len(report.commits) == 2
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert sorted((r["id"], r["amount"]) for r in see.rows()) == [(1, 1.0), (1, 2.0), (2, None)]
+    assert sorted((r["offset"], r["error_class"]) for r in see.dead_letters()) == [
+        (0, "rule:range_amount"),
+        (3, "rule:range_amount"),
+    ]
+
+
+def test_dead_letters_of_a_rule_are_replayed_once_it_is_relaxed(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, ddl = new_topic(), None
+    spec = topic.spec(ddl, rules=(AMOUNT, RuleEntry(unique=("id",)), RuleEntry(not_null=("later",), on_failure="warn")))
+    for row in ({"id": 1, "amount": -1.0}, {"id": 2, "amount": -5.0}, {"id": 3, "amount": 1.0}, {"id": 3}):
+        topic.send(row)
+    said: list[str] = []
+    report = ingest(spec, connections(), "first", observer=Observer(warn=said.append))
+    see = view(spec)
+    assert see.ids() == [3]
+    # A column that no record has shown yet is null.
+    assert next(f for f in report.findings() if f.check == "rule_not_null_later").facts["not_in_table"] == "later"
+    assert "rule not_null_later is about later, which table" in said[-1]
+    relaxed = TopicTable(**{**vars(spec), "rules": (RuleEntry(range=Range("amount", -2)), *spec.rules[1:])})
+    done = replay_dead_letters(relaxed, connections(), "again")
+    assert (done.moved, done.remaining) == (1, 2)
+    see.assert_exactly_once(topic.ledger)
+    assert see.ids() == [1, 3]
+    # The row that the duplicate is one of is in the table, by another commit.
+    assert sorted((r["offset"], r["error_class"]) for r in see.dead_letters()) == [
+        (1, "rule:range_amount"),
+        (3, "rule:unique_id"),
+    ]
+    done = replay_dead_letters(topic.spec(ddl), connections(), "without rules")
+    assert (done.moved, done.remaining) == (2, 0)
+    assert see.ids() == [1, 2, 3, 3]

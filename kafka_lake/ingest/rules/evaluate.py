@@ -1,5 +1,6 @@
 """Rules asked of staged rows: one pass that counts, and where rows are refused another one that names their records."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -7,7 +8,7 @@ from operator import or_
 from typing import TypeVar
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
@@ -132,7 +133,10 @@ class _Evaluation:
         """Return the rows whose key an earlier row has that the other rules don't refuse, or a row of the table."""
         keys = [_KEY.format(n, i) for i in range(len(condition.keys))]
         keyed = self._frame.filter(F.col(_kept(n)).isNotNull()).select(
-            *_PLACE, *keys, F.when(self._is_refused(), F.lit(0)).otherwise(F.lit(1)).alias("stays")
+            *_PLACE,
+            *keys,
+            self._broken_alone().alias("broken"),
+            F.when(self._is_refused(), F.lit(0)).otherwise(F.lit(1)).alias("stays"),
         )
         others = self._asked.others
         if others is None:
@@ -145,7 +149,12 @@ class _Evaluation:
             there = F.coalesce("held", F.lit(False))
         before = Window.partitionBy(*keys).orderBy("partition", "offset").rowsBetween(Window.unboundedPreceding, -1)
         earlier = F.coalesce(F.sum("stays").over(before), F.lit(0)) > 0
-        return keyed.withColumn("twice", there | earlier).filter("twice").select(*_PLACE)
+        return keyed.withColumn("twice", there | earlier).filter("twice").select(*_PLACE, "broken")
+
+    def _broken_alone(self) -> Column:
+        """Return the numbers of the rules that a row breaks by itself, as text."""
+        alone = [n for n, each in self._conditions if each.rule.is_of_rows and not each.keys]
+        return F.concat_ws(",", *[F.when(~F.col(_kept(n)), F.lit(str(n))) for n in alone])
 
     def _is_refused(self) -> Column:
         """Return whether a row breaks a rule that makes dead letters, but for those that compare rows."""
@@ -158,12 +167,11 @@ class _Evaluation:
 
     def refused(self) -> Refused:
         """Name the records of rows that break rules which make dead letters, and all that each breaks."""
-        alone = [(n, each) for n, each in self._conditions if each.rule.is_of_rows and not each.keys]
-        said = F.concat_ws(",", *[F.when(~F.col(_kept(n)), F.lit(str(n))) for n, _ in alone])
-        parts = [self._frame.filter(self._is_refused()).select(*_PLACE, said.alias("broken"))]
+        parts = [self._frame.filter(self._is_refused()).select(*_PLACE, self._broken_alone().alias("broken"))]
         for n, each in self._unique:
             if each.rule.on_failure == "dead_letter":
-                parts.append(self._twice(n, each).withColumn("broken", F.lit(str(n))))
+                also = F.concat_ws(",", F.nullif("broken", F.lit("")), F.lit(str(n)))
+                parts.append(self._twice(n, each).withColumn("broken", also))
         whole = reduce(DataFrame.union, parts)
         if len(parts) > 1:
             whole = whole.groupBy(*_PLACE).agg(F.concat_ws(",", F.collect_list("broken")).alias("broken"))
@@ -172,12 +180,14 @@ class _Evaluation:
     def _named(self, found: pa.Table) -> Refused:
         texts = found.column("broken").combine_chunks().dictionary_encode()
         rules = [each.rule for _, each in self._conditions]
-        broken = [[rules[n] for n in sorted(map(int, text.split(",")))] for text in texts.dictionary.to_pylist()]
+        broken = [
+            [rules[n] for n in sorted({int(n) for n in text.split(",")})] for text in texts.dictionary.to_pylist()
+        ]
         counts = {row["values"]: row["counts"] for row in texts.indices.value_counts().to_pylist()}
         by_rule = {
             rule.name: sum(counts.get(n, 0) for n, each in enumerate(broken) if rule in each)
             for rule in rules
-            if rule.is_of_rows
+            if rule.on_failure == "dead_letter"
         }
         records = found.select(_PLACE).append_column("reason", texts.indices.cast(pa.int32()))
         return Refused(records, tuple(map(reason_of, broken)), by_rule)
@@ -186,15 +196,15 @@ class _Evaluation:
         """Return what Spark computes; what it can't, because of a rule, is the settings' fault."""
         try:
             return action()
-        except AnalysisException as error:
-            raise self._unanswered(error) from error
-        except PySparkException as error:
-            if "INVALID_PARAMETER_VALUE.PATTERN" in str(error) or "PatternSyntaxException" in str(error):
+        except Exception as error:
+            # A regular expression that is none fails in tasks, as an error of Java's.
+            if isinstance(error, AnalysisException) or "PatternSyntaxException" in str(error):
                 raise self._unanswered(error) from error
             raise
 
     def _unanswered(self, error: Exception) -> ConfigurationError:
-        said = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
+        found = re.search(r"PatternSyntaxException: ([^\n]+)", str(error))
+        said = found[1] if found else str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
         patterns = [each.rule for _, each in self._conditions if each.rule.entry.pattern is not None]
         named = [rule.name for rule in patterns if rule.entry.pattern and rule.entry.pattern.regex in str(error)]
         names = ", ".join(named) or ", ".join(each.rule.name for _, each in self._conditions)

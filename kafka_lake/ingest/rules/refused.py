@@ -18,7 +18,7 @@ class Refused:
     Args:
         records: Columns ``topic_id``, ``partition``, ``offset`` and ``reason``: a place in `reasons`. Each record once.
         reasons: Error class and message.
-        by_rule: How many rows break each rule, by its name.
+        by_rule: How many rows break each rule that makes dead letters, by its name.
     """
 
     records: pa.Table
