@@ -14,7 +14,7 @@ from kafka_lake.components.assets import IngestConfig
 from kafka_lake.components.continuous_runs import ContinuousRuns
 from kafka_lake.components.kafka_cluster import KafkaCluster
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
-from kafka_lake.components.rule_settings import RuleSettings
+from kafka_lake.components.rule_settings import RuleKind, RuleSettings
 from kafka_lake.components.topic_settings import TopicSettings
 
 _WORDS: dict[object, str] = {
@@ -74,6 +74,8 @@ def _kind(annotation: Any) -> str:
         return f"mapping of {_kind(inner[0])} to {_kind(inner[1])}"
     if annotation in _WORDS:
         return _WORDS[annotation]
+    if isinstance(annotation, type) and issubclass(annotation, RuleKind):
+        return f"mapping of {', '.join(map(_code, annotation.model_fields))}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "mapping, see below"
     return ", ".join(_code(each.value) for each in annotation)

@@ -22,7 +22,7 @@ _FIELDS: dict[Any, dict[str, Any]] = {
 }
 
 
-class _Kind(dg.Model, dg.Resolvable):
+class RuleKind(dg.Model, dg.Resolvable):
     """What a kind of rule asks for."""
 
     model_config = ConfigDict(extra="forbid")
@@ -34,7 +34,7 @@ def _kind(declared: Any) -> Any:
         name: (_FIELDS[declared][name], field.default if not field.is_required() else ...)
         for name, field in pydantic_fields(declared).items()
     }
-    return create_model(f"{declared.__name__}Fields", __base__=_Kind, __doc__=declared.__doc__, **fields)
+    return create_model(f"{declared.__name__}Fields", __base__=RuleKind, __doc__=declared.__doc__, **fields)
 
 
 _KINDS = {declared: _kind(declared) for declared in _FIELDS}

@@ -190,7 +190,8 @@ def _merged(check: str, findings: Sequence[Finding]) -> Finding:
             ColumnNote(column=note.column, what=note.what, before=note.before, after=note.after, why=note.why), note
         )
     warns = any(each.warns for each in findings) and not any(each.refuses for each in findings)
-    return Finding(check, tuple(problems), _summed([each.facts for each in findings]), tuple(notes.values()), warns)
+    facts = _summed([each.facts for each in findings])
+    return Finding(check, tuple(problems), facts, changes=tuple(notes.values()), warns=warns)
 
 
 def _summed(facts: Sequence[Mapping[str, object]]) -> dict[str, object]:

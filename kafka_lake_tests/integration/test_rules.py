@@ -9,9 +9,10 @@ import pytest
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.gate import GateFailedError
+from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.rule import AcceptedValues, Pattern, Range, RowCount, RuleEntry
-from kafka_lake.ingest.run import ingest, replay_dead_letters
+from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.stage.arrow_writer import DECODED_BY_ARROW
 from kafka_lake.ingest.stage.judge import REFUSED
 from kafka_lake.ingest.topic_table import TopicTable
@@ -77,13 +78,8 @@ def names_in(letter: Mapping[str, Any]) -> list[str]:
     return [part.split(" (")[0] for part in told.split("; ")]
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"arrow": False, "transform": "kafka_lake_tests.integration.transforms:with_tenfold"}]
-)
-def test_what_breaks_rules_is_one_dead_letter_each_and_all_others_are_rows(
-    settings: dict[str, Any], new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
-    topic = new_topic(2)
+def rules_are_kept(topic: Topic, connections: NewConnections, view: NewView, settings: Mapping[str, Any]) -> None:
+    """Ingest good rows and bad ones, and compare all that comes of them with what the model says."""
     spec = topic.spec(DDL, rules=RULES, rules_fail_above=None, **settings)
     rows = [{"id": n, **GOOD, **(BAD[n % len(BAD)] if n % 4 == 3 else {})} for n in range(120)]
     # The first by Kafka's order stays, unless other rules refuse it.
@@ -124,6 +120,15 @@ def test_what_breaks_rules_is_one_dead_letter_each_and_all_others_are_rows(
     assert json.loads(summary_of(head)[REFUSED])["range_amount"] == findings["rule_range_amount"].facts["failed"]
     assert (DECODED_BY_ARROW in summary_of(head)) == (not settings)
     see.assert_no_branches()
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"arrow": False, "transform": "kafka_lake_tests.integration.transforms:with_tenfold"}]
+)
+def test_what_breaks_rules_is_one_dead_letter_each_and_all_others_are_rows(
+    settings: dict[str, Any], new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    rules_are_kept(new_topic(2), connections, view, settings)
 
 
 AMOUNT = RuleEntry(range=Range("amount", 0))
@@ -239,3 +244,12 @@ def test_dead_letters_of_a_rule_are_replayed_once_it_is_relaxed(
     done = replay_dead_letters(topic.spec(ddl), connections(), "without rules")
     assert (done.moved, done.remaining) == (2, 0)
     assert see.ids() == [1, 2, 3, 3]
+    # Read again by the rules: what breaks them leaves the table.
+    replay(spec, connections(), "all again", extent=Extent())
+    see.assert_exactly_once(topic.ledger)
+    assert see.ids() == [3]
+    assert sorted((r["offset"], r["error_class"]) for r in see.dead_letters()) == [
+        (0, "rule:range_amount"),
+        (1, "rule:range_amount"),
+        (3, "rule:unique_id"),
+    ]

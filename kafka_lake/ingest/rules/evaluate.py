@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -22,6 +22,7 @@ _SAMPLES = 5
 _PLACE = ("topic_id", "partition", "offset")
 _KEY = "key_{}_{}"
 T = TypeVar("T")
+Samples = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,14 @@ def evaluate(asked: Asked) -> Verdict:
     return Verdict(tuple(told), refused if len(refused) else None)
 
 
+class _Counts(NamedTuple):
+    """How many rows there are, break a rule, and leave it without an answer."""
+
+    rows: int
+    failed: int
+    nulls: int
+
+
 class _Evaluation:
     """Rules of which each can be asked."""
 
@@ -99,35 +108,34 @@ class _Evaluation:
         )
 
     def counted(self) -> tuple[RuleResult, ...]:
-        """Count in one pass; a `unique` takes another one."""
+        """Count in one pass over the rows. A `unique` takes another one, and so do samples, if there are any."""
         aggregates = [F.count(F.lit(1)).alias("rows")]
         for n, _ in self._conditions:
-            kept = F.col(_kept(n))
-            aggregates += [
-                F.count_if(~kept).alias(f"failed_{n}"),
-                F.count_if(kept.isNull()).alias(f"nulls_{n}"),
-                F.min(F.when(~kept, F.col("offset"))).alias(f"first_{n}"),
-            ]
-        found = self._collected(lambda: self._frame.groupBy("partition").agg(*aggregates).collect())
-        return tuple(self._result(n, each, found) for n, each in self._conditions)
+            aggregates += [F.count(_kept(n)).alias(f"told_{n}"), F.count_if(F.col(_kept(n))).alias(f"yes_{n}")]
+        found = self._collected(lambda: self._frame.agg(*aggregates).collect())[0]
+        failed = {n: found[f"told_{n}"] - found[f"yes_{n}"] for n, _ in self._conditions}
+        samples = self._samples([n for n, each in self._conditions if failed[n] and each.rule.is_of_rows])
+        rows = found["rows"]
+        counts = {n: _Counts(rows, failed[n], rows - found[f"told_{n}"]) for n, _ in self._conditions}
+        return tuple(self._result(n, each, counts[n], samples.get(n, ())) for n, each in self._conditions)
 
-    def _result(self, n: int, condition: Condition, found: Sequence[Row]) -> RuleResult:
-        rule, rows = condition.rule, sum(row["rows"] for row in found)
-        failed, nulls = (sum(row[f"{name}_{n}"] for row in found) for name in ("failed", "nulls"))
+    def _result(self, n: int, condition: Condition, counts: _Counts, samples: Samples) -> RuleResult:
+        rule, (rows, failed, nulls) = condition.rule, counts
         if not rule.is_of_rows:
             return replace(commit_result(rule, rows, failed), unknown=condition.unknown)
-        samples = [(row["partition"], row[f"first_{n}"]) for row in found if row[f"first_{n}"] is not None]
         if condition.keys:
-            twice = self._collected(
-                lambda: (
-                    self._twice(n, condition)
-                    .groupBy("partition")
-                    .agg(F.count(F.lit(1)).alias("failed"), F.min("offset").alias("first"))
-                    .collect()
-                )
-            )
-            failed, samples = sum(row["failed"] for row in twice), [(row["partition"], row["first"]) for row in twice]
-        return RuleResult(rule, rows, failed, nulls, tuple(sorted(samples)[:_SAMPLES]), condition.unknown)
+            count, first = F.count(F.lit(1)).alias("failed"), F.min("offset").alias("first")
+            twice = self._collected(lambda: self._twice(n, condition).groupBy("partition").agg(count, first).collect())
+            failed, samples = sum(row["failed"] for row in twice), _first(twice, "first")
+        return RuleResult(rule, rows, failed, nulls, samples=samples, unknown=condition.unknown)
+
+    def _samples(self, failed: Sequence[int]) -> dict[int, Samples]:
+        """Return the first row of each Kafka partition that breaks a rule, for some rules."""
+        if not failed:
+            return {}
+        firsts = [F.min(F.when(~F.col(_kept(n)), F.col("offset"))).alias(f"first_{n}") for n in failed]
+        found = self._collected(lambda: self._frame.groupBy("partition").agg(*firsts).collect())
+        return {n: _first(found, f"first_{n}") for n in failed}
 
     def _twice(self, n: int, condition: Condition) -> DataFrame:
         """Return the rows whose key an earlier row has that the other rules don't refuse, or a row of the table."""
@@ -212,6 +220,11 @@ class _Evaluation:
             f"Topic {self._asked.topic}: rules: {names}: Spark can't ask that: {said}.",
             "Nothing was published. Correct the rule.",
         )
+
+
+def _first(found: Sequence[Row], name: str) -> Samples:
+    places = [(row["partition"], row[name]) for row in found if row[name] is not None]
+    return tuple(sorted(places)[:_SAMPLES])
 
 
 def _unknown_names(condition: Condition) -> Iterator[str]:

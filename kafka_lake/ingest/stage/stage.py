@@ -68,7 +68,7 @@ def stage(
         rows = _stage_rows(source, decoder, marks, undo)
         verdict = judge(context, plan, rows.batch.primary, declared=rows.decoder.fixed is not None)
         if verdict.refused is not None:
-            rows = _stage_without(source, rows, verdict.refused, marks, undo)
+            rows = _stage_without(source, rows, verdict.refused, marks=marks, undo=undo)
         failed = _stage_failed(source, rows.batch, undo)
         primary, vanished = rows.batch.primary, tuple[Vanished, ...]()
         # Nothing goes from a keyed table because it is read again.
@@ -175,7 +175,8 @@ def _stage_without(
         AuditFailedError: If other rows are missing than those.
     """
     undo.close()
-    rows = _stage_rows(source, before.decoder, {**marks, REFUSED: refused_mark(refused)}, undo, refused)
+    marks = {**marks, REFUSED: refused_mark(refused)}
+    rows = _stage_rows(source, before.decoder, marks, undo, refused=refused)
     same_rows = rows.batch.primary.rows + len(refused) == before.batch.primary.rows
     if not same_rows or rows.batch.counts["failed"] != before.batch.counts["failed"] + len(refused):
         raise AuditFailedError(
