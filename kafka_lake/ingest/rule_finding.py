@@ -12,14 +12,17 @@ RULES_REMEDY = (
 def rule_finding(result: RuleResult) -> Finding:
     """Return the finding of a rule's check.
 
-    A rule that made dead letters of a few rows has passed: the table keeps it. The figures tell of those rows.
+    A rule that made dead letters of a few rows has passed: the table keeps it. The figures tell of those rows. One that
+    is about a column which the table doesn't have warns: it may be a slip of the pen.
     """
     rule, facts = result.rule, _facts(result)
+    unknown: tuple[str, ...] = ()
+    if result.unknown:
+        unknown = (f"the table has no column {', '.join(result.unknown)} yet, which counts as null",)
     if result.fails:
-        return Finding(rule.check, (f"{_broken(result)}; {_why(result)}",), facts)
-    if result.failed and rule.on_failure == "warn":
-        return Finding(rule.check, (_broken(result),), facts, warns=True)
-    return Finding(rule.check, (), facts)
+        return Finding(rule.check, (f"{_broken(result)}; {_why(result)}", *unknown), facts)
+    broken = (_broken(result),) if result.failed and rule.on_failure == "warn" else ()
+    return Finding(rule.check, (*broken, *unknown), facts, warns=bool(broken or unknown))
 
 
 def _facts(result: RuleResult) -> dict[str, object]:
@@ -54,4 +57,4 @@ def _broken(result: RuleResult) -> str:
 def _why(result: RuleResult) -> str:
     if result.rule.on_failure == "fail":
         return "on_failure is fail"
-    return f"the limit is {result.rule.fail_above}"
+    return f"the limit is {result.rule.fail_above} (fail_above or rules_fail_above)"

@@ -204,6 +204,13 @@ def test_rules_about_a_commit_tell_how_it_is() -> None:
     assert not rule_finding(commit_result(rule(null_share=NullShare("coupon", "5%")), 100, 5)).problems
 
 
+def test_a_rule_about_a_column_that_isnt_there_warns_and_blocks_nothing() -> None:
+    finding = rule_finding(RuleResult(rule(), 10, 0, 10, unknown=("amuont",)))
+    assert (finding.passed, finding.warns, finding.refuses) == (False, True, False)
+    assert finding.problems == ("the table has no column amuont yet, which counts as null",)
+    assert rule_finding(RuleResult(rule("fail"), 10, 10, unknown=("amuont",))).refuses
+
+
 def test_the_check_of_a_run_adds_its_commits_up() -> None:
     found = [rule_finding(RuleResult(rule("warn"), 100, failed, 1)) for failed in (0, 3)]
     (finding,) = [each for each in merged(found) if each.is_rule]

@@ -97,7 +97,9 @@ class _Evaluation:
         self._asked = asked
         self._conditions = list(enumerate(conditions))
         self._unique = [(n, each) for n, each in self._conditions if each.keys]
-        frame = asked.rows
+        # Spark asks tables to count by themselves, and fails on a condition that is null by its text. Not behind a filter
+        # that no table can have.
+        frame = asked.rows.filter(F.spark_partition_id() >= 0)
         for name in dict.fromkeys(name for _, each in self._conditions for name in _unknown_names(each)):
             frame = frame.withColumn(name, F.lit(None))
         origin = F.col(f"`{asked.column}`")

@@ -55,12 +55,6 @@ def judge(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> 
         )
     )
     context.observer.step_done("rules evaluated")
-    for each in verdict.results:
-        if each.unknown:
-            context.observer.warn(
-                f"Topic {spec.topic}: rule {each.rule.name} is about {', '.join(each.unknown)}, which table "
-                f"{context.table_name} doesn't have yet. It counts as null."
-            )
     return verdict
 
 
