@@ -97,8 +97,8 @@ class _Evaluation:
         self._asked = asked
         self._conditions = list(enumerate(conditions))
         self._unique = [(n, each) for n, each in self._conditions if each.keys]
-        # Spark asks tables to count by themselves, and fails on a condition that is null by its text. Not behind a filter
-        # that no table can have.
+        # Spark would let the table count, and fails by that if a condition is null by its text. It doesn't where there
+        # is a filter that no table understands.
         frame = asked.rows.filter(F.spark_partition_id() >= 0)
         for name in dict.fromkeys(name for _, each in self._conditions for name in _unknown_names(each)):
             frame = frame.withColumn(name, F.lit(None))
