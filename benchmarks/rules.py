@@ -50,11 +50,13 @@ class Settings:
     Args:
         records: In the topic.
         repeats: Of each case, one case after the other, after a first one that isn't counted.
+        cases: Names of those to be measured; the first one is what the others are compared with.
         engine: How Spark is set up.
     """
 
     records: int
     repeats: int = 3
+    cases: tuple[str, ...] = tuple(CASES)
     engine: Engine = field(default_factory=Engine)
 
 
@@ -74,7 +76,7 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
         tell_user(f"producing {settings.records:,} records")
         topic = fill(broker.bootstrap_servers, SMALL, settings.records)
         begin = Moment.of_a_start(broker.pid)
-        names = [f"{case}@{n}" for n in range(settings.repeats + 1) for case in CASES]
+        names = [f"{case}@{n}" for n in range(settings.repeats + 1) for case in settings.cases]
         task = {
             "bootstrap": broker.bootstrap_servers,
             "broker": broker.pid,
@@ -87,14 +89,14 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
         }
         repeats = measured("benchmarks.rules", task, folder / "engine.log", len(names), "An ingest with rules failed.")
         catalog = catalog_in(folder).open()
-        found: dict[str, list[Repeat]] = {case: [] for case in CASES}
+        found: dict[str, list[Repeat]] = {case: [] for case in settings.cases}
         for number, (name, repeat) in enumerate(zip(names, repeats, strict=True)):
             case = name.partition("@")[0]
             done = verified(repeat, catalog, _table(number))
             refused = -(-topic.records // 100) if "refused" in case else 0
             if done.duplicates or done.rows != topic.records - refused:
                 raise KafkaLakeError(f"{case}: {done.rows} rows, {done.duplicates} of them twice.")
-            if number >= len(CASES):
+            if number >= len(settings.cases):
                 found[case].append(done)
     return {**result, "cases": {case: [asdict(each) for each in every] for case, every in found.items()}}
 
@@ -105,7 +107,7 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
         case: tuple(statistics.median(each[name] for each in every) for name in ("seconds", "cpu_seconds"))
         for case, every in result["cases"].items()
     }
-    records, (_, plain) = result["settings"]["records"], medians["no rules"]
+    records, (_, plain) = result["settings"]["records"], next(iter(medians.values()))
     return [
         (case, f"{records / seconds:,.0f}", f"{records / cpu:,.0f}", f"{cpu:.2f}", f"{cpu / plain - 1:+.1%}")
         for case, (seconds, cpu) in medians.items()

@@ -1,5 +1,6 @@
 """Rules without an engine: what is declared, what it is called, when it fails a run, and what is told of it."""
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -9,6 +10,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.conversions import to_bytes
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
 from kafka_lake.components.assets import settings_of
 from kafka_lake.components.metadata import check_result
@@ -27,6 +32,7 @@ from kafka_lake.ingest.rule import (
     rules_of,
 )
 from kafka_lake.ingest.rule_finding import rule_finding
+from kafka_lake.ingest.rules.by_statistics import kept_by_statistics
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.rules.result import FEW, RuleResult, commit_result, exceeds, reason_of
 from kafka_lake.ingest.topic_table import TopicTable
@@ -269,3 +275,63 @@ def test_a_task_sets_apart_the_very_records_that_are_refused(
         REASONS[numbers[w]] for w in ordered if w in refused
     ]
     assert all(isinstance(offsets, np.ndarray) for offsets, _ in places.values())
+
+
+SCHEMA = Schema(
+    NestedField(1, "n", LongType(), required=False),
+    NestedField(2, "x", DoubleType(), required=False),
+    NestedField(3, "s", StringType(), required=False),
+)
+NUMBERS = st.one_of(st.none(), st.integers(-5, 5).map(float), st.just(math.nan), st.just(math.inf))
+
+
+def file_of(values: list[float | None], told: bool = True) -> DataFile:
+    """Return a data file whose columns x and n have such values, n without those that are no whole numbers."""
+    columns: dict[int, list[Any]] = {1: [None if v is None or not math.isfinite(v) else int(v) for v in values]}
+    columns[2] = list(values)
+    kinds: dict[int, Any] = {1: LongType(), 2: DoubleType()}
+    bounds: list[dict[int, bytes]] = [{}, {}]
+    for key, every in columns.items():
+        numbers = [v for v in every if v is not None and not math.isnan(v)]
+        for bound, pick in zip(bounds, (min, max), strict=True):
+            if numbers:
+                bound[key] = to_bytes(kinds[key], pick(numbers))
+    return DataFile.from_args(
+        record_count=len(values),
+        null_value_counts={key: every.count(None) for key, every in columns.items()} if told else None,
+        nan_value_counts={2: sum(v is not None and math.isnan(v) for v in values)},
+        lower_bounds=bounds[0],
+        upper_bounds=bounds[1],
+    )
+
+
+@given(files=st.lists(st.lists(NUMBERS, max_size=4), max_size=3), least=st.integers(-6, 6), most=st.integers(-6, 6))
+def test_statistics_say_that_a_rule_is_kept_only_where_all_rows_keep_it(
+    files: list[list[float | None]], least: int, most: int
+) -> None:
+    made, values = [file_of(each) for each in files], [v for each in files for v in each]
+    whole = [None if v is None or not math.isfinite(v) else int(v) for v in values]
+    for column, every in (("n", whole), ("x", values)):
+        there = kept_by_statistics(rule(not_null=(column,)), SCHEMA, made)
+        assert (there is not None) == (None not in every)
+        assert there is None or (there.evaluated, there.failed, there.nulls) == (len(every), 0, 0)
+        within = kept_by_statistics(rule(range=Range(column, least, most)), SCHEMA, made)
+        kept = all(v is None or (not math.isnan(v) and least <= v <= most) for v in every)
+        assert (within is not None) == kept
+        assert within is None or (within.evaluated, within.failed, within.nulls) == (len(every), 0, every.count(None))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        rule(expression="n > 0"),
+        rule(not_null=("other",)),
+        rule(range=Range("s", 0)),
+        rule(range=Range("n", "0")),
+        rule(accepted_values=AcceptedValues("n", (1,))),
+        rule(unique=("n",)),
+    ],
+)
+def test_statistics_dont_tell_of_other_rules(asked: Rule) -> None:
+    assert kept_by_statistics(asked, SCHEMA, [file_of([1.0])]) is None
+    assert kept_by_statistics(rule(not_null=("n",)), SCHEMA, [file_of([1.0], told=False)]) is None

@@ -7,10 +7,12 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of
 from kafka_lake.ingest.rule import Rule
+from kafka_lake.ingest.rules.by_statistics import BY_STATISTICS, kept_by_statistics
 from kafka_lake.ingest.rules.evaluate import Asked, Verdict
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.rules.result import RuleResult, commit_result
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
+from kafka_lake.ingest.stage.rebase import added_files
 from kafka_lake.ingest.stage.staged import StagedTable
 
 REFUSED = "kafka-lake.refused-by-rules"
@@ -39,23 +41,42 @@ def judge(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> 
         return Verdict()
     if not staged.rows:
         return Verdict(tuple(_of_no_rows(rule, plan) for rule in rules))
+    known = _known(rules, staged)
+    verdict = Verdict()
+    if left := tuple(rule for rule in rules if rule not in known):
+        verdict = context.decoding.evaluate(_asked(context, plan, staged, left, declared=declared))
+    known |= {result.rule: result for result in verdict.results}
+    context.observer.step_done("rules evaluated")
+    return Verdict(tuple(known[rule] for rule in rules), verdict.refused)
+
+
+def _known(rules: tuple[Rule, ...], staged: StagedTable) -> dict[Rule, RuleResult]:
+    """Return what the statistics of the files tell of rules: those that they answer are kept by all rows."""
+    table = staged.branch.staged or staged.state.table.refresh()
+    snapshot = table.snapshot_by_id(staged.appended)
+    if snapshot is None or table.format_version != 2 or not any(rule.kind in BY_STATISTICS for rule in rules):
+        return {}
+    files = added_files(table, snapshot)
+    if sum(file.record_count for file in files) != staged.rows:
+        return {}
+    found = {rule: kept_by_statistics(rule, table.schema(), files) for rule in rules}
+    return {rule: result for rule, result in found.items() if result is not None}
+
+
+def _asked(context: Context, plan: Plan, staged: StagedTable, rules: tuple[Rule, ...], *, declared: bool) -> Asked:
     spec, others = context.spec, None
     if plan.kind == "dead_letter_replay" and staged.state.head is not None:
         # What a duplicate is one of has been published by another commit.
         name = context.connections.catalog.spark_name(spec.identifier)
         others = at_version(context.connections.spark(), name, staged.state.head)
-    verdict = context.decoding.evaluate(
-        Asked(
-            topic=spec.topic,
-            rules=rules,
-            rows=added_rows(context, spec.identifier, staged),
-            column=metadata_column_of(spec),
-            declared=declared or spec.transform is not None,
-            others=others,
-        )
+    return Asked(
+        topic=spec.topic,
+        rules=rules,
+        rows=added_rows(context, spec.identifier, staged),
+        column=metadata_column_of(spec),
+        declared=declared or spec.transform is not None,
+        others=others,
     )
-    context.observer.step_done("rules evaluated")
-    return verdict
 
 
 def _rules(context: Context, plan: Plan) -> tuple[Rule, ...]:
