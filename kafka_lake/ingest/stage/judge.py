@@ -41,7 +41,8 @@ def judge(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> 
         return Verdict()
     if not staged.rows:
         return Verdict(tuple(_of_no_rows(rule, plan) for rule in rules))
-    known = _known(rules, staged)
+    known = {rule: commit_result(rule, staged.rows) for rule in rules if rule.kind == "row_count"}
+    known |= _known(rules, staged)
     verdict = Verdict()
     if left := tuple(rule for rule in rules if rule not in known):
         verdict = context.decoding.evaluate(_asked(context, plan, staged, left, declared=declared))
