@@ -157,6 +157,12 @@ bench-dirty: REPEATS ?= 2
 bench-dirty: $(STAMP) ## With bad records, compared with the same sink (N=1000000 REPEATS=2 KEEP=1: into docs/ too)
 	@$(BIN)/python -m benchmarks dirty --peers --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
 
+.PHONY: bench-rules
+bench-rules: N ?= 2000000
+bench-rules: REPEATS ?= 3
+bench-rules: $(STAMP) ## What rules cost: the same records with and without them (N=2000000 REPEATS=3)
+	@$(BIN)/python -m benchmarks rules --records $(N) --repeats $(REPEATS)
+
 .PHONY: bench-freshness
 bench-freshness: SECONDS_EACH ?= 100
 bench-freshness: $(STAMP) ## Seconds from a record to its row: by the sensor, and continuous (SECONDS_EACH=100 KEEP=1: into docs/ too)

@@ -11,6 +11,7 @@ from rich.console import Console
 from benchmarks import backlog as long_backlog
 from benchmarks import backlog_tables, page, results
 from benchmarks import hot as hot_keys
+from benchmarks import rules as of_rows
 from benchmarks import upsert as upserts
 from benchmarks.chart import draw
 from benchmarks.dirty import Settings as DirtySettings
@@ -69,6 +70,23 @@ def dirty(
     title = f"{records:,} records in each topic, medians of {repeats} where it is warm"
     _out.print(results.on_terminal(title, results.DIRTY_HEADER, results.dirty_rows(result)))
     _save(result, keep)
+
+
+@app.command()
+def rules(
+    records: Annotated[int, typer.Option(min=1000, help="In the topic.")] = 2_000_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Of each case.")] = 3,
+    case: Annotated[list[str], typer.Option(help="One of them; may be repeated.")] = list(of_rows.CASES),  # noqa: B006
+    cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master.")] = 2,
+    heap: Annotated[str, typer.Option(help="Of Spark's JVM.")] = "2g",
+) -> None:
+    """What rules of a topic's rows cost: the same records with and without them, in turn."""
+    if unknown := set(case) - set(of_rows.CASES):
+        raise typer.BadParameter(f"{', '.join(unknown)}: write {' or '.join(of_rows.CASES)}.")
+    result = of_rows.measure(of_rows.Settings(records, repeats, tuple(case), Engine(cores, heap)), _tell_user)
+    title = f"{records:,} records, medians of {repeats}"
+    _out.print(results.on_terminal(title, of_rows.HEADER, of_rows.rows(result)))
+    _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
 
 
 @app.command()

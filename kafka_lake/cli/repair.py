@@ -16,7 +16,7 @@ from pyparsing import ParseException
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.offsets import Position
-from kafka_lake.ingest.decode import ERROR_CLASSES
+from kafka_lake.ingest.decode import meaning_of
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.topic_table import TopicTable
@@ -129,7 +129,7 @@ def dead_letters(spec: TopicTable, catalog: LakeCatalog, where: str | None = Non
     found = [
         DeadLetterClass(
             name=each,
-            meaning=ERROR_CLASSES.get(each, ""),
+            meaning=meaning_of(each),
             count=sum(row["offset_count_sum"] for row in rows),
             failed_at=_time(max(row["failed_at_max_max"] for row in rows)),
             offsets=tuple(

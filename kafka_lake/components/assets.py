@@ -24,6 +24,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.components.rule_checks import rule_check_spec
 from kafka_lake.components.yield_slot import yields_slot
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.connections import Connections
@@ -36,6 +37,7 @@ from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.published import examine
+from kafka_lake.ingest.published_rules import examine_rules
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import RetryPolicy, call
 from kafka_lake.ingest.run import ingest, replay
@@ -200,7 +202,7 @@ def build_topic_assets(
     checks = [
         dg.AssetCheckSpec(name, asset=table.key, blocking=name in GATES, description=_CHECK_DESCRIPTIONS[name])
         for name in CHECKS
-    ]
+    ] + [rule_check_spec(rule, table.key) for rule in spec.named_rules]
 
     @dg.multi_asset(
         name=op_name(spec),
@@ -327,7 +329,10 @@ def _check_published(
     context: dg.AssetExecutionContext, spec: TopicTable, connections: Connections
 ) -> Iterator[dg.AssetCheckResult]:
     selected = {key.name for key in context.selected_asset_check_keys}
-    for finding in examine(spec, connections.catalog, connections.cluster):
+    findings = examine(spec, connections.catalog, connections.cluster) if selected & set(CHECKS) else []
+    rules = [rule for rule in spec.named_rules if rule.check in selected]
+    findings += examine_rules(spec, connections, rules)
+    for finding in findings:
         if finding.check in selected:
             yield check_result(finding, table_key(spec))
 

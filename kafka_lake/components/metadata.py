@@ -11,6 +11,7 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.offsets import Watermarks
 from kafka_lake.components.keys import topic_key
+from kafka_lake.components.rule_checks import share_metadata
 from kafka_lake.ingest.commit import moment
 from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.report import Figures, PartitionReport, RunReport
@@ -35,7 +36,8 @@ def check_result(
         asset_key: Of the table.
         more: Metadata of the result beside the finding's facts.
     """
-    metadata: dict[str, Any] = {key: _plain(value) for key, value in finding.facts.items()} | dict(more or {})
+    metadata: dict[str, Any] = {key: _plain(value) for key, value in finding.facts.items()}
+    metadata |= {**share_metadata(finding), **(more or {})}
     if finding.changes:
         # Notes about a commit that was refused have neither time nor snapshot; a table has the same columns throughout.
         lines = [{"when": "", **asdict(note)} for note in finding.changes]
@@ -44,7 +46,7 @@ def check_result(
         asset_key=asset_key,
         check_name=finding.check,
         passed=finding.passed,
-        severity=dg.AssetCheckSeverity.ERROR,
+        severity=dg.AssetCheckSeverity.WARN if finding.warns else dg.AssetCheckSeverity.ERROR,
         description="; ".join(finding.problems) or None,
         metadata=metadata,
     )

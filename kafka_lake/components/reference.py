@@ -15,6 +15,7 @@ from kafka_lake.components.continuous_runs import ContinuousRuns
 from kafka_lake.components.kafka_cluster import KafkaCluster
 from kafka_lake.components.kafka_topics import KafkaTopics
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
+from kafka_lake.components.rule_settings import RuleKind, RuleSettings
 from kafka_lake.components.topic_settings import TopicSettings
 
 _WORDS: dict[object, str] = {
@@ -34,6 +35,7 @@ def tables() -> Mapping[str, str]:
         "continuous": _settings(ContinuousRuns),
         "maintenance": _settings(MaintenanceSettings),
         "topics": _settings(KafkaTopics),
+        "rule": _settings(RuleSettings),
         "cluster": _settings(KafkaCluster),
         "run": _settings(IngestConfig),
         "environment": table(
@@ -75,6 +77,8 @@ def _kind(annotation: Any) -> str:
         return f"mapping of {_kind(inner[0])} to {_kind(inner[1])}"
     if annotation in _WORDS:
         return _WORDS[annotation]
+    if isinstance(annotation, type) and issubclass(annotation, RuleKind):
+        return f"mapping of {', '.join(map(_code, annotation.model_fields))}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "mapping, see below" if annotation.__module__.startswith("kafka_lake.") else "mapping"
     return ", ".join(_code(each.value) for each in annotation)

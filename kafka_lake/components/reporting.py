@@ -26,6 +26,7 @@ from kafka_lake.components.metadata import (
     topic_materialization,
 )
 from kafka_lake.components.partitions import register_partitions
+from kafka_lake.components.rule_checks import with_all_rules
 from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.finding import GATES, Finding
@@ -95,7 +96,7 @@ class Reporter:
                 metadata=result.metadata,
                 severity=result.severity,
                 description=result.description,
-                blocking=result.check_name in GATES,
+                blocking=str(result.check_name) in self._blocking,
             )
 
     def end(self, report: RunReport) -> Iterator[Any]:
@@ -185,4 +186,9 @@ class Reporter:
             **history_metadata(table),
         }
         key = table_key(self.spec)
-        return [check_result(each, key, more.get(each.check)) for each in findings]
+        every = with_all_rules(findings, self.spec.named_rules)
+        return [check_result(each, key, more.get(each.check)) for each in every]
+
+    @property
+    def _blocking(self) -> frozenset[str]:
+        return GATES | {rule.check for rule in self.spec.named_rules if rule.on_failure != "warn"}

@@ -107,7 +107,8 @@ def _rendered(context: dg.ResolutionContext, value: Any) -> Any:
     return found
 
 
-def _resolved_as(model: Any) -> dg.Resolver:
+def rendered_as(model: Any) -> dg.Resolver:
+    """Return what gives a setting of a type its templates' values, and leaves other text as it is written."""
     return dg.Resolver(_rendered, model_field_type=model, inject_before_resolve=False)
 
 
@@ -117,13 +118,13 @@ def _as_written(model: Any) -> dg.Resolver:
 
 _TextModel = Annotated[str, BeforeValidator(_text)]
 
-Text = Annotated[str, _resolved_as(_TextModel)]
+Text = Annotated[str, rendered_as(_TextModel)]
 """Text. A number, true, false or nothing without quotes is refused."""
 
-OptionalText = Annotated[str | None, _resolved_as(_TextModel | None)]
+OptionalText = Annotated[str | None, rendered_as(_TextModel | None)]
 """`Text`, or null."""
 
-TextList = Annotated[list[str], _resolved_as(list[_TextModel])]
+TextList = Annotated[list[str], rendered_as(list[_TextModel])]
 """A list of `Text`."""
 
 
@@ -131,13 +132,13 @@ def _one_or_several(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-TextOrList = Annotated[list[str], _resolved_as(Annotated[list[_TextModel], BeforeValidator(_one_or_several)])]
+TextOrList = Annotated[list[str], rendered_as(Annotated[list[_TextModel], BeforeValidator(_one_or_several)])]
 """A list of `Text`, or one `Text`."""
 
-TextMap = Annotated[dict[str, str], _resolved_as(Annotated[dict[str, str], BeforeValidator(_each(_text))])]
+TextMap = Annotated[dict[str, str], rendered_as(Annotated[dict[str, str], BeforeValidator(_each(_text))])]
 """A mapping of `Text` to `Text`."""
 
-Properties = Annotated[dict[str, str], _resolved_as(Annotated[dict[str, str], BeforeValidator(_written_out_each)])]
+Properties = Annotated[dict[str, str], rendered_as(Annotated[dict[str, str], BeforeValidator(_written_out_each)])]
 """A mapping of `Text` to text, whose values may be numbers, true and false without quotes; not where one stands for an
 account, a key or a name."""
 
@@ -147,5 +148,5 @@ AsWritten = Annotated[dict[str, Any], _as_written(dict[str, Any])]
 AsWrittenByName = Annotated[dict[str, dict[str, Any]], _as_written(dict[str, dict[str, Any]])]
 """`AsWritten` by name."""
 
-Limit = Annotated[int | str | None, _resolved_as(Annotated[int | str | None, BeforeValidator(_no_truth_value)])]
+Limit = Annotated[int | str | None, rendered_as(Annotated[int | str | None, BeforeValidator(_no_truth_value)])]
 """A count, or `Text`, or null."""

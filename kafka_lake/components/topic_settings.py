@@ -1,6 +1,7 @@
 """The settings of a topic's YAML document: those of `TopicTable`, Dagster's own, and which can't go together."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
@@ -16,9 +17,12 @@ from kafka_lake.components.except_problems import except_problems
 from kafka_lake.components.keys import plain_name
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.presentation import Presentation
+from kafka_lake.components.rule_problems import rule_problems
+from kafka_lake.components.rule_settings import RuleSettings
 from kafka_lake.components.text import Limit, OptionalText, Properties, Text, TextList, TextMap
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan.start import start_timestamp_ms
+from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.samples import check_mask
 from kafka_lake.ingest.topic_table import (
     BY_SCHEMA,
@@ -43,6 +47,7 @@ _YAML_TYPES: dict[object, object] = {
     Mapping[str, str]: TextMap,
     int | str | None: Limit,
     Maintenance: MaintenanceSettings | None,
+    tuple[RuleEntry, ...]: list[RuleSettings],
 }
 # A pydantic model has an attribute `schema` already.
 _FIELDS = {"schema": "columns"}
@@ -130,6 +135,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             ConfigurationError: If a schema file isn't there.
         """
         given = {name: getattr(self, _FIELDS.get(name, name)) for name in pydantic_fields(TopicTable)}
+        given["rules"] = tuple(rule.entry() for rule in self.rules)
         given["maintenance"] = self.maintenance and self.maintenance.policy()
         for setting in ("schema_file", "key_schema_file"):
             given[setting] = _file(setting, given[setting], folder)
@@ -176,7 +182,8 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                 raise ValueError(
                     "transform: without schema: the columns that it gets are not known. Declare them with schema:."
                 )
-        for problem in (*self._format_problems(), *self._keyed_problems(), *except_problems(self, declared)):
+        problems = (self._format_problems(), self._keyed_problems(), except_problems(self, declared))
+        for problem in (*chain(*problems), *rule_problems(self, declared)):
             raise ValueError(problem)
         if self.metadata_column and declared and self.metadata_column.lower() in {d.lower() for d in declared}:
             raise ValueError(

@@ -13,6 +13,7 @@ from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.finding import ColumnNote, Finding
 from kafka_lake.ingest.keyed.check import KeyedBatch
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.rule_finding import rule_finding
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.staged import Staged
@@ -86,6 +87,7 @@ def audit(
         schema_evolution(evolution, spec, staged),
         dead_letters(spec, staged, earlier),
         data_loss(plan.losses),
+        *map(rule_finding, staged.rules),
     ], _summed_rows(held or ())
 
 

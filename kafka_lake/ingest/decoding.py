@@ -13,6 +13,8 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.rules.evaluate import Asked, Verdict
+from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.evolution.model import Conflict
 from kafka_lake.lake.positions import TableState
@@ -89,7 +91,15 @@ class Decoding(Protocol):
             SchemaRefusedError: If Iceberg or the policy forbids what the records need. The table is as it was.
         """
 
-    def decode(self, spec: TopicTable, decoder: Decoder, target: Target, records: DataFrame, topic_id: str) -> Decoded:
+    def decode(
+        self,
+        spec: TopicTable,
+        decoder: Decoder,
+        target: Target,
+        records: DataFrame,
+        topic_id: str,
+        refused: Refused | None = None,
+    ) -> Decoded:
         """Return what records become.
 
         Args:
@@ -98,7 +108,11 @@ class Decoding(Protocol):
             target: The columns to decode into.
             records: Lazy.
             topic_id: The topic's id, for the metadata column.
+            refused: Records that become no row although they decode.
         """
+
+    def evaluate(self, asked: Asked) -> Verdict:
+        """Ask rules of rows; raises as `kafka_lake.ingest.rules.evaluate.evaluate`."""
 
     def dead_letters(self, spec: TopicTable, judged: DataFrame, run_id: str, topic_id: str) -> DataFrame:
         """Return the records that became no row, as rows of the dead-letter table.

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kafka_lake.ingest.rule import RULE_CHECK
+
 CHECKS = ("row_count", "offset_continuity", "schema_evolution", "dead_letters", "data_loss")
 # The others tell what happened, and don't keep a commit from being published.
 GATES = frozenset(CHECKS) - {"data_loss"}
@@ -25,16 +27,23 @@ class Finding:
     """The outcome of one gate.
 
     Args:
-        check: Its name, one of `CHECKS`.
+        check: Its name: one of `CHECKS`, or a rule's.
         problems: What is wrong, where, and how much; empty if all is well.
         facts: Figures that the check's page shows.
         changes: What happened to columns, as a table: column, what, before, after, why.
+        warns: Whether a problem is to be seen only, and the commit is published.
     """
 
     check: str
     problems: tuple[str, ...]
     facts: Mapping[str, Any]
     changes: tuple[ColumnNote, ...] = ()
+    warns: bool = False
+
+    @property
+    def is_rule(self) -> bool:
+        """Return whether it is about one of the topic's rules."""
+        return self.check.startswith(RULE_CHECK)
 
     @property
     def passed(self) -> bool:
@@ -44,4 +53,4 @@ class Finding:
     @property
     def refuses(self) -> bool:
         """Return whether a commit must not be published because of this."""
-        return not self.passed and self.check in GATES
+        return not self.passed and not self.warns and (self.check in GATES or self.is_rule)

@@ -17,6 +17,7 @@ from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.publish import publish
 from kafka_lake.ingest.retry import short_pauses
+from kafka_lake.ingest.rule_finding import RULES_REMEDY
 from kafka_lake.ingest.stage.rebase import can_follow, follow
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import Tables, dead_letters_head
@@ -39,7 +40,8 @@ class GateFailedError(AuditFailedError):
         "The message names the check. `dead_letters`: look at them with `kafka-lake dead-letters TOPIC`, then fix "
         "the producer or the schema, or raise `max_dead_letters`. `schema_evolution`: see `SchemaRefusedError`. "
         "`row_count` and `offset_continuity`: a transform must give one row for one row and leave the metadata "
-        "column alone; without a transform this is a bug, please report it."
+        "column alone; without a transform this is a bug, please report it. `rule_…`: rows break a rule of the "
+        "topic's, see [rules](rules.md#when-a-rule-fails-a-run)."
     )
 
     def __init__(self, message: str, findings: list[Finding], remedy: str = "") -> None:
@@ -137,7 +139,8 @@ def _audited(
     findings, by_partition = audit(context, todo, staged, failed_so_far)
     if failed := [f for f in findings if f.refuses]:
         reasons = "; ".join(f"{f.check}: {p}" for f in failed for p in f.problems)
-        raise GateFailedError(f"Topic {context.spec.topic}, table {context.table_name}: {reasons}.", findings)
+        remedy = RULES_REMEDY if all(f.is_rule for f in failed) else ""
+        raise GateFailedError(f"Topic {context.spec.topic}, table {context.table_name}: {reasons}.", findings, remedy)
     context.observer.step_done("audited")
     context.effort.done("audit")
     return findings, by_partition

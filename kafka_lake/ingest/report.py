@@ -177,7 +177,8 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
         findings: Of several commits, in their order.
     """
     every = list(findings)
-    return [_merged(check, [each for each in every if each.check == check]) for check in CHECKS]
+    checks = dict.fromkeys([*CHECKS, *(each.check for each in every)])
+    return [_merged(check, [each for each in every if each.check == check]) for check in checks]
 
 
 def _merged(check: str, findings: Sequence[Finding]) -> Finding:
@@ -188,7 +189,9 @@ def _merged(check: str, findings: Sequence[Finding]) -> Finding:
         notes.setdefault(
             ColumnNote(column=note.column, what=note.what, before=note.before, after=note.after, why=note.why), note
         )
-    return Finding(check, tuple(problems), _summed([each.facts for each in findings]), tuple(notes.values()))
+    warns = any(each.warns for each in findings) and not any(each.refuses for each in findings)
+    facts = _summed([each.facts for each in findings])
+    return Finding(check, tuple(problems), facts, changes=tuple(notes.values()), warns=warns)
 
 
 def _summed(facts: Sequence[Mapping[str, object]]) -> dict[str, object]:

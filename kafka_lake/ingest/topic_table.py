@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from kafka_lake.common import environment
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible, Policy
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.names import shortened
@@ -138,6 +139,17 @@ class TopicTable:
         default=None,
         description="How many of them a run may have before it fails: a count or a share. Without it any number.",
         examples=["5%"],
+    )
+    rules: tuple[RuleEntry, ...] = Field(
+        default=(),
+        description="What rows must keep, asked of each commit before anyone can read it. See [rules](rules.md).",
+    )
+    rules_fail_above: int | str | None = Field(
+        default="5%",
+        description="How many rows of a commit may break one rule with on_failure dead_letter before nothing is "
+        "published and the run fails: a count or a share; up to 10 rows are never too large a share. null for any "
+        "number.",
+        examples=["20%"],
     )
     max_record_bytes: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="Longer values are dead letters."
@@ -372,6 +384,11 @@ class TopicTable:
     def value_subject(self) -> str:
         """Return the registry's subject of the values."""
         return self.subject or f"{self.topic}-value"
+
+    @property
+    def named_rules(self) -> tuple[Rule, ...]:
+        """Return the rules one by one, with all defaults filled in."""
+        return rules_of(self.rules, self.rules_fail_above)
 
     @property
     def policy(self) -> Policy:

@@ -34,6 +34,7 @@ from kafka_lake.demo.cds_archive import make_archive
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy, call
+from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.spark.jars import spark_jars
@@ -41,7 +42,7 @@ from kafka_lake.spark.settings import PARALLELISM, local_conf
 from kafka_lake.spark.supervisor import ConnectSettings, ConnectSupervisor
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.spark_cluster.standalone import standalone_cluster
-from kafka_lake_tests.integration import test_history, test_history_closings
+from kafka_lake_tests.integration import test_history, test_history_closings, test_rules
 from kafka_lake_tests.integration.test_names import all_that_can_be_done
 from kafka_lake_tests.lanes import exhaustive
 
@@ -118,6 +119,20 @@ def test_a_server_with_another_catalog_of_that_name_is_refused(new_session: NewS
             resource.live_session()
         assert "PYICEBERG_CATALOG__LAKE__" in refused.value.remedy
     assert new_session().live_session().range(1).count() == 1
+
+
+def test_rules_are_kept_through_a_connect_server(
+    connect_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
+) -> None:
+    test_rules.rules_are_kept(new_topic(2), lambda: connect_connections, view, {})
+    topic = new_topic()
+    topic.send_ids([1, 2])
+    wrong, later = (RuleEntry(expression=text, name="it") for text in ("later > 1 OR id + 1", "later > 1 OR id > 1"))
+    with pytest.raises(ConfigurationError, match="rules: it: 'later > 1 OR id"):
+        ingest(topic.spec(None, rules=(wrong,)), connect_connections, "wrong")
+    report = ingest(topic.spec(None, rules=(later,)), connect_connections, "later")
+    (finding,) = [each for each in report.findings() if each.is_rule]
+    assert (finding.facts["passed"], finding.facts["null"], finding.facts["not_in_table"]) == (2, 1, "later")
 
 
 def test_what_one_session_sets_no_other_has(new_session: NewSession, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.continuous import run as continuous_runs
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.finding import CHECKS
+from kafka_lake.ingest.rule import Range, RowCount, RuleEntry
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.runner import Runner as Runs
 from kafka_lake.ingest.topic_table import TopicTable
@@ -647,6 +648,60 @@ def test_one_check_alone(new_topic: NewTopic, runner: Runner, connections: NewCo
     result = runner.run(spec, None, one, with_spark=False)
     assert result.success
     assert set(checks(result)) == {"row_count"}
+
+
+def test_rules_are_checks_of_each_run_and_can_be_asked_of_the_whole_table(
+    new_topic: NewTopic, runner: Runner, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send_ids([-1, 1, 2])
+    know_partitions(runner, topic)
+    plain = topic.spec()
+    assert runner.run(plain, (0, 0)).success
+    entries = [
+        RuleEntry(range=Range("id", 0)),
+        RuleEntry(expression="id < 5", name="small", on_failure="warn"),
+        RuleEntry(row_count=RowCount(max=3)),
+    ]
+    spec = topic.spec(rules=tuple(entries))
+    # Nothing is asked of a run that has nothing to do.
+    assert {each.passed for each in checks(runner.run(spec, (0, 0))).values()} == {True}
+    topic.send_ids([-2, 3, 7])
+    result = runner.run(spec, (0, 0))
+    assert result.success
+    evaluated = checks(result)
+    assert set(evaluated) == {*CHECKS, "rule_range_id", "rule_small", "rule_row_count"}
+    told = {name: each.value for name, each in evaluated["rule_range_id"].metadata.items()}
+    assert told == {
+        "rule": "id is at least 0",
+        "on_failure": "dead_letter",
+        "evaluated": 3,
+        "passed": 2,
+        "failed": 1,
+        "null": 0,
+        "share_failed": 0.333333,
+        "sample_partition_0": "offset 3",
+    }
+    assert evaluated["rule_range_id"].passed
+    warned = evaluated["rule_small"]
+    assert (warned.passed, warned.severity, warned.blocking) == (False, dg.AssetCheckSeverity.WARN, False)
+    before = view(spec).fingerprint()
+    topic.send_ids([8, 9, 10, 11])
+    refused = runner.run(spec, (0, 0))
+    assert not refused.success
+    assert checks(refused)["rule_row_count"].severity is dg.AssetCheckSeverity.ERROR
+    assert view(spec).fingerprint() == before
+    # What was published before there was the rule is found by its check alone.
+    alone = [dg.AssetCheckKey(table_key(spec), each.check) for each in spec.named_rules]
+    found = checks(runner.run(spec, None, dg.AssetSelection.checks(*alone)))
+    assert {name: each.passed for name, each in found.items()} == {
+        "rule_range_id": False,
+        "rule_small": False,
+        "rule_row_count": True,
+    }
+    assert "1 of 5 rows break it (id is at least 0), the first in partition 0 at offset 0" in str(
+        found["rule_range_id"].description
+    )
 
 
 def test_checks_find_rows_that_somebody_doubled(

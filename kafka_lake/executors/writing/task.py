@@ -11,6 +11,7 @@ from kafka_lake.executors.json.decoder import Decoded, JsonDecoder
 from kafka_lake.executors.json.task import ERROR_CLASS, ERROR_MESSAGE, decoder_of, dumped, single_threaded
 from kafka_lake.executors.packing import Batches
 from kafka_lake.executors.writing.files import Files
+from kafka_lake.executors.writing.refused import split
 from kafka_lake.executors.writing.report import Report, dumped_report, failures_of, merged
 from kafka_lake.executors.writing.spans import Spans
 from kafka_lake.executors.writing.work import Work
@@ -44,8 +45,13 @@ def decode_and_write(told: Mapping[str, Any]) -> Batches:
                 report = replace(report, large=report.large + large)
                 if work.withheld:
                     batch = batch.filter(pc.invert(batch.column(LARGE)))
+            whole, apart = batch, None
+            if work.refused:
+                batch, apart = _without_refused(batch, work)
             rows, kept, failed, decoded = decode(batch, work, decoder)
-            report = _counted(report, batch, failed)
+            if apart is not None:
+                failed = pa.concat_batches([failed, apart])
+            report = _counted(report, whole, failed)
             if decoded.seen:
                 report = replace(report, seen=(*report.seen, dumped(decoded.seen, batch)))
             if len(rows):
@@ -61,6 +67,14 @@ def decode_and_write(told: Mapping[str, Any]) -> Batches:
             yield pa.RecordBatch.from_pylist([last], schema)
 
     return run
+
+
+def _without_refused(batch: pa.RecordBatch, work: Work) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Return the records that may become rows; and the others, with ``error_class`` and ``error_message``."""
+    kept, apart, told = split(batch, work.refused, work.reasons)
+    for name, each in zip((ERROR_CLASS, ERROR_MESSAGE), told, strict=True):
+        apart = apart.append_column(name, each)
+    return kept, apart
 
 
 def decode(

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kafka_lake.executors.writing.refused import Places
+
 
 @dataclass(frozen=True)
 class Work:
@@ -17,6 +19,8 @@ class Work:
         topic_id: Its id; None if the brokers have none to tell.
         metadata_column: Struct that says where a row came from; None for none.
         withheld: Whether large records come without what makes them large; they are left out then.
+        refused: Records that become no row although they decode.
+        reasons: Why not: error classes and messages.
         group_bytes: Bytes of Arrow columns that become one row group, where the table has no partitions.
         file_bytes: Bytes of them that become one data file; for each of the table's partitions in them, if it has any.
     """
@@ -28,5 +32,7 @@ class Work:
     topic_id: str | None
     metadata_column: str | None
     withheld: bool = False
+    refused: Places = field(default_factory=dict)
+    reasons: tuple[tuple[str, str], ...] = ()
     group_bytes: int = 32 << 20
     file_bytes: int = 512 << 20

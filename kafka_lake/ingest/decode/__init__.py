@@ -7,6 +7,8 @@ failed), ``error_class`` and ``error_message`` (both null where it did not) besi
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from kafka_lake.ingest.rule import RULE_CLASS
+
 NOT_JSON = "not_json"
 NOT_TEXT = "not_text"
 NO_SCHEMA_ID = "no_schema_id"
@@ -24,6 +26,7 @@ NO_KEY = "no_key"
 NO_ORDER = "no_order"
 OTHER_KEY = "other_key"
 VALUE_NOT_SENT = "value_not_sent"
+RULE = f"{RULE_CLASS}<name>"
 KEY_CHANGED = "key_changed"
 SEVERAL_ROWS = "several_rows"
 
@@ -49,6 +52,12 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
         SEVERAL_ROWS: "With envelope canal: the record has several rows.",
         VALUE_NOT_SENT: "With an envelope: the source didn't send a value since it hasn't changed, and there is no row "
         "that has it.",
+        RULE: "The row breaks the topic's rule of this name; the message names all rules that it breaks.",
     }
 )
 """Every class that a dead letter may have, and what it means, in one line each."""
+
+
+def meaning_of(error_class: str) -> str:
+    """Return what a class of dead letters means; empty if it is none of ours."""
+    return ERROR_CLASSES.get(RULE if error_class.startswith(RULE_CLASS) else error_class, "")

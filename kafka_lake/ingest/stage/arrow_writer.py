@@ -33,6 +33,7 @@ from kafka_lake.ingest.decode.json.columns import columns_of
 from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.tasks import packed, told
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState, summary_of
@@ -152,6 +153,7 @@ def by_arrow(
     state: TableState,
     plan: Plan,
     tasks: int,
+    refused: Refused | None = None,
 ) -> ByArrow | None:
     """Decode and write a batch.
 
@@ -164,6 +166,7 @@ def by_arrow(
         state: The table; its current columns are written.
         plan: The batch.
         tasks: How many tasks shall write.
+        refused: Records that become no row although they decode.
 
     Returns:
         What was written and what failed; None if this Spark can't do it, and everything is left as it was. Files of
@@ -172,13 +175,14 @@ def by_arrow(
     if spark.conf.get("spark.sql.session.timeZone") != "UTC":
         return None
     withhold = _may_withhold(spark, state, plan)
-    work = _work(spec, decoder, target=target, table=state.table, plan=plan, withheld=withhold)
+    work = _work(spec, decoder, target=target, table=state.table, plan=plan)
+    work = replace(work, withheld=withhold, **_refusing(refused))
     frames = [_written(_given(records, withhold).coalesce(tasks), work)]
     with _without_bound(spark) if withhold else nullcontext():
         reports = _reports(frames[0])
     if reports is not None and withhold and any(each.large for each in reports):
         # They were left out, and are read once more by themselves.
-        large = _work(spec, decoder, target=target, table=state.table, plan=plan, withheld=False)
+        large = replace(work, withheld=False)
         frames.append(_written(_given(records.filter(_is_large()), False).coalesce(tasks), large))
         more = _reports(frames[1])
         # All that it was given is large, and has been counted.
@@ -274,7 +278,11 @@ def _without_bound(spark: Any) -> Iterator[None]:
             spark.conf.set(_BOUND, _USUAL_BOUND)
 
 
-def _work(spec: TopicTable, decoder: Json, target: Target, table: Table, plan: Plan, withheld: bool) -> Work:
+def _refusing(refused: Refused | None) -> dict[str, Any]:
+    return {} if refused is None else {"refused": refused.by_partition(), "reasons": refused.reasons}
+
+
+def _work(spec: TopicTable, decoder: Json, target: Target, table: Table, plan: Plan) -> Work:
     slim: dict[str, Any] = {
         "snapshots": [],
         "snapshot_log": [],
@@ -289,7 +297,6 @@ def _work(spec: TopicTable, decoder: Json, target: Target, table: Table, plan: P
         topic=spec.topic,
         topic_id=plan.after.identity.topic_id,
         metadata_column=spec.metadata_column,
-        withheld=withheld,
     )
 
 

@@ -17,6 +17,7 @@ from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decoding import Decoded
 from kafka_lake.ingest.keyed.not_sent import with_not_sent
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow, why_not
 from kafka_lake.ingest.stage.keyed_rows import ChangesToStage, write_changes
 from kafka_lake.ingest.stage.replaced_rows import delete_replaced
@@ -65,6 +66,7 @@ class Batch:
         target: The columns to decode into.
         branch: Name of the branch to write to.
         marks: More of the summary.
+        refused: Records that become no row although they decode; None if there are none.
     """
 
     context: Context
@@ -75,6 +77,7 @@ class Batch:
     target: Target
     branch: str
     marks: Mapping[str, str]
+    refused: Refused | None = None
 
     def write(self, undo: ExitStack) -> WrittenBatch:
         """Stage the rows, by Arrow if it can.
@@ -108,13 +111,16 @@ class Batch:
                 state=self.state,
                 plan=self.plan,
                 tasks=tasks,
+                refused=self.refused,
             )
             if arrow is not None:
                 return self._append_files(branch, arrow, undo)
         else:
             log.info("Topic %s: Spark writes these rows: %s.", spec.topic, doubt)
         topic_id = self.plan.after.identity.topic_id
-        decoded = context.decoding.decode(spec, self.decoder, self.target, self.records, topic_id=topic_id)
+        decoded = context.decoding.decode(
+            spec, self.decoder, self.target, self.records, topic_id=topic_id, refused=self.refused
+        )
         if spec.write == "upsert":
             return self._merge(branch, decoded, tasks, undo)
         return WrittenBatch(self._append_rows(branch, decoded.rows, tasks), decoded.counts(), decoded.judged)

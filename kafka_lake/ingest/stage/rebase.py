@@ -41,7 +41,7 @@ def follow(context: Context, plan: Plan, staged: Staged) -> Staged | None:
     before = table.metadata.snapshot_by_id(primary.appended) if table else None
     if table is None or before is None or not can_follow(plan, staged):
         return None
-    files, head = _added_files(table, before), head_of(table)
+    files, head = added_files(table, before), head_of(table)
     if head is None or not _goes_with(table, files, before, primary.branch.head):
         return None
     state = read_state(table)
@@ -90,7 +90,8 @@ def _goes_with(table: Table, files: Sequence[DataFile], before: Snapshot, head: 
     return follows and not any(key.startswith(_OURS) for each in since for key in summary_of(each))
 
 
-def _added_files(table: Table, snapshot: Snapshot) -> list[DataFile]:
+def added_files(table: Table, snapshot: Snapshot) -> list[DataFile]:
+    """Return the data files that a snapshot has added, by its manifests."""
     return [
         entry.data_file
         for manifest in snapshot.manifests(table.io)

@@ -24,6 +24,8 @@ from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decode.undecodable import Unreadable
 from kafka_lake.ingest.decoding import Decoded, SchemaPlan
 from kafka_lake.ingest.keyed.changes import changes_of
+from kafka_lake.ingest.rules.evaluate import Asked, Verdict, evaluate
+from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.stage.dead_letter_rows import classes_of
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
 from kafka_lake.ingest.stage.table_schema import create_table, evolve_table, row_columns
@@ -64,33 +66,50 @@ class SparkDecoding:
         rows = row_columns(spec, decoder, records, want.target)
         return want, evolve_table(spec, state, rows=rows, want=want, declared=decoder.fixed is not None)
 
-    def decode(self, spec: TopicTable, decoder: Decoder, target: Target, records: DataFrame, topic_id: str) -> Decoded:
+    def decode(
+        self,
+        spec: TopicTable,
+        decoder: Decoder,
+        target: Target,
+        records: DataFrame,
+        topic_id: str,
+        refused: Refused | None = None,
+    ) -> Decoded:
         """Decode, count while the rows are written, and transform."""
         limit = spec.max_record_bytes
-        decoded = decoder.decode(records, target, max_record_bytes=limit, messages=False)
+
+        def decode(messages: bool) -> DataFrame:
+            found = decoder.decode(records, target, max_record_bytes=limit, messages=messages)
+            return found if refused is None else refused.set_apart(found)
+
+        decoded = decode(messages=False)
         observation, metrics = Observation(), batch_metrics(decoder, limit)
         is_keyed = spec.write == "upsert"
         # PySpark's Connect client can't join what is observed with itself, as keyed tables do: they are counted apart.
         observes = not (is_keyed and ".connect." in type(records).__module__)
         observed = decoded.observe(observation, *metrics) if observes else decoded
         rows = changes_of(observed, spec, topic_id) if is_keyed else transformed(observed, spec, topic_id)
-        refused = F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused")
+        marked_errors = F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused")
         refusals = Observation() if marks_errors(rows, spec) else None
         if refusals is not None:
-            rows = rows.observe(refusals, refused)
+            rows = rows.observe(refusals, marked_errors)
 
         def counts() -> dict[str, Any]:
             # Through Connect the metrics may be late, and are missing then: counted in a pass of its own.
             seen = _observed(observation) if observes else {}
             found = dict(seen or decoded.agg(*metrics).collect()[0].asDict())
             if refusals is not None:
-                marked = _observed(refusals) or transformed(decoded, spec, topic_id).agg(refused).collect()[0].asDict()
+                marked = (
+                    _observed(refusals) or transformed(decoded, spec, topic_id).agg(marked_errors).collect()[0].asDict()
+                )
                 found["failed"] += marked["refused"]
             return found
 
-        return Decoded(
-            without_errors(rows, spec), counts, lambda: decoder.decode(records, target, max_record_bytes=limit)
-        )
+        return Decoded(without_errors(rows, spec), counts, lambda: decode(messages=True))
+
+    def evaluate(self, asked: Asked) -> Verdict:
+        """Ask Spark."""
+        return evaluate(asked)
 
     def dead_letters(self, spec: TopicTable, judged: DataFrame, run_id: str, topic_id: str) -> DataFrame:
         """Select what failed; the transform is evaluated a second time if it sets rows apart."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.common.errors import AuditFailedError, TableError
 from kafka_lake.common.offsets import losses_to_json
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import UNRECONCILED
@@ -14,9 +14,11 @@ from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.stage.batch import CLASSES, DELETES, HISTORY, KEYED, Batch, WrittenBatch
 from kafka_lake.ingest.stage.compatibility import refuse_incompatible
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows, known_dead_letters, stage_dead_letters
+from kafka_lake.ingest.stage.judge import REFUSED, judge, refused_mark
 from kafka_lake.ingest.stage.replaced_rows import keep_what_vanished
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
 from kafka_lake.ingest.stage.staged import Staged, StagedTable, Vanished
@@ -64,6 +66,9 @@ def stage(
     marks = _marks(source, dead_letters_before)
     with ExitStack() as undo:
         rows = _stage_rows(source, decoder, marks, undo)
+        verdict = judge(context, plan, rows.batch.primary, declared=rows.decoder.fixed is not None)
+        if verdict.refused is not None:
+            rows = _stage_without(source, rows, verdict.refused, marks=marks, undo=undo)
         failed = _stage_failed(source, rows.batch, undo)
         primary, vanished = rows.batch.primary, tuple[Vanished, ...]()
         # Nothing goes from a keyed table because it is read again.
@@ -90,6 +95,7 @@ def stage(
         deletes=counts.get(DELETES),
         history=counts.get(HISTORY),
         keyed=counts.get(KEYED),
+        rules=verdict.results,
         unkept={**_unkept(context.spec, rows.decoder), **_untimed(context.spec, counts.get("untimed", 0))},
     )
 
@@ -160,7 +166,31 @@ def _marks(source: _Source, dead_letters_before: TableState | None) -> dict[str,
     return marks
 
 
-def _stage_rows(source: _Source, decoder: Decoder, marks: Mapping[str, str], undo: ExitStack) -> _StagedRows:
+def _stage_without(
+    source: _Source, before: _StagedRows, refused: Refused, marks: Mapping[str, str], undo: ExitStack
+) -> _StagedRows:
+    """Write the rows once more, without those that rules refuse.
+
+    Raises:
+        AuditFailedError: If other rows are missing than those.
+    """
+    undo.close()
+    marks = {**marks, REFUSED: refused_mark(refused)}
+    rows = _stage_rows(source, before.decoder, marks, undo, refused=refused)
+    same_rows = rows.batch.primary.rows + len(refused) == before.batch.primary.rows
+    if not same_rows or rows.batch.counts["failed"] != before.batch.counts["failed"] + len(refused):
+        raise AuditFailedError(
+            f"Topic {source.context.spec.topic}: rules refuse {len(refused)} of {before.batch.primary.rows} rows, but "
+            f"{rows.batch.primary.rows} were staged without them.",
+            "Nothing was published. A transform must give the same rows for the same records; without a transform "
+            "that is a defect of kafka_lake: please report it.",
+        )
+    return replace(rows, left_out=before.left_out)
+
+
+def _stage_rows(
+    source: _Source, decoder: Decoder, marks: Mapping[str, str], undo: ExitStack, refused: Refused | None = None
+) -> _StagedRows:
     """Write the rows, as often as they show columns that the table needs and doesn't have.
 
     Raises:
@@ -180,6 +210,7 @@ def _stage_rows(source: _Source, decoder: Decoder, marks: Mapping[str, str], und
             target=plan.target,
             branch=name,
             marks={**marks, **decoder.marks()},
+            refused=refused,
         )
         written = batch.write(undo)
         context.observer.step_done("primary staged")

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.keyed.check import KeyedBatch
+from kafka_lake.ingest.rules.result import RuleResult
 from kafka_lake.lake.author import AUTHOR
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.evolution.model import Conflict
@@ -78,6 +79,7 @@ class Staged:
         deletes: The table of deleted keys, None if there is nothing new for it.
         history: The history, None for a table without one.
         keyed: What became of the changes; None for a table that is appended to.
+        rules: What the topic's rules found.
     """
 
     primary: StagedTable
@@ -99,6 +101,7 @@ class Staged:
     deletes: StagedTable | None = None
     history: StagedTable | None = None
     keyed: KeyedBatch | None = None
+    rules: tuple[RuleResult, ...] = ()
 
     def tables(self) -> list[StagedTable]:
         """Return the tables in the order of publication: side tables first, the primary last."""

@@ -6,6 +6,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.decoder import Nothing
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decoding import Decoded, SchemaPlan
+from kafka_lake.ingest.rules.evaluate import Asked, Verdict
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.tables.create import ensure_table
 from kafka_lake_tests.unit.simulated.frames import Frame
@@ -56,7 +57,10 @@ class SimulatedDecoding:
     def evolve_table(self, *_: Any) -> tuple[SchemaPlan, tuple[()]]:
         return SchemaPlan(Target(COLUMNS, {})), ()
 
-    def decode(self, _: TopicTable, decoder: Any, target: Target, records: Frame, topic_id: str) -> Decoded:
+    def decode(
+        self, _: TopicTable, decoder: Any, target: Target, records: Frame, topic_id: str, refused: Any = None
+    ) -> Decoded:
+        assert refused is None, "it has no rules"
         judged, counts = decoder.decode(records, target), dict[str, int]()
 
         def rows(held: list[Record]) -> list[Record]:
@@ -67,6 +71,9 @@ class SimulatedDecoding:
             return [record for record in held if record.kind in self._process.fits]
 
         return Decoded(judged.derived(rows), lambda: counts, lambda: judged)
+
+    def evaluate(self, _: Asked) -> Verdict:
+        raise AssertionError("it has no rules")
 
     def dead_letters(self, _: TopicTable, judged: Any, *__: Any) -> Any:
         return judged.filter(self._is_letter)

@@ -1,0 +1,144 @@
+"""What rules cost: the same topic with and without them, in turn, in one warm process."""
+
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.data import SMALL, Topic, fill
+from benchmarks.meter import adopt_orphans
+from benchmarks.ours import NAMESPACE, Engine, Moment, catalog_in, measured, verified
+from benchmarks.results import Repeat, document
+from benchmarks.throughput import scratch
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.demo.orders import CHEESES
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.rule import AcceptedValues, Pattern, Range, RuleEntry
+from kafka_lake.ingest.run import ingest
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.local_stack.broker import EmbeddedBroker
+
+_ROW_RULES = (
+    RuleEntry(not_null=("store_id",)),
+    RuleEntry(accepted_values=AcceptedValues("cheese", tuple(CHEESES))),
+    RuleEntry(range=Range("total_price", 0, 10_000)),
+    RuleEntry(pattern=Pattern("sauce", "^[A-Za-z ]+$")),
+    RuleEntry(expression="order_id >= 0 AND total_price >= 0.0"),
+)
+CASES: Mapping[str, tuple[RuleEntry, ...]] = {
+    "no rules": (),
+    "5 rules of rows": _ROW_RULES,
+    "5 rules of rows, and unique": (*_ROW_RULES, RuleEntry(unique=("order_id",))),
+    "5 rules, 1 % of the rows refused": (
+        *_ROW_RULES[:4],
+        RuleEntry(expression="order_id % 100 > 0", name="one_percent"),
+    ),
+}
+HEADER = ("case", "records/s", "records per CPU-s", "CPU-s", "CPU beside no rules")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured.
+
+    Args:
+        records: In the topic.
+        repeats: Of each case, one case after the other, after a first one that isn't counted.
+        cases: Names of those to be measured; the first one is what the others are compared with.
+        engine: How Spark is set up.
+    """
+
+    records: int
+    repeats: int = 3
+    cases: tuple[str, ...] = tuple(CASES)
+    engine: Engine = field(default_factory=Engine)
+
+
+def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
+    """Make a topic, ingest it with and without rules, and return the result as JSON has it.
+
+    Args:
+        settings: What is measured.
+        tell_user: Called with a line of progress.
+
+    Raises:
+        KafkaLakeError: If an ingest fails, or its table isn't what it is to be.
+    """
+    result = document("rules", asdict(settings))
+    with scratch() as folder, EmbeddedBroker(folder / "broker", heap="512m") as broker:
+        assert broker.pid is not None
+        tell_user(f"producing {settings.records:,} records")
+        topic = fill(broker.bootstrap_servers, SMALL, settings.records)
+        begin = Moment.of_a_start(broker.pid)
+        names = [f"{case}@{n}" for n in range(settings.repeats + 1) for case in settings.cases]
+        task = {
+            "bootstrap": broker.bootstrap_servers,
+            "broker": broker.pid,
+            "records": topic.records,
+            "size": topic.size,
+            "spark_config": settings.engine.spark_config(),
+            "folder": str(folder),
+            "cases": names,
+            "begin": asdict(begin),
+        }
+        repeats = measured("benchmarks.rules", task, folder / "engine.log", len(names), "An ingest with rules failed.")
+        catalog = catalog_in(folder).open()
+        found: dict[str, list[Repeat]] = {case: [] for case in settings.cases}
+        for number, (name, repeat) in enumerate(zip(names, repeats, strict=True)):
+            case = name.partition("@")[0]
+            done = verified(repeat, catalog, _table(number))
+            refused = -(-topic.records // 100) if "refused" in case else 0
+            if done.duplicates or done.rows != topic.records - refused:
+                raise KafkaLakeError(f"{case}: {done.rows} rows, {done.duplicates} of them twice.")
+            if number >= len(settings.cases):
+                found[case].append(done)
+    return {**result, "cases": {case: [asdict(each) for each in every] for case, every in found.items()}}
+
+
+def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the table's rows: medians of each case."""
+    medians = {
+        case: tuple(statistics.median(each[name] for each in every) for name in ("seconds", "cpu_seconds"))
+        for case, every in result["cases"].items()
+    }
+    records, (_, plain) = result["settings"]["records"], next(iter(medians.values()))
+    return [
+        (case, f"{records / seconds:,.0f}", f"{records / cpu:,.0f}", f"{cpu:.2f}", f"{cpu / plain - 1:+.1%}")
+        for case, (seconds, cpu) in medians.items()
+    ]
+
+
+def _table(number: int) -> str:
+    return f"t{number}"
+
+
+def main() -> None:
+    """Do what the one argument says, a repeat's JSON a line; the process that is measured."""
+    adopt_orphans()
+    task = json.loads(sys.argv[1])
+    topic = Topic(SMALL, task["records"], task["size"])
+    kafka = KafkaResource(properties={"bootstrap.servers": task["bootstrap"]})
+    catalog = catalog_in(Path(task["folder"]))
+    spark = SparkResource(spark_config=task["spark_config"], catalog=catalog)
+    connections = Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
+    # What Python and the JVM say goes to the log; the results alone are the output.
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for number, name in enumerate(task["cases"]):
+        begin = Moment.now(os.getpid(), task["broker"])
+        spec = TopicTable(SMALL.name, NAMESPACE, _table(number), schema=SMALL.ddl)
+        spec = replace(spec, rules=CASES[name.partition("@")[0]])
+        ingest(spec, connections, f"bench-{number}")
+        repeat = Moment.now(os.getpid(), task["broker"]).since(begin, topic)
+        print(json.dumps(asdict(repeat)), file=output, flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""What can't be meant by `rules`, and which rules have no effect."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.ingest.rule import KINDS, OF_ROWS, Range, Rule, RuleEntry, rules_of
+from kafka_lake.ingest.topic_table import TopicTable, limit_of, pydantic_fields
+
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_TEXT_IN_SQL = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+# Java's regular expressions have all that Python's have, but for these errors: what has one is none of Java's either.
+_NO_REGEX = re.compile(
+    r"missing \)|unterminated character set|unbalanced parenthesis|nothing to repeat|bad character range"
+)
+
+
+def rule_problems(settings: Any, declared: Sequence[str] | None) -> Iterator[str]:
+    """Give what is wrong with the setting.
+
+    Args:
+        settings: A topic's, as its document has them.
+        declared: Names of the columns of `schema`; None without it, and with a transform, which has other columns.
+    """
+    yield from _limit_problems("rules_fail_above", settings.rules_fail_above)
+    entries: list[RuleEntry] = []
+    for number, each in enumerate(settings.rules):
+        entry = each.entry()
+        problems = list(_entry_problems(entry))
+        yield from (f"rules: {_where(entry, number)}: {problem}" for problem in problems)
+        if problems:
+            return
+        entries.append(entry)
+    if not entries:
+        if settings.rules_fail_above != pydantic_fields(TopicTable)["rules_fail_above"].default:
+            yield "rules_fail_above: has no effect without rules:. Leave it out."
+        return
+    if settings.write == "upsert":
+        yield (
+            "rules: aren't there yet for write: upsert, where a refused change would leave an old row behind. Make a "
+            "table from this one, and check that; or use write: append."
+        )
+    if settings.metadata_column is None:
+        yield "metadata_column: rules need it to tell which record a row came from."
+    yield from _together(rules_of(entries, settings.rules_fail_above), settings, declared)
+
+
+def _where(entry: RuleEntry, number: int) -> str:
+    return entry.name or f"number {number + 1}{''.join(f' ({kind})' for kind in entry.kinds())}"
+
+
+def _together(rules: Sequence[Rule], settings: Any, declared: Sequence[str] | None) -> Iterator[str]:
+    """Give what is wrong with the rules of a topic that are right one by one."""
+    names = [rule.name for rule in rules]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        yield f"rules: {', '.join(twice)} is there twice. Give one of them another name: of its own."
+    for rule in rules:
+        if rule.on_failure == "dead_letter" and settings.dead_letters != "table":
+            yield (
+                f"rules: {rule.name}: on_failure: dead_letter needs dead_letters: table, which is "
+                f"{settings.dead_letters}. Set on_failure: fail or warn."
+            )
+        if left_out := [column for column in rule.columns if column in settings.except_columns]:
+            yield f"rules: {rule.name}: {', '.join(left_out)} is in except:. Take it out of one of them."
+        if settings.transform is None and declared is not None:
+            yield from _columns_problems(rule, settings, declared)
+
+
+def _columns_problems(rule: Rule, settings: Any, declared: Sequence[str]) -> Iterator[str]:
+    columns = {each.lower() for each in (*declared, settings.metadata_column or "")}
+    if settings.key_format is not None:
+        columns.add(settings.key_column.lower())
+    if missing := [c for c in rule.columns if c.lower() not in columns and c.split(".")[0].lower() not in columns]:
+        yield (f"rules: {rule.name}: {', '.join(missing)} isn't in schema:, whose columns are {', '.join(declared)}.")
+    if rule.kind == "not_null" and rule.columns[0] in _required(settings.columns):
+        yield (
+            f"rules: {rule.name}: never fails: schema: says that {rule.columns[0]} is NOT NULL, so a record without it "
+            "is a dead letter of class null_in_required_column. Leave one of them out."
+        )
+
+
+def _required(ddl: str) -> list[str]:
+    """Return the top-level columns of a checked DDL string that are plainly NOT NULL."""
+    plain = re.sub(r"<[^<>]*>|\([^()]*\)", "", re.sub(r"<[^<>]*>", "", ddl))
+    return [
+        part.split()[0].strip("`:")
+        for part in plain.split(",")
+        if re.search(r"\bnot\s+null\b", part, re.IGNORECASE) and "<" not in part and ">" not in part
+    ]
+
+
+def _entry_problems(entry: RuleEntry) -> Iterator[str]:
+    """Give what is wrong with an entry by itself."""
+    kinds = entry.kinds()
+    if len(kinds) != 1:
+        told = f"has {', '.join(kinds)}" if kinds else "says nothing"
+        yield f"{told}. Write exactly one of {', '.join(KINDS)}."
+        return
+    if entry.name is not None and not _NAME.match(entry.name):
+        yield f"name: {entry.name!r} is no name. Use letters, digits and underscores."
+    yield from _kind_problems(entry)
+    of_rows = kinds[0] in OF_ROWS
+    if not of_rows and entry.on_failure == "dead_letter":
+        yield f"on_failure: dead_letter has no effect: no single row breaks {kinds[0]}. Set fail or warn."
+    if entry.fail_above is not None and (entry.on_failure == "fail" or not of_rows):
+        yield (
+            "fail_above: has no effect, since any broken row fails the run."
+            if of_rows
+            else (f"fail_above: has no effect: no single row breaks {kinds[0]}. Leave it out.")
+        )
+    yield from _limit_problems("fail_above", entry.fail_above)
+
+
+def _limit_problems(setting: str, limit: int | str | None) -> Iterator[str]:
+    try:
+        allowed = limit_of(limit, setting)
+    except ConfigurationError as error:
+        yield str(error)
+        return
+    if allowed == 0:
+        yield f"{setting}: {limit} lets no row be broken. Set on_failure: fail instead."
+
+
+def _kind_problems(entry: RuleEntry) -> Iterator[str]:
+    if entry.accepted_values is not None and not entry.accepted_values.values:
+        yield "values: is empty, so that every row would break it."
+    if entry.range is not None:
+        yield from _range_problems(entry.range)
+    if entry.pattern is not None:
+        try:
+            re.compile(entry.pattern.regex)
+        except re.error as error:
+            if _NO_REGEX.search(str(error)):
+                yield f"regex: {entry.pattern.regex!r} is no regular expression: {error}."
+        if not entry.pattern.regex:
+            yield "regex: is empty, which every text matches."
+    if entry.expression is not None:
+        yield from _expression_problems(entry.expression)
+    if (count := entry.row_count) is not None:
+        if not count.min and count.max is None:
+            yield "row_count never fails. Give min: or max:."
+        if (count.min or 0) < 0 or (count.max is not None and count.max < (count.min or 0)):
+            yield f"from min: {count.min} to max: {count.max} there is no number of rows."
+    if entry.null_share is not None:
+        yield from _share_problems(entry.null_share.max)
+
+
+def _range_problems(given: Range) -> Iterator[str]:
+    least, greatest = given.min, given.max
+    if least is None and greatest is None:
+        yield "range never fails. Give min: or max:."
+    elif least is not None and greatest is not None:
+        if isinstance(least, str) != isinstance(greatest, str):
+            yield f"min: {least!r} and max: {greatest!r} are not of one type."
+        elif least > greatest:  # type: ignore[operator]
+            yield f"min: {least} is above max: {greatest}, so that every row would break it."
+
+
+def _expression_problems(text: str) -> Iterator[str]:
+    bare = _TEXT_IN_SQL.sub("''", text).strip()
+    if not bare:
+        yield "expression: is empty."
+    elif bare.lower() in ("true", "false", "null"):
+        yield f"expression: {text} is the same for every row."
+    elif re.search(r"\bselect\b", bare, re.IGNORECASE):
+        yield "expression: a condition on one row can't have a query in it."
+
+
+def _share_problems(text: str) -> Iterator[str]:
+    try:
+        share = limit_of(text, "max")
+    except ConfigurationError as error:
+        yield str(error)
+        return
+    if not isinstance(share, float):
+        yield f"max: {text} is no share. Write it as 5%."
+    elif share >= 1:
+        yield f"null_share never fails: max: is {text}. Write less than 100%."

@@ -1,0 +1,237 @@
+"""What a topic's rows must keep: the setting ``rules`` as it is declared, and its rules one by one. Pure."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass as plain_dataclass
+from typing import Literal, get_args
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+OnFailure = Literal["dead_letter", "fail", "warn"]
+ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
+Kind = Literal["not_null", "accepted_values", "range", "pattern", "expression", "unique", "row_count", "null_share"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+OF_ROWS: tuple[Kind, ...] = ("not_null", "accepted_values", "range", "pattern", "expression", "unique")
+"""Kinds that a row keeps or breaks; the others are about a commit as a whole."""
+RULE_CLASS = "rule:"
+"""How the classes of dead letters begin that broke a rule."""
+RULE_CHECK = "rule_"
+"""How the names of the rules' checks begin."""
+
+Value = bool | int | float | str
+_NO_NAME = re.compile(r"[^A-Za-z0-9_]+")
+_LONGEST_NAME = 60
+
+
+@dataclass(frozen=True)
+class AcceptedValues:
+    """A column has one of some values."""
+
+    column: str
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Range:
+    """A column is from a least to a greatest value, both of them allowed: numbers, or ISO 8601 dates and times."""
+
+    column: str
+    min: int | float | str | None = None
+    max: int | float | str | None = None
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A column has text in which a regular expression of Java's finds something."""
+
+    column: str
+    regex: str
+
+
+@dataclass(frozen=True)
+class RowCount:
+    """A commit has so many rows, both bounds allowed."""
+
+    min: int | None = None
+    max: int | None = None
+
+
+@dataclass(frozen=True)
+class NullShare:
+    """A column is null in at most this share of a commit's rows."""
+
+    column: str
+    max: str
+
+
+@dataclass(frozen=True)
+class RuleEntry:
+    """One entry of ``rules``: exactly one kind of rule, and what is to be done where it is broken."""
+
+    not_null: tuple[str, ...] = Field(
+        default=(), description="Columns that are never null; a rule for each.", examples=[["order_id", "store"]]
+    )
+    accepted_values: AcceptedValues | None = Field(
+        default=None,
+        description="A column has one of some values.",
+        examples=[{"column": "status", "values": ["new", "paid"]}],
+    )
+    range: Range | None = Field(
+        default=None,
+        description="A column is from `min` to `max`, both allowed, one may be left out: numbers, or dates and times "
+        "as text.",
+        examples=[{"column": "amount", "min": 0, "max": 10000}],
+    )
+    pattern: Pattern | None = Field(
+        default=None,
+        description="In the text of a column, a regular expression finds something: Spark's `rlike`. `^` and `$` bind "
+        "it to the ends.",
+        examples=[{"column": "email", "regex": "^[^@]+@[^@]+$"}],
+    )
+    expression: str | None = Field(
+        default=None,
+        description="A condition of Spark SQL over the row's columns, `_kafka` among them.",
+        examples=["total >= tax"],
+    )
+    unique: tuple[str, ...] = Field(
+        default=(),
+        description="Columns that together are different in all rows of a commit. The first row by Kafka's partition "
+        "and offset stays.",
+        examples=[["order_id"]],
+    )
+    row_count: RowCount | None = Field(
+        default=None,
+        description="A commit has from `min` to `max` rows, both allowed, one may be left out.",
+        examples=[{"min": 1}],
+    )
+    null_share: NullShare | None = Field(
+        default=None,
+        description="A column is null in at most this share of a commit's rows.",
+        examples=[{"column": "coupon", "max": "5%"}],
+    )
+    name: str | None = Field(
+        default=None,
+        description="Name of the rule in its check, in dead letters and in errors. By default its kind and what it is "
+        "about, as `range_amount`.",
+        examples=["total_covers_tax"],
+    )
+    on_failure: OnFailure | None = Field(
+        default=None,
+        description="What a broken rule does. dead_letter: the row goes to the dead-letter table. fail: nothing is "
+        "published, and the run fails. warn: all is published, and the check warns. By default dead_letter for rules "
+        "of rows; row_count and null_share, which no single row breaks, have fail.",
+    )
+    fail_above: int | str | None = Field(
+        default=None,
+        description="How many rows of a commit may break the rule before nothing is published and the run fails: a "
+        "count or a share; up to 10 rows are never too large a share. By default `rules_fail_above`, with on_failure "
+        "dead_letter.",
+        examples=["20%"],
+    )
+
+    def kinds(self) -> list[Kind]:
+        """Return the kinds of rule that the entry has; one, if it is right."""
+        return [kind for kind in KINDS if getattr(self, kind) not in (None, ())]
+
+
+@plain_dataclass(frozen=True)
+class Rule:
+    """One rule of a topic.
+
+    Args:
+        name: Its name, unique among the topic's.
+        kind: What kind of rule.
+        columns: The columns that it is about; none for an expression and for a count of rows.
+        entry: Where it comes from, with what the kind asks for.
+        on_failure: What it does where it is broken.
+        fail_above: How many rows may break it, as the settings have it; None for any number.
+    """
+
+    name: str
+    kind: Kind
+    columns: tuple[str, ...]
+    entry: RuleEntry
+    on_failure: OnFailure
+    fail_above: int | str | None
+
+    @property
+    def check(self) -> str:
+        """Return the name of the rule's check."""
+        return f"{RULE_CHECK}{self.name}"
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Return whether a single row keeps it or breaks it."""
+        return self.kind in OF_ROWS
+
+    @property
+    def said(self) -> str:
+        """Return what it asks for, in words: columns and settings, nothing of any row."""
+        entry, column = self.entry, ", ".join(self.columns)
+        if entry.accepted_values is not None:
+            return f"{column} is one of {', '.join(map(_shown, entry.accepted_values.values))}"
+        if entry.range is not None:
+            return f"{column} is {_from_to(entry.range.min, entry.range.max)}"
+        if entry.pattern is not None:
+            return f"{column} matches {entry.pattern.regex}"
+        if entry.row_count is not None:
+            return f"the number of rows is {_from_to(entry.row_count.min, entry.row_count.max)}"
+        if entry.null_share is not None:
+            return f"{column} is null in at most {entry.null_share.max} of the rows"
+        if self.kind == "unique":
+            return f"{column} is different in each row of a commit"
+        return f"{column} is not null" if self.kind == "not_null" else str(entry.expression)
+
+
+def rules_of(entries: Iterable[RuleEntry], fail_above: int | str | None = None) -> tuple[Rule, ...]:
+    """Return the rules that entries stand for, in their order, with all defaults filled in.
+
+    Args:
+        entries: Each of one kind.
+        fail_above: What counts for rules that make dead letters and say nothing of it.
+
+    >>> [rule.name for rule in rules_of([RuleEntry(not_null=("id", "store")), RuleEntry(expression="total >= tax")])]
+    ['not_null_id', 'not_null_store', 'expression_total_tax']
+    """
+    return tuple(rule for entry in entries for rule in _of_entry(entry, fail_above))
+
+
+def _of_entry(entry: RuleEntry, fail_above: int | str | None) -> Iterator[Rule]:
+    (kind,) = entry.kinds()
+    on_failure = entry.on_failure or ("dead_letter" if kind in OF_ROWS else "fail")
+    limit = entry.fail_above
+    if limit is None and on_failure == "dead_letter":
+        limit = fail_above
+    given = getattr(entry, kind)
+    every: list[tuple[str, ...]]
+    if kind == "not_null":
+        every = [(column,) for column in given]
+    elif kind == "unique":
+        every = [given]
+    else:
+        every = [(given.column,) if hasattr(given, "column") else ()]
+    for columns in every:
+        about = (given,) if kind == "expression" else columns
+        name = entry.name or _derived(kind, about)
+        if entry.name and len(every) > 1:
+            name = f"{entry.name}_{_plain(*columns)}"
+        yield Rule(name=name, kind=kind, columns=columns, entry=entry, on_failure=on_failure, fail_above=limit)
+
+
+def _derived(kind: str, about: tuple[str, ...]) -> str:
+    return "_".join([kind, *([_plain(*about)] if about else [])])[:_LONGEST_NAME].rstrip("_")
+
+
+def _plain(*texts: str) -> str:
+    return _NO_NAME.sub("_", "_".join(texts)).strip("_")
+
+
+def _from_to(least: object, greatest: object) -> str:
+    if least is None:
+        return f"at most {greatest}"
+    return f"at least {least}" if greatest is None else f"from {least} to {greatest}"
+
+
+def _shown(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

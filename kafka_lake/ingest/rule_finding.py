@@ -1,0 +1,60 @@
+"""What a rule found, as the finding of its check. Pure."""
+
+from kafka_lake.ingest.finding import Finding
+from kafka_lake.ingest.rules.result import RuleResult
+
+RULES_REMEDY = (
+    "main is as it was. Correct what produces the records, or change the rule: its own settings, on_failure: or "
+    "fail_above:. Then run again."
+)
+
+
+def rule_finding(result: RuleResult) -> Finding:
+    """Return the finding of a rule's check.
+
+    A rule that made dead letters of a few rows has passed: the table keeps it. The figures tell of those rows. One that
+    is about a column which the table doesn't have warns: it may be a slip of the pen.
+    """
+    rule, facts = result.rule, _facts(result)
+    unknown: tuple[str, ...] = ()
+    if result.unknown:
+        unknown = (f"the table has no column {', '.join(result.unknown)} yet, which counts as null",)
+    if result.fails:
+        return Finding(rule.check, (f"{_broken(result)}; {_why(result)}", *unknown), facts)
+    broken = (_broken(result),) if result.failed and rule.on_failure == "warn" else ()
+    return Finding(rule.check, (*broken, *unknown), facts, warns=bool(broken or unknown))
+
+
+def _facts(result: RuleResult) -> dict[str, object]:
+    rule = result.rule
+    facts: dict[str, object] = {"rule": rule.said, "on_failure": rule.on_failure}
+    if rule.kind == "row_count":
+        facts["rows"] = result.evaluated
+    elif rule.kind == "null_share":
+        facts |= {"evaluated": result.evaluated, "null": result.nulls}
+    else:
+        facts |= {
+            "evaluated": result.evaluated,
+            "passed": result.passed,
+            "failed": result.failed,
+            "null": result.nulls,
+        }
+    if result.unknown:
+        facts["not_in_table"] = ", ".join(result.unknown)
+    return facts | {f"sample_partition_{partition}": f"offset {offset}" for partition, offset in result.samples}
+
+
+def _broken(result: RuleResult) -> str:
+    rule = result.rule
+    if rule.kind == "row_count":
+        return f"the commit has {result.evaluated} rows, and {rule.said}"
+    if rule.kind == "null_share":
+        return f"{rule.columns[0]} is null in {result.nulls} of {result.evaluated} rows ({rule.said})"
+    first = "".join(f", the first in partition {p} at offset {offset}" for p, offset in result.samples[:1])
+    return f"{result.failed} of {result.evaluated} rows break it ({rule.said}){first}"
+
+
+def _why(result: RuleResult) -> str:
+    if result.rule.on_failure == "fail":
+        return "on_failure is fail"
+    return f"the limit is {result.rule.fail_above} (fail_above or rules_fail_above)"

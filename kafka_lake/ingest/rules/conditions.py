@@ -1,0 +1,158 @@
+"""A rule as a condition of Spark SQL on a table's rows: true where it is kept, null where nothing can be said."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NoReturn
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.ingest.rule import Rule
+
+_TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
+_UNRESOLVED = re.compile(r"with name (`.+?`(?:\.`.+?`)*) cannot be resolved|No such struct field (`.+?`)")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A rule that can be asked.
+
+    Args:
+        rule: The rule.
+        kept: Whether a row keeps it; null where nothing can be said.
+        keys: Of a `unique`: its columns.
+        unknown: Columns that it names and the table doesn't have.
+    """
+
+    rule: Rule
+    kept: Column
+    keys: tuple[Column, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What rules are asked of.
+
+    Args:
+        topic: The topic's name, for errors.
+        frame: The rows.
+        declared: Whether the settings declare all columns: then one that isn't there never comes.
+    """
+
+    topic: str
+    frame: DataFrame
+    declared: bool
+
+    def condition(self, rule: Rule) -> Condition:
+        """Return what to ask for a rule.
+
+        Raises:
+            ConfigurationError: If it names a column that can't be there, or asks of one what its type doesn't allow.
+        """
+        if rule.kind == "expression":
+            return self._expression(rule)
+        found = [self._find(name) for name in rule.columns]
+        unknown = tuple(name for name, each in zip(rule.columns, found, strict=True) if each is None)
+        if unknown and self.declared:
+            self._refuse(rule, f"the table has no column {', '.join(unknown)}")
+        columns = [F.lit(None) if each is None else each[0] for each in found]
+        if rule.kind == "row_count":
+            return Condition(rule, F.lit(True))
+        if rule.kind in ("not_null", "null_share"):
+            return Condition(rule, columns[0].isNotNull(), unknown=unknown)
+        if rule.kind == "unique":
+            there = columns[0].isNotNull()
+            for column in columns[1:]:
+                there &= column.isNotNull()
+            return Condition(rule, F.when(there, F.lit(True)), () if unknown else tuple(columns), unknown)
+        if found[0] is None:
+            return Condition(rule, F.lit(None).cast("boolean"), unknown=unknown)
+        return Condition(rule, self._value_rule(rule, *found[0]))
+
+    def _value_rule(self, rule: Rule, column: Column, kind: T.DataType) -> Column:
+        entry = rule.entry
+        if entry.pattern is not None:
+            if not isinstance(kind, T.StringType):
+                self._refuse(rule, f"{rule.columns[0]} is {kind.simpleString()}, and a pattern is for text")
+            return column.rlike(entry.pattern.regex)
+        if entry.accepted_values is not None:
+            values = [self._literal(rule, value, kind) for value in entry.accepted_values.values]
+            return column.isin(*values)
+        assert entry.range is not None, "that is the last kind"
+        if isinstance(kind, T.StringType | T.BooleanType):
+            self._refuse(rule, f"{rule.columns[0]} is {kind.simpleString()}, and a range is for numbers and times")
+        kept = F.lit(True)
+        if entry.range.min is not None:
+            kept = column >= self._literal(rule, entry.range.min, kind)
+        if entry.range.max is not None:
+            below = column <= self._literal(rule, entry.range.max, kind)
+            kept = below if entry.range.min is None else kept & below
+        return kept
+
+    def _literal(self, rule: Rule, value: Any, kind: T.DataType) -> Column:
+        """Return a value of the settings as one that a column of a type is compared with."""
+        wrong = f"{rule.columns[0]} is {kind.simpleString()}, and {value!r} is no such value"
+        if isinstance(kind, T.BooleanType):
+            fits = isinstance(value, bool)
+        elif isinstance(kind, T.NumericType):
+            fits = isinstance(value, int | float) and not isinstance(value, bool)
+        else:
+            fits = isinstance(value, str) and isinstance(kind, (T.StringType, *_TIMES))
+        if not fits:
+            self._refuse(rule, wrong)
+        if isinstance(kind, _TIMES):
+            try:
+                datetime.fromisoformat(value)
+            except ValueError:
+                self._refuse(rule, wrong)
+            return F.lit(value).cast(kind)
+        return F.lit(value)
+
+    def _expression(self, rule: Rule) -> Condition:
+        """Return a condition of the user's own; columns that the table doesn't have yet are null in it."""
+        frame, unknown = self.frame, list[str]()
+        while True:
+            try:
+                # A filter takes nothing but a condition on single rows; Connect looks at it when the schema is asked.
+                frame.filter(F.expr(str(rule.entry.expression))).schema  # noqa: B018
+            except AnalysisException as error:
+                name = _unresolved(error)
+                if self.declared or name is None or name in frame.columns:
+                    reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
+                    self._refuse(rule, f"{rule.entry.expression!r} is no condition on the rows: {reason}", error)
+                frame, unknown = frame.withColumn(name, F.lit(None)), [*unknown, name]
+            else:
+                return Condition(rule, F.expr(str(rule.entry.expression)), unknown=tuple(unknown))
+
+    def _find(self, path: str) -> tuple[Column, T.DataType] | None:
+        """Return the column of a name, or the field of a path, and its type; None if there is none."""
+        kind: T.DataType = self.frame.schema
+        whole = [field for field in self.frame.schema if field.name.lower() == path.lower()]
+        parts, names = ([path] if whole else path.split(".")), list[str]()
+        for part in parts:
+            fields = [f for f in kind if f.name.lower() == part.lower()] if isinstance(kind, T.StructType) else []
+            exact = [field for field in fields if field.name == part] or fields
+            if not exact:
+                return None
+            kind = exact[0].dataType
+            names.append(f"`{exact[0].name.replace('`', '``')}`")
+        return F.col(".".join(names)), kind
+
+    def _refuse(self, rule: Rule, problem: str, cause: Exception | None = None) -> NoReturn:
+        columns = ", ".join(self.frame.columns)
+        raise ConfigurationError(
+            f"Topic {self.topic}: rules: {rule.name}: {problem}.",
+            f"Nothing was published. Correct the rule; the table's columns are {columns}.",
+        ) from cause
+
+
+def _unresolved(error: AnalysisException) -> str | None:
+    """Return the column that an error says there is none of; None if it is about a field, or about something else."""
+    found = _UNRESOLVED.search(str(error))
+    name = found[1] if found else None
+    return name[1:-1] if name and "`.`" not in name else None

@@ -1,0 +1,239 @@
+"""Rules asked of staged rows: one pass that counts, and where rows are refused another one that names their records."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
+from typing import NamedTuple, TypeVar
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import functions as F
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.ingest.rule import Rule
+from kafka_lake.ingest.rules.conditions import Condition, Rows
+from kafka_lake.ingest.rules.refused import Refused
+from kafka_lake.ingest.rules.result import RuleResult, commit_result, reason_of
+
+_SAMPLES = 5
+_PLACE = ("topic_id", "partition", "offset")
+_KEY = "key_{}_{}"
+T = TypeVar("T")
+Samples = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What rules are asked of.
+
+    Args:
+        topic: The topic's name, for errors.
+        rules: The rules, in the order of the settings.
+        rows: Rows of the topic's table.
+        column: The metadata column.
+        declared: Whether the settings declare all columns.
+        others: Rows that are in the table already, where `unique` is to look at those too; None if it isn't.
+    """
+
+    topic: str
+    rules: tuple[Rule, ...]
+    rows: DataFrame
+    column: str
+    declared: bool = False
+    others: DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of it.
+
+    Args:
+        results: One for each rule.
+        refused: The records whose rows are to become dead letters; None if there are none, or if a rule fails anyway.
+    """
+
+    results: tuple[RuleResult, ...] = ()
+    refused: Refused | None = None
+
+
+def evaluate(asked: Asked) -> Verdict:
+    """Ask rules of rows.
+
+    Returns:
+        The verdict. It is found once: who asks again may get another one where an expression asks for the time.
+
+    Raises:
+        ConfigurationError: If a rule can't be asked of these columns.
+    """
+    rows = Rows(asked.topic, asked.rows, asked.declared)
+    conditions = [rows.condition(rule) for rule in asked.rules]
+    evaluation = _Evaluation(asked, conditions)
+    results = evaluation.counted()
+    if any(each.fails for each in results) or not any(each.refuses_rows for each in results):
+        return Verdict(results)
+    refused = evaluation.refused()
+    told = [
+        each.with_failed(refused.by_rule.get(each.rule.name, 0)) if each.rule.on_failure == "dead_letter" else each
+        for each in results
+    ]
+    return Verdict(tuple(told), refused if len(refused) else None)
+
+
+class _Counts(NamedTuple):
+    """How many rows there are, break a rule, and leave it without an answer."""
+
+    rows: int
+    failed: int
+    nulls: int
+
+
+class _Evaluation:
+    """Rules of which each can be asked."""
+
+    def __init__(self, asked: Asked, conditions: Sequence[Condition]) -> None:
+        self._asked = asked
+        self._conditions = list(enumerate(conditions))
+        self._unique = [(n, each) for n, each in self._conditions if each.keys]
+        # Spark would let the table count, and fails by that if a condition is null by its text. It doesn't where there
+        # is a filter that no table understands.
+        frame = asked.rows.filter(F.spark_partition_id() >= 0)
+        for name in dict.fromkeys(name for _, each in self._conditions for name in _unknown_names(each)):
+            frame = frame.withColumn(name, F.lit(None))
+        origin = F.col(f"`{asked.column}`")
+        self._frame = frame.select(
+            *[origin[name].alias(name) for name in _PLACE],
+            *[each.kept.alias(_kept(n)) for n, each in self._conditions],
+            *[key.alias(_KEY.format(n, i)) for n, each in self._unique for i, key in enumerate(each.keys)],
+        )
+
+    def counted(self) -> tuple[RuleResult, ...]:
+        """Count in one pass over the rows. A `unique` takes another one, and so do samples, if there are any."""
+        aggregates = [F.count(F.lit(1)).alias("rows")]
+        for n, _ in self._conditions:
+            aggregates += [F.count(_kept(n)).alias(f"told_{n}"), F.count_if(F.col(_kept(n))).alias(f"yes_{n}")]
+        found = self._collected(lambda: self._frame.agg(*aggregates).collect())[0]
+        failed = {n: found[f"told_{n}"] - found[f"yes_{n}"] for n, _ in self._conditions}
+        samples = self._samples([n for n, each in self._conditions if failed[n] and each.rule.is_of_rows])
+        rows = found["rows"]
+        counts = {n: _Counts(rows, failed[n], rows - found[f"told_{n}"]) for n, _ in self._conditions}
+        return tuple(self._result(n, each, counts[n], samples.get(n, ())) for n, each in self._conditions)
+
+    def _result(self, n: int, condition: Condition, counts: _Counts, samples: Samples) -> RuleResult:
+        rule, (rows, failed, nulls) = condition.rule, counts
+        if not rule.is_of_rows:
+            return replace(commit_result(rule, rows, failed), unknown=condition.unknown)
+        if condition.keys:
+            count, first = F.count(F.lit(1)).alias("failed"), F.min("offset").alias("first")
+            twice = self._collected(lambda: self._twice(n, condition).groupBy("partition").agg(count, first).collect())
+            failed, samples = sum(row["failed"] for row in twice), _first(twice, "first")
+        return RuleResult(rule, rows, failed, nulls, samples=samples, unknown=condition.unknown)
+
+    def _samples(self, failed: Sequence[int]) -> dict[int, Samples]:
+        """Return the first row of each Kafka partition that breaks a rule, for some rules."""
+        if not failed:
+            return {}
+        firsts = [F.min(F.when(~F.col(_kept(n)), F.col("offset"))).alias(f"first_{n}") for n in failed]
+        found = self._collected(lambda: self._frame.groupBy("partition").agg(*firsts).collect())
+        return {n: _first(found, f"first_{n}") for n in failed}
+
+    def _twice(self, n: int, condition: Condition) -> DataFrame:
+        """Return the rows whose key an earlier row has that the other rules don't refuse, or a row of the table."""
+        keys = [_KEY.format(n, i) for i in range(len(condition.keys))]
+        keyed = self._frame.filter(F.col(_kept(n)).isNotNull()).select(
+            *_PLACE,
+            *keys,
+            self._broken_alone().alias("broken"),
+            F.when(self._is_refused(), F.lit(0)).otherwise(F.lit(1)).alias("stays"),
+        )
+        others = self._asked.others
+        if others is None:
+            # Most keys are there once. Only rows of the others are sorted.
+            several = keyed.groupBy(*keys).agg(F.count(F.lit(1)).alias("times")).filter(F.col("times") > 1)
+            keyed, there = keyed.join(several.drop("times"), keys, "left_semi"), F.lit(False)
+        else:
+            held = others.select(*[key.alias(name) for key, name in zip(condition.keys, keys, strict=True)]).distinct()
+            keyed = keyed.join(held.withColumn("held", F.lit(True)), keys, "left")
+            there = F.coalesce("held", F.lit(False))
+        before = Window.partitionBy(*keys).orderBy("partition", "offset").rowsBetween(Window.unboundedPreceding, -1)
+        earlier = F.coalesce(F.sum("stays").over(before), F.lit(0)) > 0
+        return keyed.withColumn("twice", there | earlier).filter("twice").select(*_PLACE, "broken")
+
+    def _broken_alone(self) -> Column:
+        """Return the numbers of the rules that a row breaks by itself, as text."""
+        alone = [n for n, each in self._conditions if each.rule.is_of_rows and not each.keys]
+        return F.concat_ws(",", *[F.when(~F.col(_kept(n)), F.lit(str(n))) for n in alone])
+
+    def _is_refused(self) -> Column:
+        """Return whether a row breaks a rule that makes dead letters, but for those that compare rows."""
+        broken = [
+            F.coalesce(~F.col(_kept(n)), F.lit(False))
+            for n, each in self._conditions
+            if each.rule.is_of_rows and not each.keys and each.rule.on_failure == "dead_letter"
+        ]
+        return reduce(or_, broken) if broken else F.lit(False)
+
+    def refused(self) -> Refused:
+        """Name the records of rows that break rules which make dead letters, and all that each breaks."""
+        parts = [self._frame.filter(self._is_refused()).select(*_PLACE, self._broken_alone().alias("broken"))]
+        for n, each in self._unique:
+            if each.rule.on_failure == "dead_letter":
+                also = F.concat_ws(",", F.nullif("broken", F.lit("")), F.lit(str(n)))
+                parts.append(self._twice(n, each).withColumn("broken", also))
+        whole = reduce(DataFrame.union, parts)
+        if len(parts) > 1:
+            whole = whole.groupBy(*_PLACE).agg(F.concat_ws(",", F.collect_list("broken")).alias("broken"))
+        return self._named(self._collected(whole.toArrow))
+
+    def _named(self, found: pa.Table) -> Refused:
+        texts = found.column("broken").combine_chunks().dictionary_encode()
+        rules = [each.rule for _, each in self._conditions]
+        broken = [
+            [rules[n] for n in sorted({int(n) for n in text.split(",")})] for text in texts.dictionary.to_pylist()
+        ]
+        counts = {row["values"]: row["counts"] for row in texts.indices.value_counts().to_pylist()}
+        by_rule = {
+            rule.name: sum(counts.get(n, 0) for n, each in enumerate(broken) if rule in each)
+            for rule in rules
+            if rule.on_failure == "dead_letter"
+        }
+        records = found.select(_PLACE).append_column("reason", texts.indices.cast(pa.int32()))
+        return Refused(records, tuple(map(reason_of, broken)), by_rule)
+
+    def _collected(self, action: Callable[[], T]) -> T:
+        """Return what Spark computes; what it can't, because of a rule, is the settings' fault."""
+        try:
+            return action()
+        except Exception as error:
+            # A regular expression that is none fails in tasks, as an error of Java's.
+            if isinstance(error, AnalysisException) or "PatternSyntaxException" in str(error):
+                raise self._unanswered(error) from error
+            raise
+
+    def _unanswered(self, error: Exception) -> ConfigurationError:
+        found = re.search(r"PatternSyntaxException: ([^\n]+)", str(error))
+        said = found[1] if found else str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
+        patterns = [each.rule for _, each in self._conditions if each.rule.entry.pattern is not None]
+        named = [rule.name for rule in patterns if rule.entry.pattern and rule.entry.pattern.regex in str(error)]
+        names = ", ".join(named) or ", ".join(each.rule.name for _, each in self._conditions)
+        return ConfigurationError(
+            f"Topic {self._asked.topic}: rules: {names}: Spark can't ask that: {said}.",
+            "Nothing was published. Correct the rule.",
+        )
+
+
+def _first(found: Sequence[Row], name: str) -> Samples:
+    places = [(row["partition"], row[name]) for row in found if row[name] is not None]
+    return tuple(sorted(places)[:_SAMPLES])
+
+
+def _unknown_names(condition: Condition) -> Iterator[str]:
+    # The other kinds ask nothing of a column that isn't there.
+    if condition.rule.kind == "expression":
+        yield from condition.unknown
+
+
+def _kept(n: int) -> str:
+    return f"kept_{n}"

@@ -1,0 +1,65 @@
+"""Records that rules refuse, as plain data that names them by partition and offset."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+_PLACE = ("topic_id", "partition", "offset")
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Records whose rows break rules that make dead letters.
+
+    Args:
+        records: Columns ``topic_id``, ``partition``, ``offset`` and ``reason``: a place in `reasons`. Each record once.
+        reasons: Error class and message.
+        by_rule: How many rows break each rule that makes dead letters, by its name.
+    """
+
+    records: pa.Table
+    reasons: tuple[tuple[str, str], ...]
+    by_rule: Mapping[str, int]
+
+    def __len__(self) -> int:
+        """Return how many records there are."""
+        return len(self.records)
+
+    def by_partition(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """Return offsets, ascending, and reasons for each Kafka partition; of one topic's records only."""
+        partitions, offsets, reasons = (
+            self.records.column(name).to_numpy() for name in ("partition", "offset", "reason")
+        )
+        order = np.lexsort((offsets, partitions))
+        found = {}
+        for partition in np.unique(partitions):
+            of_it = order[partitions[order] == partition]
+            found[int(partition)] = (offsets[of_it].astype(np.int64), reasons[of_it].astype(np.int32))
+        return found
+
+    def set_apart(self, decoded: DataFrame) -> DataFrame:
+        """Return decoded records, those that are refused with error class and message, as if they hadn't decoded.
+
+        Args:
+            decoded: Records with ``error_class`` and ``error_message``; their ``topic_id`` counts if there is one.
+        """
+        told = decoded.sparkSession.createDataFrame(self.records)
+        told = told.select(*[F.col(name).alias(f"refused_{name}") for name in (*_PLACE, "reason")])
+        same = (F.col("partition") == F.col("refused_partition")) & (F.col("offset") == F.col("refused_offset"))
+        if "topic_id" in decoded.columns:
+            # Dead letters may be of a topic that was recreated since, which has the same offsets.
+            same &= F.nullif(F.col("topic_id"), F.lit("")).eqNullSafe(F.col("refused_topic_id"))
+        joined = decoded.join(F.broadcast(told), same, "left")
+        columns = {"error_class": 0, "error_message": 1}
+        return joined.select(
+            *[self._reason(columns[name]).alias(name) if name in columns else F.col(name) for name in decoded.columns]
+        )
+
+    def _reason(self, part: int) -> Column:
+        name = ("error_class", "error_message")[part]
+        told = F.create_map(*[F.lit(each) for n, reason in enumerate(self.reasons) for each in (n, reason[part])])
+        return F.coalesce(F.col(name), told[F.col("refused_reason")])

@@ -1,0 +1,236 @@
+"""Rules asked by the real Spark, beside a model of them in Python: which rows pass or break them, and which go."""
+
+import math
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.ingest.rule import (
+    AcceptedValues,
+    NullShare,
+    OnFailure,
+    Pattern,
+    Range,
+    RowCount,
+    Rule,
+    RuleEntry,
+    rules_of,
+)
+from kafka_lake.ingest.rules.evaluate import Asked, Verdict, evaluate
+
+pytestmark = pytest.mark.integration
+
+Row = dict[str, Any]
+Place = tuple[str, int, int]
+DDL = (
+    "_kafka struct<topic_id: string, partition: int, offset: bigint>, n int, x double, d decimal(8, 2), s string, "
+    "b boolean, at timestamp, who struct<name: string>, `a.b` string"
+)
+# What each says of a row in Python: True, False, or None where nothing can be said.
+Model = Callable[[Row], bool | None]
+
+
+def null_or(value: Any, answer: Callable[[Any], bool]) -> bool | None:
+    return None if value is None else answer(value)
+
+
+# NaN is greater than any number to Spark.
+POSSIBLE: list[tuple[RuleEntry, Model]] = [
+    (RuleEntry(not_null=("n",)), lambda r: r["n"] is not None),
+    (RuleEntry(not_null=("who.name",)), lambda r: r["who"] is not None and r["who"]["name"] is not None),
+    (
+        RuleEntry(accepted_values=AcceptedValues("s", ("new", "it's", "\\d"))),
+        lambda r: null_or(r["s"], lambda s: s in ("new", "it's", "\\d")),
+    ),
+    (RuleEntry(accepted_values=AcceptedValues("n", (1, 2, 3))), lambda r: null_or(r["n"], lambda n: n in (1, 2, 3))),
+    (RuleEntry(accepted_values=AcceptedValues("b", (True,))), lambda r: r["b"]),
+    (RuleEntry(range=Range("n", 0, 3)), lambda r: null_or(r["n"], lambda n: 0 <= n <= 3)),
+    (RuleEntry(range=Range("x", max=0.5)), lambda r: null_or(r["x"], lambda x: not math.isnan(x) and x <= 0.5)),
+    (RuleEntry(range=Range("d", 1.5)), lambda r: null_or(r["d"], lambda d: d >= 1.5)),
+    (
+        RuleEntry(range=Range("at", "2026-01-02", "2026-01-03T12:00:00")),
+        lambda r: null_or(r["at"], lambda at: "2026-01-02 00:00:00" <= at <= "2026-01-03 12:00:00"),
+    ),
+    (RuleEntry(pattern=Pattern("s", "^n|'")), lambda r: null_or(r["s"], lambda s: bool(re.search("^n|'", s)))),
+    (RuleEntry(pattern=Pattern("a.b", r"\d")), lambda r: null_or(r["a.b"], lambda s: bool(re.search(r"\d", s)))),
+    (RuleEntry(expression="n > x", name="n_beyond_x"), lambda r: beyond(r["n"], r["x"])),
+    (
+        RuleEntry(expression="_kafka.partition = 0 OR n IS NOT NULL", name="by_origin"),
+        lambda r: r["_kafka"]["partition"] == 0 or r["n"] is not None,
+    ),
+    # A column that no record has shown yet is null.
+    (RuleEntry(range=Range("later", 0), name="of_later"), lambda r: None),
+    (RuleEntry(not_null=("later",)), lambda r: False),
+    (RuleEntry(expression="later > 5 OR n = 1", name="with_later"), lambda r: True if r["n"] == 1 else None),
+]
+
+
+def beyond(n: int | None, x: float | None) -> bool | None:
+    return None if n is None or x is None else not math.isnan(x) and n > x
+
+
+def rows_by(draw: random.Random, count: int) -> list[Row]:
+    values: dict[str, list[Any]] = {
+        "n": [None, -1, 0, 1, 2, 3, 4],
+        "x": [None, 0.5, -2.0, 7.25, math.nan],
+        "d": [None, 1.0, 1.5, 2.25],
+        "s": [None, "", "new", "it's", "\\d", "5", "an"],
+        "b": [None, True, False],
+        "at": [None, "2026-01-01 23:59:59", "2026-01-02 00:00:00", "2026-01-03 12:00:00", "2026-01-03 12:00:01"],
+        "who": [None, {"name": None}, {"name": "a"}],
+        "a.b": [None, "7", "x"],
+    }
+    rows = []
+    for place in range(count):
+        origin = {"topic_id": "T", "partition": place % 2, "offset": place * 3}
+        rows.append({"_kafka": origin, **{name: draw.choice(every) for name, every in values.items()}})
+    return rows
+
+
+@pytest.fixture
+def frame(spark_resource: SparkResource) -> Callable[[Sequence[Row]], DataFrame]:
+    session = spark_resource.spark_session
+
+    def make(rows: Sequence[Row]) -> DataFrame:
+        text = DDL.replace("at timestamp", "at string").replace("d decimal(8, 2)", "d double")
+        found = session.createDataFrame([tuple(row.values()) for row in rows], text)
+        return found.withColumn("at", found["at"].cast("timestamp")).withColumn("d", found["d"].cast("decimal(8, 2)"))
+
+    return make
+
+
+def asked(rows: DataFrame, rules: Sequence[Rule], **settings: Any) -> Verdict:
+    return evaluate(Asked(topic="orders", rules=tuple(rules), rows=rows, column="_kafka", **settings))
+
+
+def place(row: Row) -> Place:
+    return row["_kafka"]["topic_id"], row["_kafka"]["partition"], row["_kafka"]["offset"]
+
+
+def model_of(rows: Sequence[Row], rules: Sequence[Rule], models: Mapping[str, Model]) -> dict[Place, list[str]]:
+    """Return the rules that each row breaks, in their order, without rules that make no dead letters of it."""
+    found: dict[Place, list[str]] = {}
+    # By partition and offset: the first of equal keys stays, if nothing else refuses it.
+    ordered = sorted(rows, key=place)
+    alone = {place(row): [r.name for r in rules if r.name in models and models[r.name](row) is False] for row in rows}
+    refusing = {rule.name for rule in rules if rule.on_failure == "dead_letter"}
+    for rule in rules:
+        seen = set[Any]()
+        for row in ordered if rule.kind == "unique" else ():
+            if None in (values := [row[name] for name in rule.columns]):
+                continue
+            key = repr(values)
+            if key in seen:
+                found.setdefault(place(row), []).append(rule.name)
+            if not refusing & set(alone[place(row)]):
+                seen.add(key)
+    return {
+        where: alone[where] + found.get(where, [])
+        for where in map(place, rows)
+        if found.get(where) or refusing & set(alone[where])
+    }
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_engine_and_a_model_give_the_same_verdicts(seed: int, frame: Callable[[Sequence[Row]], DataFrame]) -> None:
+    draw = random.Random(seed)
+    rows = rows_by(draw, 300)
+    possible = draw.sample(POSSIBLE, 8) if seed else POSSIBLE
+    ways: tuple[OnFailure, ...] = ("dead_letter", "dead_letter", "warn")
+    entries = [replace(entry, on_failure=draw.choice(ways)) for entry, _ in possible]
+    entries.append(RuleEntry(unique=draw.choice([("n", "s"), ("s", "b", "x"), ("who", "d")])))
+    rules = rules_of(entries)
+    models = {rule.name: model for rule, (_, model) in zip(rules, possible, strict=False)}
+    verdict = asked(frame(rows), rules)
+    for result in verdict.results:
+        answers = [models[result.rule.name](row) for row in rows] if result.rule.name in models else None
+        if answers is not None:
+            assert (result.failed, result.nulls) == (answers.count(False), answers.count(None)), result.rule.name
+            broken = [place(row)[1:] for row, answer in zip(rows, answers, strict=True) if answer is False]
+            assert list(result.samples) == sorted(min(p for p in broken if p[0] == n) for n in {p[0] for p in broken})
+        assert result.passed + result.failed == result.evaluated == 300
+    expected = model_of(rows, rules, models)
+    assert verdict.refused is not None
+    told = verdict.refused.records.to_pylist()
+    assert len(told) == len({(r["topic_id"], r["partition"], r["offset"]) for r in told})
+    reasons = {(r["topic_id"], r["partition"], r["offset"]): verdict.refused.reasons[r["reason"]] for r in told}
+    assert {where: named(message) for where, (_, message) in reasons.items()} == expected
+    refusing = {rule.name for rule in rules if rule.on_failure == "dead_letter"}
+    for where, (error_class, _) in reasons.items():
+        assert error_class == f"rule:{next(name for name in expected[where] if name in refusing)}"
+
+
+def named(message: str) -> list[str]:
+    return [part.split(" (")[0] for part in message.split(": ", 1)[1].split("; ")]
+
+
+def test_a_replay_of_dead_letters_compares_with_the_rows_of_the_table(
+    frame: Callable[[Sequence[Row]], DataFrame],
+) -> None:
+    rows = rows_by(random.Random(1), 6)
+    for number, row in enumerate(rows):
+        row["n"] = number // 2
+    rules = rules_of([RuleEntry(unique=("n",))])
+    verdict = asked(frame(rows[2:]), rules, others=frame(rows[:3]))
+    assert verdict.refused is not None
+    # 1 is in the table already; of the two with 2 the first stays.
+    found = [(r["partition"], r["offset"]) for r in verdict.refused.records.to_pylist()]
+    assert sorted(found) == [(0, 6), (1, 9), (1, 15)]
+
+
+def test_rules_about_a_commit(frame: Callable[[Sequence[Row]], DataFrame]) -> None:
+    rows = rows_by(random.Random(1), 40)
+    for number, row in enumerate(rows):
+        row["s"] = None if number < 10 else "x"
+    entries = [RuleEntry(null_share=NullShare("s", share), name=f"at_{share[:2]}") for share in ("24%", "25%")]
+    entries += [RuleEntry(row_count=RowCount(*bounds), name=f"of_{bounds[0]}") for bounds in ((41,), (40, 40), (0, 39))]
+    verdict = asked(frame(rows), rules_of(entries))
+    assert [(r.rule.name, r.failed, r.fails) for r in verdict.results] == [
+        ("at_24", 1, True),
+        ("at_25", 0, False),
+        ("of_41", 1, True),
+        ("of_40", 0, False),
+        ("of_0", 1, True),
+    ]
+    assert verdict.refused is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        (RuleEntry(range=Range("s", 0)), "s is string, and a range is for numbers and times"),
+        (RuleEntry(range=Range("at", 5)), "at is timestamp, and 5 is no such value"),
+        (RuleEntry(range=Range("at", "soon")), "at is timestamp, and 'soon' is no such value"),
+        (RuleEntry(accepted_values=AcceptedValues("n", ("1",))), "n is int, and '1' is no such value"),
+        (RuleEntry(accepted_values=AcceptedValues("who", ("1",))), "'1' is no such value"),
+        (RuleEntry(pattern=Pattern("n", "1")), "n is int, and a pattern is for text"),
+        (RuleEntry(pattern=Pattern("s", "*a")), "pattern_s: Spark can't ask that"),
+        (RuleEntry(expression="n >", name="cut"), "rules: cut: 'n >' is no condition"),
+        (RuleEntry(expression="n + 1", name="number"), "rules: number: 'n + 1' is no condition"),
+        (RuleEntry(expression="sum(n) > 1", name="total"), "rules: total: 'sum(n) > 1' is no condition"),
+        (RuleEntry(expression="who.age > 1", name="age"), "rules: age: 'who.age > 1' is no condition"),
+        (RuleEntry(expression="no_function(n)", name="calls"), "rules: calls: 'no_function(n)' is no condition"),
+    ],
+)
+def test_what_cant_be_asked_is_refused_by_name(
+    entry: RuleEntry, says: str, frame: Callable[[Sequence[Row]], DataFrame]
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        asked(frame(rows_by(random.Random(2), 20)), rules_of([RuleEntry(not_null=("b",), on_failure="warn"), entry]))
+    assert says in str(refused.value)
+    assert "Topic orders" in str(refused.value)
+
+
+@pytest.mark.parametrize("entry", [RuleEntry(not_null=("m",)), RuleEntry(expression="m > 1")])
+def test_where_all_columns_are_declared_another_one_is_refused(
+    entry: RuleEntry, frame: Callable[[Sequence[Row]], DataFrame]
+) -> None:
+    with pytest.raises(ConfigurationError, match="columns are _kafka, n, x"):
+        asked(frame(rows_by(random.Random(2), 3)), rules_of([entry]), declared=True)

@@ -1,0 +1,273 @@
+"""Rules on real servers: what keeps them is in the table, what breaks them is one dead letter, and nothing is lost."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.gate import GateFailedError
+from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.rule import AcceptedValues, Pattern, Range, RowCount, RuleEntry
+from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
+from kafka_lake.ingest.stage.arrow_writer import DECODED_BY_ARROW
+from kafka_lake.ingest.stage.judge import REFUSED
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.positions import summary_of
+from kafka_lake_tests.conftest import Topic, View
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewConnections = Callable[[], Connections]
+NewView = Callable[[TopicTable], View]
+
+DDL = "id bigint, status string, amount double, email string, total double, tax double"
+RULES = (
+    RuleEntry(not_null=("id",)),
+    RuleEntry(accepted_values=AcceptedValues("status", ("new", "paid"))),
+    RuleEntry(range=Range("amount", 0, 10_000)),
+    RuleEntry(pattern=Pattern("email", "^[^@]+@[^@]+$")),
+    RuleEntry(expression="total >= tax AND _kafka.offset >= 0", name="total_covers_tax"),
+    RuleEntry(unique=("id",)),
+)
+GOOD: dict[str, Any] = {"status": "new", "amount": 5.5, "email": "a@b", "total": 2.0, "tax": 1.0}
+BAD: list[dict[str, Any]] = [
+    {"id": None},
+    {"status": "lost"},
+    {"amount": -0.5},
+    {"amount": 10_000.5, "email": "nobody", "status": "lost"},
+    {"email": "@"},
+    {"total": 0.5},
+    # A null is neither right nor wrong.
+    {"status": None},
+    {"amount": None, "email": None},
+    {"total": None},
+    {"amount": 0.0},
+    {"amount": 10_000.0},
+]
+
+
+def broken(row: Mapping[str, Any], seen: set[int]) -> list[str]:
+    """Return the names of the rules that a row breaks, as `RULES` say it, in Python."""
+    found = []
+    if row["id"] is None:
+        found.append("not_null_id")
+    if row["status"] is not None and row["status"] not in ("new", "paid"):
+        found.append("accepted_values_status")
+    if row["amount"] is not None and not 0 <= row["amount"] <= 10_000:
+        found.append("range_amount")
+    if row["email"] is not None and (row["email"].count("@") != 1 or row["email"].strip("@") != row["email"]):
+        found.append("pattern_email")
+    if row["total"] is not None and row["tax"] is not None and row["total"] < row["tax"]:
+        found.append("total_covers_tax")
+    if row["id"] in seen:
+        found.append("unique_id")
+    elif row["id"] is not None and not found:
+        seen.add(row["id"])
+    return found
+
+
+def names_in(letter: Mapping[str, Any]) -> list[str]:
+    """Return the names of the rules that a dead letter's message tells of."""
+    told = letter["error_message"].split(": ", 1)[1]
+    return [part.split(" (")[0] for part in told.split("; ")]
+
+
+def rules_are_kept(topic: Topic, connections: NewConnections, view: NewView, settings: Mapping[str, Any]) -> None:
+    """Ingest good rows and bad ones, and compare all that comes of them with what the model says."""
+    spec = topic.spec(DDL, rules=RULES, rules_fail_above=None, **settings)
+    rows = [{"id": n, **GOOD, **(BAD[n % len(BAD)] if n % 4 == 3 else {})} for n in range(120)]
+    # The first by Kafka's order stays, unless other rules refuse it.
+    rows += [{"id": 7, **GOOD}, {"id": 0, **GOOD}, {"id": 0, **GOOD, "total": 0.0}, {"id": 3, **GOOD}]
+    for number, row in enumerate(rows):
+        topic.send(row, number % 2, key=b"k%d" % number, headers=[("h", b"v")])
+    topic.send(b"junk")
+    topic.send(None)
+    report = ingest(spec, connections(), "run-1")
+    see, seen = view(spec), set[int]()
+    expected = {
+        sent.place: broken(json.loads(sent.value or b""), seen)
+        for sent in sorted(topic.ledger[:124], key=lambda s: s.place)
+    }
+    see.assert_exactly_once(topic.ledger)
+    assert {(r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in see.rows()} == {
+        place for place, names in expected.items() if not names
+    }
+    sent = {each.place: each for each in topic.ledger}
+    letters = {(r["partition"], r["offset"]): r for r in see.dead_letters() if r["error_class"] != "not_json"}
+    assert {place: names_in(letter) for place, letter in letters.items()} == {
+        place: names for place, names in expected.items() if names
+    }
+    for place, letter in letters.items():
+        assert letter["error_class"] == f"rule:{expected[place][0]}"
+        assert (letter["value"], letter["key"]) == (sent[place].value, sent[place].key)
+        assert letter["headers"] == [{"key": "h", "value": b"v"}]
+        assert "-0.5" not in letter["error_message"]
+    findings = {f.check: f for f in report.findings() if f.is_rule}
+    for name in ("not_null_id", "range_amount", "total_covers_tax", "unique_id"):
+        facts = findings[f"rule_{name}"].facts
+        assert facts["failed"] == sum(name in names for names in expected.values())
+        assert facts["passed"] + facts["failed"] == facts["evaluated"] == 124
+    assert findings["rule_total_covers_tax"].facts["null"] == sum(row["total"] is None for row in rows)
+    assert all(f.passed for f in report.findings())
+    head = see.table.current_snapshot()
+    assert head is not None
+    assert json.loads(summary_of(head)[REFUSED])["range_amount"] == findings["rule_range_amount"].facts["failed"]
+    assert (DECODED_BY_ARROW in summary_of(head)) == (not settings)
+    see.assert_no_branches()
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"arrow": False, "transform": "kafka_lake_tests.integration.transforms:with_tenfold"}]
+)
+def test_what_breaks_rules_is_one_dead_letter_each_and_all_others_are_rows(
+    settings: dict[str, Any], new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    rules_are_kept(new_topic(2), connections, view, settings)
+
+
+AMOUNT = RuleEntry(range=Range("amount", 0))
+
+
+def amounts(topic: Topic, values: list[Any], first: int = 0) -> None:
+    for number, amount in enumerate(values, first):
+        topic.send({"id": number, "amount": amount})
+
+
+def test_a_rule_that_fails_and_one_beyond_its_share_publish_nothing(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, ddl = new_topic(), "id bigint, amount double"
+    amounts(topic, [1.0, 2.0])
+    ingest(topic.spec(ddl), connections(), "first")
+    amounts(topic, [-1.0] * 3 + [5.0] * 57, first=2)
+    see = view(topic.spec(ddl))
+    before = see.fingerprint()
+    failing = topic.spec(ddl, rules=(RuleEntry(range=Range("amount", 0), on_failure="fail"),))
+    with pytest.raises(GateFailedError) as refused:
+        ingest(failing, connections(), "fails")
+    assert (
+        f"Topic {topic.name}, table {'.'.join(failing.identifier)}: rule_range_amount: 3 of 60 rows break it (amount "
+        "is at least 0), the first in partition 0 at offset 2; on_failure is fail." in refused.value.message
+    )
+    assert "change the rule" in refused.value.remedy
+    assert see.fingerprint() == before
+    for rules, says in (
+        ((RuleEntry(row_count=RowCount(max=59)),), "the commit has 60 rows, and the number of rows is at most 59"),
+        ((RuleEntry(range=Range("amount", 0), fail_above=2),), "3 of 60 rows break it"),
+        ((RuleEntry(expression="amount >= taxes"),), "'amount >= taxes' is no condition on the rows"),
+    ):
+        with pytest.raises((GateFailedError, ConfigurationError)) as refused_too:
+            ingest(topic.spec(ddl, rules=rules), connections(), "fails")
+        assert says in str(refused_too.value)
+        assert see.fingerprint() == before
+    # Three rows are no release that went bad, whatever their share; more of them are.
+    kept = topic.spec(ddl, rules=(AMOUNT,), rules_fail_above="1%")
+    ingest(kept, connections(), "three")
+    assert [letter["error_class"] for letter in see.dead_letters()] == ["rule:range_amount"] * 3
+    amounts(topic, [-1.0] * 11 + [5.0] * 40, first=62)
+    before = see.fingerprint()
+    with pytest.raises(GateFailedError, match=r"11 of 51 rows break it .*; the limit is 1% "):
+        ingest(kept, connections(), "eleven")
+    assert see.fingerprint() == before
+    report = ingest(
+        topic.spec(ddl, rules=(RuleEntry(range=Range("amount", 0), on_failure="warn"),)), connections(), "warns"
+    )
+    (finding,) = [each for each in report.findings() if each.is_rule]
+    assert (finding.passed, finding.warns, finding.facts["failed"]) == (False, True, 11)
+    assert len(see.rows()) == 2 + 57 + 51
+    see.assert_exactly_once(topic.ledger)
+
+
+def test_a_row_on_which_an_expression_raises_an_error_is_found(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic()
+    topic.send_ids([1, 0, 5])
+    spec = topic.spec(rules=(RuleEntry(expression="10 DIV id > 1"),))
+    ingest(spec, connections(), "run-1")
+    see = view(spec)
+    assert see.ids() == [1, 5]
+    (letter,) = see.dead_letters()
+    assert (letter["offset"], letter["error_class"]) == (1, "undecodable")
+    assert "DIVIDE_BY_ZERO" in letter["error_message"]
+    see.assert_exactly_once(topic.ledger)
+
+
+def test_a_run_killed_between_its_publications_is_completed_by_the_next(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic()
+    spec = topic.spec("id bigint, amount double", rules=(AMOUNT, RuleEntry(unique=("id",))))
+    amounts(topic, [-1.0, 1.0, None, -2.0])
+    topic.send({"id": 1, "amount": 2.0})
+
+    class Killed(BaseException):
+        """Stands for the end of a process."""
+
+    def die(done: str) -> None:
+        if done == "dead letters published":
+            for name in ("discard", "drop"):
+                monkeypatch.setattr(StagingBranch, name, lambda self: None)
+            raise Killed(done)
+
+    with pytest.raises(Killed):
+        ingest(spec, connections(), "killed", observer=Observer(step_done=die))
+    monkeypatch.undo()
+    # With other commits, another row is the first of its key: what was a dead letter is a row by then, and no letter.
+    report = ingest(TopicTable(**{**vars(spec), "max_records_per_commit": 4}), connections(), "next")
+    assert len(report.commits) == 2
+    see = view(spec)
+    see.assert_exactly_once(topic.ledger)
+    assert sorted((r["id"], r["amount"]) for r in see.rows()) == [(1, 1.0), (1, 2.0), (2, None)]
+    assert sorted((r["offset"], r["error_class"]) for r in see.dead_letters()) == [
+        (0, "rule:range_amount"),
+        (3, "rule:range_amount"),
+    ]
+
+
+def test_dead_letters_of_a_rule_are_replayed_once_it_is_relaxed(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, ddl = new_topic(), None
+    warn = [RuleEntry(not_null=("later",)), RuleEntry(expression="later > 1 OR id > 2", name="or_later")]
+    rules = (AMOUNT, RuleEntry(unique=("id",)), *(replace(each, on_failure="warn") for each in warn))
+    spec = topic.spec(ddl, rules=rules)
+    for row in ({"id": 1, "amount": -1.0}, {"id": 2, "amount": -5.0}, {"id": 3, "amount": 1.0}, {"id": 3}):
+        topic.send(row)
+    report = ingest(spec, connections(), "first")
+    see = view(spec)
+    assert see.ids() == [3]
+    # A column that no record has shown yet is null.
+    finding = next(f for f in report.findings() if f.check == "rule_not_null_later")
+    assert (finding.warns, finding.facts["not_in_table"], finding.facts["failed"]) == (True, "later", 4)
+    finding = next(f for f in report.findings() if f.check == "rule_or_later")
+    assert (finding.facts["passed"], finding.facts["null"], finding.facts["not_in_table"]) == (4, 2, "later")
+    relaxed = TopicTable(**{**vars(spec), "rules": (RuleEntry(range=Range("amount", -2)), *spec.rules[1:])})
+    done = replay_dead_letters(relaxed, connections(), "again")
+    assert (done.moved, done.remaining) == (1, 2)
+    see.assert_exactly_once(topic.ledger)
+    assert see.ids() == [1, 3]
+    # The row that the duplicate is one of is in the table, by another commit.
+    assert sorted((r["offset"], r["error_class"]) for r in see.dead_letters()) == [
+        (1, "rule:range_amount"),
+        (3, "rule:unique_id"),
+    ]
+    done = replay_dead_letters(topic.spec(ddl), connections(), "without rules")
+    assert (done.moved, done.remaining) == (2, 0)
+    assert see.ids() == [1, 2, 3, 3]
+    # Read again by the rules: what breaks them leaves the table.
+    replay(spec, connections(), "all again", extent=Extent())
+    see.assert_exactly_once(topic.ledger)
+    assert see.ids() == [3]
+    assert sorted((r["offset"], r["error_class"]) for r in see.dead_letters()) == [
+        (0, "rule:range_amount"),
+        (1, "rule:range_amount"),
+        (3, "rule:unique_id"),
+    ]

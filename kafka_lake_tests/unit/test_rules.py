@@ -1,0 +1,337 @@
+"""Rules without an engine: what is declared, what it is called, when it fails a run, and what is told of it."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.conversions import to_bytes
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType
+
+from kafka_lake.components.assets import settings_of
+from kafka_lake.components.metadata import check_result
+from kafka_lake.executors.writing.refused import split
+from kafka_lake.ingest.decode import meaning_of
+from kafka_lake.ingest.report import merged
+from kafka_lake.ingest.rule import (
+    AcceptedValues,
+    NullShare,
+    OnFailure,
+    Pattern,
+    Range,
+    RowCount,
+    Rule,
+    RuleEntry,
+    rules_of,
+)
+from kafka_lake.ingest.rule_finding import rule_finding
+from kafka_lake.ingest.rules.by_statistics import kept_by_statistics
+from kafka_lake.ingest.rules.refused import Refused
+from kafka_lake.ingest.rules.result import FEW, RuleResult, commit_result, exceeds, reason_of
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake_tests.unit.test_component import load, refusal, resolved
+
+ISSUE = """
+topic: orders
+rules:
+  - not_null: [order_id, store]
+  - accepted_values: {column: status, values: [new, 5, "5", true]}
+  - range: {column: amount, min: 0, max: 10000}
+  - pattern: {column: email, regex: "^[^@]+@[^@]+$"}
+  - expression: "total >= tax"
+    name: total_covers_tax
+    on_failure: warn
+    fail_above: 20%
+  - unique: [order_id, store]
+  - row_count: {min: 1}
+  - null_share: {column: coupon, max: 5%}
+rules_fail_above: 100
+"""
+
+
+def rule(on_failure: OnFailure | None = None, fail_above: int | str | None = None, **entry: Any) -> Rule:
+    given = entry or {"range": Range("amount", 0)}
+    return rules_of([RuleEntry(**given, on_failure=on_failure, fail_above=fail_above)])[0]
+
+
+def test_a_document_gives_the_rules_and_their_checks() -> None:
+    component, defs = load(ISSUE)
+    spec: TopicTable = component.topic_table()
+    assert [(r.name, r.on_failure, r.fail_above) for r in spec.named_rules] == [
+        ("not_null_order_id", "dead_letter", 100),
+        ("not_null_store", "dead_letter", 100),
+        ("accepted_values_status", "dead_letter", 100),
+        ("range_amount", "dead_letter", 100),
+        ("pattern_email", "dead_letter", 100),
+        ("total_covers_tax", "warn", "20%"),
+        ("unique_order_id_store", "dead_letter", 100),
+        ("row_count", "fail", None),
+        ("null_share_coupon", "fail", None),
+    ]
+    # A number isn't a text, nor a truth value a number: columns of one type have no values of another.
+    assert [repr(v) for v in spec.rules[1].accepted_values.values] == ["'new'", "5", "'5'", "True"]  # type: ignore[union-attr]
+    graph = resolved(defs)
+    table = dg.AssetKey(["lake", "orders"])
+    checks = {key.name: graph.get_check_spec(key) for key in graph.asset_check_keys if key.asset_key == table}
+    blocking = {name: each.blocking for name, each in checks.items() if name.startswith("rule_")}
+    assert blocking == {r.check: r.name != "total_covers_tax" for r in spec.named_rules}
+    assert checks["rule_range_amount"].description == "Rule: amount is from 0 to 10000."
+    assert settings_of(dict(graph.get(table).metadata)) == spec
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ("rules: [{}]", "rules: number 1: says nothing. Write exactly one of not_null, accepted_values"),
+        ("rules: [{not_null: [a], unique: [a]}]", "number 1 (not_null) (unique): has not_null, unique"),
+        ("rules: [{not_null: a}]", "not_null"),
+        ("rules: [{not_nul: [a]}]", "not_nul"),
+        ("rules: [{foreign_key: {column: a}}]", "foreign_key"),
+        ("rules: [{unique: [a], name: a-b}]", "name: 'a-b' is no name"),
+        ("rules: [{unique: [a]}, {unique: [a]}]", "rules: unique_a is there twice"),
+        ("rules: [{expression: a > b}, {expression: a < b}]", "expression_a_b is there twice"),
+        ("rules: [{unique: [a], on_failure: drop}]", "on_failure"),
+        ("rules: [{accepted_values: {column: a, values: []}}]", "values: is empty"),
+        ("rules: [{accepted_values: {column: a, values: [null]}}]", "values"),
+        ("rules: [{accepted_values: {values: [1]}}]", "column"),
+        ("rules: [{range: {column: a}}]", "range never fails"),
+        ("rules: [{range: {column: a, min: 2, max: 1}}]", "min: 2 is above max: 1"),
+        ("rules: [{range: {column: a, min: 2, max: '3'}}]", "are not of one type"),
+        ("rules: [{range: {column: a, min: true}}]", "min"),
+        ("rules: [{pattern: {column: a, regex: '('}}]", "regex: '(' is no regular expression"),
+        ("rules: [{pattern: {column: a, regex: '[a'}}]", "regex: '[a' is no regular expression"),
+        ("rules: [{pattern: {column: a, regex: ''}}]", "regex: is empty"),
+        ("rules: [{expression: ' '}]", "expression: is empty"),
+        ("rules: [{expression: 'TRUE'}]", "is the same for every row"),
+        ("rules: [{expression: 'a in (select 1)'}]", "can't have a query in it"),
+        ("rules: [{row_count: {}}]", "row_count never fails"),
+        ("rules: [{row_count: {min: 0}}]", "row_count never fails"),
+        ("rules: [{row_count: {min: 2, max: 1}}]", "there is no number of rows"),
+        ("rules: [{row_count: {min: 1}, on_failure: dead_letter}]", "no single row breaks row_count"),
+        ("rules: [{row_count: {min: 1}, fail_above: 5%}]", "fail_above: has no effect"),
+        ("rules: [{null_share: {column: a, max: 100%}}]", "null_share never fails"),
+        ("rules: [{null_share: {column: a, max: '5'}}]", "max: 5 is no share"),
+        ("rules: [{unique: [a], on_failure: fail, fail_above: 5%}]", "fail_above: has no effect"),
+        ("rules: [{unique: [a], fail_above: 0}]", "fail_above: 0 lets no row be broken"),
+        ("rules: [{unique: [a], fail_above: some}]", "fail_above: 'some' is no limit"),
+        ("rules_fail_above: 7%", "rules_fail_above: has no effect without rules:"),
+        ("rules_fail_above: some\nrules: [{unique: [a]}]", "rules_fail_above: 'some' is no limit"),
+        ("rules: [{unique: [a], on_failure: warn}]\nwrite: upsert", "rules: aren't there yet for write: upsert"),
+        ("rules: [{unique: [a]}]\nmetadata_column: null", "metadata_column: rules need it"),
+        ("rules: [{unique: [a]}]\ndead_letters: skip", "unique_a: on_failure: dead_letter needs dead_letters: table"),
+        ("rules: [{unique: [b]}]\nschema: a int", "unique_b: b isn't in schema:, whose columns are a"),
+        ("rules: [{unique: [b]}]\nexcept: [b]", "unique_b: b is in except:"),
+        ("rules: [{not_null: [a]}]\nschema: a int not null, b int", "not_null_a: never fails: schema: says that a"),
+    ],
+)
+def test_what_cant_be_meant_or_has_no_effect_is_refused(document: str, says: str) -> None:
+    assert says in refusal(f"topic: orders\n{document}")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        r"rules: [{pattern: {column: a, regex: '\p{L}+(?<name>x)*+'}}]",
+        "rules: [{expression: \"a = 'select'\", on_failure: fail}]",
+        'rules: [{unique: [A, who.b, _kafka.key, _key]}]\nschema: "a int, who struct<b: int>"\nkey_format: string',
+        "rules: [{not_null: [b]}]\nschema: 'a decimal(4, 2) not null, b struct<c: int not null>'",
+        "rules: [{unique: [other]}]\nschema: a int\ntransform: some:where",
+        "rules: [{unique: [a], on_failure: warn}]\ndead_letters: skip",
+        "rules: [{unique: [a], on_failure: warn, fail_above: 5%}]\nrules_fail_above: null",
+    ],
+)
+def test_what_may_be_meant_is_taken(document: str) -> None:
+    component, _ = load(f"topic: orders\n{document}")
+    assert component.topic_table().named_rules
+
+
+LIMITS = st.one_of(st.integers(1, 50), st.integers(1, 100).map("{}%".format))
+
+
+@given(limit=LIMITS, evaluated=st.integers(0, 2000), failed=st.integers(0, 2000))
+def test_a_limit_is_a_count_or_a_share_and_a_few_rows_are_never_too_large_a_share(
+    limit: int | str, evaluated: int, failed: int
+) -> None:
+    found = exceeds(limit, failed, evaluated)
+    if isinstance(limit, int):
+        assert found == (failed > limit)
+    else:
+        assert found == (failed > FEW and failed * 100 > int(limit[:-1]) * evaluated)
+    assert not exceeds(None, failed, evaluated)
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "limit", "failed", "fails", "passed", "warns"),
+    [
+        ("dead_letter", "5%", 50, False, True, False),
+        ("dead_letter", "5%", 51, True, False, False),
+        ("warn", None, 1000, False, False, True),
+        ("warn", None, 0, False, True, False),
+        ("warn", 20, 21, True, False, False),
+        ("fail", None, 1, True, False, False),
+        ("fail", None, 0, False, True, False),
+    ],
+)
+def test_a_check_tells_what_a_rule_does(
+    on_failure: OnFailure, limit: Any, failed: int, fails: bool, passed: bool, warns: bool
+) -> None:
+    result = RuleResult(rule(on_failure, limit), 1000, failed, 7, ((0, 17), (1, 4)) if failed else ())
+    finding = rule_finding(result)
+    assert (result.fails, finding.passed, finding.refuses) == (fails, passed, fails)
+    shown = check_result(finding, dg.AssetKey("t"))
+    assert (shown.severity == dg.AssetCheckSeverity.WARN) == warns
+    told = {name: value.value for name, value in shown.metadata.items()}
+    assert (told["evaluated"], told["passed"], told["failed"], told["null"]) == (1000, 1000 - failed, failed, 7)
+    assert told["share_failed"] == failed / 1000
+    assert told.get("sample_partition_1") == ("offset 4" if failed else None)
+    if not passed:
+        assert f"{failed} of 1000 rows break it (amount is at least 0), the first in partition 0 at offset 17" in str(
+            shown.description
+        )
+
+
+def test_rules_about_a_commit_tell_how_it_is() -> None:
+    few = commit_result(rule(row_count=RowCount(2, 5)), 1)
+    assert rule_finding(few).problems == (
+        "the commit has 1 rows, and the number of rows is from 2 to 5; on_failure is fail",
+    )
+    many = commit_result(rule("warn", null_share=NullShare("coupon", "5%")), 100, 6)
+    assert rule_finding(many).problems == (
+        "coupon is null in 6 of 100 rows (coupon is null in at most 5% of the rows)",
+    )
+    assert rule_finding(many).warns
+    assert not rule_finding(commit_result(rule(null_share=NullShare("coupon", "5%")), 100, 5)).problems
+
+
+def test_a_rule_about_a_column_that_isnt_there_warns_and_blocks_nothing() -> None:
+    finding = rule_finding(RuleResult(rule(), 10, 0, 10, unknown=("amuont",)))
+    assert (finding.passed, finding.warns, finding.refuses) == (False, True, False)
+    assert finding.problems == ("the table has no column amuont yet, which counts as null",)
+    assert rule_finding(RuleResult(rule("fail"), 10, 10, unknown=("amuont",))).refuses
+
+
+def test_the_check_of_a_run_adds_its_commits_up() -> None:
+    found = [rule_finding(RuleResult(rule("warn"), 100, failed, 1)) for failed in (0, 3)]
+    (finding,) = [each for each in merged(found) if each.is_rule]
+    assert (finding.facts["evaluated"], finding.facts["failed"], finding.warns) == (200, 3, True)
+    failing = rule_finding(RuleResult(rule("warn", 1), 100, 2))
+    assert next(each for each in merged([*found, failing]) if each.is_rule).refuses
+
+
+def test_a_dead_letter_names_all_rules_and_nothing_of_the_row() -> None:
+    rules = rules_of(
+        [
+            RuleEntry(pattern=Pattern("email", "@"), on_failure="warn"),
+            RuleEntry(accepted_values=AcceptedValues("status", ("new", True, 5))),
+            RuleEntry(not_null=("id", "at"), name="there"),
+        ]
+    )
+    assert reason_of(rules) == (
+        "rule:accepted_values_status",
+        "Breaks 4 rules: pattern_email (email matches @); accepted_values_status (status is one of new, true, 5); "
+        "there_id (id is not null); there_at (at is not null).",
+    )
+    assert reason_of(rules[3:]) == ("rule:there_at", "Breaks a rule: there_at (at is not null).")
+    assert meaning_of("rule:there_at").startswith("The row breaks the topic's rule")
+
+
+PLACES = st.sets(st.tuples(st.integers(0, 2), st.integers(0, 30)))
+REASONS = (("rule:a", "a"), ("rule:b", "b"))
+
+
+@given(given_places=PLACES, refused=PLACES)
+def test_a_task_sets_apart_the_very_records_that_are_refused(
+    given_places: set[tuple[int, int]], refused: set[tuple[int, int]]
+) -> None:
+    numbers = {where: sum(where) % 2 for where in refused}
+    records = pa.table(
+        {
+            "topic_id": pa.array(["T"] * len(numbers), pa.string()),
+            "partition": pa.array([p for p, _ in numbers], pa.int32()),
+            "offset": pa.array([o for _, o in numbers], pa.int64()),
+            "reason": pa.array(list(numbers.values()), pa.int32()),
+        }
+    )
+    places = Refused(records, REASONS, {}).by_partition()
+    assert all(all(a < b for a, b in pairwise(offsets)) for offsets, _ in places.values())
+    ordered = list(given_places)
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "partition": pa.array([p for p, _ in ordered], pa.int32()),
+            "offset": pa.array([o for _, o in ordered], pa.int64()),
+        }
+    )
+    kept, apart, (classes, messages) = split(batch, places, REASONS)
+    assert [tuple(row.values()) for row in kept.to_pylist()] == [w for w in ordered if w not in refused]
+    assert [tuple(row.values()) for row in apart.to_pylist()] == [w for w in ordered if w in refused]
+    assert list(zip(classes.to_pylist(), messages.to_pylist(), strict=True)) == [
+        REASONS[numbers[w]] for w in ordered if w in refused
+    ]
+    assert all(isinstance(offsets, np.ndarray) for offsets, _ in places.values())
+
+
+SCHEMA = Schema(
+    NestedField(1, "n", LongType(), required=False),
+    NestedField(2, "x", DoubleType(), required=False),
+    NestedField(3, "s", StringType(), required=False),
+)
+NUMBERS = st.one_of(st.none(), st.integers(-5, 5).map(float), st.just(math.nan), st.just(math.inf))
+
+
+def file_of(values: list[float | None], told: bool = True) -> DataFile:
+    """Return a data file whose columns x and n have such values, n without those that are no whole numbers."""
+    columns: dict[int, list[Any]] = {1: [None if v is None or not math.isfinite(v) else int(v) for v in values]}
+    columns[2] = list(values)
+    kinds: dict[int, Any] = {1: LongType(), 2: DoubleType()}
+    bounds: list[dict[int, bytes]] = [{}, {}]
+    for key, every in columns.items():
+        numbers = [v for v in every if v is not None and not math.isnan(v)]
+        for bound, pick in zip(bounds, (min, max), strict=True):
+            if numbers:
+                bound[key] = to_bytes(kinds[key], pick(numbers))
+    return DataFile.from_args(
+        record_count=len(values),
+        null_value_counts={key: every.count(None) for key, every in columns.items()} if told else None,
+        nan_value_counts={2: sum(v is not None and math.isnan(v) for v in values)},
+        lower_bounds=bounds[0],
+        upper_bounds=bounds[1],
+    )
+
+
+@given(files=st.lists(st.lists(NUMBERS, max_size=4), max_size=3), least=st.integers(-6, 6), most=st.integers(-6, 6))
+def test_statistics_say_that_a_rule_is_kept_only_where_all_rows_keep_it(
+    files: list[list[float | None]], least: int, most: int
+) -> None:
+    made, values = [file_of(each) for each in files], [v for each in files for v in each]
+    whole = [None if v is None or not math.isfinite(v) else int(v) for v in values]
+    for column, every in (("n", whole), ("x", values)):
+        there = kept_by_statistics(rule(not_null=(column,)), SCHEMA, made)
+        assert (there is not None) == (None not in every)
+        assert there is None or (there.evaluated, there.failed, there.nulls) == (len(every), 0, 0)
+        within = kept_by_statistics(rule(range=Range(column, least, most)), SCHEMA, made)
+        kept = all(v is None or (not math.isnan(v) and least <= v <= most) for v in every)
+        assert (within is not None) == kept
+        assert within is None or (within.evaluated, within.failed, within.nulls) == (len(every), 0, every.count(None))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        rule(expression="n > 0"),
+        rule(not_null=("other",)),
+        rule(range=Range("s", 0)),
+        rule(range=Range("n", "0")),
+        rule(accepted_values=AcceptedValues("n", (1,))),
+        rule(unique=("n",)),
+    ],
+)
+def test_statistics_dont_tell_of_other_rules(asked: Rule) -> None:
+    assert kept_by_statistics(asked, SCHEMA, [file_of([1.0])]) is None
+    assert kept_by_statistics(rule(not_null=("n",)), SCHEMA, [file_of([1.0], told=False)]) is None
