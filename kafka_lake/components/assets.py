@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 from kafka_lake.components.alive import alive
 from kafka_lake.components.dead_letters import build_dead_letter_assets
 from kafka_lake.components.failures import as_failures
+from kafka_lake.components.freshness import build_freshness_check
 from kafka_lake.components.history import build_history_assets
 from kafka_lake.components.keys import of_cluster, op_name, pool_name, table_key, topic_key
 from kafka_lake.components.maintenance import build_maintenance_asset
@@ -235,7 +236,7 @@ def build_topic_assets(
             else:
                 yield from _materialize(context, config, spec, connections)
 
-    beside = build_history_assets(spec, source.key, shown)
+    beside = [*build_history_assets(spec, source.key, shown), *build_freshness_check(spec)]
     if spec.dead_letters == "table":
         beside += build_dead_letter_assets(spec, source.key, shown)
     return [source, ingest_topic, *beside, build_maintenance_asset(spec, shown)]

@@ -63,6 +63,11 @@ def dead_letter_check_op_name(spec: TopicTable) -> str:
     return f"{op_name(spec)}__dead_letters_no_dead_letters"
 
 
+def freshness_op_name(spec: TopicTable) -> str:
+    """Return the name of the op that checks how fresh the table is."""
+    return f"{op_name(spec)}__freshness"
+
+
 def maintenance_op_name(spec: TopicTable) -> str:
     """Return the name of the op that maintains the tables."""
     return f"{op_name(spec)}__maintenance"

@@ -1,6 +1,7 @@
 """One sensor for all topics of a cluster: where Kafka's ends are beyond a table's position, it asks for a run.
 
-It asks brokers and catalog only, keeps no cursor, and compares again at every tick: so it can't forget a failed run.
+It asks brokers and catalog only, and compares again at every tick: so it can't forget a failed run. Its cursor has
+nothing but which results of checks it has told.
 """
 
 import time
@@ -15,6 +16,7 @@ from kafka_lake.common.errors import CatalogError, KafkaLakeError
 from kafka_lake.common.offsets import Loss, Position, Watermarks
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, TABLE_TAG, topics_of
 from kafka_lake.components.failures import as_failed_tick
+from kafka_lake.components.freshness import changes
 from kafka_lake.components.has_topics import HasTopics, new_topics
 from kafka_lake.components.keys import TOPIC_TAG, of_cluster, op_name, table_key
 from kafka_lake.components.metadata import topic_materialization
@@ -142,14 +144,43 @@ def build_sensor(
             new = new_topics(many, brokers.topics()) if many else ""
             if not specs:
                 return dg.SkipReason(new or "No topics: none of the cluster matches topics: of a KafkaTopics document.")
-            found = poll_topics(context, specs, cluster=brokers, catalog=resources.catalog.open(), pace=pace)
-            if new and isinstance(found, dg.SkipReason):
-                return dg.SkipReason(f"{new} {found.skip_message}")
-            if new:
-                context.log.warning(new)
-            return found
+            catalog = resources.catalog.open()
+            found = poll_topics(context, specs, cluster=brokers, catalog=catalog, pace=pace)
+        if new and isinstance(found, dg.SensorResult):
+            context.log.warning(new)
+        try:
+            events, told = changes(specs, brokers, catalog, context.cursor)
+        except Exception as error:
+            # Runs are asked for all the same, and the next tick looks again.
+            context.log.warning(f"How fresh the tables are can't be told now: {error}")
+            events, told = [], context.cursor
+        return _with(found, events, told, new=new)
 
     return kafka_offsets
+
+
+def _with(
+    found: dg.SensorResult | dg.SkipReason, events: Sequence[dg.AssetCheckEvaluation], cursor: str | None, new: str
+) -> dg.SensorResult | dg.SkipReason:
+    """Return what a tick asks for, with what it tells beside that.
+
+    Args:
+        found: What it asks for, or why it asks for nothing.
+        events: Results of checks.
+        cursor: What has been told of them.
+        new: What to do about new topics, if there are any.
+    """
+    if isinstance(found, dg.SkipReason):
+        reason = f"{new} {found.skip_message}".strip()
+        if not events:
+            return dg.SkipReason(reason)
+        return dg.SensorResult(skip_reason=reason, asset_events=events, cursor=cursor)
+    return dg.SensorResult(
+        run_requests=found.run_requests,
+        dynamic_partitions_requests=found.dynamic_partitions_requests,
+        asset_events=[*found.asset_events, *events],
+        cursor=cursor,
+    )
 
 
 def _description(pace: Pace) -> str:

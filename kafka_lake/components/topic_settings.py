@@ -166,6 +166,8 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             if self.start not in ("earliest", "latest"):
                 start_timestamp_ms(self.start)
             limit_of(self.max_dead_letters, "max_dead_letters")
+            if self.max_age is not None:
+                seconds_of(self.max_age)
             limit_of(self.max_removed, "max_removed")
             environment.samples()
             for pattern in self.mask:

@@ -154,6 +154,12 @@ class TopicTable:
     max_record_bytes: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="Longer values are dead letters."
     )
+    max_age: str | None = Field(
+        default=None,
+        description="How long a record may wait for its row, by its Kafka timestamp: the table's check `freshness` "
+        "warns while one waits longer. A topic without new records is fresh.",
+        examples=["5m"],
+    )
     samples: bool = Field(
         default_factory=environment.samples,
         description="Whether Dagster's log and pages quote a dead letter of each class: its reason, and the first 200 "
