@@ -232,13 +232,14 @@ def test_dead_letters_are_told_by_class_up_to_a_number_and_by_number_beyond(
     catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = TopicTable("orders", "shop", "orders")
-    assert dead_letters._verdict(spec, catalog)["passed"]
+    none = dead_letters._verdict(spec, catalog)
+    assert (none["passed"], none["description"], none["metadata"]) == (True, "0 dead letters", {"dead_letters": 0})
     letters = pa.schema([("error_class", pa.string())])
     table = catalog.pyiceberg.create_table(spec.dead_letter_table, letters)
     for name in ("not_json", "wrong_type", "not_json"):
         table.append(pa.Table.from_pylist([{"error_class": name}], letters))
     found = dead_letters._verdict(spec, catalog)
-    assert (found["passed"], found["metadata"]) == (False, {"not_json": 2, "wrong_type": 1})
+    assert (found["passed"], found["metadata"]) == (False, {"dead_letters": 3, "not_json": 2, "wrong_type": 1})
     assert found["description"] == "2 not_json, 1 wrong_type: see `kafka-lake dead-letters orders`."
 
     def read(_: Table) -> Any:
