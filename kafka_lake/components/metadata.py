@@ -8,8 +8,9 @@ from typing import Any
 
 import dagster as dg
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
-from kafka_lake.common.offsets import Watermarks
+from kafka_lake.common.offsets import Watermarks, lag
 from kafka_lake.components.keys import topic_key
 from kafka_lake.components.rule_checks import share_metadata
 from kafka_lake.ingest.commit import moment
@@ -20,7 +21,7 @@ from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import schema_history
 from kafka_lake.lake.how_to_read import how_to_read_page
 from kafka_lake.lake.losses import recorded_losses
-from kafka_lake.lake.positions import row_count
+from kafka_lake.lake.positions import row_count, summary_of
 from kafka_lake.lake.tables.schema_update import sources_of
 
 _SHOWN_CHANGES = 20
@@ -124,7 +125,10 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
         catalog: Where it is.
         spec: The topic.
     """
-    metadata: dict[str, Any] = {"dagster/table_name": f"{catalog.name}.{report.table}"}
+    metadata: dict[str, Any] = {
+        "dagster/table_name": f"{catalog.name}.{report.table}",
+        "lag": sum(lag(report.position, report.watermarks).values()),
+    }
     if spec.history:
         metadata["history_table"] = f"{catalog.name}.{'.'.join(spec.history_table)}"
     if classes := report.classes():
@@ -146,6 +150,7 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
         metadata |= {
             # As text: snapshot ids are larger than what a browser's numbers hold.
             "snapshot_id": str(snapshot.snapshot_id),
+            **_totals(snapshot),
             "dagster/row_count": row_count(table),
             "dagster/uri": table.location(),
             "how_to_read": dg.MetadataValue.md(how_to_read_page(catalog.name, spec.identifier, catalog.properties)),
@@ -166,6 +171,13 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
         if spec.transform is None:
             metadata["dagster/column_lineage"] = column_lineage(spec, table)
     return metadata
+
+
+def _totals(newest: Snapshot) -> dict[str, int]:
+    """Return files and bytes of a table, as far as its newest snapshot tells them."""
+    told = summary_of(newest)
+    found = {"files_in_table": told.get("total-data-files"), "bytes_in_table": told.get("total-files-size")}
+    return {name: int(text) for name, text in found.items() if text is not None}
 
 
 def schema_changes(table: Table) -> list[dg.TableRecord]:

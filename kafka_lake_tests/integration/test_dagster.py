@@ -162,6 +162,10 @@ def test_one_run_and_one_commit_for_all_partitions(new_topic: NewTopic, runner: 
     metadata = whole(result)
     assert (metadata["commits"], metadata["records_read"], metadata["dead_letters"]) == (1, 8, 1)
     assert metadata["dagster/row_count"] == 7
+    assert metadata["lag"] == 0
+    held = [task.file for task in view(spec).table.scan().plan_files()]
+    assert metadata["files_in_table"] == len(held)
+    assert metadata["bytes_in_table"] == sum(file.file_size_in_bytes for file in held)
     assert metadata["snapshot_id"] == str(view(spec).table.current_snapshot().snapshot_id)  # type: ignore[union-attr]
     evaluated = checks(result)
     assert set(evaluated) == set(CHECKS)
