@@ -264,6 +264,34 @@ def test_a_tombstone_is_newer_than_what_came_before_it_in_its_partition(
         assert {row["id"] for row in view(spec).rows()} == ends, "each by itself" if cut else "all at once"
 
 
+@pytest.mark.parametrize("others", [False, exhaustive(True)])
+def test_a_change_that_finds_what_it_lacked_once_a_run_has_died_is_no_dead_letter_any_more(
+    others: bool,
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    killed_at: Callable[..., None],  # noqa: F811
+) -> None:
+    topic, text = new_topic(2), "__debezium_unavailable_value"
+    spec = topic.spec("id int, n int, big string", write="upsert", envelope="debezium")
+    topic.send(debezium("c", 5, {"id": 9, "n": 0, "big": "a"}, 1), key=b'{"id": 9}')
+    ingest(spec, connections(), "run-0")
+    topic.send(debezium("u", 20, {"id": 1, "n": 2, "big": text}, 2), key=b'{"id": 1}')
+    topic.send(debezium("u", 30, {"id": 2, "n": 3, "big": text}, 3), key=b'{"id": 2}')
+    killed_at(spec, "dead letters published")
+    assert sorted(row["offset"] for row in view(spec).dead_letters()) == [1, 2]
+    # What was before it in the source's log comes through another partition by the next run.
+    topic.send(debezium("c", 10, {"id": 1, "n": 1, "big": "told"}, 1), 1, key=b'{"id": 1}')
+    if not others:
+        topic.send(debezium("c", 25, {"id": 2, "n": 1, "big": "told too"}, 1), 1, key=b'{"id": 2}')
+    ingest(spec, connections(), "run-1")
+    assert rows(view(spec), "id", "n", "big") == [
+        (1, 2, "told"), *([] if others else [(2, 3, "told too")]), (9, 0, "a"),
+    ]  # fmt: skip
+    assert [row["offset"] for row in view(spec).dead_letters()] == ([2] if others else [])
+    view(spec).assert_no_branches()
+
+
 def test_columns_of_debezium_keep_what_was_not_told(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

@@ -1,8 +1,9 @@
 """The records that became no row, on a branch of the dead-letter table: only those that it doesn't have yet."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from kafka_lake.common.offsets import Position
@@ -72,7 +73,11 @@ def stage_dead_letters(
     if position is not None and not position.identity.same_as(plan.after.identity):
         position = None
     # Of the very snapshot that the branch starts from: what others publish meanwhile refuses this one.
+    obsolete = list[Row]()
     if (known := known_dead_letters(context, plan, state)) is not None:
+        if may_be_obsolete(context, plan):
+            gone = context.connections.frames.without(known, dead_letters)
+            obsolete = gone.select("partition", "offset").collect()
         fresh = context.connections.frames.without(dead_letters, known)
         known_failed = dead_letters.count() - fresh.count()
         dead_letters = fresh
@@ -92,15 +97,40 @@ def stage_dead_letters(
     )
     branch.create()
     try:
+        if obsolete:
+            _delete(context, branch, obsolete, plan.after.identity.topic_id)
         columns = spark.table(context.connections.catalog.spark_name(identifier)).schema
         staged = append(branch, state, shaped(dead_letters, columns).coalesce(tasks_of(plan, spark)), summary)
     except BaseException:
         branch.discard()
         raise
-    if staged.rows == 0:
+    if staged.rows == 0 and not obsolete:
         staged.branch.discard()
         return None, known_failed
     return staged, known_failed
+
+
+def may_be_obsolete(context: Context, plan: Plan) -> bool:
+    """Return whether dead letters of what a plan reads are taken out if their records are none any more.
+
+    A run that died between its two publications has left them; what it has read is read again, and a change of a keyed
+    table may find what it lacked. The rows of such a table don't tell of each record, as those of others do, by which
+    `kafka_lake.ingest.dead_letters.reconcile` knows.
+    """
+    return context.spec.write == "upsert" and plan.kind == "append"
+
+
+def _delete(context: Context, branch: StagingBranch, records: Sequence[Row], topic_id: str) -> None:
+    """Delete the dead letters of some records of the topic from a branch."""
+    by_partition: dict[int, list[int]] = {}
+    for row in records:
+        by_partition.setdefault(row["partition"], []).append(row["offset"])
+    places = " OR ".join(
+        f"(partition = {partition} AND offset IN ({', '.join(map(str, offsets))}))"
+        for partition, offsets in by_partition.items()
+    )
+    same_topic = "topic_id = '{}'".format(topic_id.replace("'", "")) if topic_id else "topic_id IS NULL"
+    context.connections.spark().sql(f"DELETE FROM {branch.write_name} WHERE {same_topic} AND ({places})")
 
 
 def _furthest(after: Position, before: Position | None) -> Position:

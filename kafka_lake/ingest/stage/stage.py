@@ -17,7 +17,12 @@ from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.stage.batch import CLASSES, DELETES, HISTORY, KEYED, Batch, WrittenBatch
 from kafka_lake.ingest.stage.compatibility import refuse_incompatible
-from kafka_lake.ingest.stage.dead_letter_rows import added_rows, known_dead_letters, stage_dead_letters
+from kafka_lake.ingest.stage.dead_letter_rows import (
+    added_rows,
+    known_dead_letters,
+    may_be_obsolete,
+    stage_dead_letters,
+)
 from kafka_lake.ingest.stage.judge import REFUSED, judge, refused_mark
 from kafka_lake.ingest.stage.replaced_rows import keep_what_vanished
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
@@ -69,7 +74,7 @@ def stage(
         verdict = judge(context, plan, rows.batch.primary, declared=rows.decoder.fixed is not None)
         if verdict.refused is not None:
             rows = _stage_without(source, rows, verdict.refused, marks=marks, undo=undo)
-        failed = _stage_failed(source, rows.batch, undo)
+        failed = _stage_failed(source, rows.batch, undo, before=dead_letters_before)
         primary, vanished = rows.batch.primary, tuple[Vanished, ...]()
         # Nothing goes from a keyed table because it is read again.
         if plan.kind == "replace" and context.spec.write == "append":
@@ -233,11 +238,11 @@ def _stage_rows(
     )
 
 
-def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack) -> _Failed:
+def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack, before: TableState | None) -> _Failed:
     """Write the records that became no row to a branch of the dead-letter table, if the topic has one."""
-    if not batch.counts["failed"]:
-        return _Failed()
     context, plan, spec = source.context, source.plan, source.context.spec
+    if not batch.counts["failed"] and not _has_obsolete(source, before):
+        return _Failed()
     rows = context.decoding.dead_letters(spec, batch.judged(), context.run_id, plan.after.identity.topic_id)
     table, known = None, 0
     if plan.kind != "dead_letter_replay" and spec.dead_letters == "table":
@@ -251,6 +256,14 @@ def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack) -> _Fai
         added = rows if table is None or known else added_rows(context, spec.dead_letter_table, table)
         classes = context.decoding.classes(added)
     return _Failed(rows, table, known, tuple(each.shown(spec) for each in classes))
+
+
+def _has_obsolete(source: _Source, before: TableState | None) -> bool:
+    """Return whether the dead-letter table has some of what the plan reads, and may have it for no reason any more."""
+    context, plan = source.context, source.plan
+    if before is None or context.spec.dead_letters != "table" or not may_be_obsolete(context, plan):
+        return False
+    return known_dead_letters(context, plan, before) is not None
 
 
 def _unkept(spec: TopicTable, decoder: Decoder) -> dict[str, str]:
