@@ -184,6 +184,11 @@ class Watermarks:
         return sorted(self.end)
 
 
+def in_topic(position: Position | None, now: Watermarks) -> Position | None:
+    """Return a position if it is in this very topic, and not in an older one of the same name."""
+    return position if position is not None and position.identity.same_as(now.identity) else None
+
+
 def lag(position: Position | None, now: Watermarks) -> dict[int, int]:
     """Return, per partition, how many offsets lie between the position (or the log's start) and the end.
 

@@ -12,11 +12,11 @@ from typing import Any
 import dagster as dg
 
 from kafka_lake.common.durations import seconds_of
-from kafka_lake.common.offsets import Position, Watermarks, lag
+from kafka_lake.common.offsets import Position, Watermarks, in_topic, lag
 from kafka_lake.components.keys import freshness_op_name, of_cluster, table_key
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.oldest import Place, arrival_times
+from kafka_lake.kafka.oldest import Place, arrival_times, unread
 from kafka_lake.lake.all_positions import all_positions
 from kafka_lake.lake.catalog import LakeCatalog
 
@@ -83,29 +83,19 @@ def freshness(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeC
         if of_topic is None or any(place not in came for place in of_topic):
             continue
         waiting = [at for place in of_topic if (at := came[place]) is not None]
-        now = answers[spec.topic]
+        now, position = answers[spec.topic], positions[spec.identifier]
         assert isinstance(now, Watermarks), "it has places"
-        offsets = sum(lag(_of_topic(now, positions[spec.identifier]), now).values()) if waiting else 0
+        assert not isinstance(position, Exception), "it has places"
+        offsets = sum(lag(in_topic(position, now), now).values()) if waiting else 0
         found.append(Freshness(spec, offsets, max(0.0, now_seconds - min(waiting)) if waiting else 0.0))
     return found
-
-
-def _of_topic(now: Watermarks, position: Position | Exception | None) -> Position | None:
-    """Return a position in the very topic that is there; None if it is one in another of that name."""
-    return position if isinstance(position, Position) and position.identity.same_as(now.identity) else None
 
 
 def _unread(spec: TopicTable, now: Watermarks, position: Position | None) -> list[Place]:
     if position is None and spec.start != "earliest":
         # Which records are the table's, its first run says.
         return []
-    ours = _of_topic(now, position)
-    begins = ours.offsets if ours else {}
-    return [
-        Place(spec.topic, partition, max(begins.get(partition, 0), now.low[partition]), now.identity.topic_id)
-        for partition, count in lag(ours, now).items()
-        if count
-    ]
+    return list(unread(now, position).values())
 
 
 def changes(

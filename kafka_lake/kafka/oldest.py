@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 
+from kafka_lake.common.offsets import Position, Watermarks, in_topic, lag
 from kafka_lake.kafka.cluster import KafkaCluster
 
 _SETTINGS: Mapping[str, Any] = {
@@ -38,6 +39,22 @@ class Place:
     partition: int
     offset: int
     topic_id: str = ""
+
+
+def unread(now: Watermarks, position: Position | None) -> dict[int, Place]:
+    """Return where the oldest unread record of each partition is that has any.
+
+    Args:
+        now: The topic.
+        position: The table's, in this topic or in an older one of that name; None if it has none.
+    """
+    ours = in_topic(position, now)
+    offsets = ours.offsets if ours else {}
+    return {
+        p: Place(now.identity.topic, p, max(offsets.get(p, 0), now.low[p]), now.identity.topic_id)
+        for p, count in lag(ours, now).items()
+        if count
+    }
 
 
 def arrival_times(cluster: KafkaCluster, places: Collection[Place], seconds: float) -> dict[Place, float | None]:

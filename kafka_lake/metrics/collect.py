@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from threading import Thread
 
-from kafka_lake.common.offsets import Position, Watermarks
+from kafka_lake.common.offsets import Watermarks, in_topic
 from kafka_lake.common.offsets import lag as lag_of
 from kafka_lake.ingest.sentence import sentence
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
-from kafka_lake.kafka.oldest import Place, arrival_times
+from kafka_lake.kafka.oldest import Place, arrival_times, unread
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.metrics import ask
 from kafka_lake.metrics.board import Board
@@ -22,7 +22,6 @@ from kafka_lake.metrics.facts import (
     broker_samples,
     key_of,
     lag_samples,
-    ours_of,
     table_samples,
     unread_samples,
 )
@@ -114,8 +113,8 @@ class ClusterCollector:
 
     def _unread(self, client: KafkaCluster, topics: Sequence[tuple[TopicTable, Watermarks, TopicTables]]) -> None:
         """Find out when the oldest unread records came."""
-        unread = {key_of(spec): _unread(now, found.position) for spec, now, found in topics}
-        wanted = {each for places in unread.values() for each in places.values()}
+        all_unread = {key_of(spec): unread(now, found.position) for spec, now, found in topics}
+        wanted = {each for places in all_unread.values() for each in places.values()}
         # Where no record followed, one may by now.
         self._known = {each: at for each, at in self._known.items() if each in wanted and at is not None}
         failure: Exception = TimeoutError(f"The oldest unread records didn't come in {UNREAD_SECONDS:.0f} s.")
@@ -124,9 +123,9 @@ class ClusterCollector:
         except Exception as error:
             failure = error
         for spec, now, found in topics:
-            places = unread[key_of(spec)]
+            places = all_unread[key_of(spec)]
             oldest = {p: self._known[each] for p, each in places.items() if each in self._known}
-            lags = lag_of(ours_of(now, found.position), now)
+            lags = lag_of(in_topic(found.position, now), now)
             if oldest.keys() == places.keys():
                 samples = unread_samples(key_of(spec), lags, oldest)
                 self.board.succeeded(key_of(spec), "unread", samples, time.time())
@@ -140,17 +139,6 @@ class ClusterCollector:
         if new[0] and told:
             log.warning("Metrics of topic %s, %s: %s", spec.full_topic, parts[0], told, exc_info=error)
             self.tell_user(f"{spec.full_topic}, {parts[0]}: {told}")
-
-
-def _unread(now: Watermarks, position: Position | None) -> dict[int, Place]:
-    """Return where the oldest unread record of each partition is that has any."""
-    ours = ours_of(now, position)
-    offsets = ours.offsets if ours else {}
-    return {
-        p: Place(now.identity.topic, p, max(offsets.get(p, 0), now.low[p]), now.identity.topic_id)
-        for p, lag in lag_of(ours, now).items()
-        if lag
-    }
 
 
 def keep_collecting(collectors: Mapping[str, ClusterCollector], board: Board, interval: float) -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from kafka_lake.common.offsets import Loss, Position, Watermarks
+from kafka_lake.common.offsets import Loss, Position, Watermarks, in_topic
 from kafka_lake.common.offsets import lag as lag_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.health import TableHealth
@@ -169,17 +169,12 @@ def lag_samples(key: Key, now: Watermarks, position: Position | None) -> Iterato
         now: What it holds.
         position: Of the table; None if there is none. That of another topic of the same name doesn't count.
     """
-    ours = ours_of(now, position)
+    ours = in_topic(position, now)
     if ours is not None:
         known = {p: o for p, o in ours.offsets.items() if p in now.end}
         if len(now.partitions) <= MAX_PARTITIONS or len(known) == len(now.partitions):
             yield from _by_partition(m.POSITION, key, known)
     yield from _by_partition(m.LAG, key, lag_of(ours, now))
-
-
-def ours_of(now: Watermarks, position: Position | None) -> Position | None:
-    """Return a position if it is in this very topic, and not in an older one of the same name."""
-    return position if position is not None and position.identity.same_as(now.identity) else None
 
 
 def unread_samples(key: Key, lags: Mapping[int, int], oldest: Mapping[int, float | None]) -> Iterator[Sample]:
