@@ -61,5 +61,6 @@ def _within(rule: Rule, field: NestedField, file: DataFile, nulls: int) -> bool:
     bounds = [(each or {}).get(field.field_id) for each in (file.lower_bounds, file.upper_bounds)]
     if bounds[0] is None or bounds[1] is None:
         return False
-    least, greatest = (float(from_bytes(kind, each)) for each in bounds if each is not None)
+    # As they are: a float that is made of a long above 2**53 is another number.
+    least, greatest = (from_bytes(kind, each) for each in bounds if each is not None)
     return (given.min is None or given.min <= least) and (given.max is None or greatest <= given.max)
