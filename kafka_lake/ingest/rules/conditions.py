@@ -1,8 +1,10 @@
 """A rule as a condition of Spark SQL on a table's rows: true where it is kept, null where nothing can be said."""
 
+import math
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, NoReturn
 
 from pyspark.errors import AnalysisException
@@ -13,6 +15,7 @@ from pyspark.sql import types as T
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.rule import Rule
 
+_MOST_DIGITS = 38
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 _UNRESOLVED = re.compile(r"with name (`.+?`(?:\.`.+?`)*) cannot be resolved|No such struct field (`.+?`)")
 
@@ -103,15 +106,12 @@ class Rows:
             fits = isinstance(value, int | float) and not isinstance(value, bool)
         else:
             fits = isinstance(value, str) and isinstance(kind, (T.StringType, *_TIMES))
-        if not fits:
+        literal = None
+        if fits:
+            literal = _time(value, kind) if isinstance(kind, _TIMES) else _number(value, kind)
+        if literal is None:
             self._refuse(rule, wrong)
-        if isinstance(kind, _TIMES):
-            try:
-                datetime.fromisoformat(value)
-            except ValueError:
-                self._refuse(rule, wrong)
-            return F.lit(value).cast(kind)
-        return F.lit(value)
+        return literal
 
     def _expression(self, rule: Rule) -> Condition:
         """Return a condition of the user's own; columns that the table doesn't have yet are null in it."""
@@ -149,6 +149,40 @@ class Rows:
             f"Topic {self.topic}: rules: {rule.name}: {problem}.",
             f"Nothing was published. Correct the rule; the table's columns are {columns}.",
         ) from cause
+
+
+def _time(text: str, kind: T.DataType) -> Column | None:
+    """Return a date or a time; None if the text is none that a column of a type can have."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if time.tzinfo is not None and isinstance(kind, T.TimestampNTZType):
+        # Spark would leave its zone out.
+        return None
+    # Spark knows fewer ways to write it than ISO 8601 has.
+    return F.lit(time.isoformat(" ")).cast(kind)
+
+
+def _number(value: Any, kind: T.DataType) -> Column | None:
+    """Return a value that is no time, such that Spark compares it exactly; None if no column has such a number."""
+    if isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63):
+        return F.lit(value)
+    try:
+        float(value)
+    except OverflowError:
+        return None
+    if isinstance(kind, T.FloatType):
+        # What is written as 0.1 is, as a double, another number than the float.
+        return F.lit(float(value)).cast(kind)
+    if isinstance(kind, T.DoubleType) or not math.isfinite(value):
+        return F.lit(float(value))
+    # Beside a double, Spark would make doubles of whole numbers and of decimals.
+    exact, held = Decimal(repr(value)), kind if isinstance(kind, T.DecimalType) else T.DecimalType(19, 0)
+    exponent = int(exact.as_tuple().exponent)
+    whole = max(held.precision - held.scale, len(exact.as_tuple().digits) + exponent)
+    fits = whole + max(held.scale, -exponent) <= _MOST_DIGITS
+    return F.lit(exact) if fits else F.lit(float(value))
 
 
 def _unresolved(error: AnalysisException) -> str | None:
