@@ -121,7 +121,11 @@ class Rows:
                 # A filter takes nothing but a condition on single rows; Connect looks at it when the schema is asked.
                 frame.filter(F.expr(str(rule.entry.expression))).schema  # noqa: B018
             except AnalysisException as error:
-                name = _unresolved(error)
+                name, field = _unresolved(error)
+                missing = [*unknown, *filter(None, [field])]
+                if missing and name is None and not self.declared:
+                    # Of what type it is when it comes, nobody knows: until then there is no answer.
+                    return Condition(rule, F.lit(None).cast("boolean"), unknown=tuple(missing))
                 if self.declared or name is None or name in frame.columns:
                     reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
                     self._refuse(rule, f"{rule.entry.expression!r} is no condition on the rows: {reason}", error)
@@ -185,8 +189,12 @@ def _number(value: Any, kind: T.DataType) -> Column | None:
     return F.lit(exact) if fits else F.lit(float(value))
 
 
-def _unresolved(error: AnalysisException) -> str | None:
-    """Return the column that an error says there is none of; None if it is about a field, or about something else."""
+def _unresolved(error: AnalysisException) -> tuple[str | None, str | None]:
+    """Return the column, or the field of a struct, that an error says there is none of; nothing for other errors."""
     found = _UNRESOLVED.search(str(error))
-    name = found[1] if found else None
-    return name[1:-1] if name and "`.`" not in name else None
+    if found is None:
+        return None, None
+    name, field = found.groups()
+    if field is not None or "`.`" in name:
+        return None, (field or name.replace("`.`", ".")).strip("`")
+    return name[1:-1].replace("``", "`"), None
