@@ -112,8 +112,12 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
 
     @property
     def defs_state_config(self) -> DefsStateConfig:
-        """Return where Dagster keeps the names: by the document, so that two don't share them."""
-        return DefsStateConfig.from_args(self.defs_state, default_key=f"KafkaTopics[{self.shown}]")
+        """Return where Dagster keeps the names: by document and cluster, so that those of two clusters stay apart."""
+        root, place = Path(self._context.project_root), self._place
+        # The same on each machine; the names are all those of a cluster, for all documents in one file.
+        where = place.relative_to(root) if place.is_relative_to(root) else place
+        of = f" of {self.cluster}" if self.cluster else ""
+        return DefsStateConfig.from_args(self.defs_state, default_key=f"KafkaTopics[{where.as_posix()}{of}]")
 
     def write_state_to_path(self, state_path: Path) -> None:
         """Ask the cluster for its topics, and write their names to a file.
