@@ -218,10 +218,7 @@ class ConnectServer(Server):
         if not {"spark.jars", CLASSPATH} & set(self.conf):
             conf = on_driver(conf, spark_jars())
         # Before the others, so that a user's own win. Out of memory, a server that goes on is worse than none.
-        bounds = (
-            f"-XX:MaxDirectMemorySize={self.direct_memory} -XX:MaxMetaspaceSize={self.metaspace}"
-            f" {OUT_OF_MEMORY}"
-        )
+        bounds = f"-XX:MaxDirectMemorySize={self.direct_memory} -XX:MaxMetaspaceSize={self.metaspace} {OUT_OF_MEMORY}"
         return {**conf, "spark.driver.defaultJavaOptions": f"{bounds} {conf['spark.driver.defaultJavaOptions']}"}
 
 

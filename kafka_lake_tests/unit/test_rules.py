@@ -105,6 +105,8 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         ("rules: [{range: {column: a, min: 2, max: 1}}]", "min: 2 is above max: 1"),
         ("rules: [{range: {column: a, min: 2, max: '3'}}]", "are not of one type"),
         ("rules: [{range: {column: a, min: true}}]", "min"),
+        ("rules: [{range: {column: a, max: .nan}}]", "NaN is no bound"),
+        ("rules: [{range: {column: a, min: .nan, max: 5}}]", "NaN is no bound"),
         ("rules: [{pattern: {column: a, regex: '('}}]", "regex: '(' is no regular expression"),
         ("rules: [{pattern: {column: a, regex: '[a'}}]", "regex: '[a' is no regular expression"),
         ("rules: [{pattern: {column: a, regex: ''}}]", "regex: is empty"),
@@ -140,6 +142,7 @@ def test_what_cant_be_meant_or_has_no_effect_is_refused(document: str, says: str
     [
         r"rules: [{pattern: {column: a, regex: '\p{L}+(?<name>x)*+'}}]",
         "rules: [{expression: \"a = 'select'\", on_failure: fail}]",
+        "rules: [{expression: '`select` > 1'}]",
         'rules: [{unique: [A, who.b, _kafka.key, _key]}]\nschema: "a int, who struct<b: int>"\nkey_format: string',
         "rules: [{not_null: [b]}]\nschema: 'a decimal(4, 2) not null, b struct<c: int not null>'",
         "rules: [{unique: [other]}]\nschema: a int\ntransform: some:where",
