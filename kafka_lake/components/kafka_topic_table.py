@@ -74,7 +74,7 @@ def partitions_apart_from_the_key(spec: TopicTable) -> str:
 
 
 def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:
-    """Make sure that no two topics have a table in common: neither their tables nor their dead-letter tables.
+    """Make sure that no two topics have a table in common, dead-letter tables among them, and that each is there once.
 
     Args:
         components: All topics of a deployment.
@@ -83,7 +83,13 @@ def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:
         ConfigurationError: If two do, with both documents' names.
     """
     owners: dict[tuple[str, str], KafkaTopicTable] = {}
+    topics: dict[tuple[str | None, str], KafkaTopicTable] = {}
     for each in components:
+        if (same := topics.setdefault((each.cluster, each.topic), each)) is not each:
+            raise ConfigurationError(
+                f"Topic {each.topic} would have two tables: by {same._place} and by {each._place}.",
+                "Leave it to one of them; a document of type KafkaTopics has exclude: for that.",
+            )
         for table in each.tables():
             if (other := owners.setdefault(table, each)) is not each:
                 raise ConfigurationError(

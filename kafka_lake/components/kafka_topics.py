@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -111,8 +112,12 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
 
     @property
     def defs_state_config(self) -> DefsStateConfig:
-        """Return where Dagster keeps the names: by the document, so that two don't share them."""
-        return DefsStateConfig.from_args(self.defs_state, default_key=f"KafkaTopics[{self.shown}]")
+        """Return where Dagster keeps the names: by document and cluster, so that those of two clusters stay apart."""
+        root, place = Path(self._context.project_root), self._place
+        # The same on each machine; the names are all those of a cluster, for all documents in one file.
+        where = place.relative_to(root) if place.is_relative_to(root) else place
+        of = f" of {self.cluster}" if self.cluster else ""
+        return DefsStateConfig.from_args(self.defs_state, default_key=f"KafkaTopics[{where.as_posix()}{of}]")
 
     def write_state_to_path(self, state_path: Path) -> None:
         """Ask the cluster for its topics, and write their names to a file.
@@ -166,13 +171,31 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
         Raises:
             ConfigurationError: If the settings of one can't be.
         """
-        self._names = None if state_path is None else tuple(json.loads(state_path.read_text())["topics"])
-        if self._names is None:
+        self._names = None if state_path is None else self._kept(state_path)
+        if not self._documents:
             # What can't be is told before there is any topic.
             self._document(_ANY)
+        if self._names is None:
             log.warning("%s: no topics are known yet. Run `kafka-lake topics refresh`.", self.shown)
         folder = self._place.parent
         return dg.Definitions(assets=[each for topic in self._documents for each in topic.assets(folder)])
+
+    def _kept(self, state: Path) -> tuple[str, ...]:
+        """Return the names that `write_state_to_path` wrote.
+
+        Raises:
+            ConfigurationError: If the file has others, or is damaged.
+        """
+        try:
+            names = json.loads(state.read_text())["topics"]
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise TypeError("that is no list of names")
+        except (ValueError, TypeError, KeyError, OSError) as error:
+            raise ConfigurationError(
+                f"{self.shown}: {state} doesn't have the names of the cluster's topics: {type(error).__name__}.",
+                "Delete that file, and run `kafka-lake topics refresh`. Until then no topic is known.",
+            ) from error
+        return tuple(names)
 
     @property
     def place(self) -> Place:
@@ -197,7 +220,7 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
     def _documents(self) -> list[KafkaTopicTable]:
         found = self.pattern.matching(self._names or ())
         for pattern in self.overrides if found else ():
-            if not any(compiled("overrides", pattern).fullmatch(each.name) for each in found):
+            if not any(self._overrides(pattern, each.name) for each in found):
                 log.warning("%s: overrides: %s matches none of the %s topics.", self.shown, pattern, len(found))
         others = self._with_documents
         return [self._document(each) for each in found if each.name not in others]
@@ -207,6 +230,11 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
         """The topics of the cluster that have documents of their own."""
         every = self._context.component_tree.get_all_components(KafkaTopicTable)
         return frozenset(each.topic for each in every if each.cluster == self.cluster)
+
+    def _overrides(self, pattern: str, topic: str) -> bool:
+        """Return whether an override is for a topic: what is the name of one is no regular expression besides."""
+        is_name = pattern in (self._names or ())
+        return pattern == topic if is_name else compiled("overrides", pattern).fullmatch(topic) is not None
 
     def _apart(self, names: Iterable[str], known: Iterable[str]) -> list[str]:
         others = {*known, *self._with_documents}
@@ -223,7 +251,7 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
             if (template := getattr(self, setting)) and topic is not _ANY:
                 settings[setting] = filled(template, topic)
         for pattern, given in self.overrides.items():
-            if compiled("overrides", pattern).fullmatch(topic.name):
+            if self._overrides(pattern, topic.name):
                 settings |= given
         settings |= {"topic": topic.name, **({"cluster": self.cluster} if self.cluster else {})}
         try:
@@ -237,10 +265,14 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
     def _refused(self, topic: FoundTopic, error: ValidationError) -> ConfigurationError:
         told = []
         for each in error.errors(include_url=False):
+            # Each setting may be a template's text too: where it is none, that says nothing.
+            if each["loc"][1:] == ("str",) and len(error.errors()) > 1:
+                continue
             text = each["msg"].removeprefix("Value error, ")
+            within = [str(name) for name in each["loc"] if re.fullmatch(r"\w+", str(name))]
             if each["type"] == "extra_forbidden":
                 text = "there is no such setting"
-            told.append(f"{each['loc'][0]}: {text}" if each["loc"] else text)
+            told.append(f"{': '.join(within)}: {text}" if each["loc"] else text)
         of = "defaults" if topic is _ANY else f"topic {topic.name}"
         return ConfigurationError(
             f"{self._place}: {of}: {'; '.join(dict.fromkeys(told))}", "Correct defaults: or overrides:."

@@ -1,5 +1,6 @@
 """What can't be meant by `rules`, and which rules have no effect."""
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from kafka_lake.ingest.rule import KINDS, OF_ROWS, Range, Rule, RuleEntry, rules
 from kafka_lake.ingest.topic_table import TopicTable, limit_of, pydantic_fields
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-_TEXT_IN_SQL = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+_TEXT_IN_SQL = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL)
 # Java's regular expressions have all that Python's have, but for these errors: what has one is none of Java's either.
 _NO_REGEX = re.compile(
     r"missing \)|unterminated character set|unbalanced parenthesis|nothing to repeat|bad character range"
@@ -148,7 +149,9 @@ def _kind_problems(entry: RuleEntry) -> Iterator[str]:
 
 def _range_problems(given: Range) -> Iterator[str]:
     least, greatest = given.min, given.max
-    if least is None and greatest is None:
+    if any(isinstance(each, float) and math.isnan(each) for each in (least, greatest)):
+        yield "NaN is no bound: to Spark it is greater than all numbers."
+    elif least is None and greatest is None:
         yield "range never fails. Give min: or max:."
     elif least is not None and greatest is not None:
         if isinstance(least, str) != isinstance(greatest, str):

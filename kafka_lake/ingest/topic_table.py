@@ -6,6 +6,7 @@ from it.
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
@@ -407,10 +408,7 @@ class TopicTable:
         Raises:
             ConfigurationError: If ``max_dead_letters`` is neither a count nor a share.
         """
-        limit = limit_of(self.max_dead_letters, "max_dead_letters")
-        if limit is None:
-            return True
-        return dead_letters <= (limit * records if isinstance(limit, float) else limit)
+        return not is_over(limit_of(self.max_dead_letters, "max_dead_letters"), dead_letters, of=records)
 
 
 def pydantic_fields(kind: Any) -> dict[str, FieldInfo]:
@@ -437,8 +435,25 @@ def limit_of(text: int | str | None, setting: str) -> int | float | None:
     if match and match["count"]:
         return int(match["count"])
     if match and float(match["share"]) <= 100:
-        return float(match["share"]) / 100
+        return float(Decimal(match["share"]) / 100)
     raise ConfigurationError(f"{setting}: {text!r} is no limit.", "Write a count as 100, or a share as 5%.")
+
+
+def is_over(limit: int | float | None, count: int, of: int) -> bool:
+    """Return whether a count is above a limit that `limit_of` gave.
+
+    Args:
+        limit: A count, a share, or None for no limit.
+        count: What is limited.
+        of: What a share is one of.
+
+    >>> is_over(0.29, 29, of=100), is_over(0.29, 30, of=100), is_over(5, 6, of=100), is_over(None, 6, of=6)
+    (False, True, True, False)
+    """
+    if isinstance(limit, float):
+        # 0.29 * 100 is less than 29, and 29 / 100 is 0.29: a quotient is the float that is nearest.
+        return count > 0 and (of <= 0 or count / of > limit)
+    return limit is not None and count > limit
 
 
 def full_topic(cluster: str | None, topic: str) -> str:

@@ -68,6 +68,12 @@ ROOM_FOR_CODE = {"spark.sql.codegen.cache.maxEntries": "4000"}
 less room than what is at work has, all of it is generated and compiled again for each commit.
 """
 
+FATAL_ERRORS = {"spark.executor.killOnFatalError.depth": "0"}
+"""Java's regular expressions overflow the stack on a long text, and Spark would end its JVM by that, each time that the
+record is read. So such an error is the task's. Memory that is used up still ends the JVM, by an option of its own.
+"""
+OUT_OF_MEMORY = "-XX:+ExitOnOutOfMemoryError"
+
 TOKEN = "spark.connect.authenticate.token"
 
 CLASSPATH = "spark.driver.extraClassPath"
@@ -202,6 +208,7 @@ class ConnectServer(Server):
             **REDACTION,
             **_FEW_MEMORIES,
             **ROOM_FOR_CODE,
+            **FATAL_ERRORS,
             "spark.connect.session.manager.defaultSessionTimeout": FORGOTTEN_SESSION_TIMEOUT,
             **self.conf,
             "spark.connect.grpc.binding.address": HOST,
@@ -211,10 +218,7 @@ class ConnectServer(Server):
         if not {"spark.jars", CLASSPATH} & set(self.conf):
             conf = on_driver(conf, spark_jars())
         # Before the others, so that a user's own win. Out of memory, a server that goes on is worse than none.
-        bounds = (
-            f"-XX:MaxDirectMemorySize={self.direct_memory} -XX:MaxMetaspaceSize={self.metaspace}"
-            " -XX:+ExitOnOutOfMemoryError"
-        )
+        bounds = f"-XX:MaxDirectMemorySize={self.direct_memory} -XX:MaxMetaspaceSize={self.metaspace} {OUT_OF_MEMORY}"
         return {**conf, "spark.driver.defaultJavaOptions": f"{bounds} {conf['spark.driver.defaultJavaOptions']}"}
 
 

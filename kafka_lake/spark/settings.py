@@ -6,7 +6,15 @@ from collections.abc import Mapping
 
 from kafka_lake.common import environment
 from kafka_lake.common.spark_catalog import SparkCatalog
-from kafka_lake.spark.connect import AVRO_LIMITS, CLASSPATH, JVM_OPTIONS, ROOM_FOR_CODE, on_driver
+from kafka_lake.spark.connect import (
+    AVRO_LIMITS,
+    CLASSPATH,
+    FATAL_ERRORS,
+    JVM_OPTIONS,
+    OUT_OF_MEMORY,
+    ROOM_FOR_CODE,
+    on_driver,
+)
 from kafka_lake.spark.jars import jars_with
 from kafka_lake.spark.private_conf import REDACTION
 
@@ -18,8 +26,8 @@ _DEFAULTS = {
     "spark.sql.caseSensitive": "false",
     "spark.ui.showConsoleProgress": "false",
     # Spark puts these before the user's own extraJavaOptions.
-    _DRIVER_OPTIONS: AVRO_LIMITS,
-    "spark.executor.defaultJavaOptions": AVRO_LIMITS,
+    _DRIVER_OPTIONS: f"{OUT_OF_MEMORY} {AVRO_LIMITS}",
+    "spark.executor.defaultJavaOptions": f"{OUT_OF_MEMORY} {AVRO_LIMITS}",
     "spark.driver.extraJavaOptions": JVM_OPTIONS,
     # An idle consumer keeps what it fetched ahead, and its polls what they had beyond the batch: tens of megabytes for
     # each partition of each batch, for Spark's five minutes. No other batch ever asks for it.
@@ -30,6 +38,7 @@ _DEFAULTS = {
         for setting in ("timeout", "evictorThreadRunInterval")
     },
     **ROOM_FOR_CODE,
+    **FATAL_ERRORS,
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     **REDACTION,

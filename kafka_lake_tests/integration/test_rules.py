@@ -200,6 +200,39 @@ def test_a_row_on_which_an_expression_raises_an_error_is_found(
     see.assert_exactly_once(topic.ledger)
 
 
+def test_a_text_that_overflows_the_stack_of_a_pattern_is_found_and_spark_goes_on(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic()
+    for text in ("ab", "ab" * 50_000, "c"):
+        topic.send({"text": text})
+    spec = topic.spec("text string", rules=(RuleEntry(pattern=Pattern("text", "^(a|b)*$")),))
+    ingest(spec, connections(), "run-1")
+    see = view(spec)
+    assert [row["text"] for row in see.rows()] == ["ab"]
+    assert sorted((r["offset"], r["error_class"]) for r in see.dead_letters()) == [
+        (1, "undecodable"),
+        (2, "rule:pattern_text"),
+    ]
+    see.assert_exactly_once(topic.ledger)
+
+
+def test_a_replay_of_dead_letters_compares_by_the_columns_of_today(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, ddl = new_topic(), "id bigint, amount double"
+    for row in ({"id": 1, "amount": 1.0}, *({"id": n, "amount": -1.0, "code": "a"} for n in (2, 3))):
+        topic.send(row)
+    ingest(topic.spec(ddl, rules=(AMOUNT,)), connections(), "first")
+    # No commit has the new column yet.
+    later = topic.spec(f"{ddl}, code string", rules=(RuleEntry(unique=("code",)),))
+    done = replay_dead_letters(later, connections(), "again")
+    assert (done.moved, done.remaining) == (1, 1)
+    see = view(later)
+    assert sorted((row["id"], row["code"]) for row in see.rows()) == [(1, None), (2, "a")]
+    assert [(r["offset"], r["error_class"]) for r in see.dead_letters()] == [(2, "rule:unique_code")]
+
+
 def test_a_run_killed_between_its_publications_is_completed_by_the_next(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:

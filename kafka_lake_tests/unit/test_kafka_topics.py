@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,77 @@ def test_two_topics_do_not_share_a_table(project: Any) -> None:
     said = str(explanation(refused.value, many._sandbox.defs_folder_path))
     assert "Table lake.a_b would be two topics': a-b's (" in said
     assert "a.b's (" in said
+
+
+@pytest.mark.parametrize("more", ["", "\nnamespace: other"])
+def test_two_documents_are_not_about_the_same_topic(more: str, project: Any) -> None:
+    many = project({"many": "KafkaTopics\ntopics: shop\\..*", "too": f"KafkaTopics\ntopics: .*orders{more}"})
+    many.refreshed()
+    many.refreshed("too")
+    with pytest.raises(Exception, match="") as refused:
+        many.tables()
+    said = str(explanation(refused.value, many._sandbox.defs_folder_path))
+    assert re.search(r"Topic shop.orders would have two tables: by .*many/defs.yaml and by .*too/defs.yaml", said)
+
+
+@pytest.mark.parametrize("text", ["", "junk", "{}", "[]", '{"topics": "abc"}', '{"topics": [1]}'])
+def test_a_damaged_state_is_told_by_its_file_and_can_be_made_anew(text: str, project: Any) -> None:
+    many = project({"many": "KafkaTopics\ntopics: .*"})
+    many.refreshed()
+    (state,) = Path(many._sandbox.project_root).rglob("state")
+    state.write_text(text)
+    with pytest.raises(Exception, match="") as refused:
+        many.tables()
+    said = str(explanation(refused.value, many._sandbox.defs_folder_path))
+    assert "many/defs.yaml: " in said
+    assert f"{state} doesn't have the names of the cluster's topics" in said
+    state.unlink()
+    assert many.tables() == {}
+    many.refreshed()
+    assert len(many.tables()) == 5
+
+
+def test_a_mistake_in_defaults_is_refused_where_no_topic_matches(project: Any) -> None:
+    many = project({"many": "KafkaTopics\ntopics: none"})
+    many.refreshed()
+    document = many._sandbox.defs_folder_path / "many" / "defs.yaml"
+    document.write_text(document.read_text() + "  defaults: {rules: [{not_nul: [id]}]}\n")
+    with pytest.raises(Exception, match="") as refused:
+        many.tables()
+    said = str(explanation(refused.value, many._sandbox.defs_folder_path))
+    assert "defaults: rules: 0: not_nul: there is no such setting" in said
+    assert "valid string" not in said
+
+
+def test_an_override_for_a_topic_by_name_is_for_no_other_that_the_name_matches(project: Any) -> None:
+    overrides = "{shop.orders: {samples: false}, 'crm[.].*': {max_dead_letters: 5}}"
+    many = project(
+        {"many": f"KafkaTopics\ntopics: .*\ntable: 't_{{topic}}'\noverrides: {overrides}"},
+        ["shop.orders", "shop2orders", "crm.a"],
+    )
+    many.refreshed()
+    assert {name: (each.samples, each.max_dead_letters) for name, each in many.tables().items()} == {
+        "shop.orders": (False, None), "shop2orders": (True, None), "crm.a": (True, 5),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("places", [("a/kafka/many", "b/kafka/many"), ("both", "both")])
+def test_documents_about_several_clusters_dont_share_what_is_known(
+    places: tuple[str, str], project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = project({"cluster": CLUSTER["cluster"] + "\nname: eu", "us": "KafkaCluster\nname: us"})
+    folder = many._sandbox.defs_folder_path
+    for place, cluster in zip(places, ("eu", "us"), strict=True):
+        (folder / place).mkdir(parents=True, exist_ok=True)
+        with (folder / place / "defs.yaml").open("a") as file:
+            about = f"{{topics: .*, cluster: {cluster}, namespace: {cluster}}}"
+            file.write(f"---\ntype: kafka_lake.KafkaTopics\nattributes: {about}\n")
+        monkeypatch.setenv(f"KAFKA_LAKE_KAFKA__{cluster.upper()}__BOOTSTRAP_SERVERS", f"{cluster}:9092")
+    monkeypatch.setattr(Brokers, "topics", lambda brokers: [f"of_{brokers.bootstrap_servers[:2]}"])
+    with many._sandbox.build_all_defs() as definitions:
+        for each in definitions.component_tree.get_all_components(KafkaTopics):
+            each.refresh()
+    assert {name: spec.cluster for name, spec in many.tables().items()} == {"of_eu": "eu", "of_us": "us"}
 
 
 def test_an_override_for_no_topic_is_told(project: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ import dagster as dg
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import DataFile
@@ -105,6 +105,8 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         ("rules: [{range: {column: a, min: 2, max: 1}}]", "min: 2 is above max: 1"),
         ("rules: [{range: {column: a, min: 2, max: '3'}}]", "are not of one type"),
         ("rules: [{range: {column: a, min: true}}]", "min"),
+        ("rules: [{range: {column: a, max: .nan}}]", "NaN is no bound"),
+        ("rules: [{range: {column: a, min: .nan, max: 5}}]", "NaN is no bound"),
         ("rules: [{pattern: {column: a, regex: '('}}]", "regex: '(' is no regular expression"),
         ("rules: [{pattern: {column: a, regex: '[a'}}]", "regex: '[a' is no regular expression"),
         ("rules: [{pattern: {column: a, regex: ''}}]", "regex: is empty"),
@@ -140,6 +142,7 @@ def test_what_cant_be_meant_or_has_no_effect_is_refused(document: str, says: str
     [
         r"rules: [{pattern: {column: a, regex: '\p{L}+(?<name>x)*+'}}]",
         "rules: [{expression: \"a = 'select'\", on_failure: fail}]",
+        "rules: [{expression: '`select` > 1'}]",
         'rules: [{unique: [A, who.b, _kafka.key, _key]}]\nschema: "a int, who struct<b: int>"\nkey_format: string',
         "rules: [{not_null: [b]}]\nschema: 'a decimal(4, 2) not null, b struct<c: int not null>'",
         "rules: [{unique: [other]}]\nschema: a int\ntransform: some:where",
@@ -165,6 +168,18 @@ def test_a_limit_is_a_count_or_a_share_and_a_few_rows_are_never_too_large_a_shar
     else:
         assert found == (failed > FEW and failed * 100 > int(limit[:-1]) * evaluated)
     assert not exceeds(None, failed, evaluated)
+
+
+@given(tenths=st.integers(1, 999), rows=st.integers(1, 5000))
+@example(tenths=290, rows=100)
+@example(tenths=7, rows=1000)
+def test_what_is_exactly_a_share_is_not_above_it(tenths: int, rows: int) -> None:
+    share, count = f"{tenths / 10}%", -(-tenths * rows // 1000)
+    above = count * 1000 > tenths * rows
+    nulls = rule(null_share=NullShare("n", share))
+    assert commit_result(nulls, rows, count).fails == above
+    assert exceeds(share, count, rows) == (above and count > FEW)
+    assert TopicTable("orders", max_dead_letters=share).is_within_limit(count, rows) == (not above)
 
 
 @pytest.mark.parametrize(
@@ -319,6 +334,16 @@ def test_statistics_say_that_a_rule_is_kept_only_where_all_rows_keep_it(
         kept = all(v is None or (not math.isnan(v) and least <= v <= most) for v in every)
         assert (within is not None) == kept
         assert within is None or (within.evaluated, within.failed, within.nulls) == (len(every), 0, every.count(None))
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1])
+def test_statistics_compare_long_numbers_as_they_are(value: int) -> None:
+    at = to_bytes(LongType(), value)
+    file = DataFile.from_args(
+        record_count=1, null_value_counts={1: 0}, nan_value_counts={}, lower_bounds={1: at}, upper_bounds={1: at}
+    )
+    assert kept_by_statistics(rule(range=Range("n", -(2**53), 2**53)), SCHEMA, [file]) is None
+    assert kept_by_statistics(rule(range=Range("n", -abs(value), abs(value))), SCHEMA, [file]) is not None
 
 
 @pytest.mark.parametrize(

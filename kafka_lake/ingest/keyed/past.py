@@ -30,7 +30,7 @@ from kafka_lake.ingest.keyed.truncates import (
     remembered_truncate,
     truncates_of,
 )
-from kafka_lake.ingest.topic_table import TopicTable, limit_of
+from kafka_lake.ingest.topic_table import TopicTable, is_over, limit_of
 from kafka_lake.lake.positions import POSITION, TableState
 
 
@@ -168,7 +168,7 @@ def refuse_to_remove(spec: TopicTable, ended: Ended, rows: int, older: int) -> N
             "next snapshot.",
         )
     limit = limit_of(spec.max_removed, "max_removed")
-    if limit is not None and older > (limit * rows if isinstance(limit, float) else limit):
+    if is_over(limit, older, of=rows):
         raise ChangeRefusedError(
             f"Topic {spec.topic}: {began} lacks {older} of {rows} rows, and the limit is max_removed: "
             f"{spec.max_removed}.",

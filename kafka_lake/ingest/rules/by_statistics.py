@@ -1,6 +1,7 @@
 """Rules that the statistics of data files answer: where no row breaks one, none of them has to be read. Pure."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
@@ -58,8 +59,10 @@ def _within(rule: Rule, field: NestedField, file: DataFile, nulls: int) -> bool:
     # NaN, which is greater than all numbers to Spark, is in no bound.
     if isinstance(kind, _FLOATS) and (file.nan_value_counts or {}).get(field.field_id) != 0:
         return False
-    bounds = [(each or {}).get(field.field_id) for each in (file.lower_bounds, file.upper_bounds)]
-    if bounds[0] is None or bounds[1] is None:
+    low, high = ((each or {}).get(field.field_id) for each in (file.lower_bounds, file.upper_bounds))
+    if low is None or high is None:
         return False
-    least, greatest = (float(from_bytes(kind, each)) for each in bounds if each is not None)
+    # As they are: a float that is made of a long above 2**53 is another number.
+    least: Any = from_bytes(kind, low)
+    greatest: Any = from_bytes(kind, high)
     return (given.min is None or given.min <= least) and (given.max is None or greatest <= given.max)

@@ -1,8 +1,10 @@
 """A rule as a condition of Spark SQL on a table's rows: true where it is kept, null where nothing can be said."""
 
+import math
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, NoReturn
 
 from pyspark.errors import AnalysisException
@@ -13,6 +15,7 @@ from pyspark.sql import types as T
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.rule import Rule
 
+_MOST_DIGITS = 38
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 _UNRESOLVED = re.compile(r"with name (`.+?`(?:\.`.+?`)*) cannot be resolved|No such struct field (`.+?`)")
 
@@ -103,15 +106,12 @@ class Rows:
             fits = isinstance(value, int | float) and not isinstance(value, bool)
         else:
             fits = isinstance(value, str) and isinstance(kind, (T.StringType, *_TIMES))
-        if not fits:
+        literal = None
+        if fits:
+            literal = _time(value, kind) if isinstance(kind, _TIMES) else _number(value, kind)
+        if literal is None:
             self._refuse(rule, wrong)
-        if isinstance(kind, _TIMES):
-            try:
-                datetime.fromisoformat(value)
-            except ValueError:
-                self._refuse(rule, wrong)
-            return F.lit(value).cast(kind)
-        return F.lit(value)
+        return literal
 
     def _expression(self, rule: Rule) -> Condition:
         """Return a condition of the user's own; columns that the table doesn't have yet are null in it."""
@@ -121,7 +121,11 @@ class Rows:
                 # A filter takes nothing but a condition on single rows; Connect looks at it when the schema is asked.
                 frame.filter(F.expr(str(rule.entry.expression))).schema  # noqa: B018
             except AnalysisException as error:
-                name = _unresolved(error)
+                name, field = _unresolved(error)
+                missing = [*unknown, *filter(None, [field])]
+                if missing and name is None and not self.declared:
+                    # Of what type it is when it comes, nobody knows: until then there is no answer.
+                    return Condition(rule, F.lit(None).cast("boolean"), unknown=tuple(missing))
                 if self.declared or name is None or name in frame.columns:
                     reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
                     self._refuse(rule, f"{rule.entry.expression!r} is no condition on the rows: {reason}", error)
@@ -151,8 +155,46 @@ class Rows:
         ) from cause
 
 
-def _unresolved(error: AnalysisException) -> str | None:
-    """Return the column that an error says there is none of; None if it is about a field, or about something else."""
+def _time(text: str, kind: T.DataType) -> Column | None:
+    """Return a date or a time; None if the text is none that a column of a type can have."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if time.tzinfo is not None and isinstance(kind, T.TimestampNTZType):
+        # Spark would leave its zone out.
+        return None
+    # Spark knows fewer ways to write it than ISO 8601 has.
+    return F.lit(time.isoformat(" ")).cast(kind)
+
+
+def _number(value: Any, kind: T.DataType) -> Column | None:
+    """Return a value that is no time, such that Spark compares it exactly; None if no column has such a number."""
+    if isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63):
+        return F.lit(value)
+    try:
+        float(value)
+    except OverflowError:
+        return None
+    if isinstance(kind, T.FloatType):
+        # What is written as 0.1 is, as a double, another number than the float.
+        return F.lit(float(value)).cast(kind)
+    if isinstance(kind, T.DoubleType) or not math.isfinite(value):
+        return F.lit(float(value))
+    # Beside a double, Spark would make doubles of whole numbers and of decimals.
+    exact, held = Decimal(repr(value)), kind if isinstance(kind, T.DecimalType) else T.DecimalType(19, 0)
+    exponent = int(exact.as_tuple().exponent)
+    whole = max(held.precision - held.scale, len(exact.as_tuple().digits) + exponent)
+    fits = whole + max(held.scale, -exponent) <= _MOST_DIGITS
+    return F.lit(exact) if fits else F.lit(float(value))
+
+
+def _unresolved(error: AnalysisException) -> tuple[str | None, str | None]:
+    """Return the column, or the field of a struct, that an error says there is none of; nothing for other errors."""
     found = _UNRESOLVED.search(str(error))
-    name = found[1] if found else None
-    return name[1:-1] if name and "`.`" not in name else None
+    if found is None:
+        return None, None
+    name, field = found.groups()
+    if field is not None or "`.`" in name:
+        return None, (field or name.replace("`.`", ".")).strip("`")
+    return name[1:-1].replace("``", "`"), None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kafka_lake.ingest.rule import RULE_CLASS, Rule
-from kafka_lake.ingest.topic_table import limit_of
+from kafka_lake.ingest.topic_table import is_over, limit_of
 
 FEW = 10
 """So many rows are never too large a share: a commit may have three rows, and one of them must not stop a topic."""
@@ -68,9 +68,7 @@ def exceeds(limit: int | str | None, failed: int, evaluated: int) -> bool:
     (True, False, True, False)
     """
     allowed = limit_of(limit, "fail_above")
-    if allowed is None:
-        return False
-    return failed > max(FEW, allowed * evaluated) if isinstance(allowed, float) else failed > allowed
+    return is_over(allowed, failed, of=evaluated) and not (isinstance(allowed, float) and failed <= FEW)
 
 
 def commit_result(rule: Rule, rows: int, nulls: int = 0) -> RuleResult:
@@ -88,7 +86,7 @@ def commit_result(rule: Rule, rows: int, nulls: int = 0) -> RuleResult:
     assert share is not None, "there are two kinds"
     allowed = limit_of(share.max, "max")
     assert isinstance(allowed, float), "the settings were checked"
-    return RuleResult(rule, rows, int(nulls > allowed * rows), nulls)
+    return RuleResult(rule, rows, int(is_over(allowed, nulls, of=rows)), nulls)
 
 
 def reason_of(broken: Sequence[Rule]) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.record_keys import at_version, metadata_column_of
+from kafka_lake.ingest.record_keys import metadata_column_of
 from kafka_lake.ingest.rule import Rule
 from kafka_lake.ingest.rules.by_statistics import BY_STATISTICS, kept_by_statistics
 from kafka_lake.ingest.rules.evaluate import Asked, Verdict
@@ -67,9 +67,9 @@ def _known(rules: tuple[Rule, ...], staged: StagedTable) -> dict[Rule, RuleResul
 def _asked(context: Context, plan: Plan, staged: StagedTable, rules: tuple[Rule, ...], *, declared: bool) -> Asked:
     spec, others = context.spec, None
     if plan.kind == "dead_letter_replay" and staged.state.head is not None:
-        # What a duplicate is one of has been published by another commit.
-        name = context.connections.catalog.spark_name(spec.identifier)
-        others = at_version(context.connections.spark(), name, staged.state.head)
+        # What a duplicate is one of has been published by another commit. By the columns of today: those of the head
+        # lack what this commit has added, and have old names.
+        others = context.connections.spark().table(context.connections.catalog.spark_name(spec.identifier))
     return Asked(
         topic=spec.topic,
         rules=rules,
