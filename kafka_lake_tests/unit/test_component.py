@@ -186,16 +186,20 @@ def test_the_longest_topic_has_a_dead_letter_table_with_a_name_of_its_own():
 
 
 CLASHES = {
-    "by name": ("topic: shop.orders\ndead_letters: skip", "topic: shop-orders\ndead_letters: skip", "lake.shop_orders"),
-    "by settings": ("topic: a\nnamespace: n\ntable: t", "topic: b\nnamespace: n\ntable: t", "n.t"),
-    "with letters": ("topic: a", "topic: b\ntable: a__dead_letters", "lake.a__dead_letters"),
-    "same topic": ("topic: a", "topic: a", "lake.a"),
+    "by name": (
+        "topic: shop.orders\ndead_letters: skip",
+        "topic: shop-orders\ndead_letters: skip",
+        "Table lake.shop_orders ",
+    ),
+    "by settings": ("topic: a\nnamespace: n\ntable: t", "topic: b\nnamespace: n\ntable: t", "Table n.t "),
+    "with letters": ("topic: a", "topic: b\ntable: a__dead_letters", "Table lake.a__dead_letters "),
+    "same topic": ("topic: a", "topic: a", "Topic a would have two tables: "),
 }
 
 
 @pytest.mark.parametrize("clash", CLASHES)
 def test_two_documents_with_one_table_are_refused_by_both_their_names(clash):
-    first, second, table = CLASHES[clash]
+    first, second, named = CLASHES[clash]
     with create_defs_folder_sandbox() as sandbox:
         documents = {"cluster": ("KafkaCluster", ""), "one": (TOPIC, first), "two": (TOPIC, second)}
         for name, (kind, attributes) in documents.items():
@@ -207,7 +211,7 @@ def test_two_documents_with_one_table_are_refused_by_both_their_names(clash):
             pass
     said = explanation(refused.value, sandbox.defs_folder_path)
     assert said is not None
-    assert f"Table {table} " in said.message
+    assert named in said.message
     assert "one/defs.yaml" in said.message
     assert "two/defs.yaml" in said.message
 
