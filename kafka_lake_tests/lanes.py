@@ -12,7 +12,7 @@ import pytest
 SHOWN_IN_SHORT: Mapping[str, str] = {
     # Many commits until a fifth of the rows is deleted.
     "integration/test_maintain.py::test_by_default_a_fifth_of_deleted_rows_is_enough": (
-        "integration/test_maintain.py::test_keyed_tables_lose_their_delete_files_and_no_row[2]"
+        "integration/test_maintain.py::test_a_compaction_in_the_midst_of_a_commit_has_it_planned_again[upsert]"
     ),
     # For half a minute, without a pause.
     "integration/test_maintain.py::test_merges_and_compactions_at_the_same_time_both_get_on": (
@@ -34,9 +34,12 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
         "integration/test_history_closings.py::"
         "test_rows_that_a_snapshot_lacked_before_the_history_began_end_at_its_time"
     ),
-    # The same with deletion vectors.
+    # Many commits of a keyed table; and the same with deletion vectors.
+    "integration/test_maintain.py::test_keyed_tables_lose_their_delete_files_and_no_row[2]": (
+        "integration/test_maintain.py::test_a_compaction_in_the_midst_of_a_commit_has_it_planned_again[upsert]"
+    ),
     "integration/test_maintain.py::test_keyed_tables_lose_their_delete_files_and_no_row[3]": (
-        "integration/test_maintain.py::test_keyed_tables_lose_their_delete_files_and_no_row[2]"
+        "integration/test_maintain.py::test_a_compaction_in_the_midst_of_a_commit_has_it_planned_again[upsert]"
     ),
     # Each step at which a run can die, each race: the model takes them all in random order.
     "integration/test_replay_and_reset.py::test_a_replay_killed_at_any_step_leaves_every_record_once": (
