@@ -120,7 +120,7 @@ def changes(
         if before.get(name) is not each.is_fresh
     ]
     known = {spec.full_topic for spec in timed}
-    told = {**{name: each for name, each in before.items() if name in known}}
+    told = {name: each for name, each in before.items() if name in known}
     told |= {name: each.is_fresh for name, each in now.items()}
     return events, json.dumps({"fresh": told})
 

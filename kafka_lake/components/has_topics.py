@@ -23,8 +23,12 @@ class HasTopics(FromDocument):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the assets and checks of all topics."""
+        return self.defs_of(self.topic_tables())
+
+    def defs_of(self, topics: Iterable[KafkaTopicTable]) -> dg.Definitions:
+        """Return the assets and checks of topics; their schema files are named from where the document is."""
         folder = self._place.parent
-        return dg.Definitions(assets=[each for topic in self.topic_tables() for each in topic.assets(folder)])
+        return dg.Definitions(assets=[each for topic in topics for each in topic.assets(folder)])
 
     def topic_tables(self) -> Sequence[KafkaTopicTable]:
         """Return the topics, each as a document of its own would have it."""

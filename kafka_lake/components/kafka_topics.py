@@ -177,8 +177,7 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
             self._document(_ANY)
         if self._names is None:
             log.warning("%s: no topics are known yet. Run `kafka-lake topics refresh`.", self.shown)
-        folder = self._place.parent
-        return dg.Definitions(assets=[each for topic in self._documents for each in topic.assets(folder)])
+        return self.defs_of(self._documents)
 
     def _kept(self, state: Path) -> tuple[str, ...]:
         """Return the names that `write_state_to_path` wrote.
@@ -209,7 +208,8 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
 
     def new(self, names: Iterable[str]) -> list[str]:
         """Return the topics among those of the cluster that the document is about and doesn't know yet."""
-        return self._apart(names, {each.topic for each in self.topic_tables()})
+        others = {*(each.topic for each in self.topic_tables()), *self._with_documents}
+        return [each.name for each in self.pattern.matching(names) if each.name not in others]
 
     def gone(self, names: Iterable[str]) -> list[str]:
         """Return the topics of the document that are not among those of the cluster."""
@@ -235,10 +235,6 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
         """Return whether an override is for a topic: what is the name of one is no regular expression besides."""
         is_name = pattern in (self._names or ())
         return pattern == topic if is_name else compiled("overrides", pattern).fullmatch(topic) is not None
-
-    def _apart(self, names: Iterable[str], known: Iterable[str]) -> list[str]:
-        others = {*known, *self._with_documents}
-        return [each.name for each in self.pattern.matching(names) if each.name not in others]
 
     def _document(self, topic: FoundTopic) -> KafkaTopicTable:
         """Return a topic as a document of its own would have it.
