@@ -24,9 +24,9 @@ from kafka_lake_tests.chaos.cdc import run_cdc_chaos
 from kafka_lake_tests.chaos.faults import LABELS, Chaos, Tally
 from kafka_lake_tests.chaos.rounds import ChaosError, catch_up, chosen, count, first_tables, strike
 from kafka_lake_tests.chaos.sabotage import SABOTAGES
-from kafka_lake_tests.chaos.traffic import await_stable
 from kafka_lake_tests.chaos.verify import PositionWatch, Verdict, verify
 from kafka_lake_tests.chaos.world import World
+from kafka_lake_tests.transactions import await_transactions
 
 
 def run_chaos(
@@ -73,7 +73,8 @@ def run_chaos(
         hung = strike(chaos, faults, watch, go_on)
         told("faults off; catching up")
         world.traffic.stop()
-        await_stable(world.brokers.bootstrap_servers, list(world.traffic.topics.values()))
+        partitions = {topic.name: topic.partitions for topic in world.traffic.topics.values()}
+        await_transactions(world.brokers.bootstrap_servers, partitions)
         failures = catch_up(chaos)
         watch.look(world.traffic.topics)
         _write_ledger(world, folder / "ledger.jsonl")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -268,23 +268,6 @@ class Traffic:
                     commit = False
                 elif not why.retriable() or time.monotonic() > deadline:
                     raise
-
-
-def await_stable(bootstrap_servers: str, topics: list[Topic], seconds: float = 60) -> None:
-    """Wait until no transaction is open any more."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-    members = {TopicPartition(t.name, p): OffsetSpec.latest() for t in topics for p in range(t.partitions)}
-    deadline = time.monotonic() + seconds
-    while True:
-        ends = []
-        for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
-            found = admin.list_offsets(members, isolation_level=isolation, request_timeout=20)
-            ends.append([future.result(20).offset for future in found.values()])
-        if ends[0] == ends[1]:
-            return
-        if time.monotonic() > deadline:
-            raise TimeoutError("a transaction stays open")
-        threading.Event().wait(0.2)
 
 
 def consumed(bootstrap_servers: str, topic: Topic) -> dict[tuple[int, int], tuple[str, bytes | None]]:

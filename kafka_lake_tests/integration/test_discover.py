@@ -37,6 +37,7 @@ from kafka_lake.local_stack.broker import EmbeddedBroker
 from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake_tests.conftest import Topic
 from kafka_lake_tests.integration.test_kafka_errors import ADMIN, GUEST, port, secured  # noqa: F401
+from kafka_lake_tests.transactions import await_transactions
 
 pytestmark = pytest.mark.integration
 
@@ -67,7 +68,7 @@ def places(sample: Sample) -> list[tuple[int, int]]:
 
 
 @contextmanager
-def transaction(broker: EmbeddedBroker, commit: bool) -> Iterator[Producer]:
+def transaction(broker: EmbeddedBroker, topic: Topic, commit: bool) -> Iterator[Producer]:
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": uuid.uuid4().hex, "log_level": 0}
     )
@@ -76,6 +77,7 @@ def transaction(broker: EmbeddedBroker, commit: bool) -> Iterator[Producer]:
     yield producer
     assert producer.flush(20) == 0
     (producer.commit_transaction if commit else producer.abort_transaction)(20)
+    await_transactions(broker.bootstrap_servers, {topic.name: topic.partitions()})
 
 
 def test_the_newest_records_are_read_alike_from_all_partitions(new_topic: NewTopic, sampled: Sampled) -> None:
@@ -97,9 +99,9 @@ def test_a_transaction_aborted_last_is_stepped_over(
 ) -> None:
     topic = new_topic(2)
     topic.send_ids(range(3))
-    with transaction(broker, commit=True) as producer:
+    with transaction(broker, topic, commit=True) as producer:
         producer.produce(topic.name, b'{"id": 3}', partition=0)
-    with transaction(broker, commit=False) as producer:
+    with transaction(broker, topic, commit=False) as producer:
         for _ in range(500):
             producer.produce(topic.name, b"aborted", partition=0)
             producer.produce(topic.name, b"aborted", partition=1)
@@ -114,7 +116,7 @@ def test_a_transaction_aborted_last_is_stepped_over(
 def test_an_open_transaction_is_not_waited_for(new_topic: NewTopic, sampled: Sampled, broker: EmbeddedBroker) -> None:
     topic = new_topic()
     topic.send_ids(range(3))
-    with transaction(broker, commit=False) as producer:
+    with transaction(broker, topic, commit=False) as producer:
         producer.produce(topic.name, b"open", partition=0)
         producer.flush(20)
         assert places(sampled(topic, 5)) == [(0, 0), (0, 1), (0, 2)]
@@ -230,7 +232,7 @@ def test_what_has_no_value_is_told(new_topic: NewTopic, connections: NewConnecti
         compacted.send({"id": i}, key=b"k")
         compacted.send(None, key=b"k")
         deleted.send(None, key=b"k")
-    with transaction(broker, commit=False) as producer:
+    with transaction(broker, aborted, commit=False) as producer:
         producer.produce(aborted.name, b"never")
     found = found_of(connections(), compacted, deleted, aborted)
     assert [(each.value.format, each.value.evidence, each.tombstones) for each in found] == [

@@ -17,6 +17,7 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.lanes import exhaustive
+from kafka_lake_tests.transactions import await_transactions
 
 pytestmark = pytest.mark.integration
 
@@ -406,6 +407,7 @@ def test_aborted_records_stay_out_and_markers_at_the_tail_make_no_run_wait(
         producer.produce(topic.name, b'{"id": %d}' % number)
         producer.flush(20)
         (producer.commit_transaction if commit else producer.abort_transaction)(30)
+    await_transactions(broker.bootstrap_servers, {topic.name: 1})
     spec = topic.spec()
     began = time.monotonic()
     report = ingest(spec, connections(), "run-1")
@@ -422,6 +424,7 @@ def test_aborted_records_stay_out_and_markers_at_the_tail_make_no_run_wait(
     producer.produce(topic.name, b'{"id": 9}')
     producer.flush(20)
     producer.abort_transaction(30)
+    await_transactions(broker.bootstrap_servers, {topic.name: 1})
     ingest(spec, connections(), "run-3")
     assert see.ids() == [0, 2]
     assert see.position() == {0: 10}
@@ -442,6 +445,7 @@ def test_records_of_an_open_transaction_wait_for_its_end(
     ingest(spec, connections(), "run-1")
     assert view(spec).ids() == [1]
     producer.commit_transaction(30)
+    await_transactions(broker.bootstrap_servers, {topic.name: 1})
     ingest(spec, connections(), "run-2")
     assert view(spec).ids() == [1, 2, 3]
 

@@ -22,6 +22,7 @@ from kafka_lake.metrics.collect import ClusterCollector, max_age
 from kafka_lake.metrics.facts import key_of
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.scraped import Scraped, scrape, served
+from kafka_lake_tests.transactions import await_transactions
 
 pytestmark = pytest.mark.integration
 
@@ -61,6 +62,7 @@ def abort(kafka: KafkaResource, topic: str) -> None:
     producer.produce(topic, b"{}", partition=0)
     producer.flush(20)
     producer.abort_transaction(20)
+    await_transactions(address["bootstrap.servers"], {topic: 1})
 
 
 def test_each_value_is_what_was_produced_and_written(

@@ -16,6 +16,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import read_state
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.older_brokers.brokers import Kafka28, Kafka39
+from kafka_lake_tests.transactions import await_transactions
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract, pytest.mark.timeout(900)]
 
@@ -51,6 +52,7 @@ def send_in_transaction(older: Kafka39 | Kafka28, topic: Topic, ids: list[int], 
         producer.produce(topic.name, b'{"id": %d}' % each, partition=0)
     producer.flush(30)
     producer.commit_transaction(60) if commit else producer.abort_transaction(60)
+    await_transactions(older.bootstrap_servers, {topic.name: topic.partitions()})
 
 
 def test_records_are_in_the_table_once_and_those_of_aborted_transactions_never(
