@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from hypothesis import event, example, given, settings
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from kafka_lake.common.errors import ConfigurationError
@@ -197,7 +197,6 @@ def told(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]] | Confi
     return python, java
 
 
-@settings(max_examples=300)
 @given(given=written())
 @example(given={"bootstrap.servers": "b:1", "java.client.id": "\x1c1"})
 @example(given={"bootstrap.servers": "b:1", "socket.timeout.ms": 10, "fetch.wait.max.ms": 10})
