@@ -152,3 +152,10 @@ def test_a_proxy_that_java_can_not_be_told_is_refused_without_its_password(proxy
     error = refused({**SQL, "s3.proxy-uri": proxy})
     assert said in error.message
     assert "s3.proxy-uri" in error.message
+
+
+@pytest.mark.parametrize("endpoint", ["minio:9000", "localhost", "//minio:9000", "s3://minio:9000", "http://"])
+def test_an_endpoint_that_java_would_take_for_another_is_refused(endpoint):
+    error = refused({**SQL, "s3.endpoint": endpoint})
+    assert "s3.endpoint is not a URL" in error.message
+    assert "https://host:9000" in error.remedy

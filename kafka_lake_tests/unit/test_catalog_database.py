@@ -40,6 +40,9 @@ POSTGRES = {"type": "sql", "warehouse": "file:///w"}
         ),
         ("postgresql+psycopg2://[::1]:5432/lake", {"uri": "jdbc:postgresql://[::1]:5432/lake"}),
         ("mysql+pymysql://bob:pw@db/lake", {"uri": "jdbc:mysql://db/lake", "jdbc.user": "bob", "jdbc.password": "pw"}),
+        # What is for Python's connection alone.
+        ("mysql+pymysql://db/lake?charset=utf8mb4", {"uri": "jdbc:mysql://db/lake"}),
+        ("postgresql://db/lake?keepalives_idle=30&tcp_user_timeout=9", {"uri": "jdbc:postgresql://db/lake"}),
     ],
 )
 def test_the_address_of_a_database_reaches_jdbc_with_its_user_and_password_apart(uri, told):
@@ -63,10 +66,11 @@ def test_sqlite_is_the_same_file_wherever_spark_runs(monkeypatch, tmp_path):
     ("uri", "said"),
     [
         (
-            "postgresql://hush:hush@db/lake?tcp_user_timeout=9",
-            "tcp_user_timeout, which has no equivalent",
+            "postgresql://hush:hush@db/lake?gssencmode=disable",
+            "gssencmode, which has no equivalent",
         ),
         ("postgresql+psycopg2:///lake?host=/var/run", "the parameter host"),
+        ("mysql+pymysql://hush:hush@db/lake?charset=latin1", "charset, which has no equivalent"),
         ("postgresql+psycopg2://hush:hush@/lake", "names no host"),
         ("mssql+pyodbc://hush:hush@db/lake", "its database is mssql"),
         ("sqlite://", "belongs to one process"),

@@ -65,6 +65,11 @@ def _connection(name: str, told: dict[str, str]) -> dict[str, str]:
     a proxy's user, and the SDK's ``ProxyConfiguration`` says: "Proxy endpoint user info is not supported", likewise of
     path, query and fragment.
     """
+    if (endpoint := told.get("s3.endpoint")) is not None and not _is_url(endpoint):
+        # Java takes minio:9000 for an address whose scheme is minio.
+        raise ConfigurationError(
+            f"Catalog {name}: s3.endpoint is not a URL.", "Write it with its scheme, as https://host:9000."
+        )
     client = told.get("http-client.type", "apache")
     for python, java in _TIMEOUTS.items():
         if seconds := told.pop(python, None):
@@ -72,6 +77,14 @@ def _connection(name: str, told: dict[str, str]) -> dict[str, str]:
     if proxy := told.pop("s3.proxy-uri", None):
         told.setdefault("http-client.proxy-endpoint", _proxy(name, proxy))
     return told
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _milliseconds(name: str, key: str, seconds: str) -> str:

@@ -3,7 +3,7 @@
 PyIceberg's `SqlCatalog` gives its ``uri`` to SQLAlchemy's `create_engine`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -29,6 +29,15 @@ _DATABASES: dict[str, tuple[str, Mapping[str, str]]] = {
     "mysql": ("mysql", {}),
     "mariadb": ("mariadb", {}),
 }
+_KEEPALIVES = ("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
+_PYTHON_ALONE: dict[str, Mapping[str, Collection[str] | None]] = {
+    # They watch the connection of the process that has them; Java's driver has times of its own for that.
+    "postgresql": dict.fromkeys(_KEEPALIVES),
+    # Both drivers of Java take text in UTF-8.
+    "mysql": {"charset": ("utf8mb4", "utf8")},
+    "mariadb": {"charset": ("utf8mb4", "utf8")},
+}
+"""Parameters of an address that Java needn't be told, with the values for which that is so; None for all."""
 
 
 def sqlite_address(name: str, uri: str) -> str:
@@ -62,7 +71,8 @@ def database_properties(name: str, properties: Mapping[str, str]) -> dict[str, s
     if database == "sqlite":
         return {"uri": _sqlite(name, url), **given}
     jdbc, known = _DATABASES[database]
-    query = dict(url.query)
+    alone = _PYTHON_ALONE[database]
+    query = {key: value for key, value in url.query.items() if key not in alone or not _is_among(value, alone[key])}
     if "sslkey" in query and "jdbc.sslkey" in given:
         query.pop("sslkey")
     _check(name, setting, query, known)
@@ -87,6 +97,10 @@ def _parsed(name: str, uri: str) -> URL:
             f"Write {catalog_variable(name, 'uri')} as postgresql+psycopg2://user:password@host:5432/database. Several "
             "hosts have one port: host1,host2:5432.",
         ) from None
+
+
+def _is_among(value: str | tuple[str, ...], values: Collection[str] | None) -> bool:
+    return values is None or value in values
 
 
 def _check(name: str, setting: str, query: Mapping[str, object], known: Mapping[str, str]) -> None:
