@@ -374,3 +374,38 @@ def test_several_partitions_are_refused(new_topic: NewTopic, connections: NewCon
     snapshot(topic, 100, [1, 2])
     with pytest.raises(KafkaLakeError, match=r"snapshot: reconcile needs a topic with one partition, and it has 2"):
         ingest(spec, connections(), "run-1")
+
+
+def test_rows_of_one_table_do_not_go_since_another_one_lacks_them(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec("id bigint not null, v string not null", **{**RECONCILE, "on_truncate": "apply"})
+
+    def of(table: str, op: str, position: int, number: int | None, marker: str = "false") -> None:
+        change = debezium(op, position, {"id": number, "v": "x"} if op in "cr" else None, position - 1)
+        if op == "r":
+            del change["source"]["sequence"]
+        change["source"] |= {"db": "shop", "schema": "public", "table": table, "snapshot": marker, "ts_ms": position}
+        topic.send(change, key=None if number is None else json.dumps({"id": number}).encode())
+
+    of("orders_1", "c", 10, 1)
+    ingest(spec, connections(), "run-1")
+    of("orders_2", "c", 12, 2)
+    ingest(spec, connections(), "run-2")
+    of("orders_1", "r", 20, 1, "last")
+    before = view(spec).fingerprint()
+    with pytest.raises(
+        KafkaLakeError, match=r"has ended.*shop\.public\.orders_1, shop\.public\.orders_2"
+    ):
+        ingest(spec, connections(), "run-3")
+    assert view(spec).fingerprint() == before
+    # As for a table that was renamed: a run by whose settings no rows go forgets the old name.
+    ingest(replace(spec, snapshot="upsert", on_truncate="ignore"), connections(), "run-4")
+    of("orders_2", "t", 30, None)
+    ingest(spec, connections(), "run-5")
+    assert rows(view(spec), "id") == []
+    of("orders_2", "c", 40, 3)
+    of("orders_1", "t", 50, None)
+    with pytest.raises(KafkaLakeError, match=r"empties the source's table.*orders_1, shop\.public\.orders_2"):
+        ingest(spec, connections(), "run-6")

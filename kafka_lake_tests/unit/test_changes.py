@@ -245,3 +245,19 @@ def test_what_nobody_would_write_is_an_error_that_can_be_written() -> None:
         assert "\\ud800" in found.error_message.encode().decode()
     deep = {**POSTGRES, "sequence": "[" * 100_000}
     assert told(envelope("c", {"id": 1}, deep)).order == (20, 20)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ({"db": "shop", "schema": "public", "table": "orders"}, "shop.public.orders"),
+        ({"db": "shop", "table": "orders"}, "shop.orders"),
+        ({"db": "shop", "collection": "orders"}, "shop.orders"),
+        ({"db": "shop", "schema": None, "table": "b\u00fccher"}, "shop.bücher"),
+        ({}, ""),
+    ],
+)
+@pytest.mark.parametrize("op", ["c", "u", "r", "d", "t"])
+def test_a_change_tells_its_sources_table(op: str, source: dict[str, Any], name: str) -> None:
+    after = {"id": 1} if op in "cur" else None
+    assert told(envelope(op, after, {**POSTGRES, **source})).source == name

@@ -262,3 +262,8 @@ def test_the_types_of_rows_are_those_that_connect_names() -> None:
         "doc": "string",
         "other": "string",
     }
+
+
+@pytest.mark.parametrize("op", ["c", "u", "r", "d", "t"])
+def test_a_change_tells_its_sources_table(op: str) -> None:
+    assert told(envelope(op, 20, ROW if op in "cur" else None)).source == "shop.public.customers"

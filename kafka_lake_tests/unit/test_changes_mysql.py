@@ -206,6 +206,8 @@ def test_what_is_no_change_of_canals_says_why(value: Any, error: str, says: str)
 def test_a_truncate_and_a_record_without_a_value() -> None:
     truncate = {**CREATED, "type": "TRUNCATE", "sql": "truncate table products"}
     assert of_canal(truncate).does == TRUNCATE
+    assert of_canal(truncate).source == "test.demo10"
+    assert of_canal(CHANGED).source == "inventory.products"
     assert of_canal(None).does == of_maxwell(None).does == NOTHING
 
 

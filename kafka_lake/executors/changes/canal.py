@@ -58,8 +58,9 @@ def _told(value: bytes) -> ToldRow | Change:
         return refused(
             NOT_A_CHANGE, "The value has no type: it is no flat message of Canal's; set canal.mq.flatMessage."
         )
+    source = ".".join(filter(None, (string(message.get(name)) for name in ("database", "table"))))
     if kind == "TRUNCATE":
-        return Change(TRUNCATE, None, None, at=time_ms(message.get("es")))
+        return Change(TRUNCATE, None, None, at=time_ms(message.get("es")), source=source)
     does = _TYPES.get(kind)
     if does is None:
         return refused(NOT_A_CHANGE, f"The type is {kind}: {_what_else(kind, message)}.")
@@ -72,7 +73,7 @@ def _told(value: bytes) -> ToldRow | Change:
     types = members(message.get("sqlType", "")) or {}
     before = (old[0] if old else None) or {}
     row, key = _typed(rows[0], types), names_of(message.get("pkNames"))
-    return ToldRow(does, row, _typed(before, types), key, at=time_ms(message.get("es")))
+    return ToldRow(does, row, _typed(before, types), key, at=time_ms(message.get("es")), source=source)
 
 
 def _typed(row: Mapping[str, str], types: Mapping[str, str]) -> dict[str, str]:

@@ -26,6 +26,7 @@ class Change:
         error_message: What is wrong with it.
         at: When it was made, in milliseconds since the epoch; None if the record doesn't tell.
         snapshot: Of a row that a snapshot has read: which of them it is, as the envelope calls it; empty if unknown.
+        source: The source's table that it is about, with all that its name has; empty if the envelope tells none.
     """
 
     does: str
@@ -35,6 +36,7 @@ class Change:
     error_message: str = ""
     at: int | None = None
     snapshot: str = ""
+    source: str = ""
 
 
 def refused(error_class: str, message: str) -> Change:

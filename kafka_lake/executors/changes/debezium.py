@@ -24,6 +24,8 @@ from kafka_lake.executors.changes.change import (
 from kafka_lake.executors.changes.connect_types import ConnectTypes, Convert, converted
 from kafka_lake.executors.changes.spans import integer, is_null, members, string, time_ms
 
+NAMES = ("db", "schema", "table", "collection")
+"""Members of ``source`` that make up the name of a source's table."""
 _OPERATIONS = {"c": UPSERT, "u": UPSERT, "r": READ, "d": DELETE, "t": TRUNCATE}
 _ENVELOPE = {"before", "after", "source", "op"}
 _LARGEST = 2**63 - 1
@@ -110,15 +112,16 @@ def told_by(
     if order is None or any(abs(number) > _LARGEST for number in order):
         return refused(NO_ORDER, _no_order(envelope.source))
     at = time_ms(envelope.source.get("ts_ms"))
+    source = ".".join(filter(None, (string(envelope.source.get(name)) for name in NAMES)))
     if does == TRUNCATE:
-        return Change(does, None, order, at=at)
+        return Change(does, None, order, at=at, source=source)
     if does == DELETE:
         # The key alone says which row: of the row before, many sources tell no more than that.
-        return Change(does, (row if of_record else None) or envelope.before or row, order, at=at)
+        return Change(does, (row if of_record else None) or envelope.before or row, order, at=at, source=source)
     if envelope.after is None:
         return refused(NOT_A_CHANGE, f"The operation is {operation}, and `after` is no row.")
     read = string(envelope.source.get("snapshot")) or "" if does == READ else ""
-    return Change(does, envelope.after, order, at=at, snapshot=read)
+    return Change(does, envelope.after, order, at=at, snapshot=read, source=source)
 
 
 def _opened(value: bytes, types: ConnectTypes) -> Envelope | Change:

@@ -11,7 +11,7 @@ from typing import Any
 
 from kafka_lake.executors.changes.avro_spans import Field, Types, branch
 from kafka_lake.executors.changes.change import MALFORMED, NOT_A_CHANGE, Change, refused
-from kafka_lake.executors.changes.debezium import Envelope, RecordKey, no_operation, told_by
+from kafka_lake.executors.changes.debezium import NAMES, Envelope, RecordKey, no_operation, told_by
 
 _HEADER = 5
 _ROWS = ("before", "after")
@@ -29,8 +29,9 @@ _SOURCE = {
     "scn",
     "commit_scn",
     "snapshot",
+    *NAMES,
 }
-"""Members of ``source`` that tell when a change was made, where it is in the source's order, and in a snapshot."""
+"""Members of ``source`` that tell when and where a change was made, and its place in the source's order."""
 
 
 def row_type(types: Types) -> Any:

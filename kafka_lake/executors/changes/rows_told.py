@@ -18,6 +18,7 @@ class ToldRow:
         old: What an update has changed, as it was before.
         key: Names of the columns of the source's key; empty if the record doesn't tell.
         at: When it was changed, in milliseconds since the epoch; None if the record doesn't tell.
+        source: The source's table; empty if the record doesn't tell.
     """
 
     does: str
@@ -25,6 +26,7 @@ class ToldRow:
     old: Mapping[str, str]
     key: tuple[str, ...]
     at: int | None = None
+    source: str = ""
 
 
 def object_of(text: bytes | None) -> dict[str, str] | None:
@@ -60,4 +62,4 @@ def change_by(told: ToldRow, columns: Collection[str], of_record: bool) -> Chang
         was = ", ".join(f"{name} was {told.old[name]} and is {told.row.get(name, 'null')}" for name in changed)
         return refused(KEY_CHANGED, f"The update changes the row's key: {was}.")
     row = ", ".join(f"{json.dumps(name)}: {value}" for name, value in told.row.items())
-    return Change(told.does, f"{{{row}}}".encode(), None, at=told.at)
+    return Change(told.does, f"{{{row}}}".encode(), None, at=told.at, source=told.source)

@@ -23,6 +23,7 @@ FIELDS = pa.struct(
         ("error_message", pa.string()),
         ("at", pa.int64()),
         ("snapshot", pa.string()),
+        ("source", pa.string()),
     ]
 )
 """The column `CHANGE`, beside which a source may have any names."""
@@ -74,4 +75,5 @@ def _data(change: Change) -> dict[str, Any]:
         "error_message": change.error_message or None,
         "at": change.at,
         "snapshot": change.snapshot or None,
+        "source": change.source or None,
     }

@@ -34,6 +34,7 @@ _CHANGE = T.StructType(
         T.StructField("error_message", _TEXT),
         T.StructField("at", T.LongType()),
         T.StructField("snapshot", _TEXT),
+        T.StructField("source", _TEXT),
     ]
 )
 
@@ -84,7 +85,7 @@ class Changes:
             message = F.coalesce(message, F.when(F.col("error_class").isNull() & when, said))
         replaced = {
             "value": F.col(ORIGINAL),
-            CHANGE: F.struct(*[change[name].alias(name) for name in ("does", "order", "at", "snapshot")]),
+            CHANGE: F.struct(*[change[name].alias(name) for name in ("does", "order", "at", "snapshot", "source")]),
             "error_class": error_class,
             "error_message": F.coalesce("error_message", message if messages else F.lit(None).cast(_TEXT)),
         }

@@ -14,11 +14,12 @@ from kafka_lake.executors.changes.change import DELETE, READ, TRUNCATE, UPSERT
 from kafka_lake.executors.changes.task import CHANGE as TOLD
 from kafka_lake.ingest.decode.excepted import without_excepted
 from kafka_lake.ingest.decode.rows import CHANGE, DELETED, change_columns, origin_of
-from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, READS, quoted
+from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, READS, SOURCE, quoted
 from kafka_lake.ingest.keyed.source_snapshots import AMONG, BEGINS, ENDS
+from kafka_lake.ingest.keyed.source_tables import tells_sources
 from kafka_lake.ingest.topic_table import TopicTable
 
-TOLD_TYPE = "struct<does: string, order: array<bigint>, at: bigint, snapshot: string>"
+TOLD_TYPE = "struct<does: string, order: array<bigint>, at: bigint, snapshot: string, source: string>"
 _PLACEHOLDER = "__debezium_unavailable_value"
 _ENCODED = b64encode(_PLACEHOLDER.encode()).decode()
 _AS_MAP = f'{{"{_PLACEHOLDER}":"{_PLACEHOLDER}"}}'
@@ -35,8 +36,8 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
 
     Returns:
         The table's columns, as the change tells them; what it does (`DOES`); the columns that it leaves as they are
-        (`KEPT`); when it was made (`AT`); and of a row that a snapshot has read, which of them it is (`READS`). Records
-        that are no change are left out.
+        (`KEPT`); when it was made (`AT`); of a row that a snapshot has read, which of them it is (`READS`); and which
+        of the source's tables it is about (`SOURCE`). Records that are no change are left out.
     """
     if TOLD not in decoded.columns:
         # None of them was looked at.
@@ -61,6 +62,7 @@ def changes_of(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFrame
         others = F.array(*[F.lit(name) for name in (*values.names, spec.metadata_column)])
         kept = F.when(F.col(TOLD)["does"] == DELETE, others).otherwise(kept)
     added = {DOES: does, KEPT: kept, AT: F.timestamp_millis(told["at"]), READS: told["snapshot"]}
+    added[SOURCE] = told["source"] if tells_sources(spec) else F.lit(None).cast("string")
     for field in change_columns(spec):
         if field.name == CHANGE:
             added[CHANGE] = F.struct(does.alias("op"), F.col(TOLD)["order"].alias("order"))
@@ -90,6 +92,7 @@ def counted(changes: DataFrame) -> dict[str, Column]:
         "changes": F.count(F.lit(1)),
         "deletes": F.count_if(does == DELETE),
         "truncates": F.count_if(does == TRUNCATE),
+        "sources": F.array_distinct(F.array_compact(F.array(F.min(changes[SOURCE]), F.max(changes[SOURCE])))),
         "reads": F.count_if(changes[READS].isin(*BEGINS, *ENDS, AMONG)),
     }
 

@@ -17,6 +17,8 @@ AT = "__kafka_lake_at"
 """When a change happened, if its envelope tells."""
 READS = "__kafka_lake_reads"
 """Of a row that a snapshot of the source has read: which of them it is, as the envelope calls it."""
+SOURCE = "__kafka_lake_source"
+"""The source's table that a change is about, if that is of interest and its envelope tells."""
 OTHER_PARTITION = "KAFKA_LAKE_OTHER_PARTITION"
 """Likewise: a key's row came from another Kafka partition, and only offsets tell which change is newer."""
 

@@ -1,5 +1,6 @@
 """Past: what doesn't count since it is older than a truncate, or than a snapshot of the source that has ended."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,11 @@ from pyspark.sql import DataFrame
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.keyed.keys import Keys
-from kafka_lake.ingest.keyed.refusals import ChangeRefusedError, refuse_several_partitions
+from kafka_lake.ingest.keyed.refusals import (
+    ChangeRefusedError,
+    refuse_several_partitions,
+    refuse_several_sources,
+)
 from kafka_lake.ingest.keyed.source_snapshots import (
     NONE,
     READING,
@@ -22,6 +27,7 @@ from kafka_lake.ingest.keyed.source_snapshots import (
     walk,
     with_dead_letters,
 )
+from kafka_lake.ingest.keyed.source_tables import SOURCES, sources_of
 from kafka_lake.ingest.keyed.truncates import (
     TRUNCATED,
     Emptied,
@@ -40,7 +46,7 @@ class Told:
 
     Args:
         changes: All of them.
-        figures: How many ``truncates`` they have, and ``reads``: rows of snapshots.
+        figures: How many ``truncates`` they have, and ``reads``: rows of snapshots; which ``sources`` they are about.
         summary: Of the snapshot.
         failed: Tells how many records of the batch became dead letters.
     """
@@ -83,7 +89,8 @@ def past_of(context: Context, state: TableState, batch: Told, keys: Keys) -> Pas
         keys: Tell the order.
 
     Raises:
-        ChangeRefusedError: If nothing tells which changes are older, or when a snapshot has arrived as a whole.
+        ChangeRefusedError: If nothing tells which changes are older, or when a snapshot has arrived as a whole; or if
+            rows may be of another table of the source than the one that lacks them.
     """
     spec = context.spec
     ended, before, marks = None, tuple[Ended, ...](), dict[str, str]()
@@ -91,6 +98,10 @@ def past_of(context: Context, state: TableState, batch: Told, keys: Keys) -> Pas
         ended, before, known = _snapshots(context, state, batch, keys)
         marks[READING] = known.to_json()
     truncates = _truncates(spec, batch, keys)
+    sources = sources_of(spec, state, batch.figures["sources"])
+    for at in (*truncates[:1], *([ended.at] if ended else [])):
+        refuse_several_sources(spec, sources, at)
+    marks[SOURCES] = json.dumps(sources)
     new = truncates[0] if truncates else None
     if ended is not None:
         newest = newer_of(ended.at, new, keys)

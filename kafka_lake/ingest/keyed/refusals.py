@@ -1,6 +1,7 @@
 """Refusals: changes that can't be applied to a keyed table, or that its topic's settings say to stop at."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame
@@ -72,6 +73,28 @@ def refuse_several_partitions(spec: TopicTable, at: Truncate, position: Position
             f"the topic has {len(position.offsets)} partitions, whose offsets don't tell which changes are older.",
             "main is as it was. Let the source write to one partition, or set on_truncate: ignore and delete the rows "
             "with SQL.",
+        )
+
+
+def refuse_several_sources(spec: TopicTable, sources: Sequence[str], at: Truncate) -> None:
+    """Stop before rows go that one of the source's tables lacks, if they may be those of another.
+
+    Args:
+        spec: The settings.
+        sources: The tables of the source that changes have been about.
+        at: The truncate, or a row of the snapshot that has ended.
+
+    Raises:
+        ChangeRefusedError: If there are several.
+    """
+    if len(sources) > 1:
+        what = "is of a snapshot that has ended" if at.is_read else "empties the source's table"
+        raise ChangeRefusedError(
+            f"Topic {spec.topic}: the record in partition {at.partition} at offset {at.offset} {what}, and the topic's "
+            f"changes are about several tables of the source: {', '.join(sources)}. Whose rows shall go isn't known.",
+            "main is as it was. Let each table of the source have a topic of its own, which is the default of "
+            "Debezium and Canal; or set on_truncate: ignore and snapshot: upsert. If it is one table that was renamed, "
+            "a run with those settings forgets its old name.",
         )
 
 

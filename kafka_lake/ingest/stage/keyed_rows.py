@@ -33,7 +33,7 @@ from kafka_lake.ingest.keyed.fold import (
 )
 from kafka_lake.ingest.keyed.folded import FoldedBatch, fold_batch, kept
 from kafka_lake.ingest.keyed.history.shape import Shape
-from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, READS, Keys
+from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, READS, SOURCE, Keys
 from kafka_lake.ingest.keyed.merge import HowToMerge, merge
 from kafka_lake.ingest.keyed.not_sent import find_not_sent, without
 from kafka_lake.ingest.keyed.past import Told, past_of, refuse_to_remove
@@ -59,6 +59,7 @@ _ABOUT_CHANGES = T.StructType(
         T.StructField(KEPT, T.ArrayType(T.StringType())),
         T.StructField(AT, T.TimestampType()),
         T.StructField(READS, T.StringType()),
+        T.StructField(SOURCE, T.StringType()),
     ]
 )
 
@@ -111,7 +112,7 @@ class ChangesToStage:
     def may_lack(self) -> list[str]:
         """The columns that a change may leave as they are."""
         spec, keys = self.context.spec, self.keys
-        others = (spec.metadata_column, DOES, KEPT, AT, READS, *(field.name for field in change_columns(spec)))
+        others = (spec.metadata_column, DOES, KEPT, AT, READS, SOURCE, *(field.name for field in change_columns(spec)))
         values = [name for name in self.changes.columns if name not in others]
         told = (*keys.columns, *keys.order_by)
         return [f.name for f in self.columns if f.name not in told and f.name in values and can_leave_out(f, spec)]
@@ -173,7 +174,7 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
     held.enter_context(_shuffles(batch.context.connections.spark(), tasks))
     all_changes, figures = _told(batch, held)
     batch = _since_past(batch, all_changes, figures)
-    changes = _counting(batch, all_changes.drop(READS))
+    changes = _counting(batch, all_changes.drop(READS, SOURCE))
     ordered = _ordered(batch, changes.drop(AT), figures["deletes"], held)
     if batch.emptied is not None:
         ordered, counted_older = without_older(ordered, batch.emptied, batch.keys)
