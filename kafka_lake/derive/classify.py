@@ -14,7 +14,7 @@ from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.query import parsed, sources_of, tables_read, with_origin
 
 # Spark's own (`DESCRIBE FUNCTION`); sqlglot knows some of them by no name.
-AGGREGATES = frozenset(
+_AGGREGATES = (
     "any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate approx_top_k_combine "
     "array_agg avg bit_and bit_or bit_xor bitmap_and_agg bitmap_construct_agg bitmap_or_agg bool_and bool_or "
     "collect_list collect_set corr count count_if count_min_sketch covar_pop covar_samp every first first_value "
@@ -23,12 +23,14 @@ AGGREGATES = frozenset(
     "listagg max max_by mean median min min_by mode percentile percentile_approx percentile_cont percentile_disc "
     "regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy schema_of_variant_agg "
     "skewness some std stddev stddev_pop stddev_samp string_agg sum theta_intersection_agg theta_sketch_agg "
-    "theta_union_agg try_avg try_sum var_pop var_samp variance".split()
+    "theta_union_agg try_avg try_sum var_pop var_samp variance"
 )
-_UNSTABLE = frozenset(
+AGGREGATES = frozenset(_AGGREGATES.split())
+_UNSTABLE_NAMES = (
     "rand random randn randstr uuid shuffle now current_date current_timestamp curdate localtimestamp "
-    "monotonically_increasing_id spark_partition_id input_file_name unix_timestamp".split()
+    "monotonically_increasing_id spark_partition_id input_file_name unix_timestamp"
 )
+_UNSTABLE = frozenset(_UNSTABLE_NAMES.split())
 _OF_ALL_ROWS = {
     "group": "GROUP BY",
     "having": "HAVING",
@@ -110,7 +112,7 @@ class _Known:
 
     upstream: frozenset[str]
 
-    def with_tables_of(self, query: exp.Expression) -> "_Known":
+    def with_tables_of(self, query: exp.Expr) -> "_Known":
         with_ = query.args.get("with_") or query.args.get("with")
         known = self
         for each in with_.expressions if with_ is not None else ():
@@ -119,14 +121,14 @@ class _Known:
             known = _Known(known.upstream | {name} if reads else known.upstream - {name})
         return known
 
-    def reads(self, node: exp.Expression) -> bool:
+    def reads(self, node: exp.Expr) -> bool:
         """Return whether a part of a query reads rows of an upstream table."""
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
             return not node.db and node.name.lower() in self.upstream
         return any(each.lower() in self.upstream for each in tables_read(node))
 
 
-def _row_wise_problems(query: exp.Expression, known: _Known) -> Iterator[str]:
+def _row_wise_problems(query: exp.Expr, known: _Known) -> Iterator[str]:
     with_ = query.args.get("with_") or query.args.get("with")
     inner = known
     for each in with_.expressions if with_ is not None else ():
@@ -150,7 +152,7 @@ def _row_wise_problems(query: exp.Expression, known: _Known) -> Iterator[str]:
         yield from _problems_of_select(query, inner)
 
 
-def _of_all_rows(query: exp.Expression) -> Iterator[str]:
+def _of_all_rows(query: exp.Expr) -> Iterator[str]:
     for arg, name in _OF_ALL_ROWS.items():
         if query.args.get(arg):
             yield f"{name} depends on other rows."
@@ -179,20 +181,20 @@ def _problems_of_select(select: exp.Select, known: _Known) -> Iterator[str]:
             yield f"{side or kind or 'LEFT'} JOIN gives rows that no row of {_name(sources[reading[0]])} is behind."
         elif side == "LEFT" and reading[0] >= number:
             yield f"LEFT JOIN gives rows that no row of {_name(sources[reading[0]])} is behind."
-    for each in sources:
-        if isinstance(each, exp.Subquery) and known.reads(each):
-            yield from _row_wise_problems(each, known)
-        yield from (f"{name} depends on other rows." for name in _samples(each) if known.reads(each))
+    for source in sources:
+        if isinstance(source, exp.Subquery) and known.reads(source):
+            yield from _row_wise_problems(source, known)
+        yield from (f"{name} depends on other rows." for name in _samples(source) if known.reads(source))
 
 
-def _samples(source: exp.Expression) -> Iterator[str]:
+def _samples(source: exp.Expr) -> Iterator[str]:
     if source.args.get("sample"):
         yield "TABLESAMPLE"
     if source.args.get("pivots"):
         yield "PIVOT"
 
 
-def _name(source: exp.Expression) -> str:
+def _name(source: exp.Expr) -> str:
     return source.alias_or_name or "from:"
 
 
@@ -218,7 +220,7 @@ def _aggregate_name(function: exp.Func) -> str:
     return next(iter(sorted(names & AGGREGATES)), "")
 
 
-def _keyed_problems(query: exp.Expression, upstream: frozenset[str]) -> Iterator[str]:
+def _keyed_problems(query: exp.Expr, upstream: frozenset[str]) -> Iterator[str]:
     known = _Known(upstream)
     for select in query.find_all(exp.Select, exp.SetOperation):
         if not known.reads(select):
@@ -241,7 +243,7 @@ def _keyed_problems(query: exp.Expression, upstream: frozenset[str]) -> Iterator
         )
 
 
-def _unstable(query: exp.Expression) -> Iterator[str]:
+def _unstable(query: exp.Expr) -> Iterator[str]:
     for each in query.find_all(exp.Func):
         names = {str(each.this).lower()} if isinstance(each, exp.Anonymous) else {n.lower() for n in each.sql_names()}
         if (found := names & _UNSTABLE) and not (found == {"unix_timestamp"} and each.args.get("this")):

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterator, Mapping
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.derive.derived_table import DerivedTable
 
 ORIGIN = "_kafka"
-"""The metadata column, by which a row tells its record: the query knows it by this name, whatever the tables call it."""
+"""The metadata column, by which a row tells its record: the query knows it by this name, whatever it is called."""
 _DIALECT = "spark"
 
 
@@ -34,7 +34,7 @@ def parsed(sql: str) -> exp.Query:
     return statements[0]
 
 
-def tables_read(query: exp.Expression) -> set[str]:
+def tables_read(query: exp.Expr) -> set[str]:
     """Return the tables that a query reads, as it names them; its own common table expressions are none.
 
     >>> sorted(tables_read(parsed("WITH a AS (SELECT * FROM b) SELECT * FROM a JOIN c.d USING (id)")))
@@ -43,7 +43,7 @@ def tables_read(query: exp.Expression) -> set[str]:
     return {name for name, _ in _tables(query, frozenset())}
 
 
-def _tables(node: exp.Expression, known: frozenset[str]) -> Iterator[tuple[str, exp.Table]]:
+def _tables(node: exp.Expr, known: frozenset[str]) -> Iterator[tuple[str, exp.Table]]:
     if isinstance(node, exp.Query):
         with_ = node.args.get("with_") or node.args.get("with")
         if with_ is not None:
@@ -60,10 +60,10 @@ def _tables(node: exp.Expression, known: frozenset[str]) -> Iterator[tuple[str, 
             yield from _tables(child, known)
 
 
-def _children(node: exp.Expression) -> Iterator[exp.Expression]:
+def _children(node: exp.Expr) -> Iterator[exp.Expr]:
     for value in node.args.values():
         for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, exp.Expression):
+            if isinstance(each, exp.Expr):
                 yield each
 
 
@@ -128,7 +128,7 @@ def with_origin(sql: str, upstream: Collection[str]) -> str:
     return text
 
 
-def _outermost(node: exp.Expression) -> Iterator[exp.Select]:
+def _outermost(node: exp.Expr) -> Iterator[exp.Select]:
     if isinstance(node, exp.SetOperation):
         yield from _outermost(node.left)
         yield from _outermost(node.right)
@@ -167,7 +167,7 @@ def _has_origin(select: exp.Select, upstream: Collection[str]) -> bool:
     return False
 
 
-def sources_of(select: exp.Select) -> list[exp.Expression]:
+def sources_of(select: exp.Select) -> list[exp.Expr]:
     """Return what a SELECT reads, what is behind its FROM first."""
     begins = select.args.get("from_") or select.args.get("from")
     first = [begins.this] if begins is not None else []

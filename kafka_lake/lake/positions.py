@@ -13,6 +13,8 @@ from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position
 
 POSITION = "kafka-lake.position"
+DERIVED = "kafka-lake.derived"
+"""What a table of tables was made of, as `derive.record` has it."""
 RUN_ID = "kafka-lake.run-id"
 LOSSES = "kafka-lake.data-loss"
 RESET = "kafka-lake.reset"
