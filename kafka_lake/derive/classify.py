@@ -178,7 +178,7 @@ def _problems_of_select(select: exp.Select, known: _Known) -> Iterator[str]:
         side, kind = str(join.side or "").upper(), str(join.kind or "").upper()
         kept = reading[0] < number or (not side and kind not in ("SEMI", "ANTI"))
         if side in ("RIGHT", "FULL") or not kept:
-            yield f"{side or kind or 'LEFT'} JOIN gives rows that no row of {_name(sources[reading[0]])} is behind."
+            yield f"{f'{side} {kind}'.strip()} JOIN gives rows that no row of {_name(sources[reading[0]])} is behind."
         elif side == "LEFT" and reading[0] >= number:
             yield f"LEFT JOIN gives rows that no row of {_name(sources[reading[0]])} is behind."
     for source in sources:

@@ -1,59 +1,248 @@
 """Tables from tables: whatever happens to the upstream table, a derived one is what its query gives for it."""
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from kafka_lake.common.errors import TableError
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
+from kafka_lake.derive.report import DeriveReport
 from kafka_lake.derive.run import derive
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy
-from kafka_lake.ingest.run import ingest
+from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.maintenance.compact import compact
 from kafka_lake_tests.conftest import NAMESPACE, Topic
+from kafka_lake_tests.integration.test_exactly_once import Killed, at
 
 pytestmark = pytest.mark.integration
 
 NewTopic = Callable[..., Topic]
 NewConnections = Callable[[], Connections]
-SCHEMA = "id bigint, store string, total double, at timestamp"
+STRICT = "id bigint, store string, total double not null, at timestamp"
+LOOSE = STRICT.replace(" not null", "")
+RAISED = "kafka_lake_tests.integration.transforms:raised"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NAN = float("nan")
 
 
-def engine(connections: NewConnections, run_id: str, observer: Observer | None = None) -> Engine:
-    made = connections()
-    return Engine(made.catalog, made.spark, run_id, observer or Observer(), RetryPolicy(attempts=1))
+@dataclass
+class World:
+    """A topic, tables derived from it, and what both must hold."""
+
+    topic: Topic
+    connections: NewConnections
+    spec: TopicTable
+    random: random.Random
+    sent: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+    raised: set[tuple[int, int]] = field(default_factory=set)
+    runs: int = 0
+
+    def send(self, count: int) -> None:
+        """Send orders, some of them late, some without a store, some that are dead letters for now."""
+        for _ in range(count):
+            number = len(self.sent)
+            at_ = START + timedelta(minutes=self.random.choice([number * 7, 5, 65]))
+            store = self.random.choice(["s0", "s1", "S1", None])
+            total = self.random.choice([None, 0.5, float(number)])
+            partition = self.random.randrange(2)
+            value = {"id": number, "store": store, "total": total, "at": at_.isoformat()}
+            sent = self.topic.send(value, partition)
+            self.sent[sent.place] = {"id": number, "store": store, "total": total, "at": at_}
+
+    def rows(self) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
+        for place, row in self.sent.items():
+            if row["total"] is None and "not null" in str(self.spec.schema):
+                continue
+            total = row["total"]
+            yield place, {**row, "total": total + 1000 if place in self.raised and total is not None else total}
+
+    def engine(self, observer: Observer | None = None) -> Engine:
+        made = self.connections()
+        self.runs += 1
+        return Engine(made.catalog, made.spark, f"d-{self.runs}", observer or Observer(), RetryPolicy(attempts=1))
+
+    def derive(self, spec: DerivedTable, **more: Any) -> DeriveReport:
+        return derive(spec, self.engine(), **more)
+
+    def table(self, spec: DerivedTable | TopicTable) -> list[dict[str, Any]]:
+        table = self.connections().catalog.table(spec.identifier)
+        assert table is not None
+        found: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
+        return found
+
+    def snapshots(self, spec: DerivedTable | TopicTable) -> int:
+        table = self.connections().catalog.table(spec.identifier)
+        assert table is not None
+        assert set(table.metadata.refs) == {"main"}, "no branch is left"
+        return len(table.metadata.snapshots)
 
 
-def rows(connections: NewConnections, spec: DerivedTable) -> list[dict[str, Any]]:
-    table = connections().catalog.table(spec.identifier)
-    assert table is not None
-    return table.scan().to_arrow().to_pylist()
-
-
-def test_first(new_topic: NewTopic, connections: NewConnections) -> None:
+@pytest.fixture
+def world(new_topic: NewTopic, connections: NewConnections) -> World:
     topic = new_topic(2)
-    spec = topic.spec(SCHEMA)
-    for n in range(10):
-        topic.send({"id": n, "store": f"s{n % 3}", "total": n * 1.0, "at": f"2026-01-01T0{n % 5}:30:00Z"}, n % 2)
-    ingest(spec, connections(), "run-1")
-    big = DerivedTable(table=f"{topic.table}_big", namespace=NAMESPACE, sources=(topic.table,), write="append",
-        sql=f"SELECT id, store, total, at FROM {topic.table} WHERE id <> 3")
-    hourly = DerivedTable(table=f"{topic.table}_h", namespace=NAMESPACE, sources=(big.table,), write="aggregate",
-        key={"hour": "date_trunc('hour', at)", "store": "store"},
-        sql=f"SELECT date_trunc('hour', at) AS hour, store, sum(total) AS revenue, count(*) AS orders FROM {big.table} GROUP BY ALL")
-    newest = DerivedTable(table=f"{topic.table}_n", namespace=NAMESPACE, sources=(topic.table,), write="upsert", key={"store": "store"}, order_by=("total",),
-        sql=f"SELECT store, id, total FROM {topic.table}")
-    whole = DerivedTable(table=f"{topic.table}_w", namespace=NAMESPACE, sources=(topic.table,), write="replace",
-        sql=f"SELECT store, count(*) n FROM {topic.table} GROUP BY store ORDER BY n DESC")
-    for s in (big, hourly, newest, whole):
-        print(derive(s, engine(connections, "d-1")))
-        print(rows(connections, s)[:3])
-    for n in range(10, 14):
-        topic.send({"id": n, "store": f"s{n % 3}", "total": n * 1.0, "at": f"2026-01-01T0{n % 5}:30:00Z"}, n % 2)
-    ingest(spec, connections(), "run-2")
-    for s in (big, hourly, newest, whole):
-        print(derive(s, engine(connections, "d-2")))
-        print([{k: v for k, v in r.items() if k != "_kafka"} for r in rows(connections, s)])
-        print(derive(s, engine(connections, "d-3")))
+    return World(topic, connections, topic.spec(STRICT), random.Random(7))
+
+
+def orders(world: World, kind: str, write: str, sql: str, **more: Any) -> DerivedTable:
+    source = more.pop("source", world.topic.table)
+    return DerivedTable(
+        table=f"{world.topic.table}_{kind}",
+        namespace=NAMESPACE,
+        sources=(source,),
+        write=write,
+        sql=sql.format(source=source),
+        **more,
+    )
+
+
+def big(world: World) -> DerivedTable:
+    return orders(world, "big", "append", "SELECT id, store, total, at FROM {source} WHERE id % 4 <> 3")
+
+
+def hourly(world: World, source: str) -> DerivedTable:
+    return orders(
+        world, "hourly" + source[-4:], "aggregate",
+        "SELECT date_trunc('hour', at) AS hour, store, sum(total) AS revenue, count(*) AS orders FROM {source} "
+        "GROUP BY ALL",
+        key={"hour": "date_trunc('hour', at)", "store": "store"}, source=source,
+    )  # fmt: skip
+
+
+def newest(world: World) -> DerivedTable:
+    sql = "SELECT store, id, total FROM {source}"
+    return orders(world, "newest", "upsert", sql, key={"store": "store"}, order_by=("total",))
+
+
+def check(world: World) -> None:
+    """Compare all derived tables with what a plain computation of all records gives."""
+    kept = {place: row for place, row in world.rows() if row["id"] % 4 != 3}
+    found = {(r["_kafka"]["partition"], r["_kafka"]["offset"]): r for r in world.table(big(world))}
+    assert len(found) == len(world.table(big(world)))
+    assert {p: {name: r[name] for name in ("id", "store", "total", "at")} for p, r in found.items()} == kept
+    every = dict(world.rows())
+    for source, expected in ((big(world).table, kept), (world.topic.table, every)):
+        hours: dict[tuple[datetime, Any], list[Any]] = {}
+        for row in expected.values():
+            hour = row["at"].replace(minute=0, second=0, microsecond=0)
+            hours.setdefault((hour, row["store"]), []).append(row["total"])
+        summed = {
+            key: (sum(t for t in totals if t is not None) if any(t is not None for t in totals) else None, len(totals))
+            for key, totals in hours.items()
+        }
+        rows = world.table(hourly(world, source))
+        assert len(rows) == len(summed)
+        assert {(r["hour"], r["store"]): (r["revenue"], r["orders"]) for r in rows} == summed
+
+    def order(entry: tuple[tuple[int, int], dict[str, Any]]) -> Any:
+        (partition, offset), row = entry
+        return (row["total"] is not None, row["total"] or 0, offset, partition)
+
+    best: dict[Any, Any] = {}
+    for entry in every.items():
+        store = entry[1]["store"]
+        if store not in best or order(entry) > order(best[store]):
+            best[store] = entry
+    rows = world.table(newest(world))
+    assert len(rows) == len(best)
+    assert {r["store"]: (r["id"], r["total"]) for r in rows} == {
+        s: (e[1]["id"], e[1]["total"]) for s, e in best.items()
+    }
+
+
+def tables(world: World) -> list[DerivedTable]:
+    return [big(world), hourly(world, big(world).table), hourly(world, world.topic.table), newest(world)]
+
+
+def expire(world: World, name: tuple[str, str]) -> None:
+    made = world.connections()
+    now = f"TIMESTAMP '{datetime.now(UTC) + timedelta(days=1):%Y-%m-%d %H:%M:%S}'"
+    made.spark().sql(made.catalog.call("expire_snapshots", name, older_than=now, retain_last="1")).collect()
+
+
+def killed(world: World, spec: DerivedTable, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run die at a step, and clean up nothing."""
+
+    def die() -> None:
+        monkeypatch.setattr(StagingBranch, "discard", lambda self: None)
+        raise Killed(step)
+
+    with pytest.raises(Killed, match=step):
+        derive(spec, world.engine(Observer(step_done=at(step, die))))
+    monkeypatch.undo()
+
+
+def test_derived_tables_are_what_a_plain_computation_gives_after_any_history(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.send(12)
+    ingest(world.spec, world.connections(), "run-1")
+    killed(world, big(world), "table created", monkeypatch)
+    for spec in tables(world):
+        world.derive(spec)
+    check(world)
+
+    # New and late rows; runs die at each step, and a run is overtaken by another one.
+    world.send(6)
+    ingest(world.spec, world.connections(), "run-2")
+    for spec in tables(world):
+        before = world.snapshots(spec)
+        killed(world, spec, "staged", monkeypatch)
+        found = []
+        overtaking = at("planned", lambda spec=spec, found=found: found.append(world.derive(spec)))  # type: ignore[misc]
+        late = derive(spec, world.engine(Observer(step_done=overtaking)))
+        assert (found[0].snapshot is not None, late.snapshot) == (True, None), "the later one finds nothing to do"
+        assert world.snapshots(spec) == before + 1
+        killed_after = derive(spec, world.engine())
+        assert killed_after.snapshot is None
+    check(world)
+
+    # Compaction and expiry of the snapshots that were read, then rows come.
+    made = world.connections()
+    compact(made.spark(), made.catalog, world.spec.identifier)
+    assert [world.derive(spec).snapshot for spec in tables(world)] == [None] * 4, "compaction is no news"
+    world.send(4)
+    ingest(world.spec, world.connections(), "run-3")
+    expire(world, world.spec.identifier)
+    reports = [world.derive(spec) for spec in tables(world)]
+    assert [each.full for each in reports] == [""] * 4, "rows were added alone: the totals tell"
+    check(world)
+
+    # Dead letters become rows at offsets that were read before.
+    world.spec = replace(world.spec, schema=LOOSE)
+    moved = replay_dead_letters(world.spec, world.connections(), "letters")
+    assert moved.moved > 2
+    world.send(3)
+    ingest(world.spec, world.connections(), "run-4")
+    reports = [world.derive(spec) for spec in tables(world)]
+    assert reports[0].rederived > 0
+    assert [each.full for each in reports] == [""] * 4
+    check(world)
+
+    # A part of the topic is read again by another transform.
+    changed = replace(world.spec, transform=RAISED)
+    replay(changed, world.connections(), "again", Extent("0:2,1:3", "0:6,1:5"))
+    world.raised = {(p, o) for p, o in world.sent if (p == 0 and 2 <= o < 6) or (p == 1 and 3 <= o < 5)}
+    reports = [world.derive(spec) for spec in tables(world)]
+    assert [each.full for each in reports] == [""] * 4
+    check(world)
+    assert [world.derive(spec).snapshot for spec in tables(world)] == [None] * 4
+
+    # Once more, and the snapshots that tell are gone: only all rows can tell.
+    replay(world.spec, world.connections(), "back", Extent("0:2,1:3", "0:6,1:5"))
+    world.raised = set()
+    expire(world, world.spec.identifier)
+    with pytest.raises(TableError, match=r"rows of it were replaced, moved or reset.*kafka-lake rebuild"):
+        world.derive(big(world))
+    reports = [world.derive(replace(spec, on_change="rebuild")) for spec in tables(world)]
+    assert all(each.full for each in reports)
+    check(world)

@@ -1,6 +1,7 @@
 """Documents of derived tables: what they become in Dagster, and what is refused when definitions load."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -95,7 +96,7 @@ def test_a_key_of_columns_is_a_list_or_one_name() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"from": ["ordres"], "sql": "SELECT 1 AS hour FROM ordres GROUP BY ALL"}, r"from: lake.ordres.* Is it lake.ord"),
+        ({"from": ["ordres"], "sql": "SELECT 1 AS hour FROM ordres GROUP BY ALL"}, r"from: lake.ordres.*Is it"),
         ({"from": ["users"], "sql": "SELECT 1 AS hour FROM users GROUP BY 1"}, r"lake.users is a keyed table.*replace"),
         ({"from": ["orders__dead_letters"], "sql": "SELECT 1 FROM orders__dead_letters GROUP BY 1"}, r"isn't a log"),
         ({"table": "orders"}, r"is made from itself"),
@@ -108,10 +109,8 @@ def test_a_key_of_columns_is_a_list_or_one_name() -> None:
         ({"sql": None}, r"sql: or transform: is needed"),
         ({"colour": "red"}, r"colour"),
     ],
-)  # fmt: skip
+)
 def test_what_can_not_be_meant_is_refused_at_load(change: dict[str, Any], said: str) -> None:
-    import re
-
     text = refusal(with_derived({**REVENUE, **change}))
     assert re.search(said, " ".join(text.split())), text
 
