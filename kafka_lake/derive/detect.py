@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from kafka_lake.common.offsets import OffsetRange, Position
 from kafka_lake.derive.record import APPEND, REWRITE, Read
-from kafka_lake.lake.author import KIND, OFFSETS, offsets_of
+from kafka_lake.lake.author import KIND, OFFSETS, REMOVES, offsets_of
 from kafka_lake.lake.positions import POSITION, ancestors, summary_of
 
 
@@ -85,7 +85,7 @@ def _told(before: Read, between: Iterable[Snapshot]) -> Changes:
     since = dict(before.position.offsets) if before.position else {}
     ranges: list[OffsetRange] = []
     added: list[tuple[int, int]] = []
-    news, covered = False, False
+    news, removes_for_it = False, set[str]()
     for snapshot in between:
         summary = summary_of(snapshot)
         operation = snapshot.summary.operation if snapshot.summary else None
@@ -97,20 +97,17 @@ def _told(before: Read, between: Iterable[Snapshot]) -> Changes:
             continue
         news = True
         if kind == APPEND and operation == Operation.APPEND:
-            covered = False
-        elif kind == REWRITE and OFFSETS in summary:
+            continue
+        if kind == REWRITE and OFFSETS in summary:
             ranges += offsets_of(summary[OFFSETS])
-            covered = True
+            removes_for_it.add(summary.get(REMOVES, ""))
         elif kind == "reset":
             ranges += _set_back(since, summary)
-            covered = True
+            removes_for_it.add(summary.get(REMOVES, ""))
         elif operation == Operation.APPEND and snapshot.parent_snapshot_id is not None:
             # Rows of dead letters, rows that a replay keeps, and rows of others: they tell their offsets.
             added.append((snapshot.parent_snapshot_id, snapshot.snapshot_id))
-        elif covered and kind is None:
-            # The rows that the commit behind it replaces.
-            continue
-        else:
+        elif str(snapshot.snapshot_id) not in removes_for_it:
             what = "replaced as a whole" if adds else "deleted"
             return _unknown(before, f"rows of it were {what} by snapshot {snapshot.snapshot_id}")
     return Changes(news, since, tuple(dict.fromkeys(ranges)), tuple(added))

@@ -22,7 +22,7 @@ from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
-from kafka_lake.lake.author import author_summary
+from kafka_lake.lake.author import REMOVES, author_summary
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.catalog import literal, quoted
 from kafka_lake.lake.positions import DERIVED, POSITION, TableState, summary_of
@@ -124,6 +124,7 @@ def _appended(
         engine.spark().sql(f"DELETE FROM {branch.write_name} WHERE {_in_ranges(computed.ranges)}").collect()
         if branch.staged_snapshot() != branch.head:
             branch.written(branch.head)
+        summary = {**summary, REMOVES: str(branch.staged_snapshot())}
     table = append(branch, state, rows if expected else rows.limit(0), summary)
     _audit_count(spec, expected, table.rows)
     return StagedRows(table, computed.kind, table.rows, ranges=tuple(ranges))

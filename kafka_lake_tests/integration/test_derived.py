@@ -1,7 +1,8 @@
 """Tables from tables: whatever happens to the upstream table, a derived one is what its query gives for it."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,6 +22,7 @@ from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.maintenance.compact import compact
+from kafka_lake.lake.positions import ancestors, head_of
 from kafka_lake_tests.conftest import NAMESPACE, Topic
 from kafka_lake_tests.integration.test_exactly_once import Killed, at
 
@@ -32,7 +34,6 @@ STRICT = "id bigint, store string, total double not null, at timestamp"
 LOOSE = STRICT.replace(" not null", "")
 RAISED = "kafka_lake_tests.integration.transforms:raised"
 START = datetime(2026, 1, 1, tzinfo=UTC)
-NAN = float("nan")
 
 
 @dataclass
@@ -83,8 +84,12 @@ class World:
     def snapshots(self, spec: DerivedTable | TopicTable) -> int:
         table = self.connections().catalog.table(spec.identifier)
         assert table is not None
-        assert set(table.metadata.refs) == {"main"}, "no branch is left"
-        return len(table.metadata.snapshots)
+        return len(list(ancestors(table, head_of(table))))
+
+    def branches(self, spec: DerivedTable) -> set[str]:
+        table = self.connections().catalog.table(spec.identifier)
+        assert table is not None
+        return set(table.metadata.refs)
 
 
 @pytest.fixture
@@ -123,40 +128,42 @@ def newest(world: World) -> DerivedTable:
     return orders(world, "newest", "upsert", sql, key={"store": "store"}, order_by=("total",))
 
 
-def check(world: World) -> None:
-    """Compare all derived tables with what a plain computation of all records gives."""
-    kept = {place: row for place, row in world.rows() if row["id"] % 4 != 3}
-    found = {(r["_kafka"]["partition"], r["_kafka"]["offset"]): r for r in world.table(big(world))}
-    assert len(found) == len(world.table(big(world)))
-    assert {p: {name: r[name] for name in ("id", "store", "total", "at")} for p, r in found.items()} == kept
+def check(world: World, specs: Sequence[DerivedTable]) -> None:
+    """Compare derived tables with what a plain computation of all records gives."""
     every = dict(world.rows())
-    for source, expected in ((big(world).table, kept), (world.topic.table, every)):
-        hours: dict[tuple[datetime, Any], list[Any]] = {}
-        for row in expected.values():
-            hour = row["at"].replace(minute=0, second=0, microsecond=0)
-            hours.setdefault((hour, row["store"]), []).append(row["total"])
-        summed = {
-            key: (sum(t for t in totals if t is not None) if any(t is not None for t in totals) else None, len(totals))
-            for key, totals in hours.items()
-        }
-        rows = world.table(hourly(world, source))
-        assert len(rows) == len(summed)
-        assert {(r["hour"], r["store"]): (r["revenue"], r["orders"]) for r in rows} == summed
+    kept = {place: row for place, row in every.items() if row["id"] % 4 != 3}
+    for spec in specs:
+        rows = world.table(spec)
+        if spec.write == "append":
+            assert Counter((r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in rows) == Counter(kept)
+            found = {(r["_kafka"]["partition"], r["_kafka"]["offset"]): r for r in rows}
+            assert {p: {name: r[name] for name in ("id", "store", "total", "at")} for p, r in found.items()} == kept
+        elif spec.write == "aggregate":
+            expected = hours_of((kept if spec.sources == (big(world).table,) else every).values())
+            assert len(rows) == len(expected)
+            assert {(r["hour"], r["store"]): (r["revenue"], r["orders"]) for r in rows} == expected
+        else:
+            best = best_of(every)
+            assert len(rows) == len(best)
+            assert {r["store"]: (r["id"], r["total"]) for r in rows} == best
 
-    def order(entry: tuple[tuple[int, int], dict[str, Any]]) -> Any:
-        (partition, offset), row = entry
-        return (row["total"] is not None, row["total"] or 0, offset, partition)
 
-    best: dict[Any, Any] = {}
-    for entry in every.items():
-        store = entry[1]["store"]
-        if store not in best or order(entry) > order(best[store]):
-            best[store] = entry
-    rows = world.table(newest(world))
-    assert len(rows) == len(best)
-    assert {r["store"]: (r["id"], r["total"]) for r in rows} == {
-        s: (e[1]["id"], e[1]["total"]) for s, e in best.items()
-    }
+def hours_of(rows: Iterable[dict[str, Any]]) -> dict[tuple[datetime, Any], tuple[float | None, int]]:
+    hours: dict[tuple[datetime, Any], list[Any]] = {}
+    for row in rows:
+        hours.setdefault((row["at"].replace(minute=0, second=0, microsecond=0), row["store"]), []).append(row["total"])
+    there = {key: [total for total in totals if total is not None] for key, totals in hours.items()}
+    return {key: (sum(there[key]) if there[key] else None, len(totals)) for key, totals in hours.items()}
+
+
+def best_of(rows: dict[tuple[int, int], dict[str, Any]]) -> dict[Any, tuple[int, Any]]:
+    """Return the newest row of each store: by its total, nulls first, then by offset and partition."""
+    found: dict[Any, tuple[Any, tuple[int, Any]]] = {}
+    for (partition, offset), row in rows.items():
+        order = (row["total"] is not None, row["total"] or 0, offset, partition)
+        if row["store"] not in found or order > found[row["store"]][0]:
+            found[row["store"]] = order, (row["id"], row["total"])
+    return {store: best for store, (_, best) in found.items()}
 
 
 def tables(world: World) -> list[DerivedTable]:
@@ -181,41 +188,66 @@ def killed(world: World, spec: DerivedTable, step: str, monkeypatch: pytest.Monk
     monkeypatch.undo()
 
 
+def overtaken(world: World, spec: DerivedTable) -> None:
+    """Let a run be overtaken by another one: one of them publishes."""
+    before, found = world.snapshots(spec), list[DeriveReport]()
+    overtaking = at("planned", lambda: found.append(world.derive(spec)))
+    late = derive(spec, world.engine(Observer(step_done=overtaking)))
+    assert (found[0].snapshot is not None, late.snapshot) == (True, None), "the later one finds nothing to do"
+    assert world.snapshots(spec) == before + 1
+    assert world.branches(spec) == {"main"}, "what dead runs left is gone"
+
+
+def test_a_chain_of_tables_is_right_after_late_rows_races_kills_and_a_replay_of_dead_letters(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = [big(world), hourly(world, big(world).table), newest(world)]
+    world.send(12)
+    ingest(world.spec, world.connections(), "run-1")
+    for spec in specs:
+        world.derive(spec)
+    world.send(6)
+    ingest(world.spec, world.connections(), "run-2")
+    killed(world, specs[0], "staged", monkeypatch)
+    overtaken(world, specs[0])
+    world.spec = replace(world.spec, schema=LOOSE)
+    assert replay_dead_letters(world.spec, world.connections(), "letters").moved > 2
+    reports = [world.derive(spec) for spec in specs]
+    assert reports[0].rederived > 0
+    assert [each.full for each in reports] == [""] * 3
+    check(world, specs)
+    assert [world.derive(spec).snapshot for spec in specs] == [None] * 3
+
+
 def test_derived_tables_are_what_a_plain_computation_gives_after_any_history(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    specs = tables(world)
     world.send(12)
     ingest(world.spec, world.connections(), "run-1")
     killed(world, big(world), "table created", monkeypatch)
-    for spec in tables(world):
+    for spec in specs:
         world.derive(spec)
-    check(world)
+    check(world, specs)
 
     # New and late rows; runs die at each step, and a run is overtaken by another one.
     world.send(6)
     ingest(world.spec, world.connections(), "run-2")
-    for spec in tables(world):
-        before = world.snapshots(spec)
+    for spec in specs:
         killed(world, spec, "staged", monkeypatch)
-        found = []
-        overtaking = at("planned", lambda spec=spec, found=found: found.append(world.derive(spec)))  # type: ignore[misc]
-        late = derive(spec, world.engine(Observer(step_done=overtaking)))
-        assert (found[0].snapshot is not None, late.snapshot) == (True, None), "the later one finds nothing to do"
-        assert world.snapshots(spec) == before + 1
-        killed_after = derive(spec, world.engine())
-        assert killed_after.snapshot is None
-    check(world)
+        overtaken(world, spec)
+    check(world, specs)
 
     # Compaction and expiry of the snapshots that were read, then rows come.
     made = world.connections()
     compact(made.spark(), made.catalog, world.spec.identifier)
-    assert [world.derive(spec).snapshot for spec in tables(world)] == [None] * 4, "compaction is no news"
+    assert [world.derive(spec).snapshot for spec in specs] == [None] * 4, "compaction is no news"
     world.send(4)
     ingest(world.spec, world.connections(), "run-3")
     expire(world, world.spec.identifier)
-    reports = [world.derive(spec) for spec in tables(world)]
+    reports = [world.derive(spec) for spec in specs]
     assert [each.full for each in reports] == [""] * 4, "rows were added alone: the totals tell"
-    check(world)
+    check(world, specs)
 
     # Dead letters become rows at offsets that were read before.
     world.spec = replace(world.spec, schema=LOOSE)
@@ -223,19 +255,19 @@ def test_derived_tables_are_what_a_plain_computation_gives_after_any_history(
     assert moved.moved > 2
     world.send(3)
     ingest(world.spec, world.connections(), "run-4")
-    reports = [world.derive(spec) for spec in tables(world)]
+    reports = [world.derive(spec) for spec in specs]
     assert reports[0].rederived > 0
     assert [each.full for each in reports] == [""] * 4
-    check(world)
+    check(world, specs)
 
     # A part of the topic is read again by another transform.
     changed = replace(world.spec, transform=RAISED)
     replay(changed, world.connections(), "again", Extent("0:2,1:3", "0:6,1:5"))
     world.raised = {(p, o) for p, o in world.sent if (p == 0 and 2 <= o < 6) or (p == 1 and 3 <= o < 5)}
-    reports = [world.derive(spec) for spec in tables(world)]
+    reports = [world.derive(spec) for spec in specs]
     assert [each.full for each in reports] == [""] * 4
-    check(world)
-    assert [world.derive(spec).snapshot for spec in tables(world)] == [None] * 4
+    check(world, specs)
+    assert [world.derive(spec).snapshot for spec in specs] == [None] * 4
 
     # Once more, and the snapshots that tell are gone: only all rows can tell.
     replay(world.spec, world.connections(), "back", Extent("0:2,1:3", "0:6,1:5"))
@@ -243,6 +275,6 @@ def test_derived_tables_are_what_a_plain_computation_gives_after_any_history(
     expire(world, world.spec.identifier)
     with pytest.raises(TableError, match=r"rows of it were replaced, moved or reset.*kafka-lake rebuild"):
         world.derive(big(world))
-    reports = [world.derive(replace(spec, on_change="rebuild")) for spec in tables(world)]
+    reports = [world.derive(replace(spec, on_change="rebuild")) for spec in specs]
     assert all(each.full for each in reports)
-    check(world)
+    check(world, specs)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
@@ -18,7 +18,7 @@ from kafka_lake.derive.detect import Changes, changes_since
 from kafka_lake.derive.plan import DerivePlan, State, plan, ranges_by_topic
 from kafka_lake.derive.query import fingerprint
 from kafka_lake.derive.record import Read, Record, read_of, record_of
-from kafka_lake.lake.author import author_summary
+from kafka_lake.lake.author import REMOVES, author_summary
 from kafka_lake.lake.positions import DERIVED, POSITION, summary_of
 from kafka_lake.lake.totals import TOTALS, Totals
 
@@ -61,8 +61,10 @@ class Upstream:
         )  # fmt: skip
         self.rows, self.rows_of[number] = rows, rows
 
-    def ours(self, kind: str, rows: Rows, ranges: tuple[OffsetRange, ...] = ()) -> None:
+    def ours(self, kind: str, rows: Rows, ranges: tuple[OffsetRange, ...] = (), removed: bool = False) -> None:
         told = {POSITION: Position(self.identity, dict(self.position)).to_json(), **author_summary("r", kind, ranges)}
+        if kind in ("replace", "reset"):
+            told[REMOVES] = str(self.snapshots[-1].snapshot_id) if removed else "none"
         added = len(rows.items() - self.rows.items())
         done = Totals(rows=added, rewrites=int(kind != "append"))
         self.totals = self.totals.plus(replace(done, rows=0) if kind == "dead_letter_replay" else done)
@@ -83,18 +85,19 @@ class Upstream:
         if start < end:
             self.version += 1
             gone = {place: v for place, v in self.rows.items() if place[0] != partition or not start <= place[1] < end}
-            if gone != self.rows:
+            if removed := gone != self.rows:
                 self.commit(Operation.DELETE, gone)
             again = {(partition, o): self.version for o in range(start, end) if (o + self.version) % 3}
-            self.ours("replace", {**gone, **again}, (OffsetRange(partition, start, end),))
+            self.ours("replace", {**gone, **again}, (OffsetRange(partition, start, end),), removed)
 
     def reset(self, partition: int, to: int) -> None:
+        removed = False
         if to < self.position[partition]:
             left = {place: v for place, v in self.rows.items() if place[0] != partition or place[1] < to}
-            if left != self.rows:
+            if removed := left != self.rows:
                 self.commit(Operation.DELETE, left)
         self.position[partition] = to
-        self.ours("reset", self.rows)
+        self.ours("reset", self.rows, removed=removed)
 
     def compact(self, *_: int) -> None:
         self.commit(Operation.REPLACE, self.rows)
@@ -135,6 +138,8 @@ STEPS = st.tuples(st.sampled_from((*OURS, *FOREIGN)), st.integers(0, 1), NUMBERS
 
 
 @given(st.lists(STEPS, max_size=8), st.lists(STEPS, max_size=8), st.booleans())
+@example([], [("compact", 0, 0)], False)
+@example([], [("append", 0, 0), ("compact", 0, 0), ("append", 1, 0)], True)
 def test_each_row_that_is_another_one_is_told_of(
     before: list[tuple[str, int, int]], after: list[tuple[str, int, int]], expired: bool
 ) -> None:
@@ -174,6 +179,28 @@ def test_only_others_that_delete_and_append_as_many_rows_escape_once_their_snaps
     table = balanced.table(balanced.snapshots[-1:])
     assert not changes_since(read, replace(read_of(table), position=read.position), table).unknown
     assert changes_since(read, read_of(upstream.table()), upstream.table()).unknown, "their snapshots tell"
+
+
+def test_rows_at_offsets_that_had_none_show_in_no_number_of_rows() -> None:
+    upstream = Upstream()
+    upstream.append(0, 3)
+    read = read_of(upstream.table())
+    upstream.replace(0, 0)
+    upstream.append(0, 0)
+    table = upstream.table(upstream.snapshots[-1:])
+    assert "rows of it were replaced" in changes_since(read, read_of(table), table).unknown
+
+
+@pytest.mark.parametrize("between", [0, 1])
+def test_rows_that_others_delete_just_before_a_replay_are_none_that_it_replaces(between: int) -> None:
+    upstream = Upstream()
+    upstream.append(0, 3)
+    read = read_of(upstream.table())
+    upstream.foreign_delete(0, 4)
+    if between:
+        upstream.append(1, 0)
+    upstream.replace(0, 0)
+    assert "deleted by snapshot 3" in changes_since(read, read_of(upstream.table()), upstream.table()).unknown
 
 
 @pytest.mark.parametrize(
