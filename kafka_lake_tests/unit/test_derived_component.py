@@ -4,10 +4,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
 from kafka_lake.cli.explain import explanation
@@ -132,3 +134,23 @@ def test_a_table_whose_rows_change_or_are_of_several_topics_is_read_as_a_whole_o
     assert "lake.up is a derived table" in refusal(with_derived(BIG, upstream, below))
     with loaded(with_derived(BIG, upstream, {**below, "write": "replace"})):
         pass
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "derived-tables.md"
+EXAMPLES = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(type: .*?)```", PAGE.read_text(), re.DOTALL)]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each["attributes"]["table"])
+def test_each_example_of_the_page_loads(example: dict[str, Any]) -> None:
+    attributes = example["attributes"]
+    topics = {
+        name: f"KafkaTopicTable\ntopic: {name}" + ("\nwrite: upsert\nkey: [id]" if name == "customers" else "")
+        for name in [*attributes["from"], *attributes.get("join", [])]
+    }
+    kind = example["type"].removeprefix("kafka_lake.")
+    with loaded({"cluster": "KafkaCluster", **topics, "derived": f"{kind}\n{json.dumps(attributes)}"}) as definitions:
+        assert [each.table for each in derived_of(definitions.get_repository_def())] == [attributes["table"]]
+
+
+def test_the_page_has_an_example_of_each_way_to_write() -> None:
+    assert {each["attributes"]["write"] for each in EXAMPLES} == {"append", "upsert", "aggregate", "replace"}
