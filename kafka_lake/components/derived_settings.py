@@ -6,6 +6,7 @@ import dagster as dg
 from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, create_model
 
 from kafka_lake.components.keys import plain_name
+from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.text import OptionalText, Properties, Text, TextList, TextMap, TextOrList, rendered_as
 from kafka_lake.derive.derived_table import DerivedTable, OnChange, Write
@@ -38,6 +39,7 @@ _KINDS = {
     "partition_by": TextOrList,
     "sort_by": TextOrList,
     "table_properties": Properties,
+    "maintenance": MaintenanceSettings | None,
 }
 
 
@@ -48,6 +50,8 @@ def _settings() -> dict[str, Any]:
         own: Any = declared
         if alias := declared.serialization_alias:
             own = Field(alias=alias, min_length=1, description=declared.description, examples=declared.examples)
+        if name == "maintenance":
+            own = Field(default=None, description=declared.description, examples=declared.examples)
         found[name] = (_KINDS[name], own)
     return found
 
@@ -67,7 +71,8 @@ class DerivedSettings(_DerivedFields):  # type: ignore[misc]
 
     def derived_table(self) -> DerivedTable:
         """Return the settings as a run takes them."""
-        return DerivedTable(**{name: getattr(self, name) for name in pydantic_fields(DerivedTable)})
+        given = {name: getattr(self, name) for name in pydantic_fields(DerivedTable) if name != "maintenance"}
+        return DerivedTable(**given, **({"maintenance": self.maintenance.policy()} if self.maintenance else {}))
 
     def presentation(self) -> Presentation:
         """Return how Dagster shows the table's asset."""

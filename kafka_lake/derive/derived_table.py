@@ -7,6 +7,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from kafka_lake.ingest.topic_table import TableName
+from kafka_lake.lake.maintenance.settings import Maintenance
 
 Write = Literal["append", "upsert", "aggregate", "replace"]
 OnChange = Literal["fail", "forward", "rebuild"]
@@ -88,6 +89,13 @@ class DerivedTable:
     sort_by: tuple[str, ...] = Field(default=(), description="Columns within each file.", examples=[["store_id"]])
     table_properties: Mapping[str, str] = Field(
         default_factory=dict, description="Iceberg table properties of a new table."
+    )
+
+    maintenance: Maintenance = Field(
+        default=Maintenance(),
+        description="How the table is kept fast: after a commit, the run itself compacts small files and expires old "
+        "snapshots where that is due.",
+        examples=[{"compact_every": 50, "expire_after": "30d"}, {"enabled": False}],
     )
 
     @property

@@ -52,6 +52,7 @@ class DerivePlan:
         upstream: The tables of ``from``, by their names in the query.
         joined: The tables of ``join``, likewise.
         full: Why everything is computed; empty if what is new is enough.
+        is_first: Whether no commit was made of anything yet.
     """
 
     table: Table | None
@@ -60,11 +61,7 @@ class DerivePlan:
     upstream: Mapping[str, Pinned]
     joined: Mapping[str, Pinned]
     full: str = ""
-
-    @property
-    def is_first(self) -> bool:
-        """Return whether the table has no row yet."""
-        return self.table is None or not row_count(self.table)
+    is_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,6 +155,7 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False) -> DerivePlan 
         upstream={name: pinned(name) for name in state.upstream},
         joined={name: pinned(name) for name in state.joined},
         full=why,
+        is_first=known is None,
     )
 
 

@@ -18,6 +18,9 @@ from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.retry import call, short_pauses
 from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
+from kafka_lake.lake.maintenance.compact import compact
+from kafka_lake.lake.maintenance.expire import expire
+from kafka_lake.lake.maintenance.policy import applies_to, limits_of, needs_of
 from kafka_lake.lake.totals import TOTALS, Totals, totals_of
 
 _ATTEMPTS = 5
@@ -63,6 +66,8 @@ def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False) -> DeriveR
         passes=lambda error: is_transient(error) and not isinstance(error, PublishRefusedError),
     )
     _sweep(spec, engine)
+    if report.snapshot is not None:
+        _maintain(spec, engine)
     return report
 
 
@@ -132,6 +137,24 @@ def _read(spec: DerivedTable, each: Pinned, todo: DerivePlan) -> UpstreamRead:
     # A key's rows may be anywhere.
     scanned = now.rows if not spec.is_row_wise else new
     return UpstreamRead(now.snapshot, now.rows, new, scanned)
+
+
+def _maintain(spec: DerivedTable, engine: Engine) -> None:
+    """Compact the table and expire its old snapshots, where that is due; what fails is for the next run."""
+    policy = spec.maintenance
+    try:
+        table, now = engine.catalog.table(spec.identifier), time.time()
+        if table is None or not applies_to(policy, table) or not policy.may_begin(now):
+            return
+        needs, limits = needs_of(table, policy, int(now * 1000)), limits_of(table, policy, int(now * 1000))
+        if needs.compaction:
+            compact(engine.spark(), engine.catalog, spec.identifier)
+        if needs.expiry and limits is not None:
+            expire(engine.spark(), engine.catalog, spec.identifier, limits)
+        if needs.reasons:
+            engine.observer.step_done("maintained")
+    except Exception as error:
+        engine.observer.warn(f"Table {spec.name} is up to date, but its maintenance failed: {error}")
 
 
 def _sweep(spec: DerivedTable, engine: Engine) -> None:
