@@ -4,12 +4,19 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+import dagster as dg
 import pytest
+from dagster import ResourceDefinition
 
 from kafka_lake.common.errors import TableError
+from kafka_lake.components.derived_assets import build_derived_asset
+from kafka_lake.components.keys import op_name_of
+from kafka_lake.components.presentation import Presentation
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.report import DeriveReport
@@ -278,3 +285,97 @@ def test_derived_tables_are_what_a_plain_computation_gives_after_any_history(
     reports = [world.derive(replace(spec, on_change="rebuild")) for spec in specs]
     assert all(each.full for each in reports)
     check(world, specs)
+
+
+DEDUPLICATED = "SELECT id, store, at FROM {source}"
+SESSIONS = (
+    "SELECT store, session_window.start AS began, session_window.end AS ended, count(*) AS clicks FROM {source} "
+    "GROUP BY store, session_window(at, '30 minutes')"
+)
+FEATURES = (
+    "SELECT store, day, sum(total) OVER (PARTITION BY store ORDER BY day RANGE BETWEEN INTERVAL 29 DAYS PRECEDING AND "
+    "CURRENT ROW) AS total_last_30_days FROM (SELECT store, to_date(at) AS day, sum(total) AS total FROM {source} "
+    "GROUP BY ALL)"
+)
+EVENTS = [
+    # Store, minutes after the start, total; nulls and values that aren't equal to themselves among the keys.
+    [("a", 0, 1.0), ("a", 20, 2.0), ("b", 5, 3.0), (None, 7, 4.0), ("a", 75, 5.0), ("a", 45 * 24 * 60, 6.0)],
+    [("a", 47, 7.0), (None, 30, 8.0), ("a", 20 * 24 * 60, 9.0), ("c", 0, None), ("b", 300, 1.5)],
+]
+
+
+def test_the_examples_are_what_a_plain_computation_gives_with_late_rows_too(world: World) -> None:
+    world.spec = world.topic.spec(LOOSE)
+    once = orders(world, "once", "upsert", DEDUPLICATED, key={"id": "id"})
+    sessions = orders(world, "sessions", "aggregate", SESSIONS, key={"store": "store"})
+    features = orders(world, "features", "aggregate", FEATURES, key={"store": "store"})
+    sent: list[tuple[Any, datetime, Any]] = []
+    for number, events in enumerate(EVENTS):
+        for store, minutes, total in events:
+            moment = START + timedelta(minutes=minutes)
+            # Twice by its producer.
+            for _ in range(2):
+                world.topic.send({"id": len(sent) // 2, "store": store, "total": total, "at": moment.isoformat()})
+                sent.append((store, moment, total))
+        ingest(world.spec, world.connections(), f"run-{number}")
+        reports = [world.derive(spec) for spec in (once, sessions, features)]
+        assert [bool(each.full) for each in reports] == [not number] * 3
+    found = {row["id"]: (row["store"], row["at"], row["_kafka"]["offset"]) for row in world.table(once)}
+    assert found == {n: (*sent[2 * n][:2], 2 * n + 1) for n in range(len(sent) // 2)}
+    assert len(world.table(once)) == len(found)
+    clicks = [(row["store"], row["began"], row["ended"], row["clicks"]) for row in world.table(sessions)]
+    assert Counter(clicks) == Counter(sessions_of(sent))
+    days = [(row["store"], row["day"], row["total_last_30_days"]) for row in world.table(features)]
+    assert Counter(days) == Counter(totals_of_30_days(sent))
+
+
+def sessions_of(sent: Sequence[tuple[Any, datetime, Any]]) -> Iterator[tuple[Any, datetime, datetime, int]]:
+    gap = timedelta(minutes=30)
+    for store in {each[0] for each in sent}:
+        began, last, count = None, None, 0
+        for moment in sorted(at_ for name, at_, _ in sent if name == store):
+            if began is not None and last is not None and moment >= last + gap:
+                yield store, began, last + gap, count
+                began, count = None, 0
+            began, last, count = began or moment, moment, count + 1
+        assert began is not None
+        assert last is not None
+        yield store, began, last + gap, count
+
+
+def totals_of_30_days(sent: Sequence[tuple[Any, datetime, Any]]) -> Iterator[tuple[Any, date, float | None]]:
+    for store, day in {(store, at_.date()) for store, at_, _ in sent}:
+        within = [t for s, at_, t in sent if s == store and timedelta(0) <= day - at_.date() <= timedelta(days=29)]
+        there = [total for total in within if total is not None]
+        yield store, day, sum(there) if there else None
+
+
+def test_a_run_in_dagster_tells_what_it_read_and_a_changed_query_stops_the_next(
+    world: World, catalog_resource: CatalogResource, spark_resource: SparkResource
+) -> None:
+    world.spec = world.topic.spec(LOOSE)
+    world.send(3)
+    ingest(world.spec, world.connections(), "run-1")
+    spec = orders(world, "dagster", "append", "SELECT id AS Id FROM {source} -- all")
+    resources = {"catalog": catalog_resource, "spark": ResourceDefinition.hardcoded_resource(spark_resource)}
+
+    def materialized(spec: DerivedTable, **config: Any) -> dg.ExecuteInProcessResult:
+        asset = build_derived_asset(spec, Presentation("it"))
+        run_config = {"ops": {op_name_of(spec.identifier): {"config": config}}}
+        return dg.materialize([asset], resources=resources, run_config=run_config, raise_on_error=False)
+
+    (event,) = materialized(spec).get_asset_materialization_events()
+    told = {name: value.value for name, value in event.materialization.metadata.items()}
+    assert (told["dagster/row_count"], told["rows_added"], told["everything_computed"]) == (3, 3, "the table is new")
+    assert told[f"upstream_{world.topic.table}_rows"] == 3
+    other = replace(spec, sql=str(spec.sql).replace("id AS Id", "id + 1 AS id, store"))
+    result = materialized(other)
+    assert not result.success
+    assert "on_change: forward" in str(result.all_node_events)
+    assert sorted(row["Id"] for row in world.table(spec)) == [0, 1, 2], "main is as it was"
+    assert materialized(other, rebuild=True).success
+    rows = world.table(spec)
+    assert sorted(row["Id"] for row in rows) == [1, 2, 3]
+    assert {row["store"] for row in rows} == {row["store"] for row in world.sent.values()}, "a new column"
+    evaluations = materialized(other).get_asset_check_evaluations()
+    assert {each.check_name: each.passed for each in evaluations} == {"audit": True, "upstream_read": True}
