@@ -6,7 +6,7 @@ This package re-exports the components that Dagster projects use; everything els
 from importlib import import_module
 from typing import Any
 
-__all__ = ["KafkaCluster", "KafkaTopicTable", "KafkaTopics"]
+__all__ = ["DerivedTable", "KafkaCluster", "KafkaTopicTable", "KafkaTopics"]
 
 
 def __getattr__(name: str) -> Any:

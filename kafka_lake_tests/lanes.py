@@ -34,6 +34,11 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
         "integration/test_history_closings.py::"
         "test_rows_that_a_snapshot_lacked_before_the_history_began_end_at_its_time"
     ),
+    # Each step, and compaction, expiry and replays besides.
+    "integration/test_derived.py::test_derived_tables_are_what_a_plain_computation_gives_after_any_history": (
+        "integration/test_derived.py::"
+        "test_a_chain_of_tables_is_right_after_late_rows_races_kills_and_a_replay_of_dead_letters"
+    ),
     # Many commits of a keyed table; and the same with deletion vectors.
     "integration/test_maintain.py::test_keyed_tables_lose_their_delete_files_and_no_row[2]": (
         "integration/test_maintain.py::test_a_compaction_in_the_midst_of_a_commit_has_it_planned_again[upsert]"

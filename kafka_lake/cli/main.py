@@ -11,7 +11,18 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from kafka_lake.cli import console, find_project, topic
-from kafka_lake.cli.commands import adopt, history, local, maintenance, metrics, repair, surroundings, tables, topics
+from kafka_lake.cli.commands import (
+    adopt,
+    derived,
+    history,
+    local,
+    maintenance,
+    metrics,
+    repair,
+    surroundings,
+    tables,
+    topics,
+)
 from kafka_lake.cli.logs import log_to_file, log_to_terminal
 from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
@@ -112,6 +123,7 @@ for _command in (
     repair.dead_letters,
     repair.replay,
     repair.reset,
+    derived.rebuild,
     adopt.adopt,
     tables.clean,
     maintenance.maintain,

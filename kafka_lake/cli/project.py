@@ -19,6 +19,8 @@ from kafka_lake.cli.explain import explanation
 from kafka_lake.cli.find_project import NoProjectError, Target, defs_folder, targets
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import SETTINGS, build_connections, settings_of
+from kafka_lake.components.derived_assets import SETTINGS as DERIVED_SETTINGS
+from kafka_lake.components.derived_assets import settings_of as derived_settings_of
 from kafka_lake.components.kafka_topics import KafkaTopics
 from kafka_lake.components.keys import of_cluster
 from kafka_lake.components.register_partitions import register_topics
@@ -26,6 +28,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.local_stack.ports import Ports
@@ -87,6 +90,31 @@ def topic_tables(topic: str | None = None) -> list[TopicTable]:
             "Add a YAML document of type kafka_lake.KafkaTopicTable to defs/.",
         )
     return chosen
+
+
+def derived_table(name: str) -> DerivedTable:
+    """Return what the definitions say about a derived table.
+
+    Args:
+        name: Its name, with its namespace if several have it, as in shop.revenue.
+
+    Raises:
+        ConfigurationError: If there is no project, no document of it or several are about that table, or the
+            definitions can't be loaded.
+    """
+    at = target()
+    with _loading(at):
+        specs = [dict(asset.metadata) for asset in _definitions(at).resolve_all_asset_specs()]
+    found = [derived_settings_of(each) for each in specs if DERIVED_SETTINGS in each]
+    chosen = [each for each in found if name in (each.table, each.name)]
+    if len(chosen) != 1:
+        known = ", ".join(sorted(each.name for each in found)) or "none"
+        raise ConfigurationError(
+            f"{'Several derived tables have' if chosen else 'No derived table has'} the name {name}; those here are: "
+            f"{known}.",
+            "Name one of them, with its namespace.",
+        )
+    return chosen[0]
 
 
 def configured_clusters() -> dict[str | None, tuple[KafkaResource, RegistryResource]]:

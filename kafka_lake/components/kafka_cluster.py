@@ -6,6 +6,8 @@ import dagster as dg
 from pydantic import ConfigDict, Field, field_validator
 
 from kafka_lake.common.durations import seconds_of
+from kafka_lake.components.derived_sensor import build_derived_sensor
+from kafka_lake.components.derived_table import DerivedTable
 from kafka_lake.components.from_document import FromDocument
 from kafka_lake.components.has_topics import HasTopics
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
@@ -127,6 +129,9 @@ class KafkaCluster(FromDocument):
                 "spark": SparkResource(spark_config=common["spark_config"], catalog=catalog),
             }
         catch_up = seconds_of(self.keep_up_for or self.catch_up_for)
+        derived = []
+        if self.name == clusters[0].name and context.component_tree.get_all_components(DerivedTable):
+            derived.append(build_derived_sensor(self.sensor_interval_seconds, self.sensor_running))
         return dg.Definitions(
             resources=resources,
             # One JVM or one Connect session a run: steps in processes of their own would start one each.
@@ -140,6 +145,7 @@ class KafkaCluster(FromDocument):
                     many=[each for each in many if each.cluster == self.name],
                 ),
                 build_maintenance_sensor(self.maintenance_interval_seconds, self.sensor_running, self.name),
+                *derived,
             ],
             jobs=[build_replay_job(self.name)],
         )

@@ -35,22 +35,22 @@ def topic_key(spec: TopicTable) -> dg.AssetKey:
 
 def table_key(spec: TopicTable) -> dg.AssetKey:
     """Return the asset key of the table."""
-    return _key_of(spec.identifier)
+    return key_of(spec.identifier)
 
 
 def dead_letter_key(spec: TopicTable) -> dg.AssetKey:
     """Return the asset key of the dead-letter table."""
-    return _key_of(spec.dead_letter_table)
+    return key_of(spec.dead_letter_table)
 
 
 def history_key(spec: TopicTable) -> dg.AssetKey:
     """Return the asset key of the history."""
-    return _key_of(spec.history_table)
+    return key_of(spec.history_table)
 
 
 def maintenance_key(spec: TopicTable) -> dg.AssetKey:
     """Return the asset key of the maintenance of a topic's tables."""
-    return _key_of((spec.namespace, shortened(spec.table, "__maintenance")))
+    return key_of((spec.namespace, shortened(spec.table, "__maintenance")))
 
 
 def op_name(spec: TopicTable) -> str:
@@ -83,16 +83,31 @@ def pool_name(spec: TopicTable) -> str:
     return f"table_{_joined(spec, '_')}"
 
 
+def op_name_of(table: tuple[str, str]) -> str:
+    """Return the name of the op that fills a table, by which a run's config names it."""
+    return _joined_name(table, "__")
+
+
+def pool_name_of(table: tuple[str, str]) -> str:
+    """Return the pool that one run at a time has for a table."""
+    return f"table_{_joined_name(table, '_')}"
+
+
 def _joined(spec: TopicTable, separator: str) -> str:
+    return _joined_name(spec.identifier, separator)
+
+
+def _joined_name(table: tuple[str, str], separator: str) -> str:
     """Return one name for namespace and table that no other pair has: shop and eu_orders are not shop_eu and orders."""
-    joined = f"{spec.namespace}{separator}{spec.table}"
-    if f"{spec.namespace}{separator}".index(separator) == len(spec.namespace):
+    namespace, joined = table[0], separator.join(table)
+    if f"{namespace}{separator}".index(separator) == len(namespace):
         # The first separator is where the namespace ends.
         return plain_name(joined)
-    return f"{_plain(joined)}_{_short_hash('/'.join(spec.identifier))}"
+    return f"{_plain(joined)}_{_short_hash('/'.join(table))}"
 
 
-def _key_of(table: tuple[str, str]) -> dg.AssetKey:
+def key_of(table: tuple[str, str]) -> dg.AssetKey:
+    """Return the asset key of a table."""
     # Of keys Dagster makes names of its own, in which it replaces dashes and dots and nothing else.
     return dg.AssetKey([plain_name(part, "-.") for part in table])
 

@@ -12,6 +12,8 @@ from kafka_lake.common.environment import VARIABLES, Variable
 from kafka_lake.common.markdown import table
 from kafka_lake.components.assets import IngestConfig
 from kafka_lake.components.continuous_runs import ContinuousRuns
+from kafka_lake.components.derived_assets import DeriveConfig
+from kafka_lake.components.derived_settings import DerivedSettings
 from kafka_lake.components.kafka_cluster import KafkaCluster
 from kafka_lake.components.kafka_topics import KafkaTopics
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
@@ -35,6 +37,8 @@ def tables() -> Mapping[str, str]:
         "continuous": _settings(ContinuousRuns),
         "maintenance": _settings(MaintenanceSettings),
         "topics": _settings(KafkaTopics),
+        "derived": _settings(DerivedSettings),
+        "derived-run": _settings(DeriveConfig),
         "rule": _settings(RuleSettings),
         "cluster": _settings(KafkaCluster),
         "run": _settings(IngestConfig),

@@ -17,7 +17,9 @@ from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.deliveries import DeliveryProducer
 from kafka_lake.demo.summary import print_deliveries, print_how_to_go_on, print_orders
 from kafka_lake.demo.watch import TIMEOUT_S, Watch, made
+from kafka_lake.derive.record import record_of
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import head_of
 from kafka_lake.local_stack.dagster_runs import DagsterRuns, Run, RunReport
 from kafka_lake.local_stack.environment import use_registry
 from kafka_lake.local_stack.ports import Ports, check_free
@@ -166,9 +168,19 @@ def _all_done(seen: list[Run], began: float, avro: bool) -> bool:
     loads = _loads(seen, ORDERS, began)
     # Of a database that changes all the time, there is always another.
     seen = [run for run in seen if not any(asset.startswith(_OF_DATABASE) for asset in run.assets)]
-    if not (loads and made(seen, TOP_STORES, loads[-1].ended) and all(run.status == "SUCCESS" for run in seen)):
+    if not (loads and _stores_follow(seen, began) and all(run.status == "SUCCESS" for run in seen)):
         return False
     return not avro or collect([DELIVERIES], KafkaResource().cluster(), CatalogResource().open())[0].lag == 0
+
+
+def _stores_follow(seen: list[Run], began: float) -> bool:
+    """Return whether the table below the orders has all that they have; its run may have begun before theirs ended."""
+    catalog = CatalogResource().open()
+    stores, source = catalog.table(TOP_STORES), catalog.table(ORDERS.identifier)
+    if stores is None or source is None or not made(seen, TOP_STORES, began):
+        return False
+    record = record_of(stores)
+    return record is not None and record.upstream[ORDERS.table].snapshot == head_of(source)
 
 
 def _reports(runs: DagsterRuns, loads: list[Run]) -> dict[str, RunReport]:

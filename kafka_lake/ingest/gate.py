@@ -164,7 +164,12 @@ def _published(context: Context, found: Tables, todo: Plan, staged: Staged) -> f
 
 def _totals(context: Context, todo: Plan, staged: Staged) -> Totals:
     """Return what a commit does, in numbers."""
-    effort = Totals(commits=1, refused=context.effort.refused, seconds=context.effort.seconds)
+    effort = Totals(
+        commits=1,
+        refused=context.effort.refused,
+        rewrites=int(todo.kind != "append"),
+        seconds=context.effort.seconds,
+    )
     if todo.kind == "dead_letter_replay":
         return replace(effort, moved=staged.primary.rows)
     # The changes of a keyed table are its rows and its deletes, of which those without a value are tombstones.

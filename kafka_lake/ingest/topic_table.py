@@ -60,7 +60,8 @@ CLUSTER_NAME = r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$"
 ClusterName = Annotated[str, InDocuments(CLUSTER_NAME)]
 ColumnName = Annotated[str, InDocuments(r"^[A-Za-z_][A-Za-z0-9_]*$")]
 # Iceberg takes any name; a slash or a sign that URIs have a use for would make another folder of a table's.
-TableName = Annotated[str, InDocuments(r"^\w([\w .'-]*\w)?$")]
+TABLE_NAME = r"^\w([\w .'-]*\w)?$"
+TableName = Annotated[str, InDocuments(TABLE_NAME)]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ KIND = "kafka-lake.kind"
 """What a commit is for, as `Plan.kind` has it."""
 OFFSETS = "kafka-lake.offsets"
 """The offsets of a commit that leaves the position where it is: ``0:5-9,1:0-3``, both ends inclusive."""
+REMOVES = "kafka-lake.removes"
+"""The snapshot that takes away the rows that a commit replaces: it can't always tell that itself."""
 HOST = "kafka-lake.host"
 USER = "kafka-lake.user"
 AUTHOR = (RUN_ID, KIND, HOST, USER)

@@ -13,6 +13,8 @@ from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position
 
 POSITION = "kafka-lake.position"
+DERIVED = "kafka-lake.derived"
+"""What a table of tables was made of, as `derive.record` has it."""
 RUN_ID = "kafka-lake.run-id"
 LOSSES = "kafka-lake.data-loss"
 RESET = "kafka-lake.reset"
@@ -20,6 +22,8 @@ ADOPTED = "kafka-lake.adopted-rows"
 ADOPTED_FROM = "kafka-lake.adopted-from"
 ADOPTED_AT = "kafka-lake.adopted-position"
 """A property of a table: the position at which it was taken over. Rows before it don't name their records."""
+RESUMED_FROM = frozenset({POSITION, DERIVED})
+"""A run resumes from the newest snapshot that tells one of these."""
 _ORIGIN = {"topic", "topic_id", "partition", "offset"}
 
 

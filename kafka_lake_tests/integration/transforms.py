@@ -59,3 +59,7 @@ def cannot_connect(rows: DataFrame) -> DataFrame:
         raise ConnectionRefusedError("nobody answers")
 
     return rows.withColumn("id", asked("id"))
+
+
+def raised(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("total", F.col("total") + 1000)

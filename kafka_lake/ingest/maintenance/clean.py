@@ -6,9 +6,9 @@ tells.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -39,13 +39,37 @@ class Cleaned:
     files: tuple[str, ...] = ()
 
 
+class HasTables(Protocol):
+    """Whose staging branches are swept: the tables that one kind of run writes."""
+
+    @property
+    def identifier(self) -> tuple[str, str]:
+        """Return the table that is published last."""
+
+    @property
+    def identifiers(self) -> tuple[tuple[str, str], ...]:
+        """Return all of them, that one first."""
+
+
+class HasEngine(Protocol):
+    """What sweeping works with."""
+
+    @property
+    def catalog(self) -> LakeCatalog:
+        """Return where the tables are."""
+
+    @property
+    def spark(self) -> Callable[[], Any]:
+        """Return what gives the session."""
+
+
 def sweep(
-    spec: TopicTable, connections: Connections, older_than_seconds: float | None = None, dry_run: bool = False
+    spec: HasTables, connections: HasEngine, older_than_seconds: float | None = None, dry_run: bool = False
 ) -> tuple[str, ...]:
-    """Drop the topic's staging branches that can't be published any more, with what was staged on them.
+    """Drop the staging branches of tables that can't be published any more, with what was staged on them.
 
     Args:
-        spec: The topic's settings.
+        spec: The settings of a topic, or of a derived table.
         connections: Spark is touched only if there is something to drop.
         older_than_seconds: Drop others too if they are older than this; None spares them.
         dry_run: Drop nothing.

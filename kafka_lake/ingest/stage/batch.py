@@ -24,7 +24,7 @@ from kafka_lake.ingest.stage.replaced_rows import delete_replaced
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append, tasks_of
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
-from kafka_lake.lake.author import author_summary
+from kafka_lake.lake.author import REMOVES, author_summary
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import POSITION, TableState
 
@@ -171,7 +171,8 @@ class Batch:
         return {POSITION: self.plan.after.to_json(), **who, **marks}
 
     def _append_rows(self, branch: StagingBranch, rows: DataFrame, tasks: int) -> StagedTable:
-        fitting = self._fitting(rows).coalesce(tasks)
+        fitting, marks = self._fitting(rows).coalesce(tasks), dict(self.marks)
         if self.plan.deletes:
             delete_replaced(self.context, branch, self.plan)
-        return append(branch, self.state, fitting, self._summary(self.marks))
+            marks[REMOVES] = str(branch.staged_snapshot())
+        return append(branch, self.state, fitting, self._summary(marks))

@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.losses import keep_losses
-from kafka_lake.lake.positions import POSITION, ancestors, head_of, summary_of
+from kafka_lake.lake.positions import RESUMED_FROM, ancestors, head_of, summary_of
 
 # A hundred thousand at once are more than a catalog, or a heap, can take: https://github.com/apache/iceberg/issues/13647.
 _STEP = 1000
@@ -50,7 +50,7 @@ def expirable(table: Table, limits: Limits) -> Expirable:
     What a tag or another branch points to stays too.
     """
     history = list(ancestors(table, head_of(table)))
-    needed = next((i for i, each in enumerate(history) if POSITION in summary_of(each)), len(history) - 1)
+    needed = next((i for i, each in enumerate(history) if summary_of(each).keys() & RESUMED_FROM), len(history) - 1)
     kept = max(needed + 1, limits.keep)
     beyond = len(history) if limits.most is None else max(kept, limits.most)
     old = (i for i, each in enumerate(history) if i >= kept and each.timestamp_ms < limits.older_than_ms)

@@ -6,7 +6,7 @@ from itertools import takewhile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from kafka_lake.lake.positions import ADOPTED_AT, POSITION, ancestors, head_of, summary_of
+from kafka_lake.lake.positions import ADOPTED_AT, RESUMED_FROM, ancestors, head_of, summary_of
 from kafka_lake.lake.tables.properties import LAYOUT
 
 COMPACTED = "kafka-lake.compacted"
@@ -80,7 +80,9 @@ def commits_since_compaction(table: Table | None) -> int:
     # A head that was rolled back to before it has no compaction.
     if 0 < last <= now or (now and not last and history[-1].parent_snapshot_id is not None):
         return now - last
-    return sum(POSITION in summary_of(each) for each in takewhile(lambda each: not compacts(each), history))
+    return sum(
+        bool(summary_of(each).keys() & RESUMED_FROM) for each in takewhile(lambda each: not compacts(each), history)
+    )
 
 
 def is_ours(table: Table) -> bool:

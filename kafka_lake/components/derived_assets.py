@@ -1,0 +1,174 @@
+"""A derived table in the asset graph: an asset below the tables that it is made from, with its checks."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+from pydantic import Field, TypeAdapter
+
+from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.components.alive import alive
+from kafka_lake.components.failures import as_failures
+from kafka_lake.components.keys import key_of, op_name_of, pool_name_of
+from kafka_lake.components.presentation import Presentation
+from kafka_lake.derive.derived_table import CLASSES, DerivedTable
+from kafka_lake.derive.engine import Engine
+from kafka_lake.derive.report import DeriveReport
+from kafka_lake.derive.run import derive
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import row_count
+
+SETTINGS = "kafka_lake/derived_table_settings"
+DERIVED_TAG = "kafka_lake/derived_table"
+"""Tag of the assets of derived tables, and of the runs that the sensor asks for: of those, the table."""
+AUDIT = "audit"
+UPSTREAM_READ = "upstream_read"
+_AS_JSON = TypeAdapter(DerivedTable)
+
+
+class DeriveConfig(dg.Config):
+    """Run config of a derived table."""
+
+    rebuild: bool = Field(
+        default=False,
+        description="Compute all rows again from the upstream tables as they are, and replace them in one commit. The "
+        "position and the query that the table was made by don't matter then.",
+    )
+
+
+def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDefinition:
+    """Return the asset of a derived table, and its checks.
+
+    Args:
+        spec: The table.
+        shown: How Dagster shows the asset.
+    """
+    key = key_of(spec.identifier)
+    asset = shown.asset(
+        key,
+        f"{shown.description or 'Made of ' + ', '.join(spec.sources) + '.'}\n\n"
+        f"Written with `{spec.write}`, {CLASSES[spec.write]}.",
+        {"iceberg", "spark"},
+        deps=[key_of(each) for each in (*spec.upstream.values(), *spec.joined.values())],
+        tags={DERIVED_TAG: ""},
+        metadata={
+            SETTINGS: dg.MetadataValue.json(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True)),
+            "dagster/table_name": spec.name,
+            "class": CLASSES[spec.write],
+        }
+        | ({"query": dg.MetadataValue.md(f"```sql\n{spec.sql.strip()}\n```")} if spec.sql else {}),
+    )
+    checks = [
+        dg.AssetCheckSpec(
+            AUDIT, asset=key, blocking=True, description="What was staged is what the query gave; keys are there once."
+        ),
+        dg.AssetCheckSpec(
+            UPSTREAM_READ,
+            asset=key,
+            description="Warns if most of a large upstream table was read for hardly anything new.",
+        ),
+    ]
+
+    @dg.multi_asset(
+        name=op_name_of(spec.identifier),
+        specs=[asset],
+        check_specs=checks,
+        pool=pool_name_of(spec.identifier),
+        required_resource_keys={"catalog", "spark"},
+    )
+    def derive_table(context: dg.AssetExecutionContext, config: DeriveConfig) -> Iterator[Any]:
+        resources: Any = context.resources
+        with as_failures(), alive(context.instance, context.run_id):
+            catalog = resources.catalog.open()
+            engine = Engine(
+                catalog=catalog,
+                spark=lambda: resources.spark.live_session(""),
+                run_id=context.run_id,
+                observer=Observer(step_done=context.log.debug, warn=context.log.warning),
+                commit_slots=resources.spark.commit_slots(),
+            )
+            try:
+                report = derive(spec, engine, config.rebuild)
+            except AuditFailedError as error:
+                yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=False, description=error.message)
+                raise
+            context.log.info(_sentence(report))
+            yield dg.MaterializeResult(
+                key, metadata=_metadata(spec, report, catalog), check_results=_checks(key, report)
+            )
+
+    return derive_table
+
+
+def _checks(key: dg.AssetKey, report: DeriveReport) -> list[dg.AssetCheckResult]:
+    told = [
+        f"{name}: {each.share:.0%} of {each.rows:,} rows were read for {each.new:,} new ones"
+        for name, each in report.wasteful.items()
+    ]
+    return [
+        dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=True),
+        dg.AssetCheckResult(
+            asset_key=key,
+            check_name=UPSTREAM_READ,
+            passed=not told,
+            severity=dg.AssetCheckSeverity.WARN,
+            description="; ".join(told) or None,
+        ),
+    ]
+
+
+def _sentence(report: DeriveReport) -> str:
+    if report.snapshot is None:
+        return f"Table {report.table} is up to date."
+    why = f", everything computed: {report.full}" if report.full else ""
+    return f"Snapshot {report.snapshot}: {report.rows} rows{why}; {report.seconds:.1f} s."
+
+
+def _metadata(spec: DerivedTable, report: DeriveReport, catalog: LakeCatalog) -> dict[str, Any]:
+    table = catalog.table(spec.identifier)
+    metadata: dict[str, Any] = {
+        "dagster/table_name": f"{catalog.name}.{spec.name}",
+        "dagster/row_count": row_count(table),
+        "class": CLASSES[spec.write],
+        "rows_added": report.rows,
+        "seconds": round(report.seconds, 1),
+    }
+    if table is not None:
+        metadata["dagster/uri"] = table.location()
+    if report.snapshot is not None:
+        metadata |= {"snapshot_id": str(report.snapshot), "commit": report.kind}
+    if report.full:
+        metadata["everything_computed"] = report.full
+    if report.keys is not None:
+        metadata["keys_computed"] = report.keys
+    if report.rederived:
+        metadata["offsets_derived_again"] = report.rederived
+    for name, each in report.upstream.items():
+        metadata |= {
+            f"upstream_{name}_new_rows": each.new,
+            f"upstream_{name}_rows_read": each.scanned,
+            f"upstream_{name}_rows": each.rows,
+            f"upstream_{name}_snapshot": str(each.snapshot),
+            f"upstream_{name}_share_read": round(each.share, 4),
+        }
+    return metadata
+
+
+def settings_of(metadata: dict[str, Any]) -> DerivedTable:
+    """Return the settings that an asset's metadata carries, as `build_derived_asset` put them there."""
+    value = metadata[SETTINGS]
+    return _AS_JSON.validate_python(value.data if isinstance(value, dg.JsonMetadataValue) else value)
+
+
+def derived_of(repository: dg.RepositoryDefinition | None) -> list[DerivedTable]:
+    """Return all derived tables that a code location has, by their names."""
+    if repository is None:
+        return []
+    found = [
+        settings_of(dict(metadata))
+        for assets in repository.assets_defs_by_key.values()
+        for metadata in assets.metadata_by_key.values()
+        if SETTINGS in metadata
+    ]
+    return sorted({each.identifier: each for each in found}.values(), key=lambda each: each.identifier)

@@ -1,0 +1,147 @@
+"""One sensor for all derived tables: where an upstream table has news, it asks for a run.
+
+It reads metadata of tables only, and looks again at every tick: so it can't forget a failed run. What it keeps is when
+it has asked last, so that a table which fails again and again waits longer each time.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import dagster as dg
+from pydantic import TypeAdapter, ValidationError
+
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.components.alive import end_dead
+from kafka_lake.components.derived_assets import DERIVED_TAG, derived_of
+from kafka_lake.components.failures import as_failed_tick
+from kafka_lake.components.keys import key_of
+from kafka_lake.components.topic_runs import IN_FLIGHT
+from kafka_lake.derive.derived_table import NEWS, DerivedTable
+from kafka_lake.derive.plan import load, plan
+from kafka_lake.lake.catalog import LakeCatalog
+
+SENSOR = "derived_tables"
+_FIRST_PAUSE = 5.0
+_LONGEST_PAUSE = 1800.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """When runs of a table were asked for, without one having published anything since.
+
+    Args:
+        head: The table's snapshot.
+        at: When the last one was asked for, in seconds since 1970.
+        times: How many were.
+    """
+
+    head: int | None
+    at: float
+    times: int
+
+    def pause(self, now: float) -> float:
+        """Return for how many seconds more the table is left alone: twice as long after each run."""
+        pause: float = min(_FIRST_PAUSE * 2 ** min(self.times - 1, 20), _LONGEST_PAUSE)
+        return min(self.at, now) + pause - now
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """What a tick leaves to the next one. Nothing is lost with it."""
+
+    asked: dict[str, Asked] = field(default_factory=dict)
+
+    @staticmethod
+    def of(text: str | None) -> "Cursor":
+        """Return what a text tells; nothing, if it is of another version."""
+        try:
+            return _AS_JSON.validate_json(text or "{}")
+        except ValidationError:
+            return Cursor()
+
+
+_AS_JSON = TypeAdapter(Cursor)
+
+
+def build_derived_sensor(interval_seconds: int, running: bool) -> dg.SensorDefinition:
+    """Return the sensor.
+
+    Args:
+        interval_seconds: Time between two ticks.
+        running: Whether it is on by default.
+    """
+
+    @dg.sensor(
+        name=SENSOR,
+        asset_selection=dg.AssetSelection.tag(DERIVED_TAG, ""),
+        required_resource_keys={"catalog"},
+        minimum_interval_seconds=interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
+        description="Compares the snapshots of upstream tables with those that derived tables were made of, and "
+        "requests a run for each derived table that lacks something. Tables with a cron expression under every: have "
+        "a schedule instead.",
+    )
+    def derived_tables(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        resources: Any = context.resources
+        with as_failed_tick():
+            return evaluate(context, derived_of(context.repository_def), resources.catalog.open())
+
+    return derived_tables
+
+
+def evaluate(
+    context: dg.SensorEvaluationContext,
+    specs: Sequence[DerivedTable],
+    catalog: LakeCatalog,
+    clock: Callable[[], float] = time.time,
+) -> dg.SensorResult:
+    """Return the runs that are asked for. A table that can't be looked at is told of and skipped.
+
+    Args:
+        context: Of the tick.
+        specs: The derived tables.
+        catalog: Where the tables are.
+        clock: Seconds since 1970.
+    """
+    in_flight = end_dead(context.instance, context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT)))
+    making = {key for run in in_flight for key in run.asset_selection or ()}
+    now, before = clock(), Cursor.of(context.cursor).asked
+    requests, notes, asked = [], [], dict[str, Asked]()
+    for spec in specs:
+        last = before.get(spec.name)
+        if last is not None:
+            asked[spec.name] = last
+        if spec.every != NEWS:
+            continue
+        if key_of(spec.identifier) in making:
+            notes.append(f"{spec.name}: a run is in flight")
+            continue
+        try:
+            todo = plan(spec, load(spec, catalog))
+        except KafkaLakeError as error:
+            notes.append(str(error))
+            continue
+        if todo is None:
+            notes.append(f"{spec.name}: up to date")
+            asked.pop(spec.name, None)
+            continue
+        times = last.times if last is not None and last.head == todo.head else 0
+        if last is not None and times and (seconds := last.pause(now)) > 0:
+            notes.append(f"{spec.name}: its last run published nothing, the next one starts in {seconds:.0f} s")
+            continue
+        asked[spec.name] = Asked(todo.head, now, times + 1)
+        requests.append(_request(spec, now))
+    return dg.SensorResult(
+        run_requests=requests,
+        skip_reason=None if requests else "; ".join(notes) or "No derived tables.",
+        cursor=json.dumps(asdict(Cursor(asked))),
+    )
+
+
+def _request(spec: DerivedTable, now: float) -> dg.RunRequest:
+    return dg.RunRequest(
+        run_key=f"{spec.name}:{now:.3f}", asset_selection=[key_of(spec.identifier)], tags={DERIVED_TAG: spec.name}
+    )

@@ -1,0 +1,1 @@
+"""Tables from tables: a query over tables of ours, computed again for what is new in them, exactly once."""

@@ -1,0 +1,156 @@
+"""What of a derived table's rows comes and what goes, by how it is written: frames that nobody has computed yet."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.derive.frames import Frames
+from kafka_lake.derive.plan import DerivePlan, ranges_by_topic, topic_of
+from kafka_lake.derive.query import ORIGIN
+from kafka_lake.derive.record import APPEND, MERGE, REBUILD, REWRITE
+from kafka_lake.lake.catalog import quoted
+
+_KEY = "kafka_lake_key_"
+_NUMBER = "kafka_lake_number"
+_ORDER = "kafka_lake_order"
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The rows of one commit.
+
+    Args:
+        rows: What comes.
+        kind: What the commit is, as its snapshot tells it.
+        keys: The keys whose rows go, one row each, by `key_names`; None if no rows go by key.
+        ranges: The offsets whose rows go, by topic id.
+        possible: The keys that rows may have, likewise; None if any.
+        candidates: Newest rows that count only if the table has no newer ones.
+    """
+
+    rows: DataFrame
+    kind: str
+    keys: DataFrame | None = None
+    ranges: Mapping[str, Sequence[OffsetRange]] | None = None
+    possible: DataFrame | None = None
+    candidates: bool = False
+
+
+def compute(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
+    """Return what a commit does to the rows.
+
+    Args:
+        frames: Give what it reads.
+        spec: The derived table.
+        plan: Of the commit.
+
+    Raises:
+        ConfigurationError: If the query doesn't go with the tables that it reads.
+        TableError: If rows have come to an upstream table that tell no offset.
+    """
+    if plan.full:
+        return _everything(frames, spec, plan)
+    told = {name: frames.ranges(name) for name in plan.upstream}
+    by_topic = ranges_by_topic(told, plan)
+    ranges = {name: tuple(by_topic.get(topic_of(each.identity), ())) for name, each in plan.upstream.items()}
+    if spec.write == "append":
+        rows = frames.query({name: frames.new(name, ranges[name]) for name in plan.upstream})
+        gone = {topic: tuple(sorted(each)) for topic, each in by_topic.items()}
+        return Computed(rows, REWRITE if gone else APPEND, ranges=gone or None)
+    if spec.write == "upsert" and not by_topic:
+        rows = frames.query({name: frames.new(name) for name in plan.upstream})
+        return Computed(newest(rows, spec), MERGE, candidates=True)
+    touched = frames.kept(_touched(frames, spec, plan, ranges))
+    if spec.write == "upsert":
+        rows = newest(having(frames.query({name: frames.whole(name) for name in plan.upstream}), touched, spec), spec)
+        return Computed(rows, MERGE, keys=touched)
+    with frames.explained():
+        read = {name: _with_keys(frames.whole(name), touched, spec) for name in plan.upstream}
+    return Computed(frames.query(read), MERGE, keys=touched, possible=touched)
+
+
+def _everything(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
+    rows = frames.query({name: frames.whole(name) for name in plan.upstream})
+    kind = APPEND if plan.is_first else REBUILD
+    if spec.write == "upsert":
+        rows = newest(rows, spec)
+    if spec.write != "aggregate":
+        return Computed(rows, kind)
+    with frames.explained():
+        keys = [_keys(frames.whole(name), spec) for name in plan.upstream]
+        return Computed(rows, kind, possible=reduce(DataFrame.union, keys).distinct())
+
+
+def _touched(
+    frames: Frames, spec: DerivedTable, plan: DerivePlan, ranges: Mapping[str, Sequence[OffsetRange]]
+) -> DataFrame:
+    """Return the keys of rows that are new, or are others than before, and of what those were."""
+    now = {name: frames.new(name, ranges[name]) for name in plan.upstream}
+    before = {name: frames.before(name, ranges[name]) for name in plan.upstream if ranges[name]}
+    if spec.write == "aggregate":
+        with frames.explained():
+            keys = [_keys(each, spec) for each in (*now.values(), *before.values())]
+        return reduce(DataFrame.union, keys).distinct()
+    found = frames.query(now)
+    if before:
+        others = {name: frames.whole(name).limit(0) for name in plan.upstream}
+        found = found.unionByName(frames.query({**others, **before}))
+    return found.select(*[F.col(quoted(name)).alias(key) for name, key in key_names(spec).items()]).distinct()
+
+
+def key_names(spec: DerivedTable) -> dict[str, str]:
+    """Return the names that the key's columns have in frames of keys, by the columns."""
+    return {name: f"{_KEY}{number}" for number, name in enumerate(spec.key)}
+
+
+def _keys(rows: DataFrame, spec: DerivedTable) -> DataFrame:
+    names = key_names(spec)
+    return rows.select(*[F.expr(each).alias(names[name]) for name, each in spec.key.items()])
+
+
+def _with_keys(rows: DataFrame, keys: DataFrame, spec: DerivedTable) -> DataFrame:
+    """Return the rows of an upstream table that have one of some keys."""
+    names = key_names(spec)
+    same = [F.expr(each).eqNullSafe(F.col(names[name])) for name, each in spec.key.items()]
+    return rows.join(keys, _all(same), "left_semi")
+
+
+def having(rows: DataFrame, keys: DataFrame, spec: DerivedTable, how: str = "left_semi") -> DataFrame:
+    """Return the rows of the table that have one of some keys, or with ``left_anti`` none."""
+    same = [F.col(quoted(name)).eqNullSafe(F.col(key)) for name, key in key_names(spec).items()]
+    return rows.join(keys, _all(same), how)
+
+
+def _all(conditions: Sequence[Column]) -> Column:
+    return reduce(Column.__and__, conditions)
+
+
+def newest(rows: DataFrame, spec: DerivedTable) -> DataFrame:
+    """Return the newest row of each key: by ``order_by``, then by Kafka's offset."""
+    place = [F.col(f"{quoted(ORIGIN)}.{quoted(each)}").desc_nulls_last() for each in ("offset", "partition")]
+    order = [*[F.col(quoted(name)).desc_nulls_last() for name in spec.order_by], *place]
+    window = Window.partitionBy(*[F.col(quoted(name)) for name in spec.key]).orderBy(*order)
+    return rows.withColumn(_NUMBER, F.row_number().over(window)).filter(F.col(_NUMBER) == 1).drop(_NUMBER)
+
+
+def not_older(rows: DataFrame, table: DataFrame, spec: DerivedTable) -> DataFrame:
+    """Return those of the newest rows of keys that aren't older than what the table has of their keys."""
+    there = table.select(
+        *[F.col(quoted(name)).alias(key) for name, key in key_names(spec).items()], _order(spec).alias(_ORDER)
+    )
+    same = [F.col(quoted(name)).eqNullSafe(F.col(key)) for name, key in key_names(spec).items()]
+    joined = rows.join(there, _all(same), "left")
+    # Nulls are least in a struct's order, as they are among the newest rows of a batch.
+    kept = joined.filter(F.col(_ORDER).isNull() | (_order(spec) >= F.col(_ORDER)))
+    return kept.drop(*key_names(spec).values(), _ORDER)
+
+
+def _order(spec: DerivedTable) -> Column:
+    place = [F.col(f"{quoted(ORIGIN)}.{quoted(each)}") for each in ("offset", "partition")]
+    named = [F.col(quoted(name)) for name in spec.order_by]
+    return F.struct(*[each.alias(f"o{number}") for number, each in enumerate([*named, *place])])

@@ -1,0 +1,138 @@
+"""What a derived table shall be: each setting with its type, default and documentation, declared here and only here."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from kafka_lake.ingest.topic_table import TableName
+from kafka_lake.lake.maintenance.settings import Maintenance
+
+Write = Literal["append", "upsert", "aggregate", "replace"]
+OnChange = Literal["fail", "forward", "rebuild"]
+NEWS = "news"
+"""What ``every`` is for tables that follow their upstream tables as those change."""
+Identifier = tuple[str, str]
+
+CLASSES: Mapping[Write, str] = {
+    "append": "row-wise: each new row of an upstream table is read once",
+    "upsert": "row-wise: each new row of an upstream table is read once",
+    "aggregate": "keyed: keys of new rows are computed again, from all of their rows",
+    "replace": "full: everything is read and computed again each time",
+}
+"""What a run reads of the upstream tables, by how the table is written."""
+
+
+@dataclass(frozen=True)
+class DerivedTable:
+    """A table made of other tables by a query.
+
+    Raises:
+        ValidationError: If a value is not of its type. What can't go together is for `query_problems` to find.
+    """
+
+    table: TableName = Field(description="Name of the table.")
+    sources: tuple[str, ...] = Field(
+        serialization_alias="from",
+        min_length=1,
+        description="The upstream tables, as `table` or `namespace.table`. The query knows them by the last part.",
+        examples=[["orders"]],
+    )
+    write: Write = Field(
+        description="`append`: a row for each new row. `upsert`: the newest row of each key. `aggregate`: keys of new "
+        "rows are computed again. `replace`: everything is computed again.",
+    )
+    namespace: TableName = Field(default="lake", description="Iceberg namespace of the table.")
+    join: tuple[str, ...] = Field(
+        default=(),
+        description="Tables that the query reads as they are now. New rows of theirs change no row that is there, "
+        "except with `write: replace`.",
+        examples=[["stores"]],
+    )
+    sql: str | None = Field(
+        default=None, description="The query, in Spark SQL.", examples=["SELECT store_id, total FROM orders"]
+    )
+    transform: str | None = Field(
+        default=None,
+        description="Instead of `sql`: `module:function`, from a dict of DataFrames by table name to one DataFrame. "
+        "Nobody can tell what it does: it must fit `write`.",
+        examples=["my_project.tables:revenue"],
+    )
+    key: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="What tells rows apart. For `upsert` columns of the result, as a list. For `aggregate` also an "
+        "expression over the upstream tables' columns for each.",
+        examples=[{"hour": "date_trunc('hour', ordered_at)", "store_id": "store_id"}],
+    )
+    order_by: tuple[str, ...] = Field(
+        default=(),
+        description="For `upsert`: columns of the result by which the newest row of a key is told. Rows that are equal "
+        "in them follow Kafka's offsets, as all do by default.",
+        examples=[["updated_at"]],
+    )
+    on_change: OnChange = Field(
+        default="fail",
+        description="If the query has changed, or rows of an upstream table have and nobody can tell which: `fail`; "
+        "`rebuild`, to compute everything again in one commit; or, for a changed query, `forward`, to go on from where "
+        "the table is.",
+    )
+    every: str = Field(
+        default=NEWS,
+        description="When the table is brought up to date: `news`, when an upstream table has changed, or a cron "
+        "expression.",
+        examples=["0 * * * *"],
+    )
+    partition_by: tuple[str, ...] = Field(
+        default=(), description="Iceberg partition transforms.", examples=[["day(hour)"]]
+    )
+    sort_by: tuple[str, ...] = Field(default=(), description="Columns within each file.", examples=[["store_id"]])
+    table_properties: Mapping[str, str] = Field(
+        default_factory=dict, description="Iceberg table properties of a new table."
+    )
+
+    maintenance: Maintenance = Field(
+        default=Maintenance(),
+        description="How the table is kept fast: after a commit, the run itself compacts small files and expires old "
+        "snapshots where that is due.",
+        examples=[{"compact_every": 50, "expire_after": "30d"}, {"enabled": False}],
+    )
+
+    @property
+    def identifier(self) -> Identifier:
+        """Return namespace and name of the table."""
+        return self.namespace, self.table
+
+    @property
+    def identifiers(self) -> tuple[Identifier, ...]:
+        """Return the tables that are this one's alone."""
+        return (self.identifier,)
+
+    @property
+    def name(self) -> str:
+        """Return the table's name as messages have it."""
+        return ".".join(self.identifier)
+
+    @property
+    def upstream(self) -> dict[str, Identifier]:
+        """Return the tables of ``from``, by the names that the query knows them by."""
+        return {each.rpartition(".")[2]: self._identifier_of(each) for each in self.sources}
+
+    @property
+    def joined(self) -> dict[str, Identifier]:
+        """Return the tables of ``join``, by the names that the query knows them by."""
+        return {each.rpartition(".")[2]: self._identifier_of(each) for each in self.join}
+
+    @property
+    def is_incremental(self) -> bool:
+        """Return whether a run reads what is new alone, or computes what that changes."""
+        return self.write != "replace"
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Return whether each row comes from one row of an upstream table, and carries where that came from."""
+        return self.write in ("append", "upsert")
+
+    def _identifier_of(self, name: str) -> Identifier:
+        namespace, _, table = name.rpartition(".")
+        return namespace or self.namespace, table

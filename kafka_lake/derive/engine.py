@@ -1,0 +1,34 @@
+"""What a run over derived tables works with. It needs no broker."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.spark.commit_slots import CommitSlots
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A catalog, a Spark, and who looks on.
+
+    Args:
+        catalog: Where the tables are.
+        spark: Gives the session; it isn't called before there is work.
+        run_id: Goes into branch names and snapshot summaries.
+        observer: Is told what happens.
+        retry: How often and how patiently errors that may pass are met with another attempt.
+        commit_slots: Whose commits wait for each other; None if they needn't.
+        sleep: Pauses between attempts, for that many seconds.
+    """
+
+    catalog: LakeCatalog
+    spark: Callable[[], Any]
+    run_id: str
+    observer: Observer = field(default_factory=Observer)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    commit_slots: CommitSlots | None = None
+    sleep: Callable[[float], None] = time.sleep

@@ -1,0 +1,203 @@
+"""The rows that a query reads, as Spark's frames: of pinned snapshots, whole or what is new of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from uuid import uuid4
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kafka_lake.common.errors import ConfigurationError, TableError
+from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.derive.engine import Engine
+from kafka_lake.derive.plan import DerivePlan, Pinned
+from kafka_lake.derive.query import ORIGIN, over_views, with_origin
+from kafka_lake.ingest.decode.rows import load_transform
+from kafka_lake.ingest.record_keys import added_between, at_version
+from kafka_lake.lake.catalog import quoted
+
+
+class Frames:
+    """What a commit reads and computes.
+
+    Args:
+        engine: Of the run.
+        spec: The derived table.
+        plan: Of the commit.
+        held: Gets what takes views and kept frames away again.
+    """
+
+    def __init__(self, engine: Engine, spec: DerivedTable, plan: DerivePlan, held: ExitStack) -> None:
+        self._engine = engine
+        self._spec = spec
+        self._plan = plan
+        self._held = held
+
+    def whole(self, name: str, snapshot: int | None = None) -> DataFrame:
+        """Return the rows of an upstream table, of the pinned snapshot if it isn't told."""
+        each = self._plan.upstream[name]
+        return self._rows(each, each.read.snapshot if snapshot is None else snapshot)
+
+    def new(self, name: str, ranges: Sequence[OffsetRange] = ()) -> DataFrame:
+        """Return the rows of an upstream table that are new, and those of some offsets."""
+        return self.whole(name).filter(is_new(self._plan.upstream[name], ranges))
+
+    def before(self, name: str, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """Return the rows of some offsets as they were when the table was read last."""
+        each = self._plan.upstream[name]
+        if each.before is None or each.before.snapshot is None or not ranges:
+            return self.whole(name).limit(0)
+        return self.whole(name, each.before.snapshot).filter(within(each, ranges))
+
+    def ranges(self, name: str) -> tuple[OffsetRange, ...]:
+        """Return the offsets before the position whose rows may be others now; asks Spark where snapshots tell.
+
+        Raises:
+            TableError: If rows have come that tell no offset.
+        """
+        each = self._plan.upstream[name]
+        found = list(each.changes.ranges) if each.changes else []
+        for before, after in each.changes.added if each.changes else ():
+            table = self._engine.catalog.spark_name(each.identifier)
+            rows = _renamed(added_between(self._engine.spark(), table, before, after), each)
+            places = rows.groupBy(F.col(ORIGIN).getField("partition"), F.col(ORIGIN).getField("topic_id")).agg(
+                F.min(f"{ORIGIN}.offset"), F.max(f"{ORIGIN}.offset")
+            )
+            for partition, topic_id, first, last in places.collect():
+                if partition is None or (topic_id or "") != each.identity.topic_id:
+                    raise TableError(
+                        f"Table {self._spec.name}: snapshot {after} of {'.'.join(each.identifier)} adds rows that are "
+                        "no records of its topic.",
+                        f"Run `kafka-lake rebuild {self._spec.name}` to compute everything again once.",
+                    )
+                found.append(OffsetRange(partition, first, last + 1))
+        return tuple(sorted(set(found)))
+
+    def query(self, frames: Mapping[str, DataFrame]) -> DataFrame:
+        """Return what the query gives.
+
+        Args:
+            frames: The rows of the upstream tables, by their names in the query.
+
+        Raises:
+            ConfigurationError: If the query doesn't go with the tables' columns, or gives columns that no table has.
+        """
+        spec = self._spec
+        read = dict(frames)
+        for name, each in self._plan.joined.items():
+            rows = self._rows(each, each.read.snapshot)
+            read[name] = rows.drop(ORIGIN) if each.origin else rows
+        with self.explained():
+            result = self._computed(read)
+            names = [each.lower() for each in result.columns]
+        if twice := sorted({each for each in names if names.count(each) > 1}):
+            raise ConfigurationError(
+                f"Table {spec.name}: the query gives column {twice[0]} twice; no two names may differ in case alone.",
+                "Give one of them another name by AS.",
+            )
+        if spec.is_row_wise and ORIGIN not in result.columns:
+            raise ConfigurationError(
+                f"Table {spec.name}: the query's result has no column {ORIGIN}, which tells the record of a row.",
+                f"Select {ORIGIN} in the query, or keep it in the transform's result.",
+            )
+        if missing := [each for each in (*spec.key, *spec.order_by) if each.lower() not in names]:
+            setting = "key" if missing[0] in spec.key else "order_by"
+            raise ConfigurationError(
+                f"Table {spec.name}: {setting}: {missing[0]} is no column of the query's result, which has "
+                f"{', '.join(result.columns)}.",
+                "Select it under that name.",
+            )
+        void = [field.name for field in result.schema if field.dataType.simpleString() == "void"]
+        if void:
+            raise ConfigurationError(
+                f"Table {spec.name}: column {void[0]} is always null, and has no type.", "Give it one by CAST."
+            )
+        return result
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Let what Spark finds wrong with the query in the block be an error that names the table."""
+        try:
+            yield
+        except AnalysisException as error:
+            reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
+            raise ConfigurationError(
+                f"Table {self._spec.name}: the query or key: doesn't go with the tables that it reads: {reason}.",
+                "Correct sql:, transform: or key:. If a column of an upstream table has got another name, rebuild.",
+            ) from error
+
+    def kept(self, frame: DataFrame) -> DataFrame:
+        """Let Spark keep a frame for as long as the commit takes: it is read several times."""
+        persisted = frame.persist()
+
+        def release() -> None:
+            with suppress(Exception):
+                persisted.unpersist()
+
+        self._held.callback(release)
+        return persisted
+
+    def _computed(self, read: Mapping[str, DataFrame]) -> DataFrame:
+        spec = self._spec
+        if spec.transform is not None:
+            result = load_transform(spec.transform)(dict(read))
+            if not isinstance(result, DataFrame) and not hasattr(result, "writeTo"):
+                raise ConfigurationError(
+                    f"Table {spec.name}: transform {spec.transform} returned {type(result).__name__}, not a DataFrame.",
+                    "Return the DataFrame that the table shall hold.",
+                )
+            return result
+        assert spec.sql is not None, "there is a query or a transform"
+        spark = self._engine.spark()
+        views = {name: f"kafka_lake_{uuid4().hex}" for name in read}
+        for name, view in views.items():
+            read[name].createOrReplaceTempView(view)
+            self._held.callback(spark.catalog.dropTempView, view)
+        sql = with_origin(spec.sql, spec.upstream) if spec.is_row_wise else spec.sql
+        frame: DataFrame = spark.sql(over_views(sql, views))
+        return frame
+
+    def _rows(self, each: Pinned, snapshot: int | None) -> DataFrame:
+        assert snapshot is not None, "a table without a snapshot isn't read"
+        return _renamed(
+            at_version(self._engine.spark(), self._engine.catalog.spark_name(each.identifier), snapshot), each
+        )
+
+
+def _renamed(rows: DataFrame, each: Pinned) -> DataFrame:
+    return rows if each.origin in (None, ORIGIN) else rows.withColumnRenamed(each.origin, ORIGIN)
+
+
+def _place(field: str) -> Column:
+    return F.col(f"{quoted(ORIGIN)}.{quoted(field)}")
+
+
+def of_topic(each: Pinned) -> Column:
+    """Return whether a row is of the upstream table's topic as it is now."""
+    topic_id = each.identity.topic_id
+    return _place("topic_id") == F.lit(topic_id) if topic_id else _place("topic_id").isNull()
+
+
+def is_new(each: Pinned, ranges: Sequence[OffsetRange] = ()) -> Column:
+    """Return whether a row came after the upstream table was read, or is of some offsets."""
+    since = each.changes.since if each.changes else {}
+    found = ~_place("partition").isin(list(since)) if since else F.lit(True)
+    for partition, offset in since.items():
+        found = found | ((_place("partition") == partition) & (_place("offset") >= offset))
+    for one in ranges:
+        found = found | _in_range(one)
+    return of_topic(each) & found
+
+
+def within(each: Pinned, ranges: Sequence[OffsetRange]) -> Column:
+    """Return whether a row is of some offsets."""
+    found = F.lit(False)
+    for one in ranges:
+        found = found | _in_range(one)
+    return of_topic(each) & found
+
+
+def _in_range(one: OffsetRange) -> Column:
+    return (_place("partition") == one.partition) & (_place("offset") >= one.start) & (_place("offset") < one.end)

@@ -1,0 +1,167 @@
+"""A run of a derived table: plan, compute, stage, audit, publish; once more where others were faster."""
+
+import time
+from contextlib import ExitStack, nullcontext
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+
+from kafka_lake.common.errors import PublishRefusedError
+from kafka_lake.derive.create import created, evolved
+from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.derive.engine import Engine
+from kafka_lake.derive.frames import Frames
+from kafka_lake.derive.plan import DerivePlan, Pinned, load, plan
+from kafka_lake.derive.record import APPEND
+from kafka_lake.derive.report import DeriveReport, UpstreamRead
+from kafka_lake.derive.stage import StagedRows, stage
+from kafka_lake.ingest.causes import is_transient
+from kafka_lake.ingest.maintenance.clean import sweep
+from kafka_lake.ingest.retry import call, short_pauses
+from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
+from kafka_lake.lake.maintenance.compact import compact
+from kafka_lake.lake.maintenance.expire import expire
+from kafka_lake.lake.maintenance.policy import applies_to, limits_of, needs_of
+from kafka_lake.lake.totals import TOTALS, Totals, totals_of
+
+_ATTEMPTS = 5
+
+
+def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False) -> DeriveReport:
+    """Bring a derived table up to the upstream tables as they are now, in one commit.
+
+    Args:
+        spec: The derived table.
+        engine: Catalog and Spark; Spark isn't touched if there is nothing to do.
+        rebuild: Compute everything again, whatever there is.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ConfigurationError: If the settings don't go with the tables, or the query has changed and nobody has said what
+            that means for the rows that are there. ``main`` is as it was.
+        TableError: If an upstream table isn't there, or its rows have changed and nobody can tell which. Likewise.
+        AuditFailedError: If the rows aren't what they must be. Likewise.
+        PublishRefusedError: If others kept moving ``main`` ahead of this run.
+        KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
+    """
+    began = time.monotonic()
+    retrying = Retrying(
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=short_pauses(engine.retry),
+        retry=retry_if_exception_type(PublishRefusedError),
+        sleep=engine.sleep,
+        reraise=True,
+    )
+
+    def attempt() -> DeriveReport:
+        return retrying(lambda: _attempt(spec, engine, rebuild, began))
+
+    report = call(
+        engine.retry,
+        engine.observer.warn,
+        f"Table {spec.name}",
+        attempt,
+        sleep=engine.sleep,
+        passes=lambda error: is_transient(error) and not isinstance(error, PublishRefusedError),
+    )
+    _sweep(spec, engine)
+    if report.snapshot is not None:
+        _maintain(spec, engine)
+    return report
+
+
+def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, began: float) -> DeriveReport:
+    todo = plan(spec, load(spec, engine.catalog), rebuild)
+    engine.observer.step_done("planned")
+    if todo is None:
+        return DeriveReport(spec.name, seconds=time.monotonic() - began)
+    with engine.commit_slots.take(engine.sleep) if engine.commit_slots else nullcontext(), ExitStack() as held:
+        frames = Frames(engine, spec, todo, held)
+        if todo.table is None or todo.head is None:
+            created(spec, engine, frames, todo)
+            engine.observer.step_done("table created")
+            # What others did meanwhile counts.
+            todo = plan(spec, load(spec, engine.catalog), rebuild)
+            assert todo is not None, "its snapshot tells nothing yet"
+            frames = Frames(engine, spec, todo, held)
+        evolved(spec, frames, todo)
+        return _committed(spec, engine, todo, frames, began=began)
+
+
+def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, frames: Frames, *, began: float) -> DeriveReport:
+    assert todo.table is not None, "it has been created"
+    assert todo.head is not None, "ensure_table gives every table a first snapshot"
+    branch = StagingBranch(
+        spark=engine.spark(),
+        catalog=engine.catalog,
+        identifier=spec.identifier,
+        name=branch_name(engine.run_id, todo.head),
+        head=todo.head,
+    )
+    branch.create()
+    try:
+        staged = stage(engine, spec, todo, frames, branch=branch)
+        engine.observer.step_done("staged")
+        done = Totals(commits=1, rows=staged.rows, rewrites=int(staged.kind != APPEND))
+        branch.publish(
+            staged.table.snapshot, lambda before: {TOTALS: (totals_of(before) or Totals()).plus(done).to_json()}
+        )
+    except BaseException:
+        branch.discard()
+        raise
+    engine.observer.step_done("published")
+    return _report(spec, todo, staged, seconds=time.monotonic() - began)
+
+
+def _report(spec: DerivedTable, todo: DerivePlan, staged: StagedRows, *, seconds: float) -> DeriveReport:
+    return DeriveReport(
+        table=spec.name,
+        snapshot=staged.table.snapshot,
+        kind=staged.kind,
+        full=todo.full,
+        rows=staged.rows,
+        keys=staged.keys,
+        rederived=sum(len(each) for each in staged.ranges),
+        upstream={name: _read(spec, each, todo) for name, each in todo.upstream.items()},
+        seconds=seconds,
+    )
+
+
+def _read(spec: DerivedTable, each: Pinned, todo: DerivePlan) -> UpstreamRead:
+    now = each.read
+    assert now.snapshot is not None, "a table without a snapshot isn't read"
+    if each.before is None or todo.full:
+        return UpstreamRead(now.snapshot, now.rows, now.rows, now.rows)
+    new = max(0, now.added - each.before.added)
+    # A key's rows may be anywhere.
+    scanned = now.rows if not spec.is_row_wise else new
+    return UpstreamRead(now.snapshot, now.rows, new, scanned)
+
+
+def _maintain(spec: DerivedTable, engine: Engine) -> None:
+    """Compact the table and expire its old snapshots, where that is due; what fails is for the next run."""
+    policy = spec.maintenance
+    try:
+        table, now = engine.catalog.table(spec.identifier), time.time()
+        if table is None or not applies_to(policy, table) or not policy.may_begin(now):
+            return
+        needs, limits = needs_of(table, policy, int(now * 1000)), limits_of(table, policy, int(now * 1000))
+        if needs.compaction:
+            compact(engine.spark(), engine.catalog, spec.identifier)
+        if needs.expiry and limits is not None:
+            expire(engine.spark(), engine.catalog, spec.identifier, limits)
+        if needs.reasons:
+            engine.observer.step_done("maintained")
+    except Exception as error:
+        engine.observer.warn(f"Table {spec.name} is up to date, but its maintenance failed: {error}")
+
+
+def _sweep(spec: DerivedTable, engine: Engine) -> None:
+    """Drop the branches of dead runs; what can't be dropped is invisible, and the next run tries again."""
+    try:
+        table = engine.catalog.table(spec.identifier)
+        if table is not None and staging_branches(table):
+            sweep(spec, engine)
+    except Exception as error:
+        engine.observer.warn(f"Table {spec.name}: branches of dead runs are left behind: {error}")

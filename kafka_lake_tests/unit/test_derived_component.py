@@ -1,0 +1,156 @@
+"""Documents of derived tables: what they become in Dagster, and what is refused when definitions load."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+from dagster.components.testing import create_defs_folder_sandbox
+
+from kafka_lake.cli.explain import explanation
+from kafka_lake.components.derived_assets import DERIVED_TAG, derived_of
+from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake_tests.unit.test_clusters import Documents, write
+
+REVENUE = {
+    "table": "revenue",
+    "from": ["orders"],
+    "write": "aggregate",
+    "key": {"hour": "date_trunc('hour', at)"},
+    "sql": "SELECT date_trunc('hour', at) AS hour, sum(total) AS revenue FROM orders GROUP BY ALL",
+}
+BIG = {"table": "big", "from": "orders", "write": "append", "sql": "SELECT * FROM orders WHERE total > 9"}
+PROJECT: Documents = {
+    "cluster": "KafkaCluster",
+    "orders": "KafkaTopicTable\ntopic: orders",
+    "users": "KafkaTopicTable\ntopic: users\nwrite: upsert\nkey: [id]\nhistory: true\nschema: id bigint",
+}
+
+
+@contextmanager
+def loaded(documents: Documents) -> Iterator[dg.Definitions]:
+    with create_defs_folder_sandbox() as sandbox:
+        write(sandbox.defs_folder_path, documents)
+        with sandbox.build_all_defs() as definitions:
+            yield definitions
+
+
+def refusal(documents: Documents) -> str:
+    with create_defs_folder_sandbox() as sandbox:
+        write(sandbox.defs_folder_path, documents)
+        with pytest.raises(Exception, match=r".") as refused, sandbox.build_all_defs():
+            pass
+        said = explanation(refused.value, sandbox.defs_folder_path)
+    assert said is not None, refused.value
+    return str(said)
+
+
+def with_derived(*tables: Mapping[str, Any]) -> Documents:
+    # JSON is YAML.
+    return {**PROJECT, **{f"d_{number}": f"DerivedTable\n{json.dumps(each)}" for number, each in enumerate(tables)}}
+
+
+def test_a_document_becomes_an_asset_below_its_upstream_tables() -> None:
+    joined = {
+        **BIG, "table": "priced", "from": ["lake.big"], "join": "users", "every": "0 * * * *",
+        "sql": "SELECT b.*, u.id AS uid FROM big b LEFT JOIN users u USING (id)",
+    }  # fmt: skip
+    with loaded(with_derived(REVENUE, BIG, joined)) as definitions:
+        repository = definitions.get_repository_def()
+        graph = repository.asset_graph
+        parents = {
+            name: {key.to_user_string() for key in graph.get(dg.AssetKey(["lake", name])).parent_keys}
+            for name in ("revenue", "big", "priced")
+        }
+        assert parents == {"revenue": {"lake/orders"}, "big": {"lake/orders"}, "priced": {"lake/big", "lake/users"}}
+        node = graph.get(dg.AssetKey(["lake", "revenue"]))
+        assert (node.partitions_def, node.pools) == (None, {"table_lake_revenue"})
+        assert {key.name for key in node.check_keys} == {"audit", "upstream_read"}
+        assert "keyed" in node.metadata["class"]
+        sensor = repository.get_sensor_def("derived_tables")
+        chosen: Any = sensor.asset_selection
+        assert len(chosen.resolve(graph)) == 3
+        assert [each.cron_schedule for each in repository.schedule_defs] == ["0 * * * *"]
+        specs = {each.table: each for each in derived_of(repository)}
+        assert specs["revenue"] == DerivedTable(
+            table="revenue", sources=("orders",), write="aggregate", key=REVENUE["key"], sql=REVENUE["sql"]
+        )
+        assert specs["priced"].upstream == {"big": ("lake", "big")}
+        assert node.tags[DERIVED_TAG] == ""
+
+
+def test_a_project_without_derived_tables_has_no_sensor_for_them() -> None:
+    with loaded(PROJECT) as definitions:
+        assert "derived_tables" not in {each.name for each in definitions.get_repository_def().sensor_defs}
+
+
+def test_a_key_of_columns_is_a_list_or_one_name() -> None:
+    newest = {"table": "newest", "from": ["orders"], "write": "upsert", "key": "id", "sql": "SELECT id FROM orders"}
+    with loaded(with_derived(newest, {**newest, "table": "other", "key": ["id"]})) as definitions:
+        assert [each.key for each in derived_of(definitions.get_repository_def())] == [{"id": "id"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"from": ["ordres"], "sql": "SELECT 1 AS hour FROM ordres GROUP BY ALL"}, r"from: lake.ordres.*Is it"),
+        ({"from": ["users"], "sql": "SELECT 1 AS hour FROM users GROUP BY 1"}, r"lake.users is a keyed table.*replace"),
+        ({"from": ["orders__dead_letters"], "sql": "SELECT 1 FROM orders__dead_letters GROUP BY 1"}, r"isn't a log"),
+        ({"table": "orders"}, r"is made from itself"),
+        ({"table": "users"}, r"would be topic users's, too"),
+        ({"sql": "SELECT sum(total) AS hour FROM orders"}, r"sum\(\) without GROUP BY"),
+        ({"write": "append", "key": {}}, r"needs a query that is row-wise: GROUP BY depends on other rows.*"),
+        ({"write": "merge"}, r"append"),
+        ({"every": "sometimes"}, r"every: 'sometimes' is neither news nor a cron"),
+        ({"from": []}, r"from"),
+        ({"sql": None}, r"sql: or transform: is needed"),
+        ({"colour": "red"}, r"colour"),
+    ],
+)
+def test_what_can_not_be_meant_is_refused_at_load(change: dict[str, Any], said: str) -> None:
+    text = refusal(with_derived({**REVENUE, **change}))
+    assert re.search(said, " ".join(text.split())), text
+
+
+def test_tables_that_are_made_from_each_other_are_refused() -> None:
+    one = {**BIG, "table": "one", "from": ["two"], "sql": "SELECT * FROM two"}
+    two = {**BIG, "table": "two", "from": ["one"], "sql": "SELECT * FROM one"}
+    assert "made from itself: lake." in refusal(with_derived(one, two))
+
+
+def test_two_documents_for_one_table_are_refused() -> None:
+    assert "another derived table's, too" in refusal(with_derived(BIG, BIG))
+
+
+@pytest.mark.parametrize("upstream", [{**REVENUE, "table": "up"}, {**BIG, "table": "up", "from": ["orders", "big"],
+    "sql": "SELECT id FROM orders UNION ALL SELECT id FROM big"}])  # fmt: skip
+def test_a_table_whose_rows_change_or_are_of_several_topics_is_read_as_a_whole_only(upstream: dict[str, Any]) -> None:
+    below = {**BIG, "table": "below", "from": ["up"], "sql": "SELECT * FROM up"}
+    assert "lake.up is a derived table" in refusal(with_derived(BIG, upstream, below))
+    with loaded(with_derived(BIG, upstream, {**below, "write": "replace"})):
+        pass
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "derived-tables.md"
+EXAMPLES = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(type: .*?)```", PAGE.read_text(), re.DOTALL)]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each["attributes"]["table"])
+def test_each_example_of_the_page_loads(example: dict[str, Any]) -> None:
+    attributes = example["attributes"]
+    topics = {
+        name: f"KafkaTopicTable\ntopic: {name}" + ("\nwrite: upsert\nkey: [id]" if name == "customers" else "")
+        for name in [*attributes["from"], *attributes.get("join", [])]
+    }
+    kind = example["type"].removeprefix("kafka_lake.")
+    with loaded({"cluster": "KafkaCluster", **topics, "derived": f"{kind}\n{json.dumps(attributes)}"}) as definitions:
+        assert [each.table for each in derived_of(definitions.get_repository_def())] == [attributes["table"]]
+
+
+def test_the_page_has_an_example_of_each_way_to_write() -> None:
+    assert {each["attributes"]["write"] for each in EXAMPLES} == {"append", "upsert", "aggregate", "replace"}
