@@ -10,6 +10,7 @@ from kafka_lake.common.errors import AuditFailedError, TableError
 from kafka_lake.common.offsets import losses_to_json
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import UNRECONCILED
+from kafka_lake.ingest.decode import UNROUTED
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decoding import SchemaPlan
@@ -34,6 +35,7 @@ from kafka_lake.lake.schema import Change
 
 # The first shows new fields, the second what is in fields that records have got since, the third that all is well.
 _PASSES = 8
+_UNROUTED = "No route takes it, and otherwise is dead_letter."
 
 
 def stage(
@@ -43,6 +45,7 @@ def stage(
     records: DataFrame,
     *,
     dead_letters_before: TableState | None = None,
+    others: DataFrame | None = None,
 ) -> Staged:
     """Decode the records and write rows and dead letters to branches of their tables.
 
@@ -52,6 +55,7 @@ def stage(
         plan: Its position goes into the snapshot's summary.
         records: The planned records, lazy.
         dead_letters_before: The dead-letter table as the plan saw it; None if there is none.
+        others: What names the plan's records that go to other tables; None if there are none.
 
     Returns:
         What was staged. ``main`` of every table is as it was.
@@ -63,8 +67,13 @@ def stage(
         PublishRefusedError: If others changed the table so much that the branch is not what was begun.
     """
     decoder = context.decoding.decoder(context.spec, context.connections, state)
-    if plan.undecodable is not None:
-        decoder = context.decoding.unreadable(context.spec, plan.undecodable)
+    unrouted = plan.share is not None and plan.share.as_dead_letters
+    if plan.undecodable is not None or unrouted:
+        decoder = (
+            context.decoding.unreadable(context.spec, _UNROUTED, UNROUTED)
+            if plan.undecodable is None
+            else context.decoding.unreadable(context.spec, plan.undecodable)
+        )
         # There are no rows, and without a transform the columns are those of the table.
         context = replace(context, spec=replace(context.spec, transform=None))
     source = _Source(context, state, plan, records)
@@ -78,7 +87,9 @@ def stage(
         primary, vanished = rows.batch.primary, tuple[Vanished, ...]()
         # Nothing goes from a keyed table because it is read again.
         if plan.kind == "replace" and context.spec.write == "append":
-            primary, vanished = keep_what_vanished(context, plan, primary, failed.rows)
+            primary, vanished = keep_what_vanished(
+                context, plan, primary, [each for each in (failed.rows, others) if each is not None]
+            )
         undo.pop_all()
     counts = rows.batch.counts
     return Staged(
