@@ -66,6 +66,13 @@ class Commit:
         """Return it for each table: the topic's own, and those of routes."""
         return (self, *self.sides.values())
 
+    @property
+    def told_of_others(self) -> str:
+        """Return what the same commit has in the tables of routes, as the middle of a sentence; empty for nothing."""
+        rows = [f"{'.'.join(table)} {each.rows} rows" for table, each in self.sides.items()]
+        ignored = [f"{self.ignored} records that no route takes are ignored"] if self.ignored else []
+        return "".join(f"{each}; " for each in (*rows, *ignored))
+
     def told(self) -> list[Finding]:
         """Return what the gates found, with the commit's time and snapshot on what happened to columns."""
         when = "" if self.published_at is None else moment(datetime.fromtimestamp(self.published_at, UTC))

@@ -23,7 +23,7 @@ from kafka_lake.ingest.gate import GateFailedError, Published, audit_and_publish
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import waited
-from kafka_lake.ingest.routes.conditions import own
+from kafka_lake.ingest.routes.conditions import records_of
 from kafka_lake.ingest.routes.sides import Shares, Side, create_for, create_sides, shared_out
 from kafka_lake.ingest.stage.history_table import refuse_no_history
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
@@ -184,7 +184,7 @@ def _create(attempt: Attempt, todo: Plan, records: DataFrame, known: Outcome) ->
     context = attempt.context
     yield replace(known, decoding=todo)
     if context.spec.routes and todo.undecodable is None:
-        create_for(context, own(records, context.spec))
+        create_for(context, records_of(records, context.spec, context.spec))
     else:
         context.decoding.create_table(context.spec, context.connections, records, todo.undecodable is not None)
     context.observer.step_done("table created")

@@ -137,3 +137,169 @@ def test_each_record_is_in_the_table_of_its_route_once_whatever_kills_the_runs(
     assert killed >= 6
     ingest(spec, connections(), "last")
     assert_all_once(spec, topic.ledger, view)
+
+
+def test_of_two_racing_runs_each_record_comes_once(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, chance = new_topic(2), random.Random(7)
+    spec = spec_of(topic)
+    send_events(topic, 20, chance)
+    ingest(spec, connections(), "first")
+    for step in ("audited", f"{NAMESPACE}.{topic.table}_clicks: primary published", "planned"):
+        send_events(topic, 12, chance)
+        others: list[Any] = []
+
+        def overtake(done: str, step: str = step, others: list[Any] = others) -> None:
+            if done == step and not others:
+                send_events(topic, 4, chance)
+                others.append(threading.Thread(target=lambda: ingest(spec, connections(), "overtaker")))
+                others[0].start()
+                others[0].join(120)
+
+        ingest(spec, connections(), "overtaken", observer=Observer(step_done=overtake))
+        assert others
+        assert_all_once(spec, topic.ledger, view)
+
+
+def test_a_reset_moves_all_tables_and_swallows_nothing(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Callable[..., bool]
+) -> None:
+    topic, chance = new_topic(1), random.Random(3)
+    spec = spec_of(topic)
+    send_events(topic, 20, chance, 1)
+    ingest(spec, connections(), "first")
+    send_events(topic, 20, chance, 1)
+    # What is skipped is in no table; the tables of routes go on beyond it.
+    reset(spec, connections(), "forward", "0:40")
+    send_events(topic, 20, chance, 1)
+    ingest(spec, connections(), "beyond")
+    skipped = [sent for sent in topic.ledger if not 20 <= sent.offset < 40]
+    assert_all_once(spec, skipped, view)
+    # Back to before that: the tables of routes had been further, and take what was skipped now.
+    reset(spec, connections(), "back", "0:10")
+    assert all(r["_kafka"]["offset"] < 10 for each in spec.tables for r in view(each).rows())
+    ingest(spec, connections(), "again")
+    assert_all_once(spec, topic.ledger, view)
+    # Killed when rows are gone from a table of a route, and the topic's position is not yet back.
+    assert killed_at(spec, f"{NAMESPACE}.{topic.table}_orders: primary published", reset, "0:5")
+    with pytest.raises(TableError, match=r"was reset by run killed.*Nothing was read\. Finish it"):
+        send_events(topic, 1, chance, 1)
+        ingest(spec, connections(), "between")
+    reset(spec, connections(), "finished", "0:5")
+    ingest(spec, connections(), "last")
+    assert_all_once(spec, topic.ledger, view)
+
+
+def test_a_new_route_is_filled_by_a_replay_and_takes_the_rows_from_the_table_before(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, chance = new_topic(2), random.Random(5)
+    spec = spec_of(topic)
+    before = spec_of(topic, routes=spec.routes[:1])
+    send_events(topic, 30, chance)
+    ingest(before, connections(), "first")
+    clicks = view(spec.tables[2])
+    assert clicks.catalog.table(clicks.spec.identifier) is None
+    assert any(row["type"] == "click" for row in view(spec).rows())
+    replay(spec, connections(), "replay", Extent())
+    assert_all_once(spec, topic.ledger, view)
+    send_events(topic, 10, chance)
+    ingest(spec, connections(), "on")
+    assert_all_once(spec, topic.ledger, view)
+
+
+def test_a_rule_of_one_table_stops_all(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+    topic = new_topic(1)
+    spec = spec_of(topic)
+    (orders, *others) = spec.routes
+    strict = TopicTable(
+        topic.name,
+        NAMESPACE,
+        orders.to.table,
+        schema=orders.to.schema,
+        rules=(RuleEntry(expression="id < 100", name="small", on_failure="fail"),),
+    )
+    spec = spec_of(topic, routes=(Route(orders.when, strict), *others))
+    for number in (1, 2):
+        topic.send({"type": "order", "id": number})
+        topic.send({"type": "click", "id": number})
+        topic.send({"type": "refund", "id": number})
+    ingest(spec, connections(), "first")
+    prints = [view(each).fingerprint() for each in spec.tables]
+    topic.send({"type": "click", "id": 3})
+    bad = topic.send({"type": "order", "id": 1000})
+    with pytest.raises(GateFailedError, match=f"table {NAMESPACE}.{strict.table}: rule_small") as refused:
+        ingest(spec, connections(), "refused")
+    assert refused.value.table == strict.identifier
+    assert [view(each).fingerprint() for each in spec.tables] == prints
+    assert bad.offset == view(spec).position()[0] + 1
+
+
+def test_odd_values_go_where_the_page_says_and_others_as_otherwise_says(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+
+    def to(name: str, **its: Any) -> TopicTable:
+        return TopicTable(topic.name, NAMESPACE, f"{topic.table}_{name}", **{"schema": "n int", **its})
+
+    routes = (
+        Route(When(field="type", values=("1", "true", "größe")), to("plain")),
+        Route(When(field="source.table", values=("t",)), to("nested")),
+        Route(When(header="kind", values=("h",)), to("header")),
+        Route(When(sql="length(value) > 1000"), to("long")),
+        Route(When(field="op", values=("u", "d")), to("keyed", write="upsert", key=("n",), delete_when="op = 'd'", schema="n int, op string")),
+    )
+    sent = [
+        (b'{"n":0,"type":1}', "plain"),
+        (b'{"n":1,"type":"1"}', "plain"),
+        (b'{"n":2,"type":1.0}', ""),
+        (b'{"n":3,"type":true}', "plain"),
+        ('{"n":4,"type":"größe"}'.encode(), "plain"),
+        (b'{"n":5,"type":"gr\\u00f6\\u00dfe"}', "plain"),
+        (b'{"n":6,"type":null}', ""),
+        (b'{"n":7,"type":{"a":1}}', ""),
+        (b'{"n":8,"type":["1"]}', ""),
+        (b'{"n":9,"source":{"table":"t"}}', "nested"),
+        (b'{"n":10,"source.table":"t"}', ""),
+        (b'{"n":11,"Type":"1"}', ""),
+        (b'{"n":12,"type":" 1"}', ""),
+        (b'{"n":13,"x":"' + b"x" * 1000 + b'"}', "long"),
+        (b'[{"type":"1"}]', ""),
+        (b'"1"', ""),
+        (b"", ""),
+        (b"\xff\xfe", ""),
+        (b'{"n":14,"op":"u"}', "keyed"),
+        (b'{"n":15,"op":"u"}', "keyed"),
+        (b'{"n":14,"op":"d"}', "keyed"),
+    ]
+    for value, _ in sent:
+        topic.send(value)
+    for headers, table in (
+        ([("kind", b"h")], "header"),
+        ([("kind", b"x"), ("kind", b"h")], "header"),
+        ([("kind", b"h"), ("kind", b"x")], ""),
+        ([("kind", None)], ""),
+        ([("Kind", b"h")], ""),
+    ):
+        topic.send({"n": len(sent)}, headers=headers)
+        sent.append((b"{}", table))
+    spec = topic.spec("n int", routes=routes, otherwise="dead_letter")
+    done = ingest(spec, connections(), "all")
+    for route in routes[:-1]:
+        expected = [n for n, (_, name) in enumerate(sent) if name and route.to.table.endswith(f"_{name}")]
+        assert sorted(row["_kafka"]["offset"] for row in view(route.to).rows()) == expected, route.to.table
+    assert [(row["n"], row["op"]) for row in view(routes[-1].to).rows()] == [(15, "u")]
+    letters = view(spec).dead_letters()
+    assert sorted(row["offset"] for row in letters) == [n for n, (_, name) in enumerate(sent) if not name]
+    assert {row["error_class"] for row in letters} == {"unrouted"}
+    assert sum(each.records for each in done.commits[0].every) == len(sent)
+    # Others are counted, and in no table.
+    topic.send({"n": 99})
+    done = ingest(topic.spec("n int", routes=routes, otherwise="ignore"), connections(), "ignored")
+    assert (done.total("ignored"), done.total("records"), done.total("dead_letters")) == (1, 0, 0)
+    wrong = topic.spec("n int", routes=(Route(When(sql="no_such_column = 1"), to("wrong")),))
+    topic.send({"n": 100})
+    with pytest.raises(ConfigurationError, match="no_such_column.*is no condition on a record"):
+        ingest(wrong, connections(), "wrong")

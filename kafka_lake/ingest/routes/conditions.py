@@ -37,9 +37,17 @@ def routed(records: DataFrame, spec: TopicTable) -> DataFrame:
     return read.withColumn(ROUTE, _first(whens, texts)).drop(*texts.values())
 
 
-def own(records: DataFrame, spec: TopicTable) -> DataFrame:
-    """Return the records that no route takes, lazily; all if the topic has no routes."""
-    return of_route(routed(records, spec), OWN) if spec.routes else records
+def records_of(records: DataFrame, topic: TopicTable, table: TopicTable) -> DataFrame:
+    """Return the records of one of a topic's tables, lazily; all if the topic has no routes.
+
+    Args:
+        records: Of the topic.
+        topic: Its settings.
+        table: One of its `tables`.
+    """
+    if not topic.routes:
+        return records
+    return of_route(routed(records, topic), topic.tables.index(table) - 1)
 
 
 def of_route(routed_records: DataFrame, number: int) -> DataFrame:

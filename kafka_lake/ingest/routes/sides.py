@@ -84,11 +84,12 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFram
     """
     spec = context.spec
     # A record that alone makes its batch fail is looked at by nobody, and dead letters are their own table's.
-    if not spec.routes or plan.undecodable is not None or plan.kind == "dead_letter_replay":
+    reads = plan.records_at_most > 0 and plan.undecodable is None
+    if not spec.routes or not (reads or plan.kind == "reset"):
         yield Shares(plan, records)
         return
     found = [_found(_of(context, route.to), topic, spec.identifier, plan) for route in spec.routes]
-    if not plan.records_at_most:
+    if not reads:
         yield Shares(plan, records, tuple(_reset(plan, each, records) for each in found if _position(each)))
         return
     kept = routed(records, spec).sortWithinPartitions(ROUTE, "partition", "offset").persist(_LEVEL)

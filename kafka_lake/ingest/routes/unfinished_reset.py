@@ -44,6 +44,12 @@ def refuse_unfinished(context: Context, own: tuple[str, str], table: Table) -> N
     )
 
 
+def is_unfinished(context: Context) -> bool:
+    """Return whether a reset of the topic was killed before it was through with all tables."""
+    found = (context.connections.catalog.table(each.identifier) for each in context.spec.tables[1:])
+    return any(UNFINISHED in table.properties for table in found if table is not None)
+
+
 def finish(context: Context) -> None:
     """Take the property away. Never raises: the next run does it else."""
     try:

@@ -22,6 +22,7 @@ from kafka_lake.ingest.stage.dead_letter_rows import (
     added_rows,
     known_dead_letters,
     may_be_obsolete,
+    may_have_moved,
     stage_dead_letters,
 )
 from kafka_lake.ingest.stage.judge import REFUSED, judge, refused_mark
@@ -76,7 +77,7 @@ def stage(
         )
         # There are no rows, and without a transform the columns are those of the table.
         context = replace(context, spec=replace(context.spec, transform=None))
-    source = _Source(context, state, plan, records)
+    source = _Source(context, state, plan, records, others)
     marks = _marks(source, dead_letters_before)
     with ExitStack() as undo:
         rows = _stage_rows(source, decoder, marks, undo)
@@ -118,12 +119,13 @@ def stage(
 
 @dataclass(frozen=True)
 class _Source:
-    """What is staged: the records of a plan, for a table as it was."""
+    """What is staged: the records of a plan, for a table as it was; and what names those of other tables."""
 
     context: Context
     state: TableState
     plan: Plan
     records: DataFrame
+    others: DataFrame | None = None
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,7 @@ def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack, before:
     rows = context.decoding.dead_letters(spec, batch.judged(), context.run_id, plan.after.identity.topic_id)
     table, known = None, 0
     if plan.kind != "dead_letter_replay" and spec.dead_letters == "table":
-        table, known = stage_dead_letters(context, plan, rows, batch.primary)
+        table, known = stage_dead_letters(context, plan, rows, batch.primary, source.others)
         if table is not None:
             undo.callback(table.branch.discard)
         context.observer.step_done("dead letters staged")
@@ -272,7 +274,8 @@ def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack, before:
 def _has_obsolete(source: _Source, before: TableState | None) -> bool:
     """Return whether the dead-letter table has some of what the plan reads, and may have it for no reason any more."""
     context, plan = source.context, source.plan
-    if before is None or context.spec.dead_letters != "table" or not may_be_obsolete(context, plan):
+    may_be = may_be_obsolete(context, plan) or may_have_moved(plan, source.others)
+    if before is None or context.spec.dead_letters != "table" or not may_be:
         return False
     return known_dead_letters(context, plan, before) is not None
 
