@@ -90,7 +90,7 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFram
         return
     found = [_found(_of(context, route.to), topic, spec.identifier, plan) for route in spec.routes]
     if not reads:
-        yield Shares(plan, records, tuple(_reset(plan, each, records) for each in found if _position(each)))
+        yield Shares(plan, records, sides=tuple(_reset(plan, each, records) for each in found if _position(each)))
         return
     kept = routed(records, spec).sortWithinPartitions(ROUTE, "partition", "offset").persist(_LEVEL)
     try:
@@ -174,7 +174,8 @@ class _Batch:
         if otherwise == "ignore":
             records, count, ignored = records.filter(F.lit(False)), 0, count
         share = Share(count, self.total - count, as_dead_letters=otherwise == "dead_letter")
-        return Shares(replace(self.plan, share=share), records, self._others(OWN), sides, ignored)
+        others = self._others(OWN)
+        return Shares(replace(self.plan, share=share), records, others=others, sides=sides, ignored=ignored)
 
     def _others(self, number: int) -> DataFrame:
         """Return what names the records of the other tables."""
@@ -228,7 +229,9 @@ def _trusted(context: Context, topic: TopicEnds, plan: Plan, position: Position)
     offsets = dict(position.offsets)
     for partition, offset in reached.items():
         cut = now.cut_off.get(partition, offset)
-        offsets[partition] = min(offset, starts.get(partition, 0) if cut is None else cut, now.end.get(partition, offset))
+        offsets[partition] = min(
+            offset, starts.get(partition, 0) if cut is None else cut, now.end.get(partition, offset)
+        )
     if offsets != dict(position.offsets):
         context.observer.warn(
             f"Table {context.table_name}: the log of topic {context.spec.topic} was cut off before its position "
