@@ -39,7 +39,7 @@ class Side:
         found: The tables as the plan saw them; None in it for a table that is still to be created.
         plan: Its share of the topic's plan.
         records: Its share of the records, lazy.
-        others: What names the records that other tables get, lazy; None if nothing is read.
+        others: What names the records that other tables get, lazy; None if it can have no rows of theirs.
     """
 
     context: Context
@@ -56,7 +56,7 @@ class Shares:
     Args:
         plan: What of the plan is for the topic's own table.
         records: Its records, lazy.
-        others: What names the records of the other tables, lazy; None if there are none.
+        others: What names the records of the other tables, lazy; None if it can have no rows of theirs.
         sides: The tables of routes that get records or, by a reset or replay, lose rows.
         ignored: Records that no table gets, as ``otherwise: ignore`` says.
     """
@@ -177,8 +177,10 @@ class _Batch:
         others = self._others(OWN)
         return Shares(replace(self.plan, share=share), records, others=others, sides=sides, ignored=ignored)
 
-    def _others(self, number: int) -> DataFrame:
-        """Return what names the records of the other tables."""
+    def _others(self, number: int) -> DataFrame | None:
+        """Return what names the records of the other tables, where a table may have rows of them; None else."""
+        if self.plan.kind != "replace":
+            return None
         topic_id = F.lit(self.plan.after.identity.topic_id or None).cast("string").alias("topic_id")
         return self.kept.filter(F.col(ROUTE) != number).select(topic_id, "partition", "offset")
 
