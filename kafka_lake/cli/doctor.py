@@ -71,7 +71,7 @@ def examine(
         named = {name: cluster for name, cluster in found.items() if name}
         kafka, registry = found.get(None) or (KafkaResource(), RegistryResource())
         lake = catalog()
-        keyed = [each for each in tables() if each.write == "upsert"]
+        keyed = [each for spec in tables() for each in spec.tables if each.write == "upsert"]
     except Exception as error:
         ill = _ill("Project", error, "Correct the project's definitions; `dg check defs` loads them too.")
         return [ill, *examine(brokers_at_hand, tell_user)]

@@ -54,13 +54,16 @@ class TopicSchema:
     preview: Preview | None
 
 
-def topic_schema(spec: TopicTable, connections: Connections, sample: int) -> TopicSchema:
+def topic_schema(
+    spec: TopicTable, connections: Connections, sample: int, topic: TopicTable | None = None
+) -> TopicSchema:
     """Return a topic's schema and what the next run would change.
 
     Args:
         spec: The topic and its table.
         connections: Cluster, catalog, registry; Spark unless the sample is 0.
-        sample: How many of the newest records to look at.
+        sample: How many of the newest records of the topic to look at.
+        topic: The topic's settings, where the table is that of a route.
     """
     table = connections.catalog.table(spec.identifier)
     return TopicSchema(
@@ -68,7 +71,7 @@ def topic_schema(spec: TopicTable, connections: Connections, sample: int) -> Top
         table=".".join(spec.identifier),
         columns=_columns(table) if table else (),
         registered=_registered(spec, connections),
-        preview=preview(spec, connections, sample) if sample else None,
+        preview=preview(spec, connections, sample, topic) if sample else None,
     )
 
 

@@ -73,7 +73,7 @@ def clusters_of(specs: Sequence[TopicTable]) -> list[str | None]:
 
 
 def collect(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCatalog) -> list[TopicStatus]:
-    """Return the status of every topic given, in that order.
+    """Return the status of every topic given, in that order; of a topic with routes, of each of its tables.
 
     Args:
         specs: The topics and their tables.
@@ -84,7 +84,7 @@ def collect(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCat
         KafkaLakeError: If brokers or catalog can't be asked at all, or a table's position can't be read.
     """
     answers = cluster.watermarks(spec.topic for spec in specs)
-    return [_status(spec, answers[spec.topic], catalog) for spec in specs]
+    return [_status(table, spec, answers[spec.topic], catalog) for spec in specs for table in spec.tables]
 
 
 def awaited(
@@ -109,10 +109,12 @@ def awaited(
         time.sleep(_POLL_SECONDS)
 
 
-def _status(spec: TopicTable, now: Watermarks | KafkaLakeError, catalog: LakeCatalog) -> TopicStatus:
+def _status(spec: TopicTable, topic: TopicTable, now: Watermarks | KafkaLakeError, catalog: LakeCatalog) -> TopicStatus:
     table = catalog.table(spec.identifier)
     head = table.current_snapshot() if table else None
-    state = read_state(table) if table else None
+    # The position of a topic with routes is that of its own table.
+    own = table if spec is topic else catalog.table(topic.identifier)
+    state = read_state(own) if own else None
     partitions = () if isinstance(now, KafkaLakeError) else _partitions(state, now)
     return TopicStatus(
         topic=spec.topic,

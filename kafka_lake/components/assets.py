@@ -167,7 +167,7 @@ def kept_session(spec: TopicTable) -> str:
 
     Code of the users' own may leave settings, views and modules behind, and is another one tomorrow.
     """
-    return "" if spec.transform else f"{spec.full_topic} to {'.'.join(spec.identifier)}"
+    return "" if any(each.transform for each in spec.tables) else f"{spec.full_topic} to {'.'.join(spec.identifier)}"
 
 
 def build_topic_assets(
@@ -176,7 +176,7 @@ def build_topic_assets(
     """Return the topic as an external asset and its table as a partitioned, checked, materializable one.
 
     The dead-letter table is an external asset beside it, with a check that warns, and so is the history. Below the
-    table is its maintenance.
+    table is its maintenance. The tables of routes are assets like it, which the same run makes.
 
     Args:
         spec: The topic's settings.
@@ -189,25 +189,18 @@ def build_topic_assets(
         + (f" {shown.description}" if shown.description else ""),
         {"kafka"},
     )
-    table = shown.asset(
-        table_key(spec),
-        shown.description or f"The records of Kafka topic {spec.full_topic}.",
-        {"iceberg", "spark"},
-        deps=[source],
-        tags={TABLE_TAG: spec.cluster or ""},
-        metadata={
-            SETTINGS: dg.MetadataValue.json(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True)),
-            "dagster/table_name": ".".join(spec.identifier),
-        },
-    )
-    checks = [
-        dg.AssetCheckSpec(name, asset=table.key, blocking=name in GATES, description=_CHECK_DESCRIPTIONS[name])
-        for name in CHECKS
-    ] + [rule_check_spec(rule, table.key) for rule in spec.named_rules]
+    told = f"The records of Kafka topic {spec.full_topic}{' that no route takes' if spec.routes else ''}."
+    settings = dg.MetadataValue.json(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True))
+    table = _table(spec, source, shown, shown.description or told, {SETTINGS: settings})
+    others = [
+        _table(route.to, source, shown, f"The records of Kafka topic {spec.full_topic} with {route.when}.", {})
+        for route in spec.routes
+    ]
+    checks = [check for each in spec.tables for check in _checks(each)]
 
     @dg.multi_asset(
         name=op_name(spec),
-        specs=[table],
+        specs=[table, *others],
         check_specs=checks,
         partitions_def=partitions_of(spec.full_topic),
         backfill_policy=dg.BackfillPolicy.single_run(),
@@ -237,9 +230,32 @@ def build_topic_assets(
                 yield from _materialize(context, config, spec, connections)
 
     beside = [*build_history_assets(spec, source.key, shown), *build_freshness_check(spec)]
-    if spec.dead_letters == "table":
-        beside += build_dead_letter_assets(spec, source.key, shown)
-    return [source, ingest_topic, *beside, build_maintenance_asset(spec, shown)]
+    for each in spec.tables:
+        if each.dead_letters == "table":
+            beside += build_dead_letter_assets(each, source.key, shown)
+    # A run of the topic changes all of its tables: what maintains a keyed one waits for that.
+    return [source, ingest_topic, *beside, *(build_maintenance_asset(each, shown, spec) for each in spec.tables)]
+
+
+def _table(
+    spec: TopicTable, source: dg.AssetSpec, shown: Presentation, description: str, metadata: dict[str, Any]
+) -> dg.AssetSpec:
+    return shown.asset(
+        table_key(spec),
+        description,
+        {"iceberg", "spark"},
+        deps=[source],
+        tags={TABLE_TAG: spec.cluster or ""},
+        metadata={**metadata, "dagster/table_name": ".".join(spec.identifier)},
+    )
+
+
+def _checks(spec: TopicTable) -> list[dg.AssetCheckSpec]:
+    key = table_key(spec)
+    return [
+        dg.AssetCheckSpec(name, asset=key, blocking=name in GATES, description=_CHECK_DESCRIPTIONS[name])
+        for name in CHECKS
+    ] + [rule_check_spec(rule, key) for rule in spec.named_rules]
 
 
 def _materialize(
@@ -250,7 +266,7 @@ def _materialize(
     def tell(commit: Commit, plan: Plan) -> None:
         context.log.info(
             f"Snapshot {commit.snapshot}: {commit.rows} rows, {commit.dead_letters} dead letters, "
-            f"{commit.tombstones} tombstones from {commit.records} records; "
+            f"{commit.tombstones} tombstones from {commit.records} records; {commit.told_of_others}"
             f"{reporter.committed(plan) or f'{plan.remaining} offsets to go'}."
         )
 
@@ -262,7 +278,7 @@ def _materialize(
         else:
             report = ingest(spec, connections, run_id=context.run_id, partitions=reporter.chosen, observer=observer)
     except GateFailedError as error:
-        yield from reporter.refused(error.findings)
+        yield from reporter.refused(error)
         raise
     yield from reporter.end(report)
 
@@ -303,7 +319,7 @@ def _run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
         if run.runner.commits:
             yield from _despite_an_error(reporter, run.runner.report(), silent)
         if isinstance(error, GateFailedError):
-            yield from reporter.refused(error.findings)
+            yield from reporter.refused(error)
         raise
     context.log.info(f"The run ends: {run.ended}.")
     if run.stop.requested:
@@ -329,13 +345,19 @@ def _despite_an_error(reporter: Reporter, report: RunReport, silent: set[int]) -
 def _check_published(
     context: dg.AssetExecutionContext, spec: TopicTable, connections: Connections
 ) -> Iterator[dg.AssetCheckResult]:
-    selected = {key.name for key in context.selected_asset_check_keys}
-    findings = examine(spec, connections.catalog, connections.cluster) if selected & set(CHECKS) else []
-    rules = [rule for rule in spec.named_rules if rule.check in selected]
-    findings += examine_rules(spec, connections, rules)
-    for finding in findings:
-        if finding.check in selected:
-            yield check_result(finding, table_key(spec))
+    for each in spec.tables:
+        selected = {key.name for key in context.selected_asset_check_keys if key.asset_key == table_key(each)}
+        if each is not spec and selected and connections.catalog.table(each.identifier) is None:
+            said = "There is no table yet: no record was for it."
+            for name in sorted(selected):
+                yield dg.AssetCheckResult(check_name=name, asset_key=table_key(each), passed=True, description=said)
+            continue
+        findings = examine(each, connections.catalog, connections.cluster) if selected & set(CHECKS) else []
+        rules = [rule for rule in each.named_rules if rule.check in selected]
+        findings += examine_rules(each, connections, rules)
+        for finding in findings:
+            if finding.check in selected:
+                yield check_result(finding, table_key(each))
 
 
 def settings_of(metadata: dict[str, Any]) -> TopicTable:

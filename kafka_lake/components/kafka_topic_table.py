@@ -34,7 +34,10 @@ class KafkaTopicTable(FromDocument, TopicSettings):
         """Return namespace and name of the tables that are this topic's alone."""
         spec = self.topic_table(self._place.parent)
         return tuple(
-            each for each in spec.identifiers if self.dead_letters == "table" or each != spec.dead_letter_table
+            name
+            for each in spec.tables
+            for name in each.identifiers
+            if each.dead_letters == "table" or name != each.dead_letter_table
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

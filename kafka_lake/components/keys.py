@@ -73,9 +73,9 @@ def maintenance_op_name(spec: TopicTable) -> str:
     return f"{op_name(spec)}__maintenance"
 
 
-def maintenance_pool(spec: TopicTable) -> str:
-    """Return the pool of maintenance: that of the table's runs where both change rows, for they would be in the way."""
-    return pool_name(spec) if spec.write == "upsert" else f"maintenance_{pool_name(spec)}"
+def maintenance_pool(spec: TopicTable, topic: TopicTable) -> str:
+    """Return the pool of maintenance: that of the topic's runs where both change rows, for they would be in the way."""
+    return pool_name(topic) if spec.write == "upsert" else f"maintenance_{pool_name(spec)}"
 
 
 def pool_name(spec: TopicTable) -> str:

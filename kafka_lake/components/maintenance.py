@@ -37,12 +37,13 @@ class MaintenanceConfig(dg.Config):
     )
 
 
-def build_maintenance_asset(spec: TopicTable, shown: Presentation) -> dg.AssetsDefinition:
+def build_maintenance_asset(spec: TopicTable, shown: Presentation, topic: TopicTable) -> dg.AssetsDefinition:
     """Return the asset whose materialization maintains a topic's tables, and their check.
 
     Args:
         spec: The topic's settings.
         shown: How Dagster shows the asset.
+        topic: The settings of the topic, whose runs fill the tables; others for the table of a route.
     """
     key = maintenance_key(spec)
     asset = shown.asset(
@@ -63,7 +64,7 @@ def build_maintenance_asset(spec: TopicTable, shown: Presentation) -> dg.AssetsD
         check_specs=[check],
         can_subset=True,
         # A table whose rows change has one writer at a time; others don't hinder each other.
-        pool=maintenance_pool(spec),
+        pool=maintenance_pool(spec, topic),
         required_resource_keys={"catalog", "spark"},
     )
     def maintain_tables(context: dg.AssetExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:

@@ -73,7 +73,8 @@ def build_maintenance_sensor(interval_seconds: int, running: bool, cluster: str 
         "that have waited longest, and each at most once in 15 minutes.",
     )
     def kafka_maintenance(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        specs = [spec for spec in topics_of(context.repository_def) if spec.cluster == cluster]
+        topics = [spec for spec in topics_of(context.repository_def) if spec.cluster == cluster]
+        specs = [table for spec in topics for table in spec.tables]
         resources: Any = context.resources
         with as_failed_tick():
             return evaluate(context, specs, resources.catalog.open())

@@ -30,7 +30,7 @@ def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
     def replay(context: dg.OpExecutionContext, config: ReplayConfig) -> None:
         with as_failures(allow_retries=False):
             connections = connections_of(context.resources, cluster)
-            for spec in _chosen(context, cluster, config.topic):
+            for spec in (table for each in _chosen(context, cluster, config.topic) for table in each.tables):
                 _replay(context, spec, connections, config.where)
 
     @dg.job(

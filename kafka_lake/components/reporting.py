@@ -6,13 +6,14 @@ result of a check for each run, and plots those over time: so a result tells of 
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import dagster as dg
 from pyiceberg.table import Table
 
+from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.common.offsets import lag
 from kafka_lake.components.dead_letters import is_reported, report_dead_letters
 from kafka_lake.components.history import report_history
@@ -30,6 +31,7 @@ from kafka_lake.components.rule_checks import with_all_rules
 from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.finding import GATES, Finding
+from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.progress import Progress
 from kafka_lake.ingest.report import PartitionReport, RunReport, RunSoFar, merged
@@ -54,17 +56,23 @@ class Reporter:
         so_far: What has been told already.
         progress: How far it is.
         dead_letters_told: Whether Dagster has been told of the dead-letter table, by whichever run.
+        is_side: Whether it tells of the table of a route.
+        sides: Tell of the tables of the topic's routes.
     """
 
     context: dg.AssetExecutionContext
     spec: TopicTable
     connections: Connections
+    is_side: bool = False
+    sides: tuple["Reporter", ...] = field(init=False)
     chosen: frozenset[int] | None = field(init=False)
     so_far: RunSoFar = field(init=False, default_factory=RunSoFar)
     progress: Progress = field(init=False, default_factory=lambda: Progress(time.monotonic()))
     dead_letters_told: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
+        others = self.spec.tables[1:]
+        self.sides = tuple(Reporter(self.context, each, self.connections, is_side=True) for each in others)
         partitioned = self.context.has_partition_key or self.context.has_partition_key_range
         self.chosen = frozenset(map(int, self.context.partition_keys)) if partitioned else None
 
@@ -86,7 +94,14 @@ class Reporter:
         """
         table = self._take(report, patiently=False)
         touched = {r.partition for commit in report.commits for r in commit.ranges} | silent
-        yield from self._partitions([each for each in report.partitions() if each.partition in touched])
+        yield from self._events(report, table, touched)
+        for side in self.sides:
+            its = report.of(side.spec.identifier)
+            if its.commits or silent:
+                yield from side.interval(its, silent)
+
+    def _events(self, report: RunReport, table: Table | None, partitions: Collection[int]) -> Iterator[Event]:
+        yield from self._partitions([each for each in report.partitions() if each.partition in partitions])
         yield self._whole(report, table)
         for result in self._checks(self.so_far.findings, table):
             yield dg.AssetCheckEvaluation(
@@ -105,7 +120,16 @@ class Reporter:
         Args:
             report: What was done since the one before.
         """
+        yield from self._end(report)
+        for side in self.sides:
+            yield from side._end(report.of(side.spec.identifier))
+
+    def _end(self, report: RunReport) -> Iterator[Any]:
         key, table = table_key(self.spec), self._take(report, patiently=True)
+        if not self._is_selected:
+            # The run makes all tables, whichever of them it was asked for.
+            yield from self._events(report, table, self.chosen or report.watermarks.partitions)
+            return
         whole, checks = self._whole(report, table), self._checks(self.so_far.findings, table)
         if self.chosen is None:
             # Dagster doesn't know which partitions the run is for: its own event has none.
@@ -120,12 +144,22 @@ class Reporter:
         # The newest one is what Dagster's page of the table shows.
         yield whole
 
-    def refused(self, findings: Sequence[Finding]) -> list[dg.AssetCheckResult]:
+    def refused(self, error: GateFailedError) -> list[dg.AssetCheckResult]:
         """Return the results of the checks of which one refused a commit.
 
         Args:
-            findings: About that commit.
+            error: Says so.
         """
+        every = (self, *self.sides)
+        its = next((each for each in every if each.spec.identifier == error.table), self)
+        return its._refused(error.findings) if its._is_selected else []
+
+    @property
+    def _is_selected(self) -> bool:
+        several = self.is_side or self.sides
+        return not several or table_key(self.spec) in self.context.selected_asset_keys
+
+    def _refused(self, findings: Sequence[Finding]) -> list[dg.AssetCheckResult]:
         checks = {finding.check for finding in findings}
         every = merged([*self.so_far.findings, *findings])
         return [check_result(each, table_key(self.spec)) for each in every if each.check in checks]
@@ -139,11 +173,8 @@ class Reporter:
         """
         self.so_far = self.so_far.plus(report)
         instance, spec, catalog = self.context.instance, self.spec, self.connections.catalog
-        partitions = report.watermarks.partitions
-        self._told("its partitions", lambda: register_partitions(instance, spec.full_topic, partitions), patiently)
-        # The sensor leaves the topic alone while its run goes on, and its page would show the lag from before.
-        topic = topic_materialization(spec, report.watermarks, lag(report.position, report.watermarks))
-        self._told("its topic", lambda: instance.report_runless_asset_event(topic), patiently)
+        if not self.is_side:
+            self._tell_of_topic(report, patiently)
         if spec.dead_letters == "table":
             # That there are none is told once.
             self.dead_letters_told = self.dead_letters_told or is_reported(instance, spec)
@@ -152,6 +183,14 @@ class Reporter:
         if report.commits and spec.history:
             self._told("its history", lambda: report_history(instance, spec, catalog), patiently)
         return self._told("its table", lambda: catalog.table(spec.identifier), patiently)
+
+    def _tell_of_topic(self, report: RunReport, patiently: bool) -> None:
+        instance, spec = self.context.instance, self.spec
+        partitions = report.watermarks.partitions
+        self._told("its partitions", lambda: register_partitions(instance, spec.full_topic, partitions), patiently)
+        # The sensor leaves the topic alone while its run goes on, and its page would show the lag from before.
+        topic = topic_materialization(spec, report.watermarks, lag(report.position, report.watermarks))
+        self._told("its topic", lambda: instance.report_runless_asset_event(topic), patiently)
 
     def _told(self, what: str, tell: Callable[[], T], patiently: bool) -> T | None:
         """Return what comes of telling; None if that fails for a reason that passes: what is committed is committed."""
@@ -177,6 +216,8 @@ class Reporter:
         figures = figures_metadata(report.figures())
         # By this name the partitions have theirs, and a plot would mix the two.
         del figures["rows_added"]
+        if self.sides:
+            figures |= _of_routes(report, [each.spec for each in self.sides])
         about = table_metadata(report, table, self.connections.catalog, self.spec)
         return dg.AssetMaterialization(table_key(self.spec), metadata={**figures, **about})
 
@@ -192,3 +233,16 @@ class Reporter:
     @property
     def _blocking(self) -> frozenset[str]:
         return GATES | {rule.check for rule in self.spec.named_rules if rule.on_failure != "warn"}
+
+
+def _of_routes(report: RunReport, tables: Sequence[TopicTable]) -> dict[str, Any]:
+    """Return what a run did to the tables of a topic's routes, for the page of the topic's own table."""
+    found = [(each, report.of(each.identifier)) for each in tables]
+    lines = [
+        (".".join(each.identifier), f"{its.total('rows'):,}", f"{its.total('dead_letters'):,}") for each, its in found
+    ]
+    return {
+        "records_of_other_tables": sum(its.total("records") for _, its in found),
+        "records_ignored": report.total("ignored"),
+        "routes": dg.MetadataValue.md(markdown_table(("table", "rows added", "dead letters"), lines)),
+    }

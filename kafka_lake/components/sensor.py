@@ -297,7 +297,7 @@ def _request(work: Work, known: Sequence[str], pace: Pace, attempts: int) -> dg.
     return dg.RunRequest(
         # Of older versions, a colon stood here: Dagster takes no key twice.
         run_key=f"{work.spec.full_topic}:{work.fingerprint}#{attempts}",
-        asset_selection=[table_key(work.spec)],
+        asset_selection=[table_key(each) for each in work.spec.tables],
         run_config={"ops": {op_name(work.spec): {"config": pace.run_config()}}},
         tags={
             _RANGE_START: keys[0],

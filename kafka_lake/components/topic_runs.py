@@ -40,7 +40,7 @@ def busy_topics(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable]
     runs = list(_of_this_location(context, end_dead(context.instance, in_flight)))
     making = {key for run in runs for key in run.asset_selection or ()}
     tagged = {run.tags[TOPIC_TAG] for run in runs if TOPIC_TAG in run.tags}
-    return tagged | {spec.full_topic for spec in specs if table_key(spec) in making}
+    return tagged | {spec.full_topic for spec in specs if making & {*map(table_key, spec.tables)}}
 
 
 def failed_lately(context: dg.SensorEvaluationContext) -> set[str]:

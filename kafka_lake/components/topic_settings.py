@@ -17,9 +17,10 @@ from kafka_lake.components.except_problems import except_problems
 from kafka_lake.components.keys import plain_name
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.presentation import Presentation
+from kafka_lake.components.route_settings import OF_RECORDS, route_problems, routes_of
 from kafka_lake.components.rule_problems import rule_problems
 from kafka_lake.components.rule_settings import RuleSettings
-from kafka_lake.components.text import Limit, OptionalText, Properties, Text, TextList, TextMap
+from kafka_lake.components.text import AsWrittenList, Limit, OptionalText, Properties, Text, TextList, TextMap
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan.start import start_timestamp_ms
 from kafka_lake.ingest.rule import RuleEntry
@@ -29,6 +30,7 @@ from kafka_lake.ingest.topic_table import (
     ENVELOPES,
     REGISTERED,
     InDocuments,
+    Route,
     TopicTable,
     derived_table_name,
     limit_of,
@@ -48,6 +50,7 @@ _YAML_TYPES: dict[object, object] = {
     int | str | None: Limit,
     Maintenance: MaintenanceSettings | None,
     tuple[RuleEntry, ...]: list[RuleSettings],
+    tuple[Route, ...]: AsWrittenList,
 }
 # A pydantic model has an attribute `schema` already.
 _FIELDS = {"schema": "columns"}
@@ -139,7 +142,33 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         given["maintenance"] = self.maintenance and self.maintenance.policy()
         for setting in ("schema_file", "key_schema_file"):
             given[setting] = _file(setting, given[setting], folder)
-        return TopicTable(**{name: each for name, each in given.items() if each is not None or name not in _COMPUTED})
+        given["routes"] = self._routes(folder)
+        spec = TopicTable(**{name: each for name, each in given.items() if each is not None or name not in _COMPUTED})
+        for problem in route_problems(spec):
+            raise ConfigurationError(f"Topic {self.topic}: {problem}")
+        return spec
+
+    def _routes(self, folder: Path) -> tuple[Route, ...]:
+        if not self.routes:
+            return ()
+        fields = pydantic_fields(TopicTable)
+        own = {name: getattr(self, name) for name in OF_RECORDS}
+        given = {name: each for name, each in own.items() if each is not None and each != fields[name].default}
+        if self.metadata_column is None:
+            given["metadata_column"] = None
+        if self.maintenance is not None:
+            given["maintenance"] = vars(self.maintenance)
+        given |= {"topic": self.topic, **({"cluster": self.cluster} if self.cluster else {})}
+        return routes_of(self.routes, given, lambda settings: self._like(settings).topic_table(folder))
+
+    def _like(self, settings: Mapping[str, Any]) -> "TopicSettings":
+        """Return what a document with other settings would be; raises as Dagster does when it loads one."""
+        context = getattr(self, "_context", None)
+        resolution = context.resolution_context if context else dg.ResolutionContext.default()
+        found: TopicSettings = TopicSettings.resolve_from_model(
+            resolution, TopicSettings.model().model_validate(settings)
+        )
+        return found
 
     def presentation(self) -> Presentation:
         """Return how Dagster shows the topic's assets."""

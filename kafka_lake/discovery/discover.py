@@ -189,7 +189,7 @@ def documents(found: Sequence[Discovered], specs: Iterable[TopicTable], folder: 
         ConfigurationError: If one of them can't be: the topic can't be read or has a table, the table is another
             topic's, or the file is there.
     """
-    owners = {".".join(each): spec.full_topic for spec in specs for each in spec.identifiers}
+    owners = {".".join(each): spec.full_topic for spec in specs for table in spec.tables for each in table.identifiers}
     planned = []
     for each in found:
         table = derived_table_name(each.topic)

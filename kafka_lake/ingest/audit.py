@@ -83,12 +83,22 @@ def audit(
     ]
     return [
         row_count(spec, plan, staged),
-        offset_continuity(plan, primary.state.position, held=held, carried=carried, chain=chain),
+        offset_continuity(plan, _before(plan, primary.state.position), held=held, carried=carried, chain=chain),
         schema_evolution(evolution, spec, staged),
         dead_letters(spec, staged, earlier),
         data_loss(plan.losses),
         *map(rule_finding, staged.rules),
     ], _summed_rows(held or ())
+
+
+def _before(plan: Plan, position: Position | None) -> Position | None:
+    """Return where a commit is to begin. A table of a route may be behind: what lies between had nothing for it."""
+    if plan.share is None or not plan.share.is_side:
+        return position
+    if position is None or plan.kind != "append" or not position.identity.same_as(plan.after.identity):
+        return None
+    starts = {r.partition: max(r.start, position.offsets.get(r.partition, 0)) for r in plan.ranges}
+    return Position(position.identity, {**position.offsets, **starts})
 
 
 def _summed_rows(held: Sequence[PartitionRows]) -> dict[int, int]:
@@ -109,15 +119,17 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
             f"{staged.records} records were read, but {staged.primary.rows} rows + {staged.failed} dead letters + "
             f"{staged.tombstones} tombstones make {total}"
         )
-    problems += _dead_letters_missing(spec, plan, staged)
+    problems += [*_others(plan, staged), *_dead_letters_missing(spec, plan, staged)]
     facts = {
         "records_read": staged.records,
         "rows_added": staged.primary.rows,
         "dead_letters": staged.failed,
         "tombstones": staged.tombstones,
         # Aborted transactions, transaction markers, and what compaction removed.
-        "invisible_offsets": max(0, plan.records_at_most - staged.records),
+        "invisible_offsets": max(0, plan.records_at_most - staged.records - plan.elsewhere),
     }
+    if plan.share:
+        facts["records_of_other_tables"] = plan.elsewhere
     if staged.primary.state.adopted:
         facts["rows_of_others_before"] = staged.primary.state.adopted
     return Finding("row_count", tuple(problems), facts)
@@ -148,10 +160,17 @@ def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedB
         "keys_later_deleted": batch.late,
         **(batch.history.facts if batch.history else {}),
         "dead_letters": staged.failed,
-        "invisible_offsets": max(0, plan.records_at_most - staged.records),
+        "invisible_offsets": max(0, plan.records_at_most - staged.records - plan.elsewhere),
         **(batch.emptied.facts if batch.emptied else {}),
     }
-    return Finding("row_count", (*problems, *_dead_letters_missing(spec, plan, staged)), facts)
+    return Finding("row_count", (*problems, *_others(plan, staged), *_dead_letters_missing(spec, plan, staged)), facts)
+
+
+def _others(plan: Plan, staged: Staged) -> tuple[str, ...]:
+    """Return what is wrong with a table's share of the records."""
+    if plan.share is None or plan.share.records == staged.records:
+        return ()
+    return (f"{plan.share.records} records are routed to this table, but {staged.records} were read for it",)
 
 
 def _dead_letters_missing(spec: TopicTable, plan: Plan, staged: Staged) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """One published snapshot, as plain data: for those who are told of it, for reports and for tests."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 
 from kafka_lake.common.offsets import OffsetRange, Position
@@ -31,6 +31,9 @@ class Commit:
             before.
         published_at: When readers could see it, in seconds since the epoch; None if nobody noted it.
         bytes_read: Of the keys, values and headers of the records.
+        elsewhere: Records of the offsets that are not this table's.
+        ignored: Records that no route took, and no table has.
+        sides: What the same commit has in the tables of routes, by namespace and name.
     """
 
     snapshot: int
@@ -49,11 +52,26 @@ class Commit:
     waited: "Waited | None" = None
     published_at: float | None = None
     bytes_read: int = 0
+    elsewhere: int = 0
+    ignored: int = 0
+    sides: Mapping[tuple[str, str], "Commit"] = field(default_factory=dict)
 
     @property
     def invisible(self) -> int:
         """Return how many of the offsets had no record: aborted, transaction markers, compacted away."""
-        return max(0, sum(len(r) for r in self.ranges) - self.records)
+        return max(0, sum(len(r) for r in self.ranges) - self.records - self.elsewhere)
+
+    @property
+    def every(self) -> tuple["Commit", ...]:
+        """Return it for each table: the topic's own, and those of routes."""
+        return (self, *self.sides.values())
+
+    @property
+    def told_of_others(self) -> str:
+        """Return what the same commit has in the tables of routes, as the middle of a sentence; empty for nothing."""
+        rows = [f"{'.'.join(table)} {each.rows} rows" for table, each in self.sides.items()]
+        ignored = [f"{self.ignored} records that no route takes are ignored"] if self.ignored else []
+        return "".join(f"{each}; " for each in (*rows, *ignored))
 
     def told(self) -> list[Finding]:
         """Return what the gates found, with the commit's time and snapshot on what happened to columns."""

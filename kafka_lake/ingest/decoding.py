@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame
 
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.decode import UNDECODABLE
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.target import Target
@@ -62,12 +63,13 @@ class Decoding(Protocol):
     def decoder(self, spec: TopicTable, connections: Connections, state: TableState | None) -> Decoder:
         """Return the decoder of a topic's records; `decoder_of` says more."""
 
-    def unreadable(self, spec: TopicTable, message: str) -> Decoder:
+    def unreadable(self, spec: TopicTable, message: str, error_class: str = UNDECODABLE) -> Decoder:
         """Return the decoder that makes a dead letter of every record.
 
         Args:
             spec: The topic's settings.
             message: Why.
+            error_class: Of these dead letters.
         """
 
     def create_table(self, spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool) -> None:

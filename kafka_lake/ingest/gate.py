@@ -3,7 +3,7 @@
 Where others were faster it is audited and published once more, at the head that they have made, if that is safe.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -17,6 +17,8 @@ from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.publish import publish
 from kafka_lake.ingest.retry import short_pauses
+from kafka_lake.ingest.routes.sides import Side
+from kafka_lake.ingest.routes.unfinished_reset import UNFINISHED, finish
 from kafka_lake.ingest.rule_finding import RULES_REMEDY
 from kafka_lake.ingest.stage.rebase import can_follow, follow
 from kafka_lake.ingest.stage.staged import Staged
@@ -34,6 +36,7 @@ class GateFailedError(AuditFailedError):
         message: Which checks failed, and why.
         findings: The result of each check.
         remedy: What to do next, if there is something better to say than usual.
+        table: Namespace and name of the table that they are about.
     """
 
     what_to_do: ClassVar[str] = (
@@ -44,10 +47,12 @@ class GateFailedError(AuditFailedError):
         "topic's, see [rules](rules.md#when-a-rule-fails-a-run)."
     )
 
-    def __init__(self, message: str, findings: list[Finding], remedy: str = "") -> None:
+    def __init__(
+        self, message: str, findings: list[Finding], remedy: str = "", table: tuple[str, str] | None = None
+    ) -> None:
         said = remedy or "main is as it was and the staged snapshot is gone; mend the cause and run again."
         super().__init__(message, said)
-        self.findings = findings
+        self.findings, self.table = findings, table
 
 
 class _OvertakenError(PublishRefusedError):
@@ -63,30 +68,41 @@ class Published:
         findings: Of its audit.
         by_partition: Rows by Kafka partition.
         at: When it became visible, in seconds since the epoch.
+        sides: What the same commit has in the tables of routes, by namespace and name, with their plans.
     """
 
     staged: Staged
     findings: list[Finding]
     by_partition: dict[int, int]
     at: float
+    sides: tuple[tuple[Side, "Published"], ...] = ()
 
 
 def audit_and_publish(
-    context: Context, found: Tables, todo: Plan, staged: Staged, *, failed_so_far: tuple[int, int]
+    context: Context,
+    found: Tables,
+    todo: Plan,
+    staged: Staged,
+    *,
+    failed_so_far: Mapping[tuple[str, str], tuple[int, int]],
+    sides: Sequence[tuple[Side, Staged]] = (),
 ) -> Published:
-    """Publish what passes its audit.
+    """Publish what passes its audit: nothing unless all tables pass; those of routes first, the topic's own last.
 
     Args:
         context: Of the run.
         found: The tables as the plan saw them.
         todo: The plan.
         staged: What became of it. If it isn't published, it is removed.
-        failed_so_far: Dead letters and records of the run's commits before this one.
+        failed_so_far: Dead letters and records of the run's commits before this one, by table.
+        sides: What became of it in the tables of routes; likewise.
 
     Raises:
         GateFailedError: If a check refuses it.
-        PublishRefusedError: If others moved ``main``, and only a new plan can tell what is to be done.
+        PublishRefusedError: If others moved ``main``, and only a new plan can tell what is to be done. Tables of
+            routes may be published, which the next attempt finds by their own positions.
     """
+    done = tuple[tuple[Side, Published], ...]()
     retrying = Retrying(
         stop=stop_after_attempt(_FOLLOWED),
         wait=short_pauses(context.connections.retry),
@@ -95,16 +111,33 @@ def audit_and_publish(
         reraise=True,
     )
     try:
+        audited = [(side, each, _audited(side.context, side.plan, each, failed_so_far)) for side, each in sides]
         for each in retrying:
             with each:
                 if each.retry_state.attempt_number > 1:
                     staged = _followed(context, todo, staged)
                 findings, by_partition = _audited(context, todo, staged, failed_so_far)
+                done = done or tuple((side, _published_side(side, each, told)) for side, each, told in audited)
                 visible_at = _published(context, found, todo, staged)
     except BaseException:
-        staged.discard()
+        for every in (staged, *(each for _, each in sides)):
+            every.discard()
         raise
-    return Published(staged, findings, by_partition, visible_at)
+    if todo.kind == "reset":
+        for side, _ in sides:
+            finish(side.context)
+    return Published(staged, findings, by_partition, visible_at, done)
+
+
+def _published_side(side: Side, staged: Staged, audited: tuple[list[Finding], dict[int, int]]) -> Published:
+    context, todo = side.context, side.plan
+    also = {UNFINISHED: context.run_id} if todo.kind == "reset" else {}
+    try:
+        visible_at = _published(context, side.found, todo, staged, also=also)
+    except _OvertakenError as error:
+        # What can be followed is the topic's own table.
+        raise PublishRefusedError(error.message) from error
+    return Published(staged, *audited, at=visible_at)
 
 
 @contextmanager
@@ -134,26 +167,30 @@ def refused_if_main_moved(context: Context, state: TableState) -> Iterator[None]
 
 
 def _audited(
-    context: Context, todo: Plan, staged: Staged, failed_so_far: tuple[int, int]
+    context: Context, todo: Plan, staged: Staged, failed_so_far: Mapping[tuple[str, str], tuple[int, int]]
 ) -> tuple[list[Finding], dict[int, int]]:
-    findings, by_partition = audit(context, todo, staged, failed_so_far)
+    identifier = context.spec.identifier
+    findings, by_partition = audit(context, todo, staged, failed_so_far.get(identifier, (0, 0)))
     if failed := [f for f in findings if f.refuses]:
         reasons = "; ".join(f"{f.check}: {p}" for f in failed for p in f.problems)
         remedy = RULES_REMEDY if all(f.is_rule for f in failed) else ""
-        raise GateFailedError(f"Topic {context.spec.topic}, table {context.table_name}: {reasons}.", findings, remedy)
+        said = f"Topic {context.spec.topic}, table {context.table_name}: {reasons}."
+        raise GateFailedError(said, findings, remedy, identifier)
     context.observer.step_done("audited")
     context.effort.done("audit")
     return findings, by_partition
 
 
-def _published(context: Context, found: Tables, todo: Plan, staged: Staged) -> float:
+def _published(
+    context: Context, found: Tables, todo: Plan, staged: Staged, also: Mapping[str, str] | None = None
+) -> float:
     if staged.dead_letters is None and dead_letters_head(context) != (
         found.dead_letters.head if found.dead_letters else None
     ):
         # Letters that have come meanwhile may be of records that are rows with this commit.
         raise PublishRefusedError(f"Table {context.table_name}: its dead-letter table has changed meanwhile.")
     try:
-        visible_at = publish(context, staged, _totals(context, todo, staged))
+        visible_at = publish(context, staged, _totals(context, todo, staged), also or {})
     except PublishRefusedError as error:
         if not can_follow(todo, staged):
             raise

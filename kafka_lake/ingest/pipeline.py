@@ -4,7 +4,7 @@ Exactly once rests on three things alone: the plan begins at the position of the
 the position is part of the snapshot that holds the rows, and publication is refused if the head has moved.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
@@ -23,6 +23,8 @@ from kafka_lake.ingest.gate import GateFailedError, Published, audit_and_publish
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import waited
+from kafka_lake.ingest.routes.conditions import records_of
+from kafka_lake.ingest.routes.sides import Shares, Side, create_for, create_sides, shared_out
 from kafka_lake.ingest.stage.history_table import refuse_no_history
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.stage import stage
@@ -30,6 +32,8 @@ from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import Tables, tables, with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState, read_state
+
+Sides = list[tuple[Side, Staged]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,8 @@ class Attempt:
         topic: What the topic holds.
         search: Cuts the plan while a record is sought that makes its batch fail.
         byte_limit: Cuts the plan where its records have too many bytes.
-        failed_so_far: Dead letters and records of the run's commits before this one; its limit is for the whole run.
+        failed_so_far: Dead letters and records of the run's commits before this one, by table; the limit is for the
+            whole run.
         position: The table's, as the run last knew it.
     """
 
@@ -51,7 +56,7 @@ class Attempt:
     topic: TopicEnds
     search: Search
     byte_limit: ByteLimit
-    failed_so_far: tuple[int, int]
+    failed_so_far: Mapping[tuple[str, str], tuple[int, int]]
     position: Position | None
 
 
@@ -122,13 +127,17 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
     if found.table is None or found.table.head is None:
         yield from _create(attempt, todo, records, replace(known, created=_missing(context, found)))
         return
-    with refused_if_main_moved(context, found.table):
-        staged: Staged = _stage(context, found, todo, records)
+    with refused_if_main_moved(context, found.table), shared_out(context, attempt.topic, todo, records) as shares:
+        yield replace(known, created=_created(shares), decoding=todo)
+        sides: Sides = _stage_sides(create_sides(shares, attempt.topic))
+        staged: Staged = _stage_last(context, found, shares, sides)
         context.effort.done("stage")
         yield known
-        published: Published = audit_and_publish(context, found, todo, staged, failed_so_far=attempt.failed_so_far)
+        published: Published = audit_and_publish(
+            context, found, shares.plan, staged, failed_so_far=attempt.failed_so_far, sides=sides
+        )
     job.published(published.staged)
-    yield replace(known, done=Done(_report(todo, published), todo, _left(found, published.staged)))
+    yield replace(known, done=Done(_report(shares, published), todo, _left(found, published.staged)))
 
 
 def _find(attempt: Attempt) -> Tables:
@@ -174,19 +183,56 @@ def _create(attempt: Attempt, todo: Plan, records: DataFrame, known: Outcome) ->
     """Create the table, and begin again: what others did meanwhile counts."""
     context = attempt.context
     yield replace(known, decoding=todo)
-    context.decoding.create_table(context.spec, context.connections, records, todo.undecodable is not None)
+    if context.spec.routes and todo.undecodable is None:
+        create_for(context, records_of(records, context.spec, context.spec))
+    else:
+        context.decoding.create_table(context.spec, context.connections, records, todo.undecodable is not None)
     context.observer.step_done("table created")
     yield known
     for each in _steps(attempt):
         yield replace(each, created=known.created | each.created)
 
 
-def _stage(context: Context, found: Tables, todo: Plan, records: DataFrame) -> Staged:
+def _created(shares: Shares) -> frozenset[tuple[str, str]]:
+    """Return the tables of routes that are to be created."""
+    return frozenset(each for side in shares.sides for each in _missing(side.context, side.found))
+
+
+def _stage_sides(shares: Shares) -> Sides:
+    """Stage what the tables of routes get."""
+    staged: Sides = []
+    try:
+        for side in shares.sides:
+            assert side.found.table is not None, "it has been created"
+            with refused_if_main_moved(side.context, side.found.table):
+                staged.append((side, _stage(side.context, side.found, side.plan, side.records, others=side.others)))
+            side.context.effort.done("stage")
+    except BaseException:
+        _discard(staged)
+        raise
+    return staged
+
+
+def _stage_last(context: Context, found: Tables, shares: Shares, sides: Sides) -> Staged:
+    """Stage what the topic's own table gets; if that fails, nothing staged is left."""
+    try:
+        return _stage(context, found, shares.plan, shares.records, others=shares.others)
+    except BaseException:
+        _discard(sides)
+        raise
+
+
+def _discard(sides: Sides) -> None:
+    for _, staged in sides:
+        staged.discard()
+
+
+def _stage(context: Context, found: Tables, todo: Plan, records: DataFrame, others: DataFrame | None = None) -> Staged:
     assert found.table is not None, "it has been created"
     try:
-        return stage(context, found.table, todo, records, dead_letters_before=found.dead_letters)
+        return stage(context, found.table, todo, records, dead_letters_before=found.dead_letters, others=others)
     except SchemaRefusedError as error:
-        raise GateFailedError(error.message, [schema_refused(error)], error.remedy) from error
+        raise GateFailedError(error.message, [schema_refused(error)], error.remedy, context.spec.identifier) from error
 
 
 def _left(found: Tables, staged: Staged) -> Tables | None:
@@ -203,7 +249,12 @@ def _left(found: Tables, staged: Staged) -> Tables | None:
     return None if beside and unreconciled(left, beside) else Tables(left, beside)
 
 
-def _report(todo: Plan, published: Published) -> Commit:
+def _report(shares: Shares, published: Published) -> Commit:
+    sides = {side.context.spec.identifier: _commit_of(side.plan, each) for side, each in published.sides}
+    return replace(_commit_of(shares.plan, published), ignored=shares.ignored, sides=sides)
+
+
+def _commit_of(todo: Plan, published: Published) -> Commit:
     staged = published.staged
     return Commit(
         snapshot=staged.primary.snapshot,
@@ -222,4 +273,5 @@ def _report(todo: Plan, published: Published) -> Commit:
         waited=waited(staged, published.at) if todo.kind != "replace" else None,
         published_at=published.at,
         bytes_read=staged.bytes_read,
+        elsewhere=todo.elsewhere,
     )

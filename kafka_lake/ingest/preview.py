@@ -19,6 +19,7 @@ from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.finding import ColumnNote
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.read import read
+from kafka_lake.ingest.routes.conditions import records_of
 from kafka_lake.ingest.stage.dead_letter_rows import classes_of
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes, refuse_too_many
 from kafka_lake.ingest.stage.table_schema import arrow_columns
@@ -69,13 +70,14 @@ def newest(now: Watermarks, records: int) -> tuple[OffsetRange, ...]:
     return tuple(r for r in ranges if len(r))
 
 
-def preview(spec: TopicTable, connections: Connections, records: int) -> Preview:
+def preview(spec: TopicTable, connections: Connections, records: int, topic: TopicTable | None = None) -> Preview:
     """Look at a topic's newest records as the next run would, and change nothing.
 
     Args:
         spec: The topic and its table.
         connections: Cluster, catalog, registry and Spark.
-        records: How many of the newest records to look at.
+        records: How many of the newest records of the topic to look at.
+        topic: The topic's settings, where the table is that of a route.
 
     Raises:
         KafkaLakeError: If brokers, registry or catalog don't answer.
@@ -84,7 +86,8 @@ def preview(spec: TopicTable, connections: Connections, records: int) -> Preview
     ranges = newest(now, records)
     if not ranges:
         return Preview(records=0, tombstones=0, classes=(), schemas={}, notes=())
-    sample = read(connections, Plan(ranges, Position(now.identity, now.end), 0), spec.topic).cache()
+    sample = read(connections, Plan(ranges, Position(now.identity, now.end), 0), spec.topic)
+    sample = records_of(sample, topic or spec, spec).cache()
     try:
         return _previewed(spec, connections, sample)
     finally:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from pyiceberg.table import Table
 
@@ -17,14 +18,17 @@ _STEPS = {
     "history": "history published",
 }
 
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
-def publish(context: Context, staged: Staged, done: Totals) -> float:
+
+def publish(context: Context, staged: Staged, done: Totals, also: Mapping[str, str] = _NOTHING) -> float:
     """Make an audited commit visible.
 
     Args:
         context: Of the run.
         staged: What to publish; its branches are gone afterwards.
         done: What it does, in numbers: the topic's table adds them up.
+        also: Other properties that the primary gets with it.
 
     Returns:
         When the primary became visible, in seconds since the epoch.
@@ -36,7 +40,9 @@ def publish(context: Context, staged: Staged, done: Totals) -> float:
     visible_at = 0.0
     for table in staged.tables():
         is_primary = table is staged.primary
-        table.branch.publish(table.snapshot, (lambda before: _added(before, done)) if is_primary else nothing)
+        table.branch.publish(
+            table.snapshot, (lambda before: {**_added(before, done), **also}) if is_primary else nothing
+        )
         visible_at = time.time()
         context.observer.step_done(_STEPS[next(name for name in _STEPS if table is getattr(staged, name))])
     return visible_at

@@ -105,6 +105,17 @@ class RunReport:
     commits: Sequence[Commit]
     seconds: float
 
+    def of(self, table: tuple[str, str]) -> "RunReport":
+        """Return what the run did to one table of a topic with routes.
+
+        Args:
+            table: Namespace and name; those of the topic's own table give the report itself.
+        """
+        name = ".".join(table)
+        if name == self.table:
+            return self
+        return replace(self, table=name, commits=[c.sides[table] for c in self.commits if table in c.sides])
+
     def total(self, attribute: str) -> int:
         """Return the sum of a number over all commits, such as ``rows``."""
         return sum(int(getattr(commit, attribute)) for commit in self.commits)

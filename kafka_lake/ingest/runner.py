@@ -53,7 +53,7 @@ class Runner:
         self.position: Position | None = None
         self.commits: list[Commit] = []
         self._committed = 0
-        self._failed_so_far = (0, 0)
+        self._failed_so_far: dict[tuple[str, str], tuple[int, int]] = {}
         self._search = Search()
         self._byte_limit = ByteLimit(context)
         self._created: set[tuple[str, str]] = set()
@@ -129,13 +129,14 @@ class Runner:
         if done is None:
             return None
         commit, todo = done.commit, done.plan
-        self._search = self._search.done(todo, commit.rows)
+        self._search = self._search.done(todo, sum(each.rows for each in commit.every))
         self._byte_limit.done(todo, commit)
         self.commits.append(commit)
         self._committed += 1
         self.position = commit.after
-        failed, records = self._failed_so_far
-        self._failed_so_far = failed + commit.dead_letters, records + commit.records
+        for table, each in {self.context.spec.identifier: commit, **commit.sides}.items():
+            failed, records = self._failed_so_far.get(table, (0, 0))
+            self._failed_so_far[table] = failed + each.dead_letters, records + each.records
         self._mirror(commit.after)
         self.job.committed(commit, todo)
         self.context.observer.on_commit(commit, todo)
@@ -207,7 +208,8 @@ class Runner:
         if plan is None or not can_be_parted(plan) or not may_be_a_record(error):
             return None
         # A transform that asks for a column which isn't there fails without any record.
-        return None if self.context.spec.transform and isinstance(error, AnalysisException) else plan
+        transforms = any(each.transform for each in self.context.spec.tables)
+        return None if transforms and isinstance(error, AnalysisException) else plan
 
     def _search_on(self, plan: Plan, error: Exception) -> None:
         spec, message = self.context.spec, headline(error)
@@ -239,7 +241,7 @@ class Runner:
 
     def forget_failed(self) -> None:
         """Forget how many dead letters there were so far: what comes from now on stands for a run of its own."""
-        self._failed_so_far = 0, 0
+        self._failed_so_far = {}
 
     def report(self) -> RunReport:
         """Return what was done since the last report, or since the run began."""
@@ -264,14 +266,19 @@ class Runner:
 
     def _sweep(self) -> None:
         left = self._left
-        if left and not any(staging_branches(each.table) for each in (left.table, left.dead_letters) if each):
+        spec = self.context.spec
+        if (
+            not spec.routes
+            and left
+            and not any(staging_branches(each.table) for each in (left.table, left.dead_letters) if each)
+        ):
             return
         try:
-            sweep(self.context.spec, self.context.connections)
+            for each in spec.tables:
+                sweep(each, self.context.connections)
         except Exception as error:
             # The table is up to date; what dead runs left is invisible, and the next run tries again.
-            topic = self.context.spec.topic
-            self.context.observer.warn(f"Topic {topic}: branches of dead runs are left behind: {error}")
+            self.context.observer.warn(f"Topic {spec.topic}: branches of dead runs are left behind: {error}")
 
     def _mirror(self, position: Position) -> None:
         """Write the position to the consumer group, if there is one: it is for lag tools only."""

@@ -11,11 +11,12 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass, rebuild_dataclass
 from pydantic.fields import FieldInfo
 
 from kafka_lake.common import environment
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.ingest.route import Otherwise, When
 from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible, Policy
 from kafka_lake.lake.maintenance.settings import Maintenance
@@ -334,6 +335,17 @@ class TopicTable:
         description="How the topic's tables are kept fast: small files are compacted, and old snapshots expire.",
         examples=[{"compact_every": 50, "expire_after": "30d"}, {"enabled": False}],
     )
+    routes: tuple["Route", ...] = Field(
+        default=(),
+        description="Records that go to tables of their own: a list of `when`, `table`, and settings of that table. "
+        "The first one that takes a record gets it. See [routing](routing.md).",
+        examples=[[{"when": {"field": "type", "equals": "order"}, "table": "orders"}]],
+    )
+    otherwise: Otherwise = Field(
+        default="table",
+        description="With routes, what becomes of records that none of them takes: rows of `table`, dead letters "
+        "(dead_letter), or nothing but a count (ignore).",
+    )
 
     def null_leaves(self, column: str) -> bool:
         """Return whether a change leaves a column as it is by a null."""
@@ -383,6 +395,11 @@ class TopicTable:
         return (self.identifier, self.dead_letter_table, *deletes, *history)
 
     @property
+    def tables(self) -> tuple["TopicTable", ...]:
+        """Return the settings of each table that the topic fills: its own first, then those of its routes."""
+        return (self, *(route.to for route in self.routes))
+
+    @property
     def group(self) -> str | None:
         """Return the consumer group that mirrors the position; None for none."""
         given = self.consumer_group
@@ -410,6 +427,22 @@ class TopicTable:
             ConfigurationError: If ``max_dead_letters`` is neither a count nor a share.
         """
         return not is_over(limit_of(self.max_dead_letters, "max_dead_letters"), dead_letters, of=records)
+
+
+@dataclass(frozen=True)
+class Route:
+    """Records of a topic that go to a table of their own.
+
+    Args:
+        when: Which records.
+        to: The table's settings; topic and cluster are the topic's.
+    """
+
+    when: When
+    to: TopicTable
+
+
+rebuild_dataclass(TopicTable)  # type: ignore[arg-type]
 
 
 def pydantic_fields(kind: Any) -> dict[str, FieldInfo]:

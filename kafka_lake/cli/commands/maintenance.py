@@ -41,7 +41,7 @@ def maintain(
     failed: list[Exception] = []
     show = (lambda *_, **__: None) if as_json else console.out.print
     with connections_at_hand(console.err.print, with_broker=False) as connections:
-        for spec in specs:
+        for spec in (table for each in specs for table in each.tables):
             done: list[Maintained] = []
             try:
                 found = due(spec, connections)

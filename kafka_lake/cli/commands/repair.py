@@ -44,7 +44,7 @@ def dead_letters(
     with connections_at_hand(
         console.err.print, with_broker=replay, with_spark=replay, cluster=specs[0].cluster
     ) as connections:
-        for spec in specs:
+        for spec in (table for each in specs for table in each.tables):
             if replay:
                 with followed(topic, console.err) as observer:
                     done = replay_dead_letters(spec, connections, run_id=str(uuid4()), where=where, observer=observer)
@@ -89,7 +89,8 @@ def replay(
         for spec in specs:
             with followed(topic, console.err) as observer:
                 report = run.replay(spec, connections, run_id=str(uuid4()), extent=extent, observer=observer)
-            console.out.print(run_line(report) if report.commits else f"{report.table}: the table has no rows of that.")
+            for each in (report.of(table.identifier) for table in spec.tables):
+                console.out.print(run_line(each) if each.commits else f"{each.table}: the table has no rows of that.")
 
 
 def reset(

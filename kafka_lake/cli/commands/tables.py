@@ -22,10 +22,12 @@ def ingest(topic: Topic) -> None:
 
     specs = topic_tables(topic)
     with connections_at_hand(console.err.print, with_spark=True, cluster=specs[0].cluster) as connections:
-        for spec, before in zip(specs, collect(specs, connections.cluster, connections.catalog), strict=True):
+        for spec in specs:
+            before = collect([spec], connections.cluster, connections.catalog)[0]
             with followed(topic, console.err, before.lag) as observer:
                 report = run.ingest(spec, connections, str(uuid4()), observer=observer)
-            console.out.print(run_line(report))
+            for each in spec.tables:
+                console.out.print(run_line(report.of(each.identifier)))
 
 
 def status(
@@ -92,7 +94,7 @@ def clean(
     seconds = seconds_of(older_than)
     specs, found = topic_tables(topic), False
     with connections_at_hand(console.err.print, with_broker=False) as connections:
-        for spec in specs:
+        for spec in (table for each in specs for table in each.tables):
             with console.err.status(f"Cleaning {'.'.join(spec.identifier)}"):
                 cleaned = clean_table(spec, connections, seconds, dry_run=not yes)
             console.out.print(
@@ -127,14 +129,14 @@ def schema(
     with connections_at_hand(
         console.err.print, with_broker=looks, with_spark=looks, cluster=specs[0].cluster
     ) as connections:
-        for spec in specs:
+        for spec, its_topic in ((table, each) for each in specs for table in each.tables):
             if history:
                 versions = cli_schema.history_of(spec, connections)
                 told.append(cli_schema.history_as_json(versions))
                 shown = [cli_schema.history_table(spec, versions)]
             else:
                 with console.err.status(f"Looking at the newest records of {topic}"):
-                    found = cli_schema.topic_schema(spec, connections, sample)
+                    found = cli_schema.topic_schema(spec, connections, sample, its_topic)
                 refused |= bool(found.preview and found.preview.refused)
                 told.append(asdict(found))
                 shown = cli_schema.schema_tables(found)

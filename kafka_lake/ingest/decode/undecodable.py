@@ -16,10 +16,12 @@ class Unreadable(Nothing):
 
     Args:
         message: Why.
+        error_class: Of these dead letters.
         also_none: Whether a record without a value becomes one, too: in a keyed table it deletes a row.
     """
 
     message: str
+    error_class: str = UNDECODABLE
     also_none: bool = False
     fixed: Target | None = None
 
@@ -31,6 +33,6 @@ class Unreadable(Nothing):
         return records.select(
             *records.columns,
             F.lit(None).cast(target.columns).alias("decoded"),
-            F.when(failed, F.lit(UNDECODABLE)).alias("error_class"),
+            F.when(failed, F.lit(self.error_class)).alias("error_class"),
             F.when(failed, F.lit(self.message[:MESSAGE])).alias("error_message"),
         )

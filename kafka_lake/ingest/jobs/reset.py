@@ -8,6 +8,7 @@ from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.changes import refuse_adopted, resetting
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.plan.start import offsets_of
+from kafka_lake.ingest.routes.unfinished_reset import is_unfinished
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.lake.positions import TableState, adopted_position
 
@@ -49,4 +50,4 @@ class Reset(Job):
         chosen = {p: o for p, o in targets.items() if self._partitions is None or p in self._partitions}
         todo = resetting(state.position, topic.now, chosen)
         refuse_adopted(adopted_position(state.table), topic.now, todo.after.offsets)
-        return None if state.position == todo.after else todo
+        return None if state.position == todo.after and not is_unfinished(self.context) else todo

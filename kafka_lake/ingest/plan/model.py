@@ -7,6 +7,23 @@ from kafka_lake.common.offsets import Loss, OffsetRange, Position
 
 
 @dataclass(frozen=True)
+class Share:
+    """A table's part of a plan for several tables.
+
+    Args:
+        records: How many of the plan's records it gets.
+        elsewhere: How many others get, or nobody does.
+        is_side: Whether the table is not the topic's own: it may be behind the plan's start, and never beyond it.
+        as_dead_letters: Whether its records are dead letters since no route takes them.
+    """
+
+    records: int
+    elsewhere: int
+    is_side: bool = False
+    as_dead_letters: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
     """One commit to be: what to read, and the position that its snapshot will carry.
 
@@ -22,6 +39,7 @@ class Plan:
         losses: What this commit gives up for lost.
         undecodable: Why the records of this commit become dead letters without being decoded; None for all others.
         adopted_from: Who has filled an adopted table, and how many rows it has; None for all others.
+        share: What of the records is for the table; None for all of them.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -33,11 +51,17 @@ class Plan:
     losses: tuple[Loss, ...] = ()
     undecodable: str | None = None
     adopted_from: tuple[str, int] | None = None
+    share: Share | None = None
 
     @property
     def records_at_most(self) -> int:
         """Return how many records the ranges can hold; gaps make it fewer."""
         return sum(len(r) for r in self.ranges)
+
+    @property
+    def elsewhere(self) -> int:
+        """Return how many of the records are for other tables, or for none."""
+        return self.share.elsewhere if self.share else 0
 
 
 def chunk(ranges: tuple[OffsetRange, ...], max_records: int) -> tuple[OffsetRange, ...]:

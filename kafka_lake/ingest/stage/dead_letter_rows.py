@@ -22,6 +22,7 @@ from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import POSITION, TableState, read_state, row_count
 from kafka_lake.lake.tables.create import ensure_table, schema_of
 from kafka_lake.spark.compat.arrow_types import to_arrow_schema
+from kafka_lake.spark.frames import OFFSET
 
 
 def known_dead_letters(context: Context, plan: Plan, dead_letters: TableState) -> DataFrame | None:
@@ -50,7 +51,7 @@ def known_dead_letters(context: Context, plan: Plan, dead_letters: TableState) -
 
 
 def stage_dead_letters(
-    context: Context, plan: Plan, dead_letters: DataFrame, primary: StagedTable
+    context: Context, plan: Plan, dead_letters: DataFrame, primary: StagedTable, others: DataFrame | None = None
 ) -> tuple[StagedTable | None, int]:
     """Write dead letters to a branch of their table.
 
@@ -59,6 +60,7 @@ def stage_dead_letters(
         plan: Its position goes into the snapshot's summary, unless the table has been further.
         dead_letters: The records that became no row, as rows of the table.
         primary: The rows that are staged with them.
+        others: What names the records that go to other tables; None if there are none.
 
     Returns:
         What was staged, None if the table has all of them; and how many it has already.
@@ -78,6 +80,10 @@ def stage_dead_letters(
         if may_be_obsolete(context, plan):
             gone = context.connections.frames.without(known, dead_letters)
             obsolete = gone.select("partition", "offset").collect()
+        elif others is not None and may_have_moved(plan, others):
+            frames = context.connections.frames
+            moved = frames.without(known, frames.without(known, others, OFFSET), OFFSET)
+            obsolete = moved.select("partition", "offset").collect()
         fresh = context.connections.frames.without(dead_letters, known)
         known_failed = dead_letters.count() - fresh.count()
         dead_letters = fresh
@@ -118,6 +124,11 @@ def may_be_obsolete(context: Context, plan: Plan) -> bool:
     `kafka_lake.ingest.dead_letters.reconcile` knows.
     """
     return context.spec.write == "upsert" and plan.kind == "append"
+
+
+def may_have_moved(plan: Plan, others: DataFrame | None) -> bool:
+    """Return whether a plan may read records again that are for another table now: their dead letters are, too."""
+    return plan.kind == "replace" and others is not None
 
 
 def _delete(context: Context, branch: StagingBranch, records: Sequence[Row], topic_id: str) -> None:

@@ -1,5 +1,6 @@
 """Rows that a replacement takes out of the topic's table, and those of them that Kafka can't give again."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -28,9 +29,16 @@ def delete_replaced(context: Context, branch: StagingBranch, plan: Plan) -> None
 
 
 def keep_what_vanished(
-    context: Context, plan: Plan, primary: StagedTable, failed: DataFrame | None
+    context: Context, plan: Plan, primary: StagedTable, elsewhere: Sequence[DataFrame]
 ) -> tuple[StagedTable, tuple[Vanished, ...]]:
-    """Find the rows that a replacement takes away without giving any; put them back if the plan says so."""
+    """Find the rows that a replacement takes away without giving any; put them back if the plan says so.
+
+    Args:
+        context: Of the run.
+        plan: What is replaced.
+        primary: The table, as it is staged.
+        elsewhere: What names the records that Kafka has and that became no row of this table.
+    """
     connections = context.connections
     frames, column, topic_id = connections.frames, metadata_column_of(context.spec), plan.after.identity.topic_id
 
@@ -40,8 +48,8 @@ def keep_what_vanished(
 
     before, after = rows_at(primary.branch.head), rows_at(primary.appended)
     gone = frames.without(frames.keys(before, OFFSET, column), frames.keys(after, OFFSET, column), OFFSET)
-    if failed is not None:
-        gone = frames.without(gone, failed, OFFSET)
+    for each in elsewhere:
+        gone = frames.without(gone, each, OFFSET)
     counted = frames.counted(gone)
     if not counted:
         return primary, ()

@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.decode import UNDECODABLE
 from kafka_lake.ingest.decode.choose import decoder_of
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder, batch_metrics
@@ -42,9 +43,9 @@ class SparkDecoding:
         """Return the decoder of a topic's records; raises as `decoder_of`."""
         return decoder_of(spec, connections, state)
 
-    def unreadable(self, spec: TopicTable, message: str) -> Decoder:
+    def unreadable(self, spec: TopicTable, message: str, error_class: str = UNDECODABLE) -> Decoder:
         """Return the decoder that looks at nothing."""
-        return Unreadable(message, also_none=spec.write == "upsert")
+        return Unreadable(message, error_class, also_none=spec.write == "upsert")
 
     def create_table(self, spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool) -> None:
         """Create the table with the columns that a schema or the records show; raises as the function of this name.

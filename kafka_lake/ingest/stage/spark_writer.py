@@ -32,9 +32,10 @@ def tasks_of(plan: Plan, spark: Any) -> int:
     Writers begin another file when one is full; their number doesn't depend on what all of it takes. A cluster that
     doesn't say how many tasks it runs at once gets some for its executors to share, and files of a fair size.
     """
+    records = plan.records_at_most - plan.elsewhere
     told = spark.conf.get(PARALLELISM, "")
-    cores = int(told) if told else max(2, plan.records_at_most // _ROWS_WORTH_A_FILE)
-    by_work = -(-plan.records_at_most // _ROWS_WORTH_A_TASK)
+    cores = int(told) if told else max(2, records // _ROWS_WORTH_A_FILE)
+    by_work = -(-records // _ROWS_WORTH_A_TASK)
     # Each Kafka partition takes a consumer of its own to open: many are opened on all cores.
     by_partitions = -(-len(plan.ranges) // _PARTITIONS_WORTH_A_TASK)
     return max(1, min(cores, max(by_work, by_partitions)))

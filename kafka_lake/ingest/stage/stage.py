@@ -10,6 +10,7 @@ from kafka_lake.common.errors import AuditFailedError, TableError
 from kafka_lake.common.offsets import losses_to_json
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import UNRECONCILED
+from kafka_lake.ingest.decode import UNROUTED
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decoding import SchemaPlan
@@ -21,6 +22,7 @@ from kafka_lake.ingest.stage.dead_letter_rows import (
     added_rows,
     known_dead_letters,
     may_be_obsolete,
+    may_have_moved,
     stage_dead_letters,
 )
 from kafka_lake.ingest.stage.judge import REFUSED, judge, refused_mark
@@ -34,6 +36,7 @@ from kafka_lake.lake.schema import Change
 
 # The first shows new fields, the second what is in fields that records have got since, the third that all is well.
 _PASSES = 8
+_UNROUTED = "No route takes it, and otherwise is dead_letter."
 
 
 def stage(
@@ -43,6 +46,7 @@ def stage(
     records: DataFrame,
     *,
     dead_letters_before: TableState | None = None,
+    others: DataFrame | None = None,
 ) -> Staged:
     """Decode the records and write rows and dead letters to branches of their tables.
 
@@ -52,6 +56,7 @@ def stage(
         plan: Its position goes into the snapshot's summary.
         records: The planned records, lazy.
         dead_letters_before: The dead-letter table as the plan saw it; None if there is none.
+        others: What names the plan's records that go to other tables; None if there are none.
 
     Returns:
         What was staged. ``main`` of every table is as it was.
@@ -63,11 +68,16 @@ def stage(
         PublishRefusedError: If others changed the table so much that the branch is not what was begun.
     """
     decoder = context.decoding.decoder(context.spec, context.connections, state)
-    if plan.undecodable is not None:
-        decoder = context.decoding.unreadable(context.spec, plan.undecodable)
+    unrouted = plan.share is not None and plan.share.as_dead_letters
+    if plan.undecodable is not None or unrouted:
+        decoder = (
+            context.decoding.unreadable(context.spec, _UNROUTED, UNROUTED)
+            if plan.undecodable is None
+            else context.decoding.unreadable(context.spec, plan.undecodable)
+        )
         # There are no rows, and without a transform the columns are those of the table.
         context = replace(context, spec=replace(context.spec, transform=None))
-    source = _Source(context, state, plan, records)
+    source = _Source(context, state, plan, records, others)
     marks = _marks(source, dead_letters_before)
     with ExitStack() as undo:
         rows = _stage_rows(source, decoder, marks, undo)
@@ -78,7 +88,9 @@ def stage(
         primary, vanished = rows.batch.primary, tuple[Vanished, ...]()
         # Nothing goes from a keyed table because it is read again.
         if plan.kind == "replace" and context.spec.write == "append":
-            primary, vanished = keep_what_vanished(context, plan, primary, failed.rows)
+            primary, vanished = keep_what_vanished(
+                context, plan, primary, [each for each in (failed.rows, others) if each is not None]
+            )
         undo.pop_all()
     counts = rows.batch.counts
     return Staged(
@@ -107,12 +119,13 @@ def stage(
 
 @dataclass(frozen=True)
 class _Source:
-    """What is staged: the records of a plan, for a table as it was."""
+    """What is staged: the records of a plan, for a table as it was; and what names those of other tables."""
 
     context: Context
     state: TableState
     plan: Plan
     records: DataFrame
+    others: DataFrame | None = None
 
 
 @dataclass(frozen=True)
@@ -246,7 +259,7 @@ def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack, before:
     rows = context.decoding.dead_letters(spec, batch.judged(), context.run_id, plan.after.identity.topic_id)
     table, known = None, 0
     if plan.kind != "dead_letter_replay" and spec.dead_letters == "table":
-        table, known = stage_dead_letters(context, plan, rows, batch.primary)
+        table, known = stage_dead_letters(context, plan, rows, batch.primary, source.others)
         if table is not None:
             undo.callback(table.branch.discard)
         context.observer.step_done("dead letters staged")
@@ -261,7 +274,8 @@ def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack, before:
 def _has_obsolete(source: _Source, before: TableState | None) -> bool:
     """Return whether the dead-letter table has some of what the plan reads, and may have it for no reason any more."""
     context, plan = source.context, source.plan
-    if before is None or context.spec.dead_letters != "table" or not may_be_obsolete(context, plan):
+    may_be = may_be_obsolete(context, plan) or may_have_moved(plan, source.others)
+    if before is None or context.spec.dead_letters != "table" or not may_be:
         return False
     return known_dead_letters(context, plan, before) is not None
 

@@ -1,0 +1,61 @@
+"""A reset of a topic with routes changes several tables: what says that one was killed in the midst.
+
+Tables of routes are reset first, and the topic's own last. In between, rows are gone from the former that the topic
+would not be read for again. So they carry a property until the topic's own table is reset as well.
+"""
+
+import logging
+
+from pyiceberg.table import Table
+
+from kafka_lake.common.errors import TableError
+from kafka_lake.ingest.context import Context
+from kafka_lake.lake.positions import RESET, ancestors, head_of, summary_of
+
+log = logging.getLogger(__name__)
+
+UNFINISHED = "kafka-lake.unfinished-reset"
+"""Property of a table of a route: the run that has reset it, until the topic's own table is reset, too."""
+
+
+def refuse_unfinished(context: Context, own: tuple[str, str], table: Table) -> None:
+    """Stop a run where a reset before it was killed in the midst.
+
+    Args:
+        context: Of the run, with the settings of the route's table.
+        own: Namespace and name of the topic's own table.
+        table: The route's table.
+
+    Raises:
+        TableError: If it was.
+    """
+    run_id = table.properties.get(UNFINISHED)
+    if run_id is None:
+        return
+    # As it is now: the reset may have been finished after this run has looked.
+    now = context.connections.catalog.table(own)
+    if now is not None and any(summary_of(each).get(RESET) == run_id for each in ancestors(now, head_of(now))):
+        finish(context)
+        return
+    raise TableError(
+        f"Table {context.table_name} was reset by run {run_id}, which ended before it had reset table "
+        f"{'.'.join(own)} of topic {context.spec.topic}.",
+        f"Nothing was read. Finish it: `kafka-lake reset {context.spec.full_topic} --to …`, as that run was asked to.",
+    )
+
+
+def is_unfinished(context: Context) -> bool:
+    """Return whether a reset of the topic was killed before it was through with all tables."""
+    found = (context.connections.catalog.table(each.identifier) for each in context.spec.tables[1:])
+    return any(UNFINISHED in table.properties for table in found if table is not None)
+
+
+def finish(context: Context) -> None:
+    """Take the property away. Never raises: the next run does it else."""
+    try:
+        table = context.connections.catalog.table(context.spec.identifier)
+        if table is not None and UNFINISHED in table.properties:
+            with table.transaction() as transaction:
+                transaction.remove_properties(UNFINISHED)
+    except Exception as error:
+        log.warning("Table %s: its property %s stays until the next run: %s", context.table_name, UNFINISHED, error)

@@ -1,0 +1,309 @@
+"""One topic into several tables: each record in the table of its route, once, whatever happens to the runs."""
+
+import json
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from kafka_lake.common.errors import ConfigurationError, TableError
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.gate import GateFailedError
+from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.route import When
+from kafka_lake.ingest.rule import RuleEntry
+from kafka_lake.ingest.run import ingest, replay, reset
+from kafka_lake.ingest.topic_table import Route, TopicTable
+from kafka_lake.lake.branches import StagingBranch
+from kafka_lake_tests.conftest import NAMESPACE, Sent, Topic, View
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewConnections = Callable[[], Connections]
+NewView = Callable[[TopicTable], View]
+
+NAMES = ("orders", "clicks", "audits")
+KINDS = ("order", "click", "view", "refund")
+
+
+class Killed(BaseException):
+    """Stands for the end of a process: nothing is cleaned up after it."""
+
+
+def spec_of(topic: Topic, **settings: Any) -> TopicTable:
+    def to(name: str, **its: Any) -> TopicTable:
+        return TopicTable(topic.name, NAMESPACE, f"{topic.table}_{name}", **its)
+
+    routes = (
+        Route(When(field="type", values=("order",)), to("orders", schema="type string, id bigint not null")),
+        Route(When(field="type", values=("click", "view")), to("clicks")),
+        Route(When(header="audit", values=("yes",)), to("audits", schema="id bigint")),
+    )
+    return TopicTable(
+        topic.name, NAMESPACE, topic.table, **{"schema": "type string, id bigint", "routes": routes, **settings}
+    )
+
+
+def send_events(topic: Topic, count: int, chance: random.Random, partitions: int = 2) -> None:
+    """Produce events of each kind, some broken, some without a value, some with a header."""
+    for _ in range(count):
+        number = len(topic.ledger)
+        partition, headers = chance.randrange(partitions), [("audit", b"yes")] if chance.random() < 0.2 else []
+        value: object = {"type": chance.choice(KINDS), "id": number}
+        if (drawn := chance.random()) < 0.1:
+            value = b'{"broken %d' % number
+        elif drawn < 0.2:
+            value = {"type": chance.choice(("order", "refund")), "id": "no number"}
+        elif drawn < 0.25:
+            value = None
+        topic.send(value, partition, headers=headers)
+
+
+def number_of(sent: Sent) -> int:
+    """Return the number of the table that a record is for, by a reading of the routes that is not the code's."""
+    try:
+        kind = json.loads(sent.value or b"")["type"]
+    except ValueError:
+        kind = None
+    if kind == "order":
+        return 1
+    if kind in ("click", "view"):
+        return 2
+    return 3 if ("audit", b"yes") in sent.headers else 0
+
+
+def assert_all_once(spec: TopicTable, ledger: Sequence[Sent], view: NewView) -> None:
+    """Assert that each record with a value is once in its table, or once in that table's dead letters."""
+    for number, each in enumerate(spec.tables):
+        its = [sent for sent in ledger if number_of(sent) == number and sent.value is not None]
+        table = view(each)
+        table.assert_no_branches()
+        assert table.catalog.table(each.identifier) is not None or not its
+        rows = table.rows() if table.catalog.table(each.identifier) else []
+        held = {(r["_kafka"]["partition"], r["_kafka"]["offset"]): r.get("id") for r in rows}
+        dead = Counter((r["partition"], r["offset"]) for r in table.dead_letters())
+        assert len(held) == len(rows), each.table
+        assert Counter(held.keys()) + dead == Counter(sent.place for sent in its), each.table
+        for sent in its:
+            if sent.place in held:
+                assert held[sent.place] == json.loads(sent.value or b"")["id"]
+    ends = {p: max(s.offset + 1 for s in ledger if s.partition == p) for p in {s.partition for s in ledger}}
+    assert {p: o for p, o in view(spec).position().items() if o} == ends
+
+
+@pytest.fixture
+def killed_at(monkeypatch: pytest.MonkeyPatch, connections: NewConnections) -> Callable[..., bool]:
+    def run(spec: TopicTable, step: str, doing: Callable[..., Any] = ingest, *arguments: Any) -> bool:
+        """Return whether the run came as far as that step, and so was killed."""
+
+        def die(done: str) -> None:
+            if done == step:
+                # A dead process discards and drops nothing.
+                monkeypatch.setattr(StagingBranch, "discard", lambda self: None)
+                monkeypatch.setattr(StagingBranch, "drop", lambda self: None)
+                raise Killed(step)
+
+        try:
+            doing(spec, connections(), "killed", *arguments, observer=Observer(step_done=die))
+        except Killed:
+            return True
+        finally:
+            monkeypatch.undo()
+        return False
+
+    return run
+
+
+def test_each_record_is_in_the_table_of_its_route_once_whatever_kills_the_runs(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Callable[..., bool]
+) -> None:
+    topic, chance = new_topic(2), random.Random(18)
+    spec = spec_of(topic)
+    send_events(topic, 40, chance)
+    ingest(spec, connections(), "first")
+    assert_all_once(spec, topic.ledger, view)
+    published = ("primary published", "dead letters published", "audited")
+    steps = [f"{NAMESPACE}.{topic.table}_{name}: {step}" for name in NAMES for step in published[:2]]
+    steps = [*steps[:-1], f"{NAMESPACE}.{topic.table}_clicks: audited", *published]
+    chance.shuffle(steps)
+    killed = 0
+    for step in steps:
+        send_events(topic, 12, chance)
+        killed += killed_at(spec, step)
+    assert killed >= 6
+    ingest(spec, connections(), "last")
+    assert_all_once(spec, topic.ledger, view)
+
+
+def test_of_two_racing_runs_each_record_comes_once(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, chance = new_topic(2), random.Random(7)
+    spec = spec_of(topic)
+    send_events(topic, 20, chance)
+    ingest(spec, connections(), "first")
+    for step in ("audited", f"{NAMESPACE}.{topic.table}_clicks: primary published", "planned"):
+        send_events(topic, 12, chance)
+        others: list[Any] = []
+
+        def overtake(done: str, step: str = step, others: list[Any] = others) -> None:
+            if done == step and not others:
+                send_events(topic, 4, chance)
+                others.append(threading.Thread(target=lambda: ingest(spec, connections(), "overtaker")))
+                others[0].start()
+                others[0].join(120)
+
+        ingest(spec, connections(), "overtaken", observer=Observer(step_done=overtake))
+        assert others
+        assert_all_once(spec, topic.ledger, view)
+
+
+def test_a_reset_moves_all_tables_and_swallows_nothing(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Callable[..., bool]
+) -> None:
+    topic, chance = new_topic(1), random.Random(3)
+    spec = spec_of(topic)
+    send_events(topic, 20, chance, 1)
+    ingest(spec, connections(), "first")
+    send_events(topic, 20, chance, 1)
+    # What is skipped is in no table; the tables of routes go on beyond it.
+    reset(spec, connections(), "forward", "0:40")
+    send_events(topic, 20, chance, 1)
+    ingest(spec, connections(), "beyond")
+    skipped = [sent for sent in topic.ledger if not 20 <= sent.offset < 40]
+    assert_all_once(spec, skipped, view)
+    # Back to before that: the tables of routes had been further, and take what was skipped now.
+    reset(spec, connections(), "back", "0:10")
+    assert all(r["_kafka"]["offset"] < 10 for each in spec.tables for r in view(each).rows())
+    ingest(spec, connections(), "again")
+    assert_all_once(spec, topic.ledger, view)
+    # Killed when rows are gone from a table of a route, and the topic's position is not yet back.
+    assert killed_at(spec, f"{NAMESPACE}.{topic.table}_orders: primary published", reset, "0:5")
+    send_events(topic, 1, chance, 1)
+    with pytest.raises(TableError, match=r"was reset by run killed.*Nothing was read\. Finish it"):
+        ingest(spec, connections(), "between")
+    reset(spec, connections(), "finished", "0:5")
+    ingest(spec, connections(), "last")
+    assert_all_once(spec, topic.ledger, view)
+
+
+def test_a_new_route_is_filled_by_a_replay_and_takes_the_rows_from_the_table_before(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, chance = new_topic(2), random.Random(5)
+    spec = spec_of(topic)
+    before = spec_of(topic, routes=spec.routes[:1])
+    send_events(topic, 30, chance)
+    ingest(before, connections(), "first")
+    clicks = view(spec.tables[2])
+    assert clicks.catalog.table(clicks.spec.identifier) is None
+    assert any(row["type"] == "click" for row in view(spec).rows())
+    replay(spec, connections(), "replay", Extent())
+    assert_all_once(spec, topic.ledger, view)
+    send_events(topic, 10, chance)
+    ingest(spec, connections(), "on")
+    assert_all_once(spec, topic.ledger, view)
+
+
+def test_a_rule_of_one_table_stops_all(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+    topic = new_topic(1)
+    spec = spec_of(topic)
+    (orders, *others) = spec.routes
+    strict = TopicTable(
+        topic.name,
+        NAMESPACE,
+        orders.to.table,
+        schema=orders.to.schema,
+        rules=(RuleEntry(expression="id < 100", name="small", on_failure="fail"),),
+    )
+    spec = spec_of(topic, routes=(Route(orders.when, strict), *others))
+    for number in (1, 2):
+        topic.send({"type": "order", "id": number})
+        topic.send({"type": "click", "id": number})
+        topic.send({"type": "refund", "id": number})
+    ingest(spec, connections(), "first")
+    prints = [view(each).fingerprint() for each in spec.tables]
+    topic.send({"type": "click", "id": 3})
+    bad = topic.send({"type": "order", "id": 1000})
+    with pytest.raises(GateFailedError, match=f"table {NAMESPACE}.{strict.table}: rule_small") as refused:
+        ingest(spec, connections(), "refused")
+    assert refused.value.table == strict.identifier
+    assert [view(each).fingerprint() for each in spec.tables] == prints
+    assert bad.offset == view(spec).position()[0] + 1
+
+
+def test_odd_values_go_where_the_page_says_and_others_as_otherwise_says(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+
+    def to(name: str, **its: Any) -> TopicTable:
+        return TopicTable(topic.name, NAMESPACE, f"{topic.table}_{name}", **{"schema": "n int", **its})
+
+    routes = (
+        Route(When(field="type", values=("1", "true", "größe")), to("plain")),
+        Route(When(field="source.table", values=("t",)), to("nested")),
+        Route(When(header="kind", values=("h",)), to("header")),
+        Route(When(sql="length(value) > 1000"), to("long")),
+        Route(
+            When(field="op", values=("u", "d")),
+            to("keyed", write="upsert", key=("n",), delete_when="op = 'd'", schema="n int, op string"),
+        ),
+    )
+    sent = [
+        (b'{"n":0,"type":1}', "plain"),
+        (b'{"n":1,"type":"1"}', "plain"),
+        (b'{"n":2,"type":1.0}', ""),
+        (b'{"n":3,"type":true}', "plain"),
+        ('{"n":4,"type":"größe"}'.encode(), "plain"),
+        (b'{"n":5,"type":"gr\\u00f6\\u00dfe"}', "plain"),
+        (b'{"n":6,"type":null}', ""),
+        (b'{"n":7,"type":{"a":1}}', ""),
+        (b'{"n":8,"type":["1"]}', ""),
+        (b'{"n":9,"source":{"table":"t"}}', "nested"),
+        (b'{"n":10,"source.table":"t"}', ""),
+        (b'{"n":11,"Type":"1"}', ""),
+        (b'{"n":12,"type":" 1"}', ""),
+        (b'{"n":13,"x":"' + b"x" * 1000 + b'"}', "long"),
+        (b'[{"type":"1"}]', ""),
+        (b'"1"', ""),
+        (b"", ""),
+        (b"\xff\xfe", ""),
+        (b'{"n":14,"op":"u"}', "keyed"),
+        (b'{"n":15,"op":"u"}', "keyed"),
+        (b'{"n":14,"op":"d"}', "keyed"),
+    ]
+    for value, _ in sent:
+        topic.send(value)
+    for headers, table in (
+        ([("kind", b"h")], "header"),
+        ([("kind", b"x"), ("kind", b"h")], "header"),
+        ([("kind", b"h"), ("kind", b"x")], ""),
+        ([("kind", None)], ""),
+        ([("Kind", b"h")], ""),
+    ):
+        topic.send({"n": len(sent)}, headers=headers)
+        sent.append((b"{}", table))
+    spec = topic.spec("n int", routes=routes, otherwise="dead_letter")
+    done = ingest(spec, connections(), "all")
+    for route in routes[:-1]:
+        expected = [n for n, (_, name) in enumerate(sent) if name and route.to.table.endswith(f"_{name}")]
+        assert sorted(row["_kafka"]["offset"] for row in view(route.to).rows()) == expected, route.to.table
+    assert [(row["n"], row["op"]) for row in view(routes[-1].to).rows()] == [(15, "u")]
+    letters = view(spec).dead_letters()
+    assert sorted(row["offset"] for row in letters) == [n for n, (_, name) in enumerate(sent) if not name]
+    assert {row["error_class"] for row in letters} == {"unrouted"}
+    assert sum(each.records for each in done.commits[0].every) == len(sent)
+    # Others are counted, and in no table.
+    topic.send({"n": 99})
+    done = ingest(topic.spec("n int", routes=routes, otherwise="ignore"), connections(), "ignored")
+    assert (done.total("ignored"), done.total("records"), done.total("dead_letters")) == (1, 0, 0)
+    wrong = topic.spec("n int", routes=(Route(When(sql="no_such_column = 1"), to("wrong")),))
+    topic.send({"n": 100})
+    with pytest.raises(ConfigurationError, match=r"no_such_column.*is no condition on a record"):
+        ingest(wrong, connections(), "wrong")

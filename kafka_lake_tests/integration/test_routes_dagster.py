@@ -1,0 +1,85 @@
+"""The tables of a topic's routes as assets of one run: rows, partitions and checks of each."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+import pytest
+
+from kafka_lake.components.keys import table_key
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.ingest.finding import CHECKS
+from kafka_lake.ingest.route import When
+from kafka_lake.ingest.rule import RuleEntry
+from kafka_lake.ingest.topic_table import Route, TopicTable
+from kafka_lake_tests.conftest import NAMESPACE, Topic
+from kafka_lake_tests.integration.test_dagster import NewTopic, NewView, Runner, know_partitions
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def runner(
+    kafka_resource: KafkaResource, catalog_resource: CatalogResource, spark_resource: SparkResource
+) -> Iterator[Runner]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        resources = {"kafka": kafka_resource, "catalog": catalog_resource, "registry": RegistryResource()}
+        yield Runner(instance, resources, spark_resource)
+
+
+def spec_of(topic: Topic) -> TopicTable:
+    rule = RuleEntry(expression="id < 100", name="small", on_failure="fail")
+    orders = TopicTable(topic.name, NAMESPACE, f"{topic.table}_orders", schema="id bigint", rules=(rule,))
+    clicks = TopicTable(topic.name, NAMESPACE, f"{topic.table}_clicks", schema="id bigint")
+    routes = (
+        Route(When(field="type", values=("order",)), orders),
+        Route(When(field="type", values=("click",)), clicks),
+    )
+    return topic.spec("id bigint", routes=routes)
+
+
+def test_each_table_is_an_asset_with_its_own_rows_and_checks(
+    new_topic: NewTopic, runner: Runner, view: NewView
+) -> None:
+    topic = new_topic(2)
+    spec = spec_of(topic)
+    know_partitions(runner, topic)
+    for number, kind in enumerate(("order", "order", "refund")):
+        topic.send({"type": kind, "id": number}, number % 2)
+    keys = [table_key(each) for each in spec.tables]
+    result = runner.run(spec, (0, 1), selection=dg.AssetSelection.assets(*keys))
+    assert result.success
+    rows: dict[tuple[dg.AssetKey, str | None], object] = {}
+    for event in result.get_asset_materialization_events():
+        assert event.asset_key is not None
+        metadata = {k: v.value for k, v in event.materialization.metadata.items()}
+        name = "dagster/row_count" if event.partition is None else "rows_added"
+        rows[event.asset_key, event.partition] = metadata.get(name)
+    own, orders, clicks = keys
+    assert rows == {
+        (own, "0"): 1, (own, "1"): 0, (own, None): 1,
+        (orders, "0"): 1, (orders, "1"): 1, (orders, None): 2,
+        # It has had no record, and there is no such table yet.
+        (clicks, "0"): 0, (clicks, "1"): 0, (clicks, None): None,
+    }  # fmt: skip
+    checks = {(each.asset_key, each.check_name) for each in result.get_asset_check_evaluations()}
+    assert checks >= {(key, name) for key in keys for name in CHECKS} | {(orders, "rule_small")}
+    assert all(each.passed for each in result.get_asset_check_evaluations())
+
+    # Asked for one table, a run makes all: what it was not asked for is told of all the same.
+    topic.send({"type": "click", "id": 7}, 0)
+    result = runner.run(spec, (0, 1), selection=dg.AssetSelection.assets(own))
+    assert result.success
+    assert view(spec.tables[2]).ids() == [7]
+    assert {event.asset_key for event in result.get_asset_materialization_events()} == {*keys}
+
+    # A rule of one table stops all, and its check says so.
+    topic.send({"type": "order", "id": 1000}, 0)
+    topic.send({"type": "click", "id": 8}, 0)
+    result = runner.run(spec, (0, 1), selection=dg.AssetSelection.assets(*keys))
+    assert not result.success
+    failed = [(each.asset_key, each.check_name) for each in result.get_asset_check_evaluations() if not each.passed]
+    assert failed == [(orders, "rule_small")]
+    assert view(spec.tables[2]).ids() == [7]

@@ -1,0 +1,258 @@
+"""Routes: each table takes what lies beyond its own position, whatever is killed; and what of YAML is no route."""
+
+from dataclasses import dataclass, field
+from itertools import chain
+
+import dagster as dg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
+from kafka_lake.components.assets import settings_of
+from kafka_lake.components.kafka_topic_table import refuse_shared_tables
+from kafka_lake.components.route_settings import when_of
+from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.routes.share import counted, is_ahead, share_of
+from kafka_lake_tests.unit.test_component import load
+
+TOPIC = TopicIdentity("cluster", "id", "shop")
+
+
+def at(*offsets: int) -> Position:
+    return Position(TOPIC, dict(enumerate(offsets)))
+
+
+@dataclass
+class Table:
+    """A table as a catalog has it: its head is what a publication compares."""
+
+    head: int = 0
+    position: Position | None = None
+    rows: list[tuple[int, int]] = field(default_factory=list)
+    unfinished: int | None = None
+
+
+@dataclass
+class World:
+    """A topic of two partitions, whose records are for table ``offset % tables``; table 0 is the topic's own."""
+
+    ends: list[int]
+    tables: list[Table]
+    resets: set[int] = field(default_factory=set)
+
+    def records(self, ranges: tuple[OffsetRange, ...], table: int) -> list[tuple[int, int]]:
+        return [(r.partition, o) for r in ranges for o in range(r.start, r.end) if o % len(self.tables) == table]
+
+
+class Run:
+    """A run of the protocol in steps: it stages all, then publishes the tables of routes, and its own table last."""
+
+    number = 0
+
+    def __init__(self, world: World, to: tuple[int, int] | None) -> None:
+        Run.number += 1
+        self.world, self.id, self.is_reset = world, Run.number, to is not None
+        own = world.tables[0]
+        position = own.position or at(0, 0)
+        self.left: list[tuple[Table, int, Position, list[tuple[int, int]]]] = []
+        ranges = tuple(OffsetRange(p, position.offsets[p], end) for p, end in enumerate(world.ends))
+        plan = Plan(ranges, at(*world.ends), 0)
+        if to is not None:
+            stays = at(*(min(t, o) for t, o in zip(to, position.offsets.values(), strict=True)))
+            plan = Plan(
+                (), stays, 0, "reset", tuple(OffsetRange(p, o, position.offsets[p]) for p, o in stays.offsets.items())
+            )
+        for number, table in enumerate(world.tables):
+            if table.unfinished is not None and not self.is_reset:
+                if table.unfinished not in world.resets:
+                    self.left = []
+                    return
+                table.unfinished = None
+            share = plan if number == 0 else share_of(plan, table.position)
+            rows = [*table.rows, *world.records(share.ranges, number)]
+            rows = [
+                (p, o) for p, o in rows if not any(d.partition == p and d.start <= o < d.end for d in share.deletes)
+            ]
+            if number == 0 or rows != table.rows or (self.is_reset and table.position is not None):
+                self.left.append((table, table.head, share.after, rows))
+        self.left = [*self.left[1:], self.left[0]]
+
+    def step(self) -> bool:
+        """Publish the next table; a refusal ends the run. Return whether there is more to do."""
+        if not self.left:
+            return False
+        table, head, after, rows = self.left.pop(0)
+        if table.head != head:
+            self.left = []
+            return False
+        table.head, table.position, table.rows = head + 1, after, rows
+        is_own = table is self.world.tables[0]
+        if self.is_reset:
+            if is_own:
+                self.world.resets.add(self.id)
+            else:
+                table.unfinished = self.id
+        return bool(self.left)
+
+
+@settings(max_examples=300)
+@given(st.data(), st.integers(2, 4))
+def test_whatever_is_killed_or_races_each_record_is_in_its_table_once(data: st.DataObject, tables: int) -> None:
+    world = World([0, 0], [Table() for _ in range(tables)])
+    running: list[Run] = []
+    target = None
+    for _ in range(data.draw(st.integers(1, 25))):
+        what = data.draw(st.sampled_from(["produce", "begin", "step", "step", "step", "kill", "reset"]))
+        if what == "produce":
+            world.ends = [end + data.draw(st.integers(0, 5)) for end in world.ends]
+        elif what == "begin":
+            running.append(Run(world, None))
+        elif what == "reset":
+            target = tuple(data.draw(st.integers(0, end)) for end in world.ends)
+            running.append(Run(world, (target[0], target[1])))
+        elif running and what == "step":
+            run = data.draw(st.sampled_from(running))
+            if not run.step():
+                running.remove(run)
+        elif running:
+            running.pop(data.draw(st.integers(0, len(running) - 1)))
+    # A reset that was killed in the midst is to be done again, as the next run says.
+    if any(t.unfinished is not None and t.unfinished not in world.resets for t in world.tables):
+        last = Run(world, (0, 0))
+        while last.step():
+            pass
+    last = Run(world, None)
+    while last.step():
+        pass
+    everything = tuple(OffsetRange(p, 0, end) for p, end in enumerate(world.ends))
+    for number, table in enumerate(world.tables):
+        assert sorted(table.rows) == world.records(everything, number)
+
+
+def test_a_position_says_nothing_where_the_log_is_another_one() -> None:
+    plan = Plan((OffsetRange(0, 5, 9), OffsetRange(1, 5, 9)), at(9, 9), 0, losses=(Loss(0, 5, 8, "truncated"),))
+    assert counted(at(8, 8), plan) == {1: 8}
+    assert share_of(plan, at(8, 8)).ranges == (OffsetRange(0, 5, 9), OffsetRange(1, 8, 9))
+    other = Position(TopicIdentity("cluster", "recreated", "shop"), {0: 8, 1: 8})
+    assert counted(other, plan) == {}
+    assert not is_ahead(other, plan)
+    assert share_of(plan, other).ranges == plan.ranges
+
+
+def test_a_table_further_than_the_plan_stays_where_it_is() -> None:
+    share = share_of(Plan((OffsetRange(0, 5, 9),), at(9, 3), 0), at(20, 1))
+    assert (share.ranges, share.after.offsets) == ((), {0: 20, 1: 3})
+
+
+ROUTED = """
+topic: shop.events
+namespace: shop
+table: events
+format: json
+samples: false
+routes:
+  - when: {field: type, equals: order}
+    table: orders
+    schema: type string, id bigint
+    rules: [{not_null: [id], on_failure: fail}]
+    dead_letters: fail
+  - when: {header: kind, in: [click, 7, true]}
+    table: clicks
+    namespace: web
+    write: upsert
+    key: [id]
+otherwise: ignore
+"""
+
+
+def test_a_table_of_a_route_has_its_settings_and_those_of_the_records() -> None:
+    component, _ = load(ROUTED)
+    spec = component.topic_table()
+    own, orders, clicks = spec.tables
+    assert [each.identifier for each in spec.tables] == [("shop", "events"), ("shop", "orders"), ("web", "clicks")]
+    assert (own.schema, orders.schema, clicks.schema) == (None, "type string, id bigint", None)
+    assert [each.samples for each in spec.tables] == [False] * 3
+    assert [each.dead_letters for each in spec.tables] == ["table", "fail", "table"]
+    assert [len(each.named_rules) for each in spec.tables] == [0, 1, 0]
+    assert [each.write for each in spec.tables] == ["append", "append", "upsert"]
+    assert spec.routes[1].when.values == ("click", "7", "true")
+    assert spec.otherwise == "ignore"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("equals: order", "equals: null"), "neither text nor a number"),
+        (("equals: order", ""), "needs equals: with a value or in:"),
+        (("field: type", "feld: type"), "there is no feld"),
+        (("field: type", "field: a..b"), "no name of a field"),
+        (("field: type, equals: order", "field: type, header: x, equals: 1"), "field and header of field"),
+        (("field: type, equals: order", "sql: 'true', equals: 1"), "sql: is a whole condition"),
+        (("table: orders", "start: latest"), "table: is missing"),
+        (("dead_letters: fail", "start: latest"), "start: is the topic's"),
+        (("dead_letters: fail", "history: true"), "history: can't be combined with routes yet"),
+        (("dead_letters: fail", "colour: red"), "colour: there is no such setting"),
+        (("dead_letters: fail", "key: [id]"), r"number 1 \(orders\): key: .* has no effect with write: append"),
+        (("dead_letters: fail", "evolution: never"), r"number 1 \(orders\): evolution"),
+        (("table: orders", "table: Events"), "table shop.events would be that of events and Events"),
+        (("table: orders", "table: events__dead_letters"), "would be that of events and events__dead_letters"),
+        (("table: clicks", "table: orders\n    #"), None),
+        (("namespace: web", "namespace: shop"), None),
+        (("header: kind, in: [click, 7, true]", "field: type, equals: order"), "table clicks would never get type"),
+        (("otherwise: ignore", "otherwise: dead_letter\ndead_letters: skip"), "loses the records"),
+        (("otherwise: ignore", "history: true\nwrite: upsert"), "history: can't be combined"),
+    ],
+)
+def test_what_is_no_route_is_refused_by_name(change: tuple[str, str], said: str | None) -> None:
+    text = ROUTED.replace(*change)
+    assert text != ROUTED
+    if said is None:
+        load(text)
+        return
+    with pytest.raises(Exception, match="building definitions") as error:
+        load(text)
+    with pytest.raises(ConfigurationError, match=said):
+        raise error.value.__cause__ or error.value
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("metadata_column: null", "table events needs it"),
+        ("format: string", "field: is for JSON"),
+        ("snapshot: reconcile\nwrite: upsert\nenvelope: debezium", "snapshot: can't be combined"),
+    ],
+)
+def test_what_the_topics_own_settings_rule_out(more: str, said: str) -> None:
+    with pytest.raises(Exception, match="building definitions") as error:
+        load(f"topic: events\nroutes: [{{when: {{field: type, equals: a}}, table: a}}]\n{more}")
+    with pytest.raises(ConfigurationError, match=said):
+        raise error.value.__cause__ or error.value
+
+
+def test_conditions_compare_text_as_json_has_it() -> None:
+    assert when_of({"field": "n", "in": [1, 1.5, False, "x"]}).values == ("1", "1.5", "false", "x")
+
+
+def test_a_table_of_a_route_is_nobody_elses() -> None:
+    routed, _ = load(ROUTED)
+    other, _ = load("topic: orders\nnamespace: shop\ntable: orders")
+    letters, _ = load("topic: letters\nnamespace: web\ntable: clicks__dead_letters")
+    for each in (other, letters):
+        with pytest.raises(ConfigurationError, match="would be two topics'"):
+            refuse_shared_tables([routed, each])
+
+
+def test_each_table_is_an_asset_of_the_topics_run() -> None:
+    _, defs = load(ROUTED)
+    every = [each.specs if isinstance(each, dg.AssetsDefinition) else [each] for each in defs.assets or ()]
+    specs = {each.key.to_user_string(): each for each in chain(*every) if isinstance(each, dg.AssetSpec)}
+    assert {"shop/events", "shop/orders", "web/clicks", "web/clicks__dead_letters", "shop/orders__maintenance"} <= {
+        *specs
+    }
+    # What fails the run has no dead letters.
+    assert "shop/orders__dead_letters" not in specs
+    topics = [settings_of(dict(each.metadata)) for each in specs.values() if "kafka_lake/topic_table" in each.metadata]
+    assert [(each.topic, len(each.tables)) for each in topics] == [("shop.events", 3)]
