@@ -43,8 +43,8 @@ $(STAMP): requirements.lock pyproject.toml kafka_lake/spark/ivy.xml
 	@touch $@
 
 .PHONY: demo
-demo: $(STAMP) ## Kafka to Iceberg on this machine: broker, orders, a run, the tables (AVRO=1: a topic in Avro too, CDC=1: a database too)
-	@$(BIN)/kafka-lake demo $(if $(AVRO),--avro) $(if $(CDC),--cdc)
+demo: $(STAMP) ## Kafka to Iceberg on this machine: broker, orders, a run, the tables (AVRO=1: a topic in Avro too, CDC=1: a database too, MANY=1: routes and tables from tables)
+	@$(BIN)/kafka-lake demo $(if $(AVRO),--avro) $(if $(CDC),--cdc) $(if $(MANY),--many)
 
 .PHONY: cds-archive
 cds-archive: $(STAMP) ## Store Spark's classes, so that Spark starts in half the time; needed once, takes a minute

@@ -33,7 +33,7 @@ class DerivedTable(FromDocument, DerivedSettings):
             *(topic for each in tree.get_all_components(HasTopics) for topic in each.topic_tables()),
         ]
         project = Project(
-            [each.topic_table(each._place.parent) for each in topics],
+            [table for each in topics for table in each.topic_table(each._place.parent).tables],
             [each.derived_table() for each in tree.get_all_components(DerivedTable)],
         )
         spec = self.derived_table()

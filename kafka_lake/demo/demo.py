@@ -15,6 +15,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.demo import deliveries, orders, topics
 from kafka_lake.demo.deliveries import DeliveryProducer
+from kafka_lake.demo.many import NAMESPACES, many
 from kafka_lake.demo.summary import print_deliveries, print_how_to_go_on, print_orders
 from kafka_lake.demo.watch import TIMEOUT_S, Watch, made
 from kafka_lake.derive.record import record_of
@@ -35,7 +36,8 @@ DELIVERIES = TopicTable(deliveries.TOPIC, *deliveries.TABLE)
 SEED = 42
 
 _ORDERS_PER_DELIVERY = 10
-_OF_DATABASE = "shop/"
+_ORDERS_PER_EVENT = 5
+_OTHERS = ("shop/", *(f"{namespace}/" for namespace in NAMESPACES))
 _DAY = timedelta(days=1)
 
 
@@ -47,10 +49,12 @@ class Extras:
         avro: A tenth as many deliveries, in Avro by a schema registry: half of them by version 1 of their schema and,
             once those are in the lake, the others by version 2.
         cdc: A database that Debezium captures while it changes; compared with its tables at the end.
+        many: A topic with routes, topics that match a pattern, and tables made from tables; compared at the end.
     """
 
     avro: bool = False
     cdc: bool = False
+    many: bool = False
 
 
 def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> None:
@@ -70,7 +74,7 @@ def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> No
     check_alone()
     avro = extras.avro
     # Twice as many runs: a Spark that is warm pays.
-    connect = (avro or extras.cdc) and needs_connect(ports)
+    connect = (avro or extras.cdc or extras.many) and needs_connect(ports)
     check_free(ports.broker, *([ports.registry] if avro else []), ports.ui, *([ports.connect] if connect else []))
     with interruptible(), Stack(ports, console.print, shared=True) as stack, ExitStack() as beside:
         try:
@@ -82,18 +86,21 @@ def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> No
             half, now = max(records // _ORDERS_PER_DELIVERY // 2, 1), datetime.now(UTC)
             if producer:
                 _deliver(producer, bootstrap, number=half, begin=now - _DAY, end=now - _DAY / 2, console=console)
+            beyond = many(bootstrap, max(records // _ORDERS_PER_EVENT, 100), SEED, console) if extras.many else None
             source = _start_source(stack, bootstrap, console, beside) if extras.cdc else None
             if connect:
                 stack.start_connect(CatalogResource().open())
             runs = DagsterRuns(stack.start_dagster(dagster_options(found), dagster_folder(found)))
             with console.status("Waiting for the sensor") as status:
-                timeout = 2 * TIMEOUT_S if source else TIMEOUT_S
+                timeout = 2 * TIMEOUT_S if source or beyond else TIMEOUT_S
                 watch = Watch(runs, stack.dagster_began, stack.check, tell_user=status.update, timeout=timeout)
                 if producer and producer.version == 1:
                     watch.until(lambda seen: bool(_loads(seen, DELIVERIES, watch.began)), "the sensor")
                     producer.use(2)
                     _deliver(producer, bootstrap, number=half, begin=now - _DAY / 2, end=now, console=console)
                 seen = watch.until(lambda seen: _all_done(seen, watch.began, avro), "the tables to follow")
+                if beyond:
+                    beyond.await_tables(watch)
                 if source:
                     source.await_tables(watch)
             seconds = max(run.ended for run in seen) - watch.began
@@ -106,6 +113,8 @@ def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> No
             )
             if producer:
                 print_deliveries(DELIVERIES, _reports(runs, _loads(seen, DELIVERIES, watch.began)), console)
+            if beyond:
+                beyond.print_comparison(console)
             if source:
                 source.print_comparison(console)
             print_how_to_go_on(ports, DELIVERIES if avro else None, console)
@@ -166,8 +175,8 @@ def _loads(seen: list[Run], spec: TopicTable, began: float) -> list[Run]:
 
 def _all_done(seen: list[Run], began: float, avro: bool) -> bool:
     loads = _loads(seen, ORDERS, began)
-    # Of a database that changes all the time, there is always another.
-    seen = [run for run in seen if not any(asset.startswith(_OF_DATABASE) for asset in run.assets)]
+    # Of a database that changes all the time, there is always another; many tables are waited for apart.
+    seen = [run for run in seen if not any(asset.startswith(_OTHERS) for asset in run.assets)]
     if not (loads and _stores_follow(seen, began) and all(run.status == "SUCCESS" for run in seen)):
         return False
     return not avro or collect([DELIVERIES], KafkaResource().cluster(), CatalogResource().open())[0].lag == 0

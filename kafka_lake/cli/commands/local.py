@@ -20,12 +20,16 @@ def demo(
         bool,
         typer.Option("--cdc", help="Add a PostgreSQL that changes, captured by Debezium. At the end, compare both."),
     ] = False,
+    many: Annotated[
+        bool,
+        typer.Option("--many", help="Add a topic with routes, topics that match a pattern, and tables from tables."),
+    ] = False,
 ) -> None:
     """Run everything once, from an embedded broker to filled tables, show the result and stop."""
     from kafka_lake.demo.demo import Extras, run_demo
     from kafka_lake.local_stack.ports import Ports
 
-    run_demo(records, Extras(avro, cdc), Ports.from_env(), console.out)
+    run_demo(records, Extras(avro, cdc, many), Ports.from_env(), console.out)
 
 
 DEMO = (demo,) if find_spec("kafka_lake.demo") else ()

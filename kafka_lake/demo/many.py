@@ -1,0 +1,208 @@
+"""The demo's many tables: filled, awaited, and compared with the topics that they come from, record by record."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from kafka_lake.cli.topics import known_topics
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.home import home
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.defs.many.component import MARK
+from kafka_lake.demo import events, topics
+from kafka_lake.demo.compare import Comparison, compare
+from kafka_lake.demo.events import KITCHENS, Sent
+from kafka_lake.demo.topics import TopicProducer
+from kafka_lake.demo.watch import Watch
+from kafka_lake.kafka.read_all import read_all
+from kafka_lake.lake.catalog import LakeCatalog
+
+NAMESPACES = ("events", "kitchens")
+_DEAD_LETTERS = ("orders", "visits", "other_events")
+_LARGE = 60
+_CENT = Decimal("0.01")
+_MEASUREMENTS = 500
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What tables shall have, or have.
+
+    Args:
+        rows: By table: the columns of its key, and its rows.
+        dead_letters: How many records became none.
+    """
+
+    rows: Mapping[tuple[str, str], tuple[tuple[str, ...], list[dict[str, Any]]]]
+    dead_letters: int
+
+
+@dataclass(frozen=True)
+class Many:
+    """Topics that were filled."""
+
+    def await_tables(self, watch: Watch) -> None:
+        """Wait until each table has what it shall have.
+
+        Raises:
+            KafkaLakeError: If one hasn't in time.
+        """
+        shall = expected()
+        watch.until(lambda _: not _wrong(shall, CatalogResource().open()), "tables made from tables")
+
+    def print_comparison(self, console: Console) -> None:
+        """Compare topics and tables, and print what came of it.
+
+        Raises:
+            KafkaLakeError: If a row isn't what its topic says.
+        """
+        catalog, shall = CatalogResource().open(), expected()
+        console.print(_shown(shall, catalog))
+        if wrong := _wrong(shall, catalog):
+            raise KafkaLakeError("\n".join(wrong), "Please report this.")
+        console.print("[bold green]Every table has what its topics say, and nothing else.[/]")
+
+
+def many(bootstrap: str, count: int, seed: int, console: Console) -> Many:
+    """Fill the topics, and have this deployment have their tables.
+
+    Args:
+        bootstrap: The brokers, ``host:port``.
+        count: How many events to produce in the web shop's topic.
+        seed: Makes them repeatable, but for their numbers, which go on where the topic ends, and their times.
+        console: Gets the progress.
+
+    Raises:
+        KafkaLakeError: If a topic can't be made or filled.
+    """
+    topics.ensure_topic(bootstrap, events.TOPIC, events.PARTITIONS)
+    first = topics.next_id(bootstrap, events.TOPIC, lambda message: int(message.key()))
+    _send(bootstrap, events.TOPIC, events.generate_events(count, seed, first, datetime.now(UTC)))
+    console.print(f"Produced {count:,} events to {events.TOPIC}, some late, some that can't be read")
+    for kitchen in KITCHENS:
+        topics.ensure_topic(bootstrap, kitchen, 1)
+        begins = topics.next_id(bootstrap, kitchen, lambda message: int(json.loads(message.value())["id"]))
+        _send(bootstrap, kitchen, events.generate_measurements(_MEASUREMENTS, kitchen, begins))
+    (home() / MARK).touch()
+    known_topics(console.print, refresh=True)
+    return Many()
+
+
+def _send(bootstrap: str, topic: str, records: Iterable[Sent]) -> None:
+    producer = TopicProducer(bootstrap, topic)
+    for each in records:
+        producer.send(each.key, each.value)
+    producer.flush()
+
+
+def expected() -> Kept:
+    """Return what the tables shall have, by what a plain consumer finds in the topics."""
+    orders, visits, others, unreadable = list[Any](), list[Any](), list[Any](), 0
+    for event in _values(events.TOPIC):
+        if event is None:
+            unreadable += 1
+        elif event["type"] in ("view", "click"):
+            visits.append(event)
+        elif event["type"] != "order":
+            others.append(event)
+        elif (order := _order(event)) is None:
+            unreadable += 1
+        else:
+            orders.append(order)
+    large = [each for each in orders if each["total"] >= _LARGE]
+    by_id = ("event_id",)
+    rows: dict[tuple[str, str], Any] = {
+        ("events", "orders"): (by_id, orders),
+        ("events", "visits"): (by_id, visits),
+        ("events", "other_events"): (by_id, others),
+        ("events", "large_orders"): (by_id, large),
+        ("events", "revenue_per_hour"): (("hour", "store_id"), _revenue(orders)),
+        ("events", "large_orders_per_store"): (("store_id",), _by_store(large)),
+    }
+    for kitchen in KITCHENS:
+        found = [_measured(each) for each in _values(kitchen) if each is not None]
+        rows["kitchens", kitchen.partition("-")[2]] = (("id",), found)
+    return Kept(rows, unreadable)
+
+
+def _values(topic: str) -> Iterator[dict[str, Any] | None]:
+    cluster = KafkaResource().cluster()
+    for record in read_all(cluster, cluster.watermarks_of(topic)):
+        try:
+            yield json.loads(record.value or b"")
+        except ValueError:
+            yield None
+
+
+def _order(event: Mapping[str, Any]) -> dict[str, Any] | None:
+    if isinstance(event["total"], str):
+        return None
+    total = Decimal(str(event["total"])).quantize(_CENT)
+    at = datetime.fromisoformat(event["at"])
+    return {"event_id": event["event_id"], "store_id": event["store_id"], "total": total, "at": at}
+
+
+def _measured(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {**told, "celsius": float(told["celsius"]), "door": told.get("door")}
+
+
+def _revenue(orders: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    totals: dict[tuple[datetime, int], list[Decimal]] = defaultdict(list)
+    for each in orders:
+        totals[each["at"].replace(minute=0, second=0), each["store_id"]].append(each["total"])
+    return [
+        {"hour": hour, "store_id": store, "revenue": sum(found), "orders": len(found)}
+        for (hour, store), found in totals.items()
+    ]
+
+
+def _by_store(orders: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    totals: dict[int, list[Decimal]] = defaultdict(list)
+    for each in orders:
+        totals[each["store_id"]].append(each["total"])
+    return [{"store_id": store, "orders": len(found), "largest": max(found)} for store, found in totals.items()]
+
+
+def _compared(shall: Kept, catalog: LakeCatalog) -> dict[str, Comparison]:
+    return {".".join(name): compare(key, wanted, _rows(catalog, name)) for name, (key, wanted) in shall.rows.items()}
+
+
+def _rows(catalog: LakeCatalog, identifier: tuple[str, str]) -> list[dict[str, Any]]:
+    table = catalog.table(identifier)
+    rows: list[dict[str, Any]] = table.scan().to_arrow().to_pylist() if table else []
+    return rows
+
+
+def _dead_letters(catalog: LakeCatalog) -> int:
+    return sum(len(_rows(catalog, ("events", f"{each}__dead_letters"))) for each in _DEAD_LETTERS)
+
+
+def _wrong(shall: Kept, catalog: LakeCatalog) -> list[str]:
+    found = [
+        f"{name}: {len(each.missing)} rows missing, {len(each.unexpected)} unexpected, {len(each.different)} different."
+        for name, each in _compared(shall, catalog).items()
+        if each.differences
+    ]
+    if (letters := _dead_letters(catalog)) != shall.dead_letters:
+        found.append(f"{events.TOPIC}: {letters} dead letters, and {shall.dead_letters} records can't be read.")
+    return found
+
+
+def _shown(shall: Kept, catalog: LakeCatalog) -> Table:
+    shown = Table("table", title="Topics and tables, compared row by row")
+    for heading in ("rows by the topics", "rows in Iceberg", "rows that differ"):
+        shown.add_column(heading, justify="right")
+    for name, each in _compared(shall, catalog).items():
+        shown.add_row(name, f"{each.wanted:,}", f"{each.found:,}", f"{each.differences:,}")
+    letters = _dead_letters(catalog)
+    differ = abs(letters - shall.dead_letters)
+    shown.add_row("dead letters of events", f"{shall.dead_letters:,}", f"{letters:,}", f"{differ:,}")
+    return shown
