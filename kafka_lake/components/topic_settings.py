@@ -193,7 +193,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         for problem in topics_problems(self):
             raise ValueError(problem)
         # Settings and messages have one of them; `TopicTable.each_topic` gives all.
-        self.topic = self.topic or self.topics[0]
+        self.topic: str = self.topic or self.topics[0]
         try:
             for text in self.partition_by:
                 parse_partition_field(text)

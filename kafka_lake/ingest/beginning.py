@@ -41,6 +41,8 @@ def beginning(context: Context, now: Watermarks, state: TableState) -> TableStat
             "Nothing was read, since start is latest and records could be missed. Set the position with "
             f"`kafka-lake reset {spec.full_topic} --to …`.",
         )
+    names = ", ".join(sorted(each.identity.topic for each in state.others))
+    warn(f"Topic {spec.topic} begins at {spec.start} in table {context.table_name}, which has rows of: {names}.")
     return state
 
 
