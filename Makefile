@@ -163,6 +163,12 @@ bench-rules: REPEATS ?= 3
 bench-rules: $(STAMP) ## What rules cost: the same records with and without them (N=2000000 REPEATS=3)
 	@$(BIN)/python -m benchmarks rules --records $(N) --repeats $(REPEATS)
 
+.PHONY: bench-routes
+bench-routes: N ?= 1000000
+bench-routes: REPEATS ?= 2
+bench-routes: $(STAMP) ## One topic into 1, 10 and 100 tables, nine tenths of it into one of them (N=1000000 REPEATS=2)
+	@$(BIN)/python -m benchmarks routes --records $(N) --repeats $(REPEATS)
+
 .PHONY: bench-freshness
 bench-freshness: SECONDS_EACH ?= 100
 bench-freshness: $(STAMP) ## Seconds from a record to its row: by the sensor, and continuous (SECONDS_EACH=100 KEEP=1: into docs/ too)

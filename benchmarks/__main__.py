@@ -11,6 +11,7 @@ from rich.console import Console
 from benchmarks import backlog as long_backlog
 from benchmarks import backlog_tables, page, results
 from benchmarks import hot as hot_keys
+from benchmarks import routes as of_routes
 from benchmarks import rules as of_rows
 from benchmarks import upsert as upserts
 from benchmarks.chart import draw
@@ -86,6 +87,23 @@ def rules(
     result = of_rows.measure(of_rows.Settings(records, repeats, tuple(case), Engine(cores, heap)), _tell_user)
     title = f"{records:,} records, medians of {repeats}"
     _out.print(results.on_terminal(title, of_rows.HEADER, of_rows.rows(result)))
+    _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
+
+
+@app.command()
+def routes(
+    records: Annotated[int, typer.Option(min=1000, help="In the topic.")] = 1_000_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Of each case.")] = 2,
+    case: Annotated[list[str], typer.Option(help="One of them; may be repeated.")] = list(of_routes.CASES),  # noqa: B006
+    cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master.")] = 2,
+    heap: Annotated[str, typer.Option(help="Of Spark's JVM.")] = "2g",
+) -> None:
+    """What tables of routes cost: the same records into one table, and into several, in turn."""
+    if unknown := set(case) - set(of_routes.CASES):
+        raise typer.BadParameter(f"{', '.join(unknown)}: write {' or '.join(of_routes.CASES)}.")
+    result = of_routes.measure(of_routes.Settings(records, repeats, tuple(case), Engine(cores, heap)), _tell_user)
+    title = f"{records:,} records, medians of {repeats}"
+    _out.print(results.on_terminal(title, of_routes.HEADER, of_routes.rows(result)))
     _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
 
 

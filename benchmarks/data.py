@@ -37,6 +37,8 @@ class Shape:
         broken: Share of the records that are cut off somewhere, 0 to 1.
         wrong_type: Share of the records whose ``store_id`` is a text, 0 to 1.
         note: Characters of a text ``note`` at the end of each record; 0 for none.
+        kinds: How many kinds of records there are, as a text ``kind`` at the beginning: nine in ten are ``k0``. 0 for
+            no such text.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Shape:
     broken: float = 0
     wrong_type: float = 0
     note: int = 0
+    kinds: int = 0
 
 
 ORDERS = Shape(
@@ -135,7 +138,9 @@ def values(shape: Shape, count: int) -> Iterator[bytes]:
     for second in range(count // _PER_SECOND + 1):
         moment = (begin + timedelta(seconds=second)).strftime("%Y-%m-%dT%H:%M:%S").encode()
         for number in range(second * _PER_SECOND, min(count, (second + 1) * _PER_SECOND)):
-            yield b'{"order_id": %d, %b, "date_ordered": "%b.%03dZ"%b}' % (
+            kind = 0 if shape.kinds < 2 or number % 10 else 1 + number // 10 % (shape.kinds - 1)
+            yield b'{%b"order_id": %d, %b, "date_ordered": "%b.%03dZ"%b}' % (
+                b'"kind": "k%d", ' % kind if shape.kinds else b"",
                 _FIRST_ID + number,
                 templates[number * 7 % _TEMPLATES],
                 moment,

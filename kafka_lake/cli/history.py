@@ -54,7 +54,13 @@ def identifier_of(name: str, specs: Sequence[TopicTable]) -> tuple[str, str]:
         ConfigurationError: If there is no such table, or there are several.
     """
     by_topic = [each.identifier for each in specs if name in (each.topic, each.full_topic)]
-    by_table = [known for spec in specs for each in spec.tables for known in each.identifiers if name in (".".join(known), known[1])]
+    by_table = [
+        known
+        for spec in specs
+        for each in spec.tables
+        for known in each.identifiers
+        if name in (".".join(known), known[1])
+    ]
     found = list(dict.fromkeys(by_topic or by_table))
     if len(found) > 1:
         raise ConfigurationError(

@@ -110,9 +110,7 @@ def awaited(
         time.sleep(_POLL_SECONDS)
 
 
-def _status(
-    spec: TopicTable, topic: TopicTable, now: Watermarks | KafkaLakeError, catalog: LakeCatalog
-) -> TopicStatus:
+def _status(spec: TopicTable, topic: TopicTable, now: Watermarks | KafkaLakeError, catalog: LakeCatalog) -> TopicStatus:
     table = catalog.table(spec.identifier)
     head = table.current_snapshot() if table else None
     # The position of a topic with routes is that of its own table.

@@ -101,8 +101,12 @@ def _yaml(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_yaml(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(f"'{each}'" if _QUOTED & set(each) else each for each in value) + "]"
+        return "[" + ", ".join(map(_entry, value)) + "]"
     return f"{value:_}" if isinstance(value, int) and value >= 10_000 else str(getattr(value, "value", value))
+
+
+def _entry(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) and _QUOTED & set(value) else _yaml(value)
 
 
 def _code(text: object) -> str:

@@ -250,7 +250,9 @@ class Reporter:
 def _of_routes(report: RunReport, tables: Sequence[TopicTable]) -> dict[str, Any]:
     """Return what a run did to the tables of a topic's routes, for the page of the topic's own table."""
     found = [(each, report.of(each.identifier)) for each in tables]
-    lines = [(".".join(each.identifier), f"{its.total('rows'):,}", f"{its.total('dead_letters'):,}") for each, its in found]
+    lines = [
+        (".".join(each.identifier), f"{its.total('rows'):,}", f"{its.total('dead_letters'):,}") for each, its in found
+    ]
     return {
         "records_of_other_tables": sum(its.total("records") for _, its in found),
         "records_ignored": report.total("ignored"),

@@ -1,4 +1,4 @@
-"""The settings ``routes:`` and ``otherwise:`` of a topic: what YAML has, as routes with the settings of their tables."""
+"""The settings ``routes:`` and ``otherwise:`` of a topic: what YAML has, as routes with their tables' settings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

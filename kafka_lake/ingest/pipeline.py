@@ -228,16 +228,12 @@ def _discard(sides: Sides) -> None:
         staged.discard()
 
 
-def _stage(
-    context: Context, found: Tables, todo: Plan, records: DataFrame, others: DataFrame | None = None
-) -> Staged:
+def _stage(context: Context, found: Tables, todo: Plan, records: DataFrame, others: DataFrame | None = None) -> Staged:
     assert found.table is not None, "it has been created"
     try:
         return stage(context, found.table, todo, records, dead_letters_before=found.dead_letters, others=others)
     except SchemaRefusedError as error:
-        raise GateFailedError(
-            error.message, [schema_refused(error)], error.remedy, context.spec.identifier
-        ) from error
+        raise GateFailedError(error.message, [schema_refused(error)], error.remedy, context.spec.identifier) from error
 
 
 def _left(context: Context, found: Tables, staged: Staged) -> Tables | None:

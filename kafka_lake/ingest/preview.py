@@ -71,9 +71,7 @@ def newest(now: Watermarks, records: int) -> tuple[OffsetRange, ...]:
     return tuple(r for r in ranges if len(r))
 
 
-def preview(
-    spec: TopicTable, connections: Connections, records: int, topic: TopicTable | None = None
-) -> Preview:
+def preview(spec: TopicTable, connections: Connections, records: int, topic: TopicTable | None = None) -> Preview:
     """Look at a topic's newest records as the next run would, and change nothing.
 
     Args:

@@ -40,7 +40,9 @@ def publish(context: Context, staged: Staged, done: Totals, also: Mapping[str, s
     visible_at = 0.0
     for table in staged.tables():
         is_primary = table is staged.primary
-        table.branch.publish(table.snapshot, (lambda before: {**_added(before, done), **also}) if is_primary else nothing)
+        table.branch.publish(
+            table.snapshot, (lambda before: {**_added(before, done), **also}) if is_primary else nothing
+        )
         visible_at = time.time()
         context.observer.step_done(_STEPS[next(name for name in _STEPS if table is getattr(staged, name))])
     return visible_at

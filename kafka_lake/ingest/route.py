@@ -1,4 +1,4 @@
-"""Which records a route takes: one condition on a field, a header or by SQL. Plain data, declared here and only here."""
+"""Which records a route takes: one condition on a field, a header or by SQL. Plain data, and declared only here."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -267,7 +267,11 @@ class Runner:
     def _sweep(self) -> None:
         left = self._left
         spec = self.context.spec
-        if not spec.routes and left and not any(staging_branches(each.table) for each in (left.table, left.dead_letters) if each):
+        if (
+            not spec.routes
+            and left
+            and not any(staging_branches(each.table) for each in (left.table, left.dead_letters) if each)
+        ):
             return
         try:
             for each in spec.tables:

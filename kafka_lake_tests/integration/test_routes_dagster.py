@@ -33,7 +33,10 @@ def spec_of(topic: Topic) -> TopicTable:
     rule = RuleEntry(expression="id < 100", name="small", on_failure="fail")
     orders = TopicTable(topic.name, NAMESPACE, f"{topic.table}_orders", schema="id bigint", rules=(rule,))
     clicks = TopicTable(topic.name, NAMESPACE, f"{topic.table}_clicks", schema="id bigint")
-    routes = (Route(When(field="type", values=("order",)), orders), Route(When(field="type", values=("click",)), clicks))
+    routes = (
+        Route(When(field="type", values=("order",)), orders),
+        Route(When(field="type", values=("click",)), clicks),
+    )
     return topic.spec("id bigint", routes=routes)
 
 

@@ -61,7 +61,9 @@ class Run:
         plan = Plan(ranges, at(*world.ends), 0)
         if to is not None:
             stays = at(*(min(t, o) for t, o in zip(to, position.offsets.values(), strict=True)))
-            plan = Plan((), stays, 0, "reset", tuple(OffsetRange(p, o, position.offsets[p]) for p, o in stays.offsets.items()))
+            plan = Plan(
+                (), stays, 0, "reset", tuple(OffsetRange(p, o, position.offsets[p]) for p, o in stays.offsets.items())
+            )
         for number, table in enumerate(world.tables):
             if table.unfinished is not None and not self.is_reset:
                 if table.unfinished not in world.resets:
@@ -70,7 +72,9 @@ class Run:
                 table.unfinished = None
             share = plan if number == 0 else share_of(plan, table.position)
             rows = [*table.rows, *world.records(share.ranges, number)]
-            rows = [(p, o) for p, o in rows if not any(d.partition == p and d.start <= o < d.end for d in share.deletes)]
+            rows = [
+                (p, o) for p, o in rows if not any(d.partition == p and d.start <= o < d.end for d in share.deletes)
+            ]
             if number == 0 or rows != table.rows or (self.is_reset and table.position is not None):
                 self.left.append((table, table.head, share.after, rows))
         self.left = [*self.left[1:], self.left[0]]
@@ -245,7 +249,9 @@ def test_each_table_is_an_asset_of_the_topics_run() -> None:
     _, defs = load(ROUTED)
     every = [each.specs if isinstance(each, dg.AssetsDefinition) else [each] for each in defs.assets or ()]
     specs = {each.key.to_user_string(): each for each in chain(*every) if isinstance(each, dg.AssetSpec)}
-    assert {"shop/events", "shop/orders", "web/clicks", "web/clicks__dead_letters", "shop/orders__maintenance"} <= {*specs}
+    assert {"shop/events", "shop/orders", "web/clicks", "web/clicks__dead_letters", "shop/orders__maintenance"} <= {
+        *specs
+    }
     # What fails the run has no dead letters.
     assert "shop/orders__dead_letters" not in specs
     topics = [settings_of(dict(each.metadata)) for each in specs.values() if "kafka_lake/topic_table" in each.metadata]

@@ -59,9 +59,7 @@ def share_of(plan: Plan, own: Position | None) -> Plan:
         return replace(plan, deletes=tuple(deletes))
     further = {p: offset for p, offset in reached.items() if offset > plan.after.offsets[p]}
     epochs = {p: own.epochs[p] for p in further if own and p in own.epochs}
-    after = replace(
-        plan.after, offsets={**plan.after.offsets, **further}, epochs={**plan.after.epochs, **epochs}
-    )
+    after = replace(plan.after, offsets={**plan.after.offsets, **further}, epochs={**plan.after.epochs, **epochs})
     if plan.kind == "replace":
         return replace(plan, after=after)
     starts = {r.partition: min(max(r.start, reached.get(r.partition, 0)), r.end) for r in plan.ranges}

@@ -39,7 +39,7 @@ class Side:
         found: The tables as the plan saw them; None in it for a table that is still to be created.
         plan: Its share of the topic's plan.
         records: Its share of the records, lazy.
-        others: What names the records that other tables get, lazy; None if nothing is read.
+        others: What names the records that other tables get, lazy; None if it can have no rows of theirs.
     """
 
     context: Context
@@ -56,7 +56,7 @@ class Shares:
     Args:
         plan: What of the plan is for the topic's own table.
         records: Its records, lazy.
-        others: What names the records of the other tables, lazy; None if there are none.
+        others: What names the records of the other tables, lazy; None if it can have no rows of theirs.
         sides: The tables of routes that get records or, by a reset or replay, lose rows.
         ignored: Records that no table gets, as ``otherwise: ignore`` says.
     """
@@ -90,7 +90,7 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFram
         return
     found = [_found(_of(context, route.to), topic, spec.identifier, plan) for route in spec.routes]
     if not reads:
-        yield Shares(plan, records, tuple(_reset(plan, each, records) for each in found if _position(each)))
+        yield Shares(plan, records, sides=tuple(_reset(plan, each, records) for each in found if _position(each)))
         return
     kept = routed(records, spec).sortWithinPartitions(ROUTE, "partition", "offset").persist(_LEVEL)
     try:
@@ -174,10 +174,13 @@ class _Batch:
         if otherwise == "ignore":
             records, count, ignored = records.filter(F.lit(False)), 0, count
         share = Share(count, self.total - count, as_dead_letters=otherwise == "dead_letter")
-        return Shares(replace(self.plan, share=share), records, self._others(OWN), sides, ignored)
+        others = self._others(OWN)
+        return Shares(replace(self.plan, share=share), records, others=others, sides=sides, ignored=ignored)
 
-    def _others(self, number: int) -> DataFrame:
-        """Return what names the records of the other tables."""
+    def _others(self, number: int) -> DataFrame | None:
+        """Return what names the records of the other tables, where a table may have rows of them; None else."""
+        if self.plan.kind != "replace":
+            return None
         topic_id = F.lit(self.plan.after.identity.topic_id or None).cast("string").alias("topic_id")
         return self.kept.filter(F.col(ROUTE) != number).select(topic_id, "partition", "offset")
 
@@ -228,7 +231,9 @@ def _trusted(context: Context, topic: TopicEnds, plan: Plan, position: Position)
     offsets = dict(position.offsets)
     for partition, offset in reached.items():
         cut = now.cut_off.get(partition, offset)
-        offsets[partition] = min(offset, starts.get(partition, 0) if cut is None else cut, now.end.get(partition, offset))
+        offsets[partition] = min(
+            offset, starts.get(partition, 0) if cut is None else cut, now.end.get(partition, offset)
+        )
     if offsets != dict(position.offsets):
         context.observer.warn(
             f"Table {context.table_name}: the log of topic {context.spec.topic} was cut off before its position "

@@ -93,6 +93,7 @@ def _rules(context: Context, plan: Plan) -> tuple[Rule, ...]:
 
 def _of_no_rows(rule: Rule, plan: Plan) -> RuleResult:
     # A commit that holds a position and nothing else is not the one that somebody counts.
-    if rule.is_of_rows or not plan.records_at_most:
+    its_records = plan.share.records if plan.share else plan.records_at_most
+    if rule.is_of_rows or not its_records:
         return RuleResult(rule, 0, 0)
     return commit_result(rule, 0)
