@@ -199,9 +199,7 @@ class Reporter:
         instance, spec = self.context.instance, self.spec
         partitions = report.watermarks.partitions
         key = partial(partition_key, spec)
-        self._told(
-            "its partitions", lambda: register_partitions(instance, work_name(spec), partitions, key), patiently
-        )
+        self._told("its partitions", lambda: register_partitions(instance, work_name(spec), partitions, key), patiently)
         # The sensor leaves the topic alone while its run goes on, and its page would show the lag from before.
         topic = topic_materialization(spec, report.watermarks, lag(report.position, report.watermarks))
         self._told("its topic", lambda: instance.report_runless_asset_event(topic), patiently)

@@ -74,7 +74,7 @@ class TopicTable:
         ConfigurationError: If ``$KAFKA_LAKE_SAMPLES`` is neither true nor false.
     """
 
-    topic: TopicName = Field(description="Name of the Kafka topic.")
+    topic: TopicName = Field(description="Name of the Kafka topic. **Needed**, unless `topics` names several.")
     namespace: TableName = Field(default="lake", description="Iceberg namespace of the table.")
     table: TableName = Field(
         default_factory=lambda given: derived_table_name(given["topic"]),

@@ -273,7 +273,9 @@ def test_one_run_of_dagster_reads_all_topics_and_tells_of_each_partition(
     topics = [new_topic(count) for count in PARTITIONS]
     a, b = topics
     spec = table_of(topics, schema="id bigint")
-    keys = [partition_key(each, p) for each, count in zip(spec.each_topic, PARTITIONS, strict=True) for p in range(count)]
+    keys = [
+        partition_key(each, p) for each, count in zip(spec.each_topic, PARTITIONS, strict=True) for p in range(count)
+    ]
     runner.instance.add_dynamic_partitions(partitions_of(work_name(spec)).name or "", keys)
     for number, topic in enumerate(topics):
         topic.send_ids(range(number, 4), 2)
