@@ -3,7 +3,7 @@
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -75,7 +75,8 @@ def topic_tables(topic: str | None = None) -> list[TopicTable]:
     at = target()
     with _loading(at):
         specs = [dict(asset.metadata) for asset in _definitions(at).resolve_all_asset_specs()]
-    found = sorted((settings_of(each) for each in specs if SETTINGS in each), key=lambda each: each.full_topic)
+    of_tables = (settings_of(each) for each in specs if SETTINGS in each)
+    found = sorted((each for table in of_tables for each in table.each_topic), key=lambda each: each.full_topic)
     if topic is None:
         return found
     chosen = [each for each in found if topic in (each.topic, each.full_topic)]
@@ -115,6 +116,11 @@ def derived_table(name: str) -> DerivedTable:
             "Name one of them, with its namespace.",
         )
     return chosen[0]
+
+
+def once_each(specs: Iterable[TopicTable]) -> list[TopicTable]:
+    """Return the settings of the tables of topics, those that several topics fill once."""
+    return list({table.identifier: table for spec in specs for table in spec.tables}.values())
 
 
 def configured_clusters() -> dict[str | None, tuple[KafkaResource, RegistryResource]]:

@@ -19,9 +19,9 @@ from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.decode import meaning_of
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import read_state
 
 _VALUE_LENGTH = 500
 
@@ -106,6 +106,8 @@ def dead_letters(spec: TopicTable, catalog: LakeCatalog, where: str | None = Non
     if table is None:
         return DeadLetters(spec.topic, name, ())
     condition = _condition(table, where)
+    if spec.is_shared:
+        condition = And(condition, EqualTo(term=Reference("topic"), value=literal(spec.topic)))
     counted, first = [], []
     for batch in _scan(table, condition, "error_class", "partition", "offset", "failed_at"):
         groups = batch.group_by(["error_class", "partition"])
@@ -295,7 +297,7 @@ def position_of(catalog: LakeCatalog, spec: TopicTable) -> Position | None:
         TableError: If a position is there but can't be read.
     """
     table = catalog.table(spec.identifier)
-    return read_state(table).position if table else None
+    return state_of(spec, table).position if table else None
 
 
 def replayed_dead_letters(spec: TopicTable, done: Replayed) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.offsets import Watermarks, lag
+from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import TableState, read_state, row_count
+from kafka_lake.lake.positions import TableState, row_count
 
 _POLL_SECONDS = 0.5
 
@@ -114,7 +115,7 @@ def _status(spec: TopicTable, topic: TopicTable, now: Watermarks | KafkaLakeErro
     head = table.current_snapshot() if table else None
     # The position of a topic with routes is that of its own table.
     own = table if spec is topic else catalog.table(topic.identifier)
-    state = read_state(own) if own else None
+    state = state_of(topic, own) if own else None
     partitions = () if isinstance(now, KafkaLakeError) else _partitions(state, now)
     return TopicStatus(
         topic=spec.topic,

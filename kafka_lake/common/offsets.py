@@ -41,12 +41,14 @@ class Loss:
         end: Exclusive end; None where nobody can tell any more, as for a topic that was deleted.
         reason: Why. For ``truncated``, the offsets are those between where the log was cut off and the table's
             position: the table has read them, and what came after them is lost.
+        topic: Of which topic; empty for the only one of the table.
     """
 
     partition: int
     start: int
     end: int | None
     reason: LossReason
+    topic: str = ""
 
     def __str__(self) -> str:
         last = "?" if self.end is None else self.end - 1
@@ -57,12 +59,14 @@ class Loss:
             "topic recreated": f"lost all that came at offset {self.start} and later when the topic was deleted",
             "skipped": f"skipped offsets {self.start} to {last} by a reset",
         }
-        return f"partition {self.partition} {told[self.reason]}"
+        of = f"topic {self.topic} " if self.topic else ""
+        return f"{of}partition {self.partition} {told[self.reason]}"
 
 
 def losses_to_json(losses: Iterable[Loss]) -> str:
     """Return losses as the canonical JSON text that snapshot summaries carry."""
-    return json.dumps([asdict(loss) for loss in losses], separators=(",", ":"))
+    told = [{name: each for name, each in asdict(loss).items() if name != "topic" or each} for loss in losses]
+    return json.dumps(told, separators=(",", ":"))
 
 
 def losses_from_json(text: str) -> list[Loss]:

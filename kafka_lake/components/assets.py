@@ -1,6 +1,6 @@
 """A topic's share of the asset graph: the topic itself, its table below it, and the checks of the table."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import partial
@@ -15,7 +15,7 @@ from kafka_lake.components.dead_letters import build_dead_letter_assets
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.freshness import build_freshness_check
 from kafka_lake.components.history import build_history_assets
-from kafka_lake.components.keys import of_cluster, op_name, pool_name, table_key, topic_key
+from kafka_lake.components.keys import of_cluster, op_name, pool_name, table_key, topic_key, work_name
 from kafka_lake.components.maintenance import build_maintenance_asset
 from kafka_lake.components.metadata import check_result
 from kafka_lake.components.partitions import partitions_of
@@ -26,6 +26,7 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.rule_checks import rule_check_spec
+from kafka_lake.components.topics_of_a_table import Task, examined, materialize_topics
 from kafka_lake.components.yield_slot import yields_slot
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.connections import Connections
@@ -37,7 +38,6 @@ from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.published_rules import examine_rules
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import RetryPolicy, call
@@ -105,6 +105,11 @@ class IngestConfig(dg.Config):
     look_every: float | None = Field(
         default=None, gt=0, description="Deprecated: the old name of `poll_every`. It still counts if it is set."
     )
+
+    def task(self) -> Task:
+        """Return what a run over the topics of one table does: it ends where they ended when it began."""
+        extent = Extent(self.start, self.end, keep_missing=self.keep_missing)
+        return Task(extent if self.mode is Mode.replace else None)
 
     def catch_up(self, run_id: str) -> Continuous | None:
         """Return how a run continues after it has done what it was asked for; None if it doesn't."""
@@ -183,17 +188,27 @@ def build_topic_assets(
         shown: How Dagster shows the assets.
         continuous: How a run continues; None for runs that end where the topic ended when they began.
     """
-    source = shown.asset(
-        topic_key(spec),
-        f"Kafka topic {spec.full_topic}. The sensor {of_cluster('kafka_offsets', spec.cluster)} polls it."
-        + (f" {shown.description}" if shown.description else ""),
-        {"kafka"},
-    )
-    told = f"The records of Kafka topic {spec.full_topic}{' that no route takes' if spec.routes else ''}."
+    sources = [
+        shown.asset(
+            topic_key(each),
+            f"Kafka topic {each.full_topic}. The sensor {of_cluster('kafka_offsets', spec.cluster)} polls it."
+            + (f" {shown.description}" if shown.description else ""),
+            {"kafka"},
+        )
+        for each in spec.each_topic
+    ]
+    source, keys = sources[0], [each.key for each in sources]
+    told = f"The records of {spec.told}{' that no route takes' if spec.routes else ''}."
     settings = dg.MetadataValue.json(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True))
-    table = _table(spec, source, shown, shown.description or told, {SETTINGS: settings})
+    table = _table(spec, sources, shown, description=shown.description or told, metadata={SETTINGS: settings})
     others = [
-        _table(route.to, source, shown, f"The records of Kafka topic {spec.full_topic} with {route.when}.", {})
+        _table(
+            route.to,
+            sources,
+            shown,
+            description=f"The records of Kafka topic {spec.full_topic} with {route.when}.",
+            metadata={},
+        )
         for route in spec.routes
     ]
     checks = [check for each in spec.tables for check in _checks(each)]
@@ -202,7 +217,7 @@ def build_topic_assets(
         name=op_name(spec),
         specs=[table, *others],
         check_specs=checks,
-        partitions_def=partitions_of(spec.full_topic),
+        partitions_def=partitions_of(work_name(spec)),
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
         pool=pool_name(spec),
@@ -215,6 +230,8 @@ def build_topic_assets(
             connections = connections_of(context.resources, spec.cluster, kept_session(spec))
             if not context.selected_asset_keys:
                 yield from _check_published(context, spec, connections)
+            elif spec.is_shared:
+                yield from materialize_topics(context, config.task(), spec, connections)
             elif continuous is not None and config.mode is Mode.incremental:
                 reporter = Reporter(context, spec, connections)
                 run = continuous_run(_context(reporter), continuous, reporter.chosen)
@@ -232,19 +249,19 @@ def build_topic_assets(
     beside = [*build_history_assets(spec, source.key, shown), *build_freshness_check(spec)]
     for each in spec.tables:
         if each.dead_letters == "table":
-            beside += build_dead_letter_assets(each, source.key, shown)
+            beside += build_dead_letter_assets(each, keys, shown)
     # A run of the topic changes all of its tables: what maintains a keyed one waits for that.
-    return [source, ingest_topic, *beside, *(build_maintenance_asset(each, shown, spec) for each in spec.tables)]
+    return [*sources, ingest_topic, *beside, *(build_maintenance_asset(each, shown, spec) for each in spec.tables)]
 
 
 def _table(
-    spec: TopicTable, source: dg.AssetSpec, shown: Presentation, description: str, metadata: dict[str, Any]
+    spec: TopicTable, sources: Sequence[dg.AssetSpec], shown: Presentation, description: str, metadata: dict[str, Any]
 ) -> dg.AssetSpec:
     return shown.asset(
         table_key(spec),
         description,
         {"iceberg", "spark"},
-        deps=[source],
+        deps=sources,
         tags={TABLE_TAG: spec.cluster or ""},
         metadata={**metadata, "dagster/table_name": ".".join(spec.identifier)},
     )
@@ -352,7 +369,7 @@ def _check_published(
             for name in sorted(selected):
                 yield dg.AssetCheckResult(check_name=name, asset_key=table_key(each), passed=True, description=said)
             continue
-        findings = examine(each, connections.catalog, connections.cluster) if selected & set(CHECKS) else []
+        findings = examined(each, connections) if selected & set(CHECKS) else []
         rules = [rule for rule in each.named_rules if rule.check in selected]
         findings += examine_rules(each, connections, rules)
         for finding in findings:
@@ -367,7 +384,10 @@ def settings_of(metadata: dict[str, Any]) -> TopicTable:
 
 
 def topics_of(repository: dg.RepositoryDefinition | None) -> list[TopicTable]:
-    """Return the settings of all topics that a code location has, by the keys of their tables."""
+    """Return the settings of all topics that a code location has, by the keys of their tables.
+
+    The topics of one table follow each other, each with settings of its own.
+    """
     if repository is None:
         return []
     by_key = {
@@ -376,4 +396,4 @@ def topics_of(repository: dg.RepositoryDefinition | None) -> list[TopicTable]:
         for key, metadata in assets.metadata_by_key.items()
         if SETTINGS in metadata
     }
-    return [settings_of(dict(by_key[key])) for key in sorted(by_key)]
+    return [each for key in sorted(by_key) for each in settings_of(dict(by_key[key])).each_topic]

@@ -1,7 +1,7 @@
 """A topic's dead-letter table in the asset graph: an asset beside the table, and a check that warns."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -20,23 +20,23 @@ _COUNTED_BY_CLASS = 1_000_000
 
 
 def build_dead_letter_assets(
-    spec: TopicTable, source: dg.AssetKey, shown: Presentation
+    spec: TopicTable, sources: Sequence[dg.AssetKey], shown: Presentation
 ) -> list[dg.AssetSpec | dg.AssetChecksDefinition]:
     """Return the dead-letter table as an external asset below the topic, and its check.
 
     Args:
         spec: The topic's settings.
-        source: The topic's asset.
+        sources: The topic's asset, or those of all topics of the table.
         shown: How Dagster shows the assets.
     """
     key = dead_letter_key(spec)
     asset = shown.asset(
         key,
-        f"Records of Kafka topic {spec.full_topic} that fit no row, with their bytes and the reason. "
+        f"Records of {spec.told} that fit no row, with their bytes and the reason. "
         f"Fix the cause, then move them into the table: `kafka-lake dead-letters {spec.full_topic} --replay`, or the "
         f"job {of_cluster('replay_dead_letters', spec.cluster)}.",
         {"iceberg"},
-        deps=[source],
+        deps=sources,
         metadata={"dagster/table_name": ".".join(spec.dead_letter_table)},
     )
 

@@ -19,6 +19,7 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.oldest import Place, arrival_times, unread
 from kafka_lake.lake.all_positions import all_positions
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import of_topic
 
 CHECK = "freshness"
 _SECONDS = 5.0
@@ -72,23 +73,36 @@ def freshness(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeC
     positions = all_positions(catalog, [spec.identifier for spec in specs])
     places: dict[str, list[Place]] = {}
     for spec in specs:
-        now, position = answers[spec.topic], positions[spec.identifier]
-        if isinstance(now, Watermarks) and not isinstance(position, Exception):
-            places[spec.full_topic] = _unread(spec, now, position)
+        now, of_table = answers[spec.topic], positions[spec.identifier]
+        if isinstance(now, Watermarks) and not isinstance(of_table, Exception):
+            places[spec.full_topic] = _unread(spec, now, of_topic(of_table, spec.topic, spec.is_shared)[0])
     wanted = {place for each in places.values() for place in each}
     came, now_seconds = arrival_times(cluster, wanted, _SECONDS), time.time()
-    found = []
+    found, untold = [], set[tuple[str, str]]()
     for spec in specs:
-        of_topic = places.get(spec.full_topic)
-        if of_topic is None or any(place not in came for place in of_topic):
+        its_places = places.get(spec.full_topic)
+        if its_places is None or any(place not in came for place in its_places):
+            untold.add(spec.identifier)
             continue
-        waiting = [at for place in of_topic if (at := came[place]) is not None]
-        now, position = answers[spec.topic], positions[spec.identifier]
+        waiting = [at for place in its_places if (at := came[place]) is not None]
+        now, of_table = answers[spec.topic], positions[spec.identifier]
         assert isinstance(now, Watermarks), "it has places"
-        assert not isinstance(position, Exception), "it has places"
+        assert not isinstance(of_table, Exception), "it has places"
+        position = of_topic(of_table, spec.topic, spec.is_shared)[0]
         offsets = sum(lag(in_topic(position, now), now).values()) if waiting else 0
         found.append(Freshness(spec, offsets, max(0.0, now_seconds - min(waiting)) if waiting else 0.0))
-    return found
+    return _by_table([each for each in found if each.spec.identifier not in untold])
+
+
+def _by_table(found: Sequence[Freshness]) -> list[Freshness]:
+    """Return one for each table: of several topics, all that waits, and the oldest."""
+    tables: dict[tuple[str, str], Freshness] = {}
+    for each in found:
+        known = tables.get(each.spec.identifier)
+        if known is not None:
+            each = Freshness(known.spec, known.offsets + each.offsets, max(known.age, each.age))
+        tables[each.spec.identifier] = each
+    return list(tables.values())
 
 
 def _unread(spec: TopicTable, now: Watermarks, position: Position | None) -> list[Place]:
@@ -154,7 +168,7 @@ def build_freshness_check(spec: TopicTable) -> list[dg.AssetChecksDefinition]:
     )
     def table_is_fresh(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         resources: Any = context.resources
-        for each in freshness([spec], getattr(resources, kafka).cluster(), resources.catalog.open()):
+        for each in freshness(spec.each_topic, getattr(resources, kafka).cluster(), resources.catalog.open()):
             yield dg.AssetCheckResult(check_name=CHECK, asset_key=table_key(spec), **each.told)
 
     return [table_is_fresh]

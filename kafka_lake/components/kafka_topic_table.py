@@ -30,6 +30,11 @@ class KafkaTopicTable(FromDocument, TopicSettings):
         """Return where the document is, and which topic and cluster it names."""
         return Place(self.cluster, self._place, self.topic)
 
+    @property
+    def every_topic(self) -> tuple[str, ...]:
+        """Return the topics that fill the table."""
+        return tuple(self.topics) or (self.topic,)
+
     def tables(self) -> tuple[tuple[str, str], ...]:
         """Return namespace and name of the tables that are this topic's alone."""
         spec = self.topic_table(self._place.parent)
@@ -88,15 +93,17 @@ def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:
     owners: dict[tuple[str, str], KafkaTopicTable] = {}
     topics: dict[tuple[str | None, str], KafkaTopicTable] = {}
     for each in components:
-        if (same := topics.setdefault((each.cluster, each.topic), each)) is not each:
-            raise ConfigurationError(
-                f"Topic {each.topic} would have two tables: by {same._place} and by {each._place}.",
-                "Leave it to one of them; a document of type KafkaTopics has exclude: for that.",
-            )
+        for topic in each.every_topic:
+            if (same := topics.setdefault((each.cluster, topic), each)) is not each:
+                raise ConfigurationError(
+                    f"Topic {topic} would have two tables: by {same._place} and by {each._place}.",
+                    "Leave it to one of them; a document of type KafkaTopics has exclude: for that.",
+                )
         for table in each.tables():
             if (other := owners.setdefault(table, each)) is not each:
                 raise ConfigurationError(
                     f"Table {'.'.join(table)} would be two topics': {other.topic}'s ({other._place}) and "
                     f"{each.topic}'s ({each._place}).",
-                    "Give one of them another table: or namespace:.",
+                    "Give one of them another table: or namespace:. If both are to fill the same table, write one "
+                    f"document with topics: [{other.topic}, {each.topic}].",
                 )

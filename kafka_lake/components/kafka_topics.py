@@ -27,7 +27,7 @@ from kafka_lake.kafka.cluster import KafkaCluster as Brokers
 log = logging.getLogger(__name__)
 
 _ANY = FoundTopic("any_topic", {"topic": "any_topic"})
-_OWN = {"topic": "topics:", "cluster": "cluster:"}
+_OWN = {"topic": "topics:", "topics": "topics:", "cluster": "cluster:"}
 
 
 def _kept_by_hand() -> DefsStateConfigArgs:
@@ -229,7 +229,7 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
     def _with_documents(self) -> frozenset[str]:
         """The topics of the cluster that have documents of their own."""
         every = self._context.component_tree.get_all_components(KafkaTopicTable)
-        return frozenset(each.topic for each in every if each.cluster == self.cluster)
+        return frozenset(topic for each in every if each.cluster == self.cluster for topic in each.every_topic)
 
     def _overrides(self, pattern: str, topic: str) -> bool:
         """Return whether an override is for a topic: what is the name of one is no regular expression besides."""

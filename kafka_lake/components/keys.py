@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Iterable
 
 import dagster as dg
 
@@ -31,6 +32,30 @@ def of_cluster(name: str, cluster: str | None) -> str:
 def topic_key(spec: TopicTable) -> dg.AssetKey:
     """Return the asset key of the topic."""
     return dg.AssetKey(["kafka", *spec.full_topic.split("/")])
+
+
+def work_name(spec: TopicTable) -> str:
+    """Return what Dagster knows the partitions and the runs of a table by: the topic, or the table if it has several.
+
+    No topic's full name has two slashes.
+    """
+    return "/".join((*spec.identifier, "topics")) if spec.is_shared else spec.full_topic
+
+
+def partition_key(spec: TopicTable, partition: int) -> str:
+    """Return Dagster's key of a Kafka partition: its number, with the topic before it if the table has several.
+
+    Dagster takes no key with three dots in a row, which a topic's name may have; % is in none.
+    """
+    return f"{spec.topic.replace('...', '%2E%2E%2E')}/{partition}" if spec.is_shared else str(partition)
+
+
+def partitions_in(spec: TopicTable, keys: Iterable[str]) -> frozenset[int]:
+    """Return the Kafka partitions of a topic that some of Dagster's keys are for; keys of other topics are left out."""
+    if not spec.is_shared:
+        return frozenset(map(int, keys))
+    topic = partition_key(spec, 0).removesuffix("0")
+    return frozenset(int(key.removeprefix(topic)) for key in keys if key.startswith(topic))
 
 
 def table_key(spec: TopicTable) -> dg.AssetKey:

@@ -74,7 +74,8 @@ def build_maintenance_sensor(interval_seconds: int, running: bool, cluster: str 
     )
     def kafka_maintenance(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         topics = [spec for spec in topics_of(context.repository_def) if spec.cluster == cluster]
-        specs = [table for spec in topics for table in spec.tables]
+        # Several topics may have one table.
+        specs = list({table.identifier: table for spec in topics for table in spec.tables}.values())
         resources: Any = context.resources
         with as_failed_tick():
             return evaluate(context, specs, resources.catalog.open())

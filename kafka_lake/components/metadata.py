@@ -204,10 +204,13 @@ def column_lineage(spec: TopicTable, table: Table) -> dg.TableColumnLineage:
         spec: A topic without a transform: what a transform does to columns, nobody can tell.
         table: Its table, which remembers the fields whose names are no column's.
     """
-    sources, topic = sources_of(table), topic_key(spec)
+    sources, topics = sources_of(table), [topic_key(each) for each in spec.each_topic]
     fields = [f.name for f in table.schema().fields if f.name != spec.metadata_column]
     return dg.TableColumnLineage(
-        {name: [dg.TableColumnDep(asset_key=topic, column_name=sources.get(name, name))] for name in fields}
+        {
+            name: [dg.TableColumnDep(asset_key=topic, column_name=sources.get(name, name)) for topic in topics]
+            for name in fields
+        }
     )
 
 

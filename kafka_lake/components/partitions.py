@@ -1,37 +1,48 @@
 """A topic's Kafka partitions as Dagster's dynamic partitions."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import dagster as dg
 
 
 def partitions_of(topic: str) -> dg.DynamicPartitionsDefinition:
-    """Return the partitions definition of a topic, by its full name; its keys are Kafka partition numbers."""
+    """Return the partitions definition of a topic, by its full name; its keys are Kafka partition numbers.
+
+    A table of several topics has one for all, by `work_name`; `partition_key` says what its keys are.
+    """
     return dg.DynamicPartitionsDefinition(name=f"kafka/{topic}")
 
 
-def missing_keys(known: Iterable[str], partitions: Iterable[int]) -> list[str]:
+def missing_keys(known: Iterable[str], partitions: Iterable[int], key: Callable[[int], str] = str) -> list[str]:
     """Return the keys that Dagster lacks, in numeric order, in which it is to get them.
+
+    Args:
+        known: Those that it has.
+        partitions: Kafka partitions.
+        key: Returns the key of each.
 
     >>> missing_keys(["0", "2"], [10, 2, 1])
     ['1', '10']
     """
     have = set(known)
-    return [str(partition) for partition in sorted(partitions) if str(partition) not in have]
+    return [key(partition) for partition in sorted(partitions) if key(partition) not in have]
 
 
-def register_partitions(instance: dg.DagsterInstance, topic: str, partitions: Iterable[int]) -> list[str]:
+def register_partitions(
+    instance: dg.DagsterInstance, topic: str, partitions: Iterable[int], key: Callable[[int], str] = str
+) -> list[str]:
     """Make a topic's partitions known to Dagster.
 
     Args:
         instance: Dagster's.
-        topic: The topic's full name.
+        topic: The topic's full name, or the name of what it shares a table with.
         partitions: Its Kafka partitions.
+        key: Returns the key of each.
 
     Returns:
         The keys that are new.
     """
     name = str(partitions_of(topic).name)
-    if new := missing_keys(instance.get_dynamic_partitions(name), partitions):
+    if new := missing_keys(instance.get_dynamic_partitions(name), partitions, key):
         instance.add_dynamic_partitions(name, new)
     return new

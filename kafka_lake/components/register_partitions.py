@@ -5,12 +5,14 @@ The sensor does so too, but may be off, or not have looked yet. What goes wrong 
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from dagster import DagsterInstance
 
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.home import dagster_home
 from kafka_lake.common.offsets import Watermarks
+from kafka_lake.components.keys import partition_key, work_name
 from kafka_lake.components.partitions import register_partitions
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -24,15 +26,14 @@ def register_topics(specs: Iterable[TopicTable], cluster: KafkaCluster, tell_use
         cluster: That one.
         tell_user: Called with a line for the user if that fails.
     """
-    names = {spec.topic: spec.full_topic for spec in specs}
+    by_topic = {spec.topic: spec for spec in specs}
     try:
-        answers = cluster.watermarks(names)
+        answers = cluster.watermarks(by_topic)
     except KafkaLakeError as error:
         tell_user(_not_registered(error))
         return
-    register(
-        {names[t]: answer.partitions for t, answer in answers.items() if isinstance(answer, Watermarks)}, tell_user
-    )
+    found = [(by_topic[t], answer.partitions) for t, answer in answers.items() if isinstance(answer, Watermarks)]
+    _register([(work_name(spec), numbers, partial(partition_key, spec)) for spec, numbers in found], tell_user)
 
 
 def register(partitions: Mapping[str, Iterable[int]], tell_user: Callable[[str], None]) -> None:
@@ -42,10 +43,16 @@ def register(partitions: Mapping[str, Iterable[int]], tell_user: Callable[[str],
         partitions: Kafka partitions by the topic's full name.
         tell_user: Called with a line for the user if that fails.
     """
+    _register([(topic, numbers, str) for topic, numbers in partitions.items()], tell_user)
+
+
+def _register(
+    topics: Iterable[tuple[str, Iterable[int], Callable[[int], str]]], tell_user: Callable[[str], None]
+) -> None:
     try:
         with _instance() as instance:
-            for topic, numbers in partitions.items():
-                register_partitions(instance, topic, numbers)
+            for topic, numbers, key in topics:
+                register_partitions(instance, topic, numbers, key)
     except Exception as error:
         # Whatever Dagster's storage may be, and whatever it may lack: the command has done its work.
         tell_user(_not_registered(error))

@@ -7,7 +7,7 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import connections_of, resource_keys, topics_of
 from kafka_lake.components.dead_letters import report_dead_letters
 from kafka_lake.components.failures import as_failures
-from kafka_lake.components.keys import of_cluster, table_key
+from kafka_lake.components.keys import of_cluster, partition_key, table_key
 from kafka_lake.ingest import run
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.observer import Observer
@@ -57,7 +57,7 @@ def _replay(context: dg.OpExecutionContext, spec: TopicTable, connections: Conne
             context.log_event(
                 dg.AssetMaterialization(
                     table_key(spec),
-                    partition=str(partition.partition),
+                    partition=partition_key(spec, partition.partition),
                     metadata={"rows_added": partition.rows, "from": "dead letters"},
                 )
             )

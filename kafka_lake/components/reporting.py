@@ -6,8 +6,9 @@ result of a check for each run, and plots those over time: so a result tells of 
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import dagster as dg
@@ -17,7 +18,7 @@ from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.common.offsets import lag
 from kafka_lake.components.dead_letters import is_reported, report_dead_letters
 from kafka_lake.components.history import report_history
-from kafka_lake.components.keys import table_key
+from kafka_lake.components.keys import partition_key, partitions_in, table_key, work_name
 from kafka_lake.components.metadata import (
     check_result,
     figures_metadata,
@@ -52,7 +53,8 @@ class Reporter:
         context: Of the run.
         spec: The topic.
         connections: The catalog is asked for the table.
-        chosen: The Kafka partitions that the run is for; None for all that the topic has.
+        keys: What Dagster calls the partitions that the run is for; None for all that the topic has.
+        chosen: The Kafka partitions among them.
         so_far: What has been told already.
         progress: How far it is.
         dead_letters_told: Whether Dagster has been told of the dead-letter table, by whichever run.
@@ -65,6 +67,7 @@ class Reporter:
     connections: Connections
     is_side: bool = False
     sides: tuple["Reporter", ...] = field(init=False)
+    keys: frozenset[str] | None = field(init=False)
     chosen: frozenset[int] | None = field(init=False)
     so_far: RunSoFar = field(init=False, default_factory=RunSoFar)
     progress: Progress = field(init=False, default_factory=lambda: Progress(time.monotonic()))
@@ -74,7 +77,8 @@ class Reporter:
         others = self.spec.tables[1:]
         self.sides = tuple(Reporter(self.context, each, self.connections, is_side=True) for each in others)
         partitioned = self.context.has_partition_key or self.context.has_partition_key_range
-        self.chosen = frozenset(map(int, self.context.partition_keys)) if partitioned else None
+        self.keys = frozenset(self.context.partition_keys) if partitioned else None
+        self.chosen = None if self.keys is None else partitions_in(self.spec, self.keys)
 
     def committed(self, plan: Plan) -> str:
         """Take note of a published commit, and return how far the run is; empty where nothing is left.
@@ -93,15 +97,23 @@ class Reporter:
             silent: Partitions that are told of even if they had no records.
         """
         table = self._take(report, patiently=False)
-        touched = {r.partition for commit in report.commits for r in commit.ranges} | silent
-        yield from self._events(report, table, touched)
+        yield from self._events(report, table, self._touched(report, silent))
         for side in self.sides:
             its = report.of(side.spec.identifier)
             if its.commits or silent:
                 yield from side.interval(its, silent)
 
-    def _events(self, report: RunReport, table: Table | None, partitions: Collection[int]) -> Iterator[Event]:
-        yield from self._partitions([each for each in report.partitions() if each.partition in partitions])
+    def _touched(self, report: RunReport, silent: set[int]) -> set[str]:
+        """Return the keys of the partitions to tell of."""
+        touched = {r.partition for commit in report.commits for r in commit.ranges} | silent
+        return {partition_key(self.spec, each) for each in touched}
+
+    def _by_key(self, report: RunReport) -> dict[str, PartitionReport]:
+        """Return what was done by partition, by Dagster's keys."""
+        return {partition_key(self.spec, each.partition): each for each in report.partitions()}
+
+    def _events(self, report: RunReport, table: Table | None, keys: Collection[str]) -> Iterator[Event]:
+        yield from self._partitions({key: each for key, each in self._by_key(report).items() if key in keys})
         yield self._whole(report, table)
         for result in self._checks(self.so_far.findings, table):
             yield dg.AssetCheckEvaluation(
@@ -128,18 +140,17 @@ class Reporter:
         key, table = table_key(self.spec), self._take(report, patiently=True)
         if not self._is_selected:
             # The run makes all tables, whichever of them it was asked for.
-            yield from self._events(report, table, self.chosen or report.watermarks.partitions)
+            yield from self._events(report, table, self.keys or self._by_key(report).keys())
             return
         whole, checks = self._whole(report, table), self._checks(self.so_far.findings, table)
-        if self.chosen is None:
+        if self.keys is None:
             # Dagster doesn't know which partitions the run is for: its own event has none.
-            yield from self._partitions(report.partitions())
+            yield from self._partitions(self._by_key(report))
             yield dg.MaterializeResult(asset_key=key, metadata=whole.metadata, check_results=checks)
             return
-        for each in report.partitions():
-            if each.partition in self.chosen:
-                metadata = partition_metadata(each)
-                self.context.add_asset_metadata(metadata, asset_key=key, partition_key=str(each.partition))
+        for partition, each in self._by_key(report).items():
+            if partition in self.keys:
+                self.context.add_asset_metadata(partition_metadata(each), asset_key=key, partition_key=partition)
         yield dg.MaterializeResult(asset_key=key, check_results=checks)
         # The newest one is what Dagster's page of the table shows.
         yield whole
@@ -187,7 +198,8 @@ class Reporter:
     def _tell_of_topic(self, report: RunReport, patiently: bool) -> None:
         instance, spec = self.context.instance, self.spec
         partitions = report.watermarks.partitions
-        self._told("its partitions", lambda: register_partitions(instance, spec.full_topic, partitions), patiently)
+        key = partial(partition_key, spec)
+        self._told("its partitions", lambda: register_partitions(instance, work_name(spec), partitions, key), patiently)
         # The sensor leaves the topic alone while its run goes on, and its page would show the lag from before.
         topic = topic_materialization(spec, report.watermarks, lag(report.position, report.watermarks))
         self._told("its topic", lambda: instance.report_runless_asset_event(topic), patiently)
@@ -206,11 +218,9 @@ class Reporter:
             )
             return None
 
-    def _partitions(self, partitions: Sequence[PartitionReport]) -> Iterator[dg.AssetMaterialization]:
-        for each in partitions:
-            yield dg.AssetMaterialization(
-                table_key(self.spec), partition=str(each.partition), metadata=partition_metadata(each)
-            )
+    def _partitions(self, partitions: Mapping[str, PartitionReport]) -> Iterator[dg.AssetMaterialization]:
+        for key, each in partitions.items():
+            yield dg.AssetMaterialization(table_key(self.spec), partition=key, metadata=partition_metadata(each))
 
     def _whole(self, report: RunReport, table: Table | None) -> dg.AssetMaterialization:
         figures = figures_metadata(report.figures())

@@ -7,6 +7,7 @@ nothing but which results of checks it has told.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -18,7 +19,7 @@ from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, TABLE_TAG
 from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.freshness import changes
 from kafka_lake.components.has_topics import HasTopics, new_topics
-from kafka_lake.components.keys import TOPIC_TAG, of_cluster, op_name, table_key
+from kafka_lake.components.keys import TOPIC_TAG, of_cluster, op_name, partition_key, table_key, work_name
 from kafka_lake.components.metadata import topic_materialization
 from kafka_lake.components.partitions import missing_keys, partitions_of
 from kafka_lake.components.topic_runs import WORK_TAG, attempts, busy_topics, failed_lately, pause
@@ -27,6 +28,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.all_positions import all_positions
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import of_topic
 
 SENSOR = "kafka_offsets"
 
@@ -94,7 +96,7 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
     state = f"{position.to_json() if position else ''}→{sorted(now.end.items())}"
     due = backlog(position, now, now.low, accept_losses=True)
     behind = {r.partition: len(r) for r in due.ranges}
-    missing = tuple(missing_keys(known, now.partitions))
+    missing = tuple(missing_keys(known, now.partitions, partial(partition_key, spec)))
     opens = position is None and spec.start == "latest" and bool(now.partitions)
     return Work(
         spec=spec,
@@ -247,7 +249,9 @@ def evaluate(
         KafkaLakeError: If no topic could be polled; the next tick tries again.
     """
     busy, failed = busy_topics(context, specs), failed_lately(context)
-    due: list[tuple[Work, Sequence[str]]] = []
+    due: dict[str, list[Work]] = {}
+    every: dict[str, list[Work]] = {}
+    keys: dict[str, Sequence[str]] = {}
     additions, topics, failures, reasons, notes = [], [], [], [], []
     there = [spec.identifier for spec in specs if isinstance(answers[spec.topic], Watermarks)]
     positions = all_positions(catalog, there)
@@ -256,53 +260,82 @@ def evaluate(
             now = answers[spec.topic]
             if isinstance(now, KafkaLakeError):
                 raise now
-            position = positions[spec.identifier]
-            if isinstance(position, Exception):
-                raise position
-            known = context.instance.get_dynamic_partitions(str(partitions_of(spec.full_topic).name))
+            of_table = positions[spec.identifier]
+            if isinstance(of_table, Exception):
+                raise of_table
+            position, name = of_topic(of_table, spec.topic, spec.is_shared)[0], work_name(spec)
+            known = context.instance.get_dynamic_partitions(str(partitions_of(name).name))
         except Exception as error:
             context.log.error(f"Topic {spec.topic} is skipped: {error}")
             failures.append(f"{spec.topic}: {error}")
             reasons.append(str(error) if isinstance(error, CatalogError) else failures[-1])
             continue
         work = work_of(spec, position, now, known)
+        every.setdefault(name, []).append(work)
+        keys[name] = known
         if work.new_partitions:
-            additions.append(partitions_of(spec.full_topic).build_add_request(list(work.new_partitions)))
-        if spec.full_topic in busy:
+            additions.append(partitions_of(name).build_add_request(list(work.new_partitions)))
+        if name in busy:
             notes.append(f"{spec.topic}: a run is in flight")
             continue
         if not work.offsets and not work.losses and not work.opens:
             notes.append(f"{spec.topic}: up to date")
             continue
-        if spec.full_topic in failed and (seconds := pause(context, spec)) > 0:
+        if name in failed and (seconds := pause(context, spec)) > 0:
             notes.append(f"{spec.topic}: its last runs failed, the next one starts in {seconds:.0f} s")
             continue
-        due.append((work, known))
+        due.setdefault(name, []).append(work)
         topics.append(topic_materialization(spec, now, work.behind))
     if failures and len(failures) == len(specs):
         # What is wrong with brokers or catalog is the same for all.
         raise KafkaLakeError("No topic could be polled: " + "; ".join(dict.fromkeys(reasons)))
     if not due and not additions:
         return dg.SkipReason("; ".join([*notes, *failures]))
-    before = attempts(context, [work.fingerprint for work, _ in due])
-    requests = [_request(work, known, pace, before[work.spec.full_topic, work.fingerprint]) for work, known in due]
+    asked = {name: _fingerprint(works) for name, works in due.items()}
+    before = attempts(context, list(asked.values()))
+    ids = [WorkId(name, found, before[name, found]) for name, found in asked.items()]
+    requests = [_request(every[each.name], keys[each.name], pace, each) for each in ids]
     return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=additions, asset_events=topics)
 
 
-def _request(work: Work, known: Sequence[str], pace: Pace, attempts: int) -> dg.RunRequest:
+@dataclass(frozen=True)
+class WorkId:
+    """What a run is asked for.
+
+    Args:
+        name: By `work_name`.
+        fingerprint: Names the work.
+        attempts: How many runs have been asked for the same.
+    """
+
+    name: str
+    fingerprint: str
+    attempts: int
+
+
+def _fingerprint(works: Sequence[Work]) -> str:
+    """Return what names the work of the topics of a table that have some."""
+    if len(works) == 1:
+        return works[0].fingerprint
+    return sha256("".join(each.fingerprint for each in works).encode()).hexdigest()[:16]
+
+
+def _request(works: Sequence[Work], known: Sequence[str], pace: Pace, asked: WorkId) -> dg.RunRequest:
+    """Return the run of a table: of all its topics that the brokers know."""
     # Dagster orders a range by insertion: the known keys come first, the new ones after them. It keeps those of a topic
     # of the same name that another code location reads from its own cluster, too.
-    own = {str(partition) for partition in work.partitions}
-    keys = [key for key in (*known, *work.new_partitions) if key in own]
+    spec = works[0].spec
+    own = {partition_key(work.spec, partition) for work in works for partition in work.partitions}
+    keys = [key for key in (*known, *(new for work in works for new in work.new_partitions)) if key in own]
     return dg.RunRequest(
         # Of older versions, a colon stood here: Dagster takes no key twice.
-        run_key=f"{work.spec.full_topic}:{work.fingerprint}#{attempts}",
-        asset_selection=[table_key(each) for each in work.spec.tables],
-        run_config={"ops": {op_name(work.spec): {"config": pace.run_config()}}},
+        run_key=f"{asked.name}:{asked.fingerprint}#{asked.attempts}",
+        asset_selection=[table_key(each) for each in spec.tables],
+        run_config={"ops": {op_name(spec): {"config": pace.run_config()}}},
         tags={
             _RANGE_START: keys[0],
             _RANGE_END: keys[-1],
-            TOPIC_TAG: work.spec.full_topic,
-            WORK_TAG: work.fingerprint,
+            TOPIC_TAG: asked.name,
+            WORK_TAG: asked.fingerprint,
         },
     )

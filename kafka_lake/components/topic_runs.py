@@ -13,7 +13,7 @@ from itertools import takewhile
 import dagster as dg
 
 from kafka_lake.components.alive import end_dead
-from kafka_lake.components.keys import TOPIC_TAG, table_key
+from kafka_lake.components.keys import TOPIC_TAG, table_key, work_name
 from kafka_lake.ingest.topic_table import TopicTable
 
 WORK_TAG = ".dagster/kafka_lake_work"
@@ -34,13 +34,13 @@ _CLOCKS_DIFFER = 3600.0
 
 
 def busy_topics(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable]) -> set[str]:
-    """Return the topics that have a run in flight, by their full names; ends runs that died with their process."""
+    """Return the topics that have a run in flight, by `work_name`; ends runs that died with their process."""
     # By what a run makes, not by who asked for it: runs launched in the UI carry none of our tags.
     in_flight = context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT))
     runs = list(_of_this_location(context, end_dead(context.instance, in_flight)))
     making = {key for run in runs for key in run.asset_selection or ()}
     tagged = {run.tags[TOPIC_TAG] for run in runs if TOPIC_TAG in run.tags}
-    return tagged | {spec.full_topic for spec in specs if making & {*map(table_key, spec.tables)}}
+    return tagged | {work_name(spec) for spec in specs if making & {*map(table_key, spec.tables)}}
 
 
 def failed_lately(context: dg.SensorEvaluationContext) -> set[str]:
@@ -54,7 +54,7 @@ def failed_lately(context: dg.SensorEvaluationContext) -> set[str]:
 def pause(context: dg.SensorEvaluationContext, spec: TopicTable) -> float:
     """Return for how many seconds more a topic is left alone whose last runs failed: twice as long after each."""
     records = context.instance.get_run_records(
-        dg.RunsFilter(tags={TOPIC_TAG: spec.full_topic}), limit=_COUNTED_FAILURES
+        dg.RunsFilter(tags={TOPIC_TAG: work_name(spec)}), limit=_COUNTED_FAILURES
     )
     ours = {run.run_id for run in _of_this_location(context, [each.dagster_run for each in records])}
     last = [each for each in records if each.dagster_run.run_id in ours]

@@ -20,6 +20,7 @@ from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.route_settings import OF_RECORDS, route_problems, routes_of
 from kafka_lake.components.rule_problems import rule_problems
 from kafka_lake.components.rule_settings import RuleSettings
+from kafka_lake.components.shared_table_problems import topics_problems
 from kafka_lake.components.text import AsWrittenList, Limit, OptionalText, Properties, Text, TextList, TextMap
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan.start import start_timestamp_ms
@@ -31,6 +32,7 @@ from kafka_lake.ingest.topic_table import (
     REGISTERED,
     InDocuments,
     Route,
+    TopicName,
     TopicTable,
     derived_table_name,
     limit_of,
@@ -46,6 +48,7 @@ _YAML_TYPES: dict[object, object] = {
     str: Text,
     str | None: OptionalText,
     tuple[str, ...]: TextList,
+    tuple[TopicName, ...]: TextList,
     Mapping[str, str]: TextMap,
     int | str | None: Limit,
     Maintenance: MaintenanceSettings | None,
@@ -55,7 +58,7 @@ _YAML_TYPES: dict[object, object] = {
 # A pydantic model has an attribute `schema` already.
 _FIELDS = {"schema": "columns"}
 # Null stands for what `TopicTable` makes of the other settings, or of the environment.
-_COMPUTED = ("table", "samples", "maintenance")
+_COMPUTED = ("topic", "table", "samples", "maintenance")
 _OF_KEYED_TABLES = (
     "key",
     "order_by",
@@ -187,6 +190,10 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
+        for problem in topics_problems(self):
+            raise ValueError(problem)
+        # Settings and messages have one of them; `TopicTable.each_topic` gives all.
+        self.topic: str = self.topic or self.topics[0]
         try:
             for text in self.partition_by:
                 parse_partition_field(text)
@@ -221,9 +228,10 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                 f"schema: has a column {self.metadata_column}, which is the metadata column too. "
                 "Give the metadata column another name with metadata_column:."
             )
-        if (None, "kafka", self.topic) == (self.cluster, self.namespace, self.table or derived_table_name(self.topic)):
+        table = self.table or derived_table_name(self.topic)
+        if self.cluster is None and self.namespace == "kafka" and table in (self.topics or [self.topic]):
             raise ValueError(
-                f"namespace: topic {self.topic} and its table would be the same asset, kafka/{self.topic}. "
+                f"namespace: topic {table} and its table would be the same asset, kafka/{table}. "
                 "Choose another namespace: or table:."
             )
         for setting, name in (("namespace", self.namespace), ("table", self.table)):

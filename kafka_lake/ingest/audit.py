@@ -19,7 +19,7 @@ from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.evolution.model import Conflict
-from kafka_lake.lake.positions import POSITION, ancestors, summary_of
+from kafka_lake.lake.positions import OTHERS, POSITION, ancestors, positions_summary, summary_of
 from kafka_lake.lake.schema import Change, changes
 
 # Lines about columns that are left out: their names may be data.
@@ -76,6 +76,8 @@ def audit(
         if primary.branch.head in behind and primary.appended in behind
         else [f"the staged snapshot {primary.snapshot} does not follow {primary.branch.head}"]
     )
+    if new and summary_of(new).get(OTHERS) != positions_summary(plan.after, primary.state.others).get(OTHERS):
+        chain.append("the staged snapshot doesn't carry on the positions of the table's other topics")
     chain += [
         f"partition {v.partition} has {v.rows} rows that Kafka no longer has, the first at offset {v.first}; "
         "keep them with --keep-missing"

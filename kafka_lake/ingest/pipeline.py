@@ -31,7 +31,8 @@ from kafka_lake.ingest.stage.stage import stage
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import Tables, tables, with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.lake.positions import TableState, read_state
+from kafka_lake.ingest.topic_state import state_of
+from kafka_lake.lake.positions import TableState
 
 Sides = list[tuple[Side, Staged]]
 
@@ -137,7 +138,7 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
             context, found, shares.plan, staged, failed_so_far=attempt.failed_so_far, sides=sides
         )
     job.published(published.staged)
-    yield replace(known, done=Done(_report(shares, published), todo, _left(found, published.staged)))
+    yield replace(known, done=Done(_report(shares, published), todo, _left(context, found, published.staged)))
 
 
 def _find(attempt: Attempt) -> Tables:
@@ -235,7 +236,7 @@ def _stage(context: Context, found: Tables, todo: Plan, records: DataFrame, othe
         raise GateFailedError(error.message, [schema_refused(error)], error.remedy, context.spec.identifier) from error
 
 
-def _left(found: Tables, staged: Staged) -> Tables | None:
+def _left(context: Context, found: Tables, staged: Staged) -> Tables | None:
     """Return the tables as a commit left them; None where an answer was lost, or dead letters may be obsolete now."""
     table = staged.primary.branch.published
     dead_letters = found.dead_letters.table if found.dead_letters else None
@@ -245,7 +246,8 @@ def _left(found: Tables, staged: Staged) -> Tables | None:
             return None
     if table is None:
         return None
-    left, beside = read_state(table), read_state(dead_letters) if dead_letters else None
+    left = state_of(context.spec, table)
+    beside = state_of(context.spec, dead_letters) if dead_letters else None
     return None if beside and unreconciled(left, beside) else Tables(left, beside)
 
 

@@ -24,8 +24,9 @@ from kafka_lake.ingest.stage.dead_letter_rows import classes_of
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes, refuse_too_many
 from kafka_lake.ingest.stage.table_schema import arrow_columns
 from kafka_lake.ingest.stage.variant_table import has_variant
+from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.positions import TableState, read_state
+from kafka_lake.lake.positions import TableState
 from kafka_lake.lake.schema import Change, needed_changes
 from kafka_lake.lake.tables.create import schema_of
 
@@ -96,7 +97,7 @@ def preview(spec: TopicTable, connections: Connections, records: int, topic: Top
 
 def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) -> Preview:
     table = connections.catalog.table(spec.identifier)
-    state = read_state(table) if table else None
+    state = state_of(spec, table) if table else None
     decoder = decoder_of(spec, connections, state)
     decoder = decoder if state else decoder.look(sample)
     plan, counts = plan_schema(spec, decoder, state), {}

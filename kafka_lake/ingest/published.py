@@ -17,12 +17,13 @@ from kafka_lake.common.offsets import Position, lag
 from kafka_lake.ingest.audit import data_loss, schema_evolution
 from kafka_lake.ingest.commit import PublishedNote, moment
 from kafka_lake.ingest.finding import Finding
+from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import SchemaVersion, schema_history
 from kafka_lake.lake.losses import recorded_losses
-from kafka_lake.lake.positions import LOSSES, POSITION, RESET, ancestors, head_of, read_state, row_count, summary_of
+from kafka_lake.lake.positions import LOSSES, POSITION, RESET, ancestors, head_of, row_count, summary_of
 
 _ROWS_AT_ONCE = 5_000_000
 
@@ -41,9 +42,7 @@ def examine(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> li
     Raises:
         TableError: If there is no table yet.
     """
-    table = catalog.table(spec.identifier)
-    if table is None:
-        raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Materialize it, and check then.")
+    table = _existing(spec, catalog)
     return [
         _row_count(table),
         _offset_continuity(spec, table, cluster),
@@ -51,6 +50,18 @@ def examine(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> li
         _dead_letters(spec, catalog),
         data_loss(recorded_losses(table)),
     ]
+
+
+def examine_offsets(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> Finding:
+    """Check of one topic of a table whether every offset is there once; arguments and errors are those of `examine`."""
+    return _offset_continuity(spec, _existing(spec, catalog), cluster)
+
+
+def _existing(spec: TopicTable, catalog: LakeCatalog) -> Table:
+    table = catalog.table(spec.identifier)
+    if table is None:
+        raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Materialize it, and check then.")
+    return table
 
 
 def _schema_evolution(table: Table) -> Finding:
@@ -91,13 +102,15 @@ def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) ->
         for s in ancestors(table, head_of(table))
         if (text := (summary := summary_of(s)).get(POSITION))
     ]
+    if spec.is_shared:
+        history = [each for each in history if each[0].identity.topic == spec.topic]
     for (newer, on_purpose), (older, _) in pairwise(history):
         problems += [
             f"partition {p} went back from offset {offset} to {newer.offsets.get(p, 0)}"
             for p, offset in older.offsets.items()
             if older.identity.same_as(newer.identity) and newer.offsets.get(p, 0) < offset and not on_purpose
         ]
-    position = read_state(table).position
+    position = state_of(spec, table).position
     facts: dict[str, object] = {}
     if position:
         behind = lag(position, cluster.watermarks_of(spec.topic))

@@ -18,8 +18,8 @@ from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.table_state import with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.positions import read_state
 
 
 def ingest(
@@ -95,7 +95,7 @@ def plan_reset(
     # Brokers that don't answer are told of before a table that isn't there, as by the reset itself.
     topic.poll()
     table = connections.catalog.table(spec.identifier)
-    state = with_position(context, topic, read_state(table), required=False) if table else None
+    state = with_position(context, topic, state_of(spec, table), required=False) if table else None
     return Reset(context, to, partitions).plan(topic, state)
 
 

@@ -6,10 +6,12 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.adopt.marks import filled_by
+from kafka_lake.ingest.beginning import beginning
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.rebuild import may_have_begun, rebuilt_position
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
+from kafka_lake.ingest.topic_state import state_of
+from kafka_lake.lake.positions import TableState, head_of, row_count
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ def tables(context: Context) -> Tables:
     dead_letters = context.connections.catalog.table(context.spec.dead_letter_table)
     table = context.connections.catalog.table(context.spec.identifier)
     return Tables(
-        None if table is None else read_state(table),
-        None if dead_letters is None or head_of(dead_letters) is None else read_state(dead_letters),
+        None if table is None else state_of(context.spec, table),
+        None if dead_letters is None or head_of(dead_letters) is None else state_of(context.spec, dead_letters),
     )
 
 
@@ -100,6 +102,8 @@ def _refuse_filled_by_others(context: Context, table: Table) -> None:
 
 def _with_position(context: Context, topic: TopicEnds, state: TableState) -> TableState:
     table, spec, warn = state.table, context.spec, context.observer.warn
+    if state.position is None and state.others:
+        return beginning(context, topic.now, state)
     if state.position is None and spec.start == "latest" and not row_count(table) and may_have_begun(table):
         raise TableError(
             f"Table {context.table_name} has no rows, and no snapshot in the history of main carries a "

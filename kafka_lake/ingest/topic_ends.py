@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.identity import unsure
@@ -33,10 +34,18 @@ class TopicEnds:
 
         Raises:
             KafkaError: If the brokers don't answer, or refuse; `now` is as it was.
+            ConfigurationError: If the table has several topics, and the brokers tell no topic ids.
         """
         context = self._context
-        self._now = context.with_retries(lambda: context.connections.cluster.watermarks_of(context.spec.topic))
-        return self._now
+        now = context.with_retries(lambda: context.connections.cluster.watermarks_of(context.spec.topic))
+        if context.spec.is_shared and not now.identity.topic_id:
+            raise ConfigurationError(
+                f"Topic {context.spec.topic}: the brokers tell no topic id (they are older than Kafka 2.8), by which "
+                f"the rows of table {context.table_name} would be told apart.",
+                "Give each topic a table of its own, with topic: instead of topics:.",
+            )
+        self._now = now
+        return now
 
     def validated(self, position: Position | None, partitions: Collection[int] | None = None) -> Watermarks:
         """Return what the topic holds, and where its log was cut off since a position was written.

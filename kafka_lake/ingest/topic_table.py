@@ -6,6 +6,7 @@ from it.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
@@ -74,7 +75,7 @@ class TopicTable:
         ConfigurationError: If ``$KAFKA_LAKE_SAMPLES`` is neither true nor false.
     """
 
-    topic: TopicName = Field(description="Name of the Kafka topic.")
+    topic: TopicName = Field(description="Name of the Kafka topic. **Needed**, unless `topics` names several.")
     namespace: TableName = Field(default="lake", description="Iceberg namespace of the table.")
     table: TableName = Field(
         default_factory=lambda given: derived_table_name(given["topic"]),
@@ -341,6 +342,12 @@ class TopicTable:
         "The first one that takes a record gets it. See [routing](routing.md).",
         examples=[[{"when": {"field": "type", "equals": "order"}, "table": "orders"}]],
     )
+    topics: tuple[TopicName, ...] = Field(
+        default=(),
+        description="Instead of topic: several topics of one cluster that fill the same table, which `table` names. "
+        "`_kafka.topic` tells their rows apart. See [many topics](many-topics.md#many-topics-in-one-table).",
+        examples=[["shop.eu.orders", "shop.us.orders"]],
+    )
     otherwise: Otherwise = Field(
         default="table",
         description="With routes, what becomes of records that none of them takes: rows of `table`, dead letters "
@@ -361,6 +368,22 @@ class TopicTable:
     def is_partial(self) -> bool:
         """Return whether a change may leave columns as they are because these settings say so."""
         return bool(self.ignore_null_updates) or self.update_columns is not None
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether the table is meant for several topics."""
+        return bool(self.topics)
+
+    @property
+    def each_topic(self) -> tuple["TopicTable", ...]:
+        """Return the settings of each topic that fills the table; their runs are runs of one topic each."""
+        return tuple(replace(self, topic=topic) for topic in self.topics) or (self,)
+
+    @property
+    def told(self) -> str:
+        """Return the topic, or the topics, as the middle of a sentence about the table."""
+        names = [each.full_topic for each in self.each_topic]
+        return f"Kafka topic{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
     @property
     def full_topic(self) -> str:

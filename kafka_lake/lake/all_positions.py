@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from kafka_lake.common.offsets import Position
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import read_state
+from kafka_lake.lake.positions import read_positions
 
 # Answers of a server are waited for side by side; a database's come faster than threads take turns.
 _AT_ONCE = {"rest": 8, "glue": 8}
@@ -13,8 +13,8 @@ _AT_ONCE = {"rest": 8, "glue": 8}
 
 def all_positions(
     catalog: LakeCatalog, identifiers: Iterable[tuple[str, str]]
-) -> Mapping[tuple[str, str], Position | Exception | None]:
-    """Return the positions of tables; None for one that isn't there or has none, the error where there was one.
+) -> Mapping[tuple[str, str], tuple[Position, ...] | Exception]:
+    """Return the positions of tables, by topic; none of one that isn't there, the error where there was one.
 
     Args:
         catalog: Where the tables are. A server is asked for up to eight at once.
@@ -22,18 +22,18 @@ def all_positions(
     """
     asked = list(dict.fromkeys(identifiers))
 
-    def position(identifier: tuple[str, str]) -> Position | Exception | None:
+    def positions(identifier: tuple[str, str]) -> tuple[Position, ...] | Exception:
         try:
             table = catalog.table(identifier)
-            return read_state(table).position if table else None
+            return read_positions(table) if table else ()
         except Exception as error:
             return error
 
     at_once = min(_AT_ONCE.get(catalog.type, 1), len(asked))
     if at_once <= 1:
-        return {each: position(each) for each in asked}
+        return {each: positions(each) for each in asked}
     # Connected by one of them, it would be by each.
     first, *others = asked
-    found = {first: position(first)}
+    found = {first: positions(first)}
     with ThreadPoolExecutor(at_once) as pool:
-        return found | dict(zip(others, pool.map(position, others), strict=True))
+        return found | dict(zip(others, pool.map(positions, others), strict=True))

@@ -1,6 +1,11 @@
-"""How far a table has consumed its topic: read from the table's own snapshots, and from nowhere else."""
+"""How far a table has consumed its topic: read from the table's own snapshots, and from nowhere else.
 
-from collections.abc import Iterator
+A table may have several topics. A commit is of one of them: its snapshot has that topic's position, and carries on the
+others'. Its branch starts at the head that those were read from, and it is published only if that is still the head.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -15,6 +20,8 @@ from kafka_lake.common.offsets import Position
 POSITION = "kafka-lake.position"
 DERIVED = "kafka-lake.derived"
 """What a table of tables was made of, as `derive.record` has it."""
+OTHERS = "kafka-lake.other-positions"
+"""In a snapshot's summary: a JSON list of the newest positions of the table's other topics."""
 RUN_ID = "kafka-lake.run-id"
 LOSSES = "kafka-lake.data-loss"
 RESET = "kafka-lake.reset"
@@ -37,6 +44,7 @@ class TableState:
         position: Position of the newest ancestor of ``main`` that has one.
         rebuilt: Whether the position comes from the rows, since no snapshot has it any more.
         adopted: Rows of others that the table had before the topic's first commit.
+        others: Positions of other topics that have rows in the table, from the same snapshot.
     """
 
     table: Table
@@ -44,6 +52,7 @@ class TableState:
     position: Position | None
     rebuilt: bool = False
     adopted: int = 0
+    others: tuple[Position, ...] = ()
 
 
 def ancestors(table: Table, snapshot_id: int | None) -> Iterator[Snapshot]:
@@ -118,21 +127,82 @@ def _counted(table: Table, snapshot: Snapshot) -> int:
     )
 
 
-def read_state(table: Table) -> TableState:
+def positions_in(summary: Mapping[str, str]) -> tuple[Position, ...]:
+    """Return the positions that a snapshot's summary carries, its own topic's first; none if it has none.
+
+    Raises:
+        ValueError: If they can't be read.
+    """
+    if not (text := summary.get(POSITION)):
+        return ()
+    own = Position.from_json(text)
+    others = json.loads(summary.get(OTHERS) or "[]")
+    if not isinstance(others, list):
+        raise ValueError(f"not a list of positions: {summary[OTHERS]!r}")
+    return (own, *(Position.from_json(json.dumps(each)) for each in others))
+
+
+def positions_summary(own: Position, others: Iterable[Position]) -> dict[str, str]:
+    """Return what a snapshot's summary has of positions.
+
+    Args:
+        own: Of the topic whose commit it is.
+        others: Of the table's other topics; one of the same topic is left out.
+    """
+    kept = {each.identity.topic: each for each in others if each.identity.topic != own.identity.topic}
+    found = {POSITION: own.to_json()}
+    if kept:
+        found[OTHERS] = f"[{','.join(kept[topic].to_json() for topic in sorted(kept))}]"
+    return found
+
+
+def of_topic(
+    found: tuple[Position, ...], topic: str | None, shared: bool
+) -> tuple[Position | None, tuple[Position, ...]]:
+    """Return a topic's position among those of a snapshot, and the others.
+
+    Args:
+        found: As `positions_in` gave them.
+        topic: The topic's name; None for the topic whose commit the snapshot was.
+        shared: Whether the table is meant for several topics. If it isn't, and the topic has no position there, the
+            position is that of the snapshot's own topic: nobody may take the table for an empty one.
+    """
+    own = next((each for each in found if topic is None or each.identity.topic == topic), None)
+    if own is None and not shared and found:
+        own = found[0]
+    return own, tuple(each for each in found if each is not own)
+
+
+def read_positions(table: Table) -> tuple[Position, ...]:
+    """Return the positions that the newest ancestor of ``main`` with any has, its own topic's first; none if none has.
+
+    Raises:
+        TableError: If positions are there but can't be read.
+    """
+    for snapshot in ancestors(table, head_of(table)):
+        try:
+            found = positions_in(summary_of(snapshot))
+        except ValueError as error:
+            raise TableError(
+                f"Table {'.'.join(table.name())}: snapshot {snapshot.snapshot_id} carries a {POSITION} that "
+                f"can't be read ({error}).",
+                "Roll the table back to an older snapshot, or upgrade kafka_lake if a newer one wrote it.",
+            ) from error
+        if found:
+            return found
+    return ()
+
+
+def read_state(table: Table, topic: str | None = None, shared: bool = False) -> TableState:
     """Return head and position of ``main``, from one and the same load of the metadata.
+
+    Args:
+        table: As it was loaded.
+        topic: The topic whose position is meant; None for that of the newest commit.
+        shared: Whether the table is meant for several topics; `of_topic` says what that changes.
 
     Raises:
         TableError: If a position is there but can't be read.
     """
-    head = head_of(table)
-    for snapshot in ancestors(table, head):
-        if text := summary_of(snapshot).get(POSITION):
-            try:
-                return TableState(table, head, Position.from_json(text))
-            except ValueError as error:
-                raise TableError(
-                    f"Table {'.'.join(table.name())}: snapshot {snapshot.snapshot_id} carries a {POSITION} that "
-                    f"can't be read ({error}).",
-                    "Roll the table back to an older snapshot, or upgrade kafka_lake if a newer one wrote it.",
-                ) from error
-    return TableState(table, head, None)
+    own, others = of_topic(read_positions(table), topic, shared)
+    return TableState(table, head_of(table), own, others=others)

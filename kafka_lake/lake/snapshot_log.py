@@ -11,7 +11,17 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from kafka_lake.common.offsets import Loss, Position, losses_from_json
 from kafka_lake.lake.author import HOST, KIND, OFFSETS, RECONCILE, USER, offsets_of
 from kafka_lake.lake.history import schema_history
-from kafka_lake.lake.positions import ADOPTED_FROM, LOSSES, POSITION, RESET, RUN_ID, ancestors, head_of, summary_of
+from kafka_lake.lake.positions import (
+    ADOPTED_FROM,
+    LOSSES,
+    OTHERS,
+    POSITION,
+    RESET,
+    RUN_ID,
+    ancestors,
+    head_of,
+    summary_of,
+)
 from kafka_lake.lake.schema import Change
 
 _KINDS = {
@@ -122,12 +132,18 @@ def _entry(snapshot: Snapshot) -> _Entry:
 
 
 def _before(history: Sequence[_Entry]) -> list[Position | None]:
-    """Return, for each snapshot, the position of the newest older one that has one."""
+    """Return, for each snapshot, the position of the newest older one that has one: of its topic if there are several.
+
+    The first commit of a topic to a table that has others has none before it.
+    """
     found: list[Position | None] = []
-    position = None
+    position, by_topic = None, dict[str, Position]()
     for entry in reversed(history):
-        found.append(position)
-        position = entry.position or position
+        own = entry.position
+        before = by_topic.get(own.identity.topic) if own else None
+        found.append(before if OTHERS in entry.summary or before else position)
+        if own:
+            position = by_topic[own.identity.topic] = own
     return found[::-1]
 
 
@@ -184,8 +200,13 @@ def _logged(entry: _Entry, before: Position | None, changes: tuple[Change, ...],
         rows_deleted=0 if rewritten else _total(entry.summary, _ROWS_DELETED),
         schema_changes=changes,
         losses=losses,
-        note=" ".join(filter(None, [entry.note, *notes, *unread])),
+        note=" ".join(filter(None, [entry.note, _topic(entry), *notes, *unread])),
     )
+
+
+def _topic(entry: _Entry) -> str:
+    """Return whose commit it was, of a table with several topics."""
+    return f"Topic {entry.position.identity.topic}." if entry.position and OTHERS in entry.summary else ""
 
 
 def _what(entry: _Entry, before: Position | None, whole: _Entry | None) -> tuple[str, bool | None]:

@@ -23,6 +23,7 @@ from kafka_lake.metrics.facts import (
     key_of,
     lag_samples,
     table_samples,
+    topic_samples,
     unread_samples,
 )
 from kafka_lake.metrics.workers import Workers
@@ -105,7 +106,9 @@ class ClusterCollector:
                 found[key_of(spec)] = tables
                 # A table of a route that gets no records has no commit, though all is well.
                 of_routes = (table_samples(key, replace(each, committed_at=None)) for key, each in others)
-                samples = chain(table_samples(key_of(spec), tables), *of_routes)
+                # What is true of a table that several topics fill is told once, so that sums are right.
+                told = table_samples if spec.topic in (spec.topics[:1] or (spec.topic,)) else topic_samples
+                samples = chain(told(key_of(spec), tables), *of_routes)
                 self.board.succeeded(key_of(spec), "table", samples, time.time())
 
             return load

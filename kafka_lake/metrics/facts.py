@@ -89,14 +89,19 @@ def table_samples(key: Key, found: TopicTables) -> Iterator[Sample]:
         key: The topic and its table.
         found: The tables.
     """
-    if found.committed_at is not None:
-        yield Sample(m.LAST_COMMIT, key, found.committed_at)
+    yield from topic_samples(key, found)
     yield Sample(m.WAITING, key, found.dead_letters)
-    yield from _losses(key, found.losses)
     # From the beginning: what the first commit adds is an increase then, which alerts see.
     yield from _totals(key, found.totals or Totals())
     for each in found.tables:
         yield from _health(key, each)
+
+
+def topic_samples(key: Key, found: TopicTables) -> Iterator[Sample]:
+    """Yield what the tables of a topic tell of the topic alone, where others fill them too. Arguments as above."""
+    if found.committed_at is not None:
+        yield Sample(m.LAST_COMMIT, key, found.committed_at)
+    yield from _losses(key, found.losses)
 
 
 def _losses(key: Key, losses: Iterable[Loss]) -> Iterator[Sample]:

@@ -50,6 +50,9 @@ class Frames(Protocol):
     ) -> DataFrame:
         """Return the rows or dead letters of some offsets of this very topic."""
 
+    def of_topic(self, rows: DataFrame, topic: str, column: str | None = None) -> DataFrame:
+        """Return the rows or dead letters of topics of this name, whatever their ids."""
+
     def without(self, rows: DataFrame, others: DataFrame, names: Sequence[str] = RECORD) -> DataFrame:
         """Return the rows whose records are not among those of the others."""
 
@@ -115,6 +118,10 @@ class SparkFrames:
         same_topic = _origin("topic_id", column).eqNullSafe(F.lit(topic_id or None))
         there = [(partition == r.partition) & (offset >= r.start) & (offset < r.end) for r in ranges]
         return rows.filter(same_topic & any_of(there))
+
+    def of_topic(self, rows: DataFrame, topic: str, column: str | None = None) -> DataFrame:
+        """Filter by the name."""
+        return rows.filter(_origin("topic", column) == topic)
 
     def without(self, rows: DataFrame, others: DataFrame, names: Sequence[str] = RECORD) -> DataFrame:
         """Join by all names."""

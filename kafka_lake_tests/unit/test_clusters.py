@@ -283,13 +283,22 @@ def test_the_job_replays_the_topics_of_its_own_cluster(monkeypatch: pytest.Monke
 
 
 def test_partitions_are_registered_by_the_full_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    registered: dict[str, list[int]] = {}
-    monkeypatch.setattr(register_partitions, "register", lambda found, _: registered.update(found))
+    registered: dict[str, list[str]] = {}
+
+    def register(found: Any, _: object) -> None:
+        for name, partitions, key in found:
+            registered.setdefault(name, []).extend(map(key, partitions))
+
+    monkeypatch.setattr(register_partitions, "_register", register)
     cluster: Any = SimpleNamespace(
         watermarks=lambda names: {n: Watermarks(TopicIdentity("c", "t", n), {0: 0}, {0: 9, 1: 2}) for n in names}
     )
     register_partitions.register_topics([EU], cluster, print)
-    assert registered == {"eu/orders": [0, 1]}
+    assert registered == {"eu/orders": ["0", "1"]}
+    registered.clear()
+    shared = TopicTable("a", table="both", cluster="eu", topics=("a", "b...c"))
+    register_partitions.register_topics(shared.each_topic, cluster, print)
+    assert registered == {"lake/both/topics": ["a/0", "a/1", "b%2E%2E%2Ec/0", "b%2E%2E%2Ec/1"]}
 
 
 @pytest.fixture

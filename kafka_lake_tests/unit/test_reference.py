@@ -21,7 +21,7 @@ def test_each_setting_of_a_topic_is_documented() -> None:
 def test_a_default_that_a_setting_needs_no_value_for_is_told() -> None:
     assert "| `max_columns` | whole number | `1000` |" in tables()["topic"]
     assert "| `sort_by` | list of text |  | Columns within each file. | `[ordered_at desc]` |" in tables()["topic"]
-    assert "| `topic` | text | **needed** |" in tables()["topic"]
+    assert "| `topic` | text |  | Name of the Kafka topic. **Needed**, unless `topics`" in tables()["topic"]
 
 
 def test_the_example_file_has_every_variable() -> None:

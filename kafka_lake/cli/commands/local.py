@@ -62,7 +62,7 @@ def up(
 
 def reload() -> None:
     """Reload the definitions in the Dagster of `kafka-lake up`. The sensor then starts runs for new topics."""
-    from kafka_lake.cli.project import topic_tables
+    from kafka_lake.cli.project import once_each, topic_tables
     from kafka_lake.local_stack.dagster_runs import reload_definitions
 
     stack = running()
@@ -76,5 +76,5 @@ def reload() -> None:
     with console.err.status("Loading definitions"):
         reload_definitions(stack.ui_url)
     console.out.print(f"Dagster has loaded the tables of {len(specs)} topics:", highlight=False)
-    for spec in specs:
+    for spec in once_each(specs):
         console.out.print(f"  {stack.ui_url}/assets/{'/'.join(spec.identifier)}", soft_wrap=True, highlight=False)

@@ -29,7 +29,7 @@ def maintain(
     The sensor kafka_maintenance asks Dagster for the same. Settings: `maintenance:` in the topic's YAML.
     """
     from kafka_lake.cli.output import health_table
-    from kafka_lake.cli.project import connections_at_hand, topic_tables
+    from kafka_lake.cli.project import connections_at_hand, once_each, topic_tables
     from kafka_lake.common.errors import ConfigurationError
     from kafka_lake.ingest.maintenance.maintain import Maintained, due, sentence
     from kafka_lake.ingest.maintenance.maintain import maintain as maintain_tables
@@ -41,7 +41,7 @@ def maintain(
     failed: list[Exception] = []
     show = (lambda *_, **__: None) if as_json else console.out.print
     with connections_at_hand(console.err.print, with_broker=False) as connections:
-        for spec in (table for each in specs for table in each.tables):
+        for spec in once_each(specs):
             done: list[Maintained] = []
             try:
                 found = due(spec, connections)

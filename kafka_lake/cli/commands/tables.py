@@ -87,14 +87,14 @@ def clean(
     still be writing them. 0s keeps nothing, and is safe only while nothing else writes to the tables.
     """
     from kafka_lake.cli.output import cleaned_lines
-    from kafka_lake.cli.project import connections_at_hand, topic_tables
+    from kafka_lake.cli.project import connections_at_hand, once_each, topic_tables
     from kafka_lake.common.durations import seconds_of
     from kafka_lake.ingest.maintenance.clean import clean as clean_table
 
     seconds = seconds_of(older_than)
     specs, found = topic_tables(topic), False
     with connections_at_hand(console.err.print, with_broker=False) as connections:
-        for spec in (table for each in specs for table in each.tables):
+        for spec in once_each(specs):
             with console.err.status(f"Cleaning {'.'.join(spec.identifier)}"):
                 cleaned = clean_table(spec, connections, seconds, dry_run=not yes)
             console.out.print(

@@ -33,6 +33,11 @@ def plan_adoption(
         ConfigurationError: If a setting or an option can't be met.
     """
     name = ".".join(spec.identifier)
+    if spec.is_shared:
+        raise ConfigurationError(
+            f"Table {name} has several topics: {', '.join(spec.topics)}. Only a table of one can be taken over.",
+            "Nothing was changed. Take it over with topic: in its YAML, and write topics: after that.",
+        )
     now = connections.cluster.watermarks_of(spec.topic)
     table = connections.catalog.table(spec.identifier)
     if table is None:

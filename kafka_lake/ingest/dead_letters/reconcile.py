@@ -28,7 +28,7 @@ from kafka_lake.ingest.dead_letters.unreconciled import RECONCILED, RECONCILED_F
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.lake.author import RECONCILE, author_summary
 from kafka_lake.lake.branches import StagingBranch, branch_name
-from kafka_lake.lake.positions import POSITION, TableState, read_state, summary_of
+from kafka_lake.lake.positions import TableState, positions_summary, read_state, summary_of
 from kafka_lake.spark.frames import RECORD, Frames
 
 _LETTERS_WORTH_A_TASK = 250_000
@@ -87,7 +87,7 @@ def reconcile(
             return 0
         summary = {**author_summary(context.run_id, RECONCILE), RECONCILED_FROM: str(dead_letters.head)}
         if dead_letters.position is not None:
-            summary[POSITION] = dead_letters.position.to_json()
+            summary |= positions_summary(dead_letters.position, dead_letters.others)
         if found:
             summary[RECONCILED] = found.mark
         name = branch_name(context.run_id, dead_letters.head, "settle")

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.append import opening, plan
@@ -53,6 +54,9 @@ class Append(Job):
                     f"Topic {spec.topic}: start is latest, and the table has no position yet: "
                     f"it begins at {self._starts}."
                 )
+            if begins is None and spec.is_shared and state and state.others and topic.now.partitions:
+                # Without a position, the next run would look again whether rows are of this topic.
+                return position_only(Position(topic.now.identity, dict(self._starts), topic.now.epochs))
             return begins
         if todo is None and state and state.rebuilt and position:
             return position_only(position)

@@ -17,7 +17,8 @@ from kafka_lake.ingest.routes.conditions import records_of
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.lake.positions import TableState, head_of, read_state
+from kafka_lake.ingest.topic_state import state_of
+from kafka_lake.lake.positions import TableState, head_of
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class DeadLetterReplay(Job):
 
 def _dead_letters(context: Context) -> TableState | None:
     table = context.connections.catalog.table(context.spec.dead_letter_table)
-    return None if table is None or head_of(table) is None else read_state(table)
+    return None if table is None or head_of(table) is None else state_of(context.spec, table)
 
 
 def _chosen(context: Context, where: str | None, dead_letters: TableState) -> DataFrame:
@@ -137,4 +138,6 @@ def _chosen(context: Context, where: str | None, dead_letters: TableState) -> Da
             f"where: {where!r} is no condition on table {'.'.join(spec.dead_letter_table)}: {reason}.",
             f"Its columns are {', '.join(frame.columns)}.",
         ) from error
-    return chosen
+    # Letters of older topics of the name are meant, too; those of the table's other topics are not.
+    several = spec.is_shared or dead_letters.others
+    return connections.frames.of_topic(chosen, spec.topic) if several else chosen

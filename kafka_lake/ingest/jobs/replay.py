@@ -117,7 +117,10 @@ def _refuse_older_rows(context: Context, extent: Extent, now: Watermarks, state:
         return
     since = start_timestamp_ms(extent.start, "--from")
     rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), state.head)
-    found = connections.frames.before(rows, cut, since, metadata_column_of(spec))
+    column = metadata_column_of(spec)
+    if state.others:
+        rows = connections.frames.of_topic(rows, spec.topic, column)
+    found = connections.frames.before(rows, cut, since, column)
     if found:
         listed = "; ".join(f"partition {r['partition']} offsets {r['first']} to {r['last']}" for r in sorted(found))
         raise DataLossError(

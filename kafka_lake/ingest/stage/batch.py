@@ -26,7 +26,7 @@ from kafka_lake.ingest.stage.spark_writer import append, tasks_of
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
 from kafka_lake.lake.author import REMOVES, author_summary
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import POSITION, TableState
+from kafka_lake.lake.positions import TableState, positions_summary
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ class Batch:
     def _summary(self, marks: Mapping[str, str]) -> dict[str, str]:
         again = self.plan.ranges if self.plan.kind == "replace" else ()
         who = author_summary(self.context.run_id, self.plan.kind, again)
-        return {POSITION: self.plan.after.to_json(), **who, **marks}
+        return {**positions_summary(self.plan.after, self.state.others), **who, **marks}
 
     def _append_rows(self, branch: StagingBranch, rows: DataFrame, tasks: int) -> StagedTable:
         fitting, marks = self._fitting(rows).coalesce(tasks), dict(self.marks)

@@ -17,9 +17,10 @@ from kafka_lake.ingest.record_keys import added_between, at_version
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append, tasks_of
 from kafka_lake.ingest.stage.staged import StagedTable
+from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.lake.author import author_summary
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import POSITION, TableState, read_state, row_count
+from kafka_lake.lake.positions import TableState, positions_summary, row_count
 from kafka_lake.lake.tables.create import ensure_table, schema_of
 from kafka_lake.spark.compat.arrow_types import to_arrow_schema
 from kafka_lake.spark.frames import OFFSET
@@ -36,6 +37,9 @@ def known_dead_letters(context: Context, plan: Plan, dead_letters: TableState) -
         return None
     if position is not None and not position.identity.same_as(plan.after.identity):
         # Letters of a topic that has been recreated since; its offsets mean other records.
+        position = Position(plan.after.identity, {})
+    if position is None and dead_letters.others:
+        # Letters of other topics alone.
         position = Position(plan.after.identity, {})
     reached = None if plan.kind == "replace" or position is None else position.offsets
     ahead = [r for r in plan.ranges if len(r) and (reached is None or reached.get(r.partition, 0) > r.start)]
@@ -70,7 +74,7 @@ def stage_dead_letters(
         context.spec.dead_letter_table,
         schema_of(to_arrow_schema(nullable_all(dead_letters.schema))),
     )
-    state = read_state(table)
+    state = state_of(context.spec, table)
     position, known_failed = state.position, 0
     if position is not None and not position.identity.same_as(plan.after.identity):
         position = None
@@ -88,7 +92,7 @@ def stage_dead_letters(
         known_failed = dead_letters.count() - fresh.count()
         dead_letters = fresh
     summary = {
-        POSITION: _furthest(plan.after, position).to_json(),
+        **positions_summary(_furthest(plan.after, position), state.others),
         **author_summary(context.run_id, plan.kind),
         STAGED_WITH: str(primary.appended),
     }

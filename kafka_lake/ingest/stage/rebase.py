@@ -16,8 +16,9 @@ from kafka_lake.common.errors import PublishRefusedError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.staged import Staged
+from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.lake.branches import StagingBranch, branch_name
-from kafka_lake.lake.positions import ancestors, head_of, read_state, summary_of
+from kafka_lake.lake.positions import ancestors, head_of, summary_of
 
 _OURS = "kafka-lake."
 
@@ -44,7 +45,7 @@ def follow(context: Context, plan: Plan, staged: Staged) -> Staged | None:
     files, head = added_files(table, before), head_of(table)
     if head is None or not _goes_with(table, files, before, primary.branch.head):
         return None
-    state = read_state(table)
+    state = state_of(context.spec, table)
     name = branch_name(context.run_id, head)
     branch = StagingBranch(
         spark=connections.spark(),

@@ -121,6 +121,9 @@ class SimulatedFrames:
 
     within_topic = within
 
+    def of_topic(self, rows: Frame, *_: Any) -> Frame:
+        return rows
+
     def without(self, rows: Frame, others: Frame, *_: Any) -> Frame:
         return self._joined(rows, others, False)
 

@@ -1,0 +1,50 @@
+"""The setting ``topics:``, several topics in one table: what can't be meant, or can't be together with it."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+from kafka_lake.ingest.topic_table import InDocuments, TopicName
+
+_NOT_YET = ("routes", "continuous")
+
+
+def topics_problems(settings: Any) -> Iterator[str]:
+    """Give what is wrong with the topics of a document, and with its other settings if it has several topics.
+
+    Args:
+        settings: Those of a document.
+    """
+    topics: Sequence[str] = settings.topics
+    if not topics:
+        if settings.topic is None:
+            yield (
+                "topic: is missing, or null without quotes. Name the Kafka topic; or several that fill one table, as "
+                "topics: [a, b]."
+            )
+        return
+    if settings.topic is not None:
+        yield f"topic: {settings.topic} can't stand beside topics:. Write it into that list, or leave one of them out."
+    if twice := [topic for topic, count in Counter(topics).items() if count > 1]:
+        yield f"topics: has {twice[0]} twice. Leave one of them out."
+    (allowed,) = (each.pattern for each in get_args(TopicName) if isinstance(each, InDocuments))
+    if wrong := [topic for topic in topics if not re.fullmatch(allowed, topic)]:
+        yield (
+            f"topics: {wrong[0]!r} can't be the name of a topic. Write each topic's whole name. A pattern is for "
+            "documents of type kafka_lake.KafkaTopics, which give each topic a table of its own."
+        )
+    if settings.table is None:
+        yield "table: is missing. Name the table that the topics fill."
+    if settings.metadata_column is None:
+        yield "metadata_column: topics: needs it, since it tells which topic a row came from. Leave it out."
+    if settings.write == "upsert":
+        yield (
+            "write: upsert can't be combined with topics: yet, since the offsets of two topics don't tell which change "
+            "of a key is the newer one. Give each topic a table of its own."
+        )
+    if settings.compatibility != "none":
+        yield "compatibility: can't be combined with topics: yet, since each topic has schema versions of its own."
+    for name in _NOT_YET:
+        if getattr(settings, name):
+            yield f"{name}: can't be combined with topics: yet. Leave it out, or give each topic a table of its own."

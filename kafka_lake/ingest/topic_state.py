@@ -1,0 +1,19 @@
+"""A table as a topic's run sees it: with this topic's position, where the table has several topics."""
+
+from pyiceberg.table import Table
+
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import TableState, read_state
+
+
+def state_of(spec: TopicTable, table: Table) -> TableState:
+    """Return head and position of a table, by what one load of its metadata says.
+
+    Args:
+        spec: The topic.
+        table: One of its tables.
+
+    Raises:
+        TableError: If a position is there but can't be read.
+    """
+    return read_state(table, spec.topic, spec.is_shared)

@@ -1,0 +1,280 @@
+"""Several topics in one table: positions that are carried on, what is refused, and what Dagster is told."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_lake.cli.project import once_each
+from kafka_lake.common.errors import ConfigurationError, TableError, UnknownTopicError
+from kafka_lake.common.offsets import Loss, Position, TopicIdentity, Watermarks, losses_from_json, losses_to_json
+from kafka_lake.components import sensor
+from kafka_lake.components.assets import build_topic_assets, topics_of
+from kafka_lake.components.freshness import Freshness, _by_table
+from kafka_lake.components.keys import TOPIC_TAG, partition_key, partitions_in
+from kafka_lake.components.presentation import Presentation
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.resources.registry import RegistryResource
+from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.components.sensor import Pace
+from kafka_lake.ingest.beginning import beginning
+from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import (
+    OTHERS,
+    POSITION,
+    TableState,
+    of_topic,
+    positions_in,
+    positions_summary,
+    read_state,
+)
+from kafka_lake.lake.snapshot_log import snapshot_log
+from kafka_lake_tests.unit.test_component import load, refusal
+
+NAMES = ("a", "b", "c")
+SHARED = TopicTable("a", "pizza", "both", topics=("a", "b"))
+
+
+def at(topic: str, offset: int, cluster: str = "c") -> Position:
+    return Position(TopicIdentity(cluster, f"id of {topic}", topic), {0: offset})
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.booleans(), st.integers(1, 9))))
+def test_no_commit_of_a_topic_loses_or_moves_the_position_of_another(
+    commits: list[tuple[str, bool, int]],
+) -> None:
+    summary: Mapping[str, str] = {}
+    expected: dict[str, int] = {}
+    for topic, shared, count in commits:
+        found = positions_in(summary)
+        own, others = of_topic(found, topic, shared)
+        if own is not None and own.identity.topic != topic:
+            # The plan refuses it: the table isn't meant for several topics, and has those of others alone.
+            assert not shared
+            assert topic not in expected
+            continue
+        offset = (own.offsets[0] if own else 0) + count
+        assert offset == expected.get(topic, 0) + count
+        expected[topic] = offset
+        summary = positions_summary(at(topic, offset), others)
+        assert {each.identity.topic: each.offsets[0] for each in positions_in(summary)} == expected
+        assert positions_in(summary)[0].identity.topic == topic
+        assert (OTHERS in summary) == (len(expected) > 1)
+
+
+def test_the_position_of_a_topic_alone_is_written_as_ever() -> None:
+    assert positions_summary(at("a", 5), ()) == {POSITION: at("a", 5).to_json()}
+    assert positions_summary(at("a", 5), [at("a", 4)]) == {POSITION: at("a", 5).to_json()}
+
+
+@pytest.fixture
+def append(catalog: LakeCatalog) -> Callable[..., Any]:
+    rows = pa.table({"id": [1]})
+    catalog.ensure_namespace("pizza")
+    table = catalog.pyiceberg.create_table_if_not_exists(SHARED.identifier, rows.schema)
+
+    def appended(own: Position | None, *others: Position) -> Any:
+        table.append(rows, snapshot_properties=positions_summary(own, others) if own else {})
+        return table.refresh()
+
+    return appended
+
+
+def test_a_table_is_read_for_a_topic(append: Callable[..., Any]) -> None:
+    append(at("b", 3), at("a", 5))
+    table = append(None)
+    assert read_state(table).position == at("b", 3)
+    assert read_state(table, "a", shared=True).position == at("a", 5)
+    assert read_state(table, "a", shared=True).others == (at("b", 3),)
+    assert read_state(table, "a", shared=False).position == at("a", 5)
+    assert read_state(table, "c", shared=True).position is None
+    assert read_state(table, "c", shared=True).others == (at("b", 3), at("a", 5))
+    assert read_state(table, "c", shared=False).position == at("b", 3), "who isn't meant to share is to be refused"
+    table.append(pa.table({"id": [1]}), snapshot_properties={POSITION: at("a", 6).to_json(), OTHERS: "{}"})
+    with pytest.raises(TableError, match="can't be read"):
+        read_state(table.refresh())
+
+
+def test_the_log_of_a_table_tells_whose_commit_it_was(append: Callable[..., Any]) -> None:
+    append(at("a", 2))
+    append(at("b", 3), at("a", 2))
+    table = append(at("a", 5), at("b", 3))
+    newest, second, _ = snapshot_log(table)
+    assert [(each.partition, each.start, each.end) for each in newest.offsets] == [(0, 2, 5)]
+    assert (newest.note, second.note) == ("Topic a.", "Topic b.")
+
+
+def test_losses_say_whose_they_are() -> None:
+    losses = [Loss(0, 1, 5, "retention", topic="a"), Loss(0, 1, 5, "retention", topic="b"), Loss(1, 2, 3, "skipped")]
+    assert losses_from_json(losses_to_json(losses)) == losses
+    assert "topic" not in losses_to_json(losses[2:])
+    assert str(losses[0]).startswith("topic a partition 0 lost")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "says"),
+    [
+        ("topic: a\ntopics: [a, b]\ntable: both", "topic: a can't stand beside topics:"),
+        ("topics: [a, b]", "table: is missing"),
+        ("topics: [a, b, a]\ntable: both", "topics: has a twice"),
+        ("topics: ['shop\\..*']\ntable: both", "can't be the name of a topic"),
+        ("topics: [a, b]\ntable: both\nwrite: upsert", "write: upsert can't be combined with topics:"),
+        ("topics: [a, b]\ntable: both\nmetadata_column: null", "metadata_column: topics: needs it"),
+        ("topics: [a, b]\ntable: both\ncontinuous: {trigger: 2s}", "continuous: can't be combined"),
+        ("topics: [a, b]\ntable: both\nformat: avro\ncompatibility: full", "compatibility: can't be combined"),
+        (
+            "topics: [a, b]\ntable: both\nroutes: [{when: {field: type, equals: x}, table: xs}]",
+            "routes: can't be combined with topics:",
+        ),
+        ("topics: [a, b]\nnamespace: kafka\ntable: b", "would be the same asset, kafka/b"),
+    ],
+)
+def test_what_cannot_go_with_several_topics_is_refused_by_name(attributes: str, says: str) -> None:
+    assert says in refusal(attributes)
+
+
+def test_a_document_of_several_topics_is_one_table_below_all_of_them() -> None:
+    component, defs = load("topics: [a, b...c]\ntable: both\nnamespace: shop")
+    assert component.topic_table() == TopicTable("a", "shop", "both", topics=("a", "b...c"))
+    assert component.every_topic == ("a", "b...c")
+    resources = {
+        "kafka": KafkaResource(),
+        "registry": RegistryResource(),
+        "catalog": CatalogResource(),
+        "spark": SparkResource(spark_config={}, catalog=CatalogResource()),
+    }
+    whole = dg.Definitions.merge(defs, dg.Definitions(resources=resources))
+    graph, topics = whole.resolve_asset_graph(), {dg.AssetKey(["kafka", "a"]), dg.AssetKey(["kafka", "b...c"])}
+    table, letters = dg.AssetKey(["shop", "both"]), dg.AssetKey(["shop", "both__dead_letters"])
+    assert graph.get(table).parent_keys == graph.get(letters).parent_keys == topics
+    partitions = graph.get(table).partitions_def
+    assert isinstance(partitions, dg.DynamicPartitionsDefinition)
+    assert partitions.name == "kafka/shop/both/topics"
+    specs = topics_of(whole.get_repository_def())
+    assert [(each.topic, each.identifier, each.topics) for each in specs] == [
+        (topic, ("shop", "both"), ("a", "b...c")) for topic in ("a", "b...c")
+    ]
+    assert [each.topic for each in once_each(specs)] == ["b...c"]
+
+
+def test_two_documents_with_a_topic_in_common_are_refused() -> None:
+    from kafka_lake.components.kafka_topic_table import refuse_shared_tables
+
+    first, _ = load("topics: [a, b]\ntable: both")
+    second, _ = load("topic: b\ntable: other")
+    third, _ = load("topic: c\ntable: both")
+    with pytest.raises(ConfigurationError, match="Topic b would have two tables"):
+        refuse_shared_tables([first, second])
+    with pytest.raises(ConfigurationError, match=r"one document with topics: \[a, c\]"):
+        refuse_shared_tables([first, third])
+
+
+@given(st.sampled_from(["a", "a.b", "a...b", "a....b", "a..", "...", "A-1_x"]), st.integers(0, 10_000))
+def test_keys_of_partitions_name_one_topic_and_are_taken_by_dagster(topic: str, number: int) -> None:
+    spec = TopicTable(topic, table="both", topics=(topic, "a/"))
+    key = partition_key(spec, number)
+    assert "..." not in key
+    assert partitions_in(spec, [key, "other/3", f"x{key}"]) == {number}
+    assert partitions_in(TopicTable(topic), [str(number)]) == {number}
+
+
+def test_the_sensor_asks_for_one_run_of_all_topics(catalog: LakeCatalog, append: Callable[..., Any]) -> None:
+    specs = SHARED.each_topic
+    now = {name: Watermarks(at(name, 0).identity, {0: 0, 1: 0}, {0: 5, 1: 0}) for name in ("a", "b")}
+    append(at("b", 5), at("a", 5))
+
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def tick() -> Any:
+            result = sensor.evaluate(dg.build_sensor_context(instance=instance), specs, now, catalog, Pace(5.0))
+            for request in getattr(result, "dynamic_partitions_requests", None) or ():
+                instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
+            return result
+
+        assert not tick().run_requests
+        assert list(instance.get_dynamic_partitions("kafka/pizza/both/topics")) == ["a/0", "a/1", "b/0", "b/1"]
+        now["b"] = replace(now["b"], end={0: 7, 1: 0, 2: 1}, low={0: 0, 1: 0, 2: 0})
+        (request,) = tick().run_requests
+        assert list(request.asset_selection) == [dg.AssetKey(["pizza", "both"])]
+        assert request.tags["dagster/asset_partition_range_start"] == "a/0"
+        assert request.tags["dagster/asset_partition_range_end"] == "b/2"
+        assert request.tags[TOPIC_TAG] == "pizza/both/topics"
+        now["a"] = replace(now["a"], end={0: 6, 1: 0})
+        (both,) = tick().run_requests
+        assert both.run_key != request.run_key
+        # One that can't be asked doesn't keep the other waiting; a run in flight is of both.
+        unknown: Any = UnknownTopicError("Topic a: no such topic.")
+        now["a"] = unknown
+        (only,) = tick().run_requests
+        assert only.tags["dagster/asset_partition_range_start"] == "b/0"
+        instance.add_run(dg.DagsterRun("job", tags=dict(only.tags), status=dg.DagsterRunStatus.STARTED))
+        assert isinstance(tick(), dg.SkipReason)
+
+
+def test_how_fresh_a_table_is_tells_its_slowest_topic() -> None:
+    a, b = (replace(each, max_age="1m") for each in SHARED.each_topic)
+    other = TopicTable("d", max_age="1m")
+    (found, alone) = _by_table([Freshness(a, 3, 90.0), Freshness(b, 2, 0.0), Freshness(other, 1, 5.0)])
+    assert (found.offsets, found.age, found.is_fresh) == (5, 90.0, False)
+    assert alone.offsets == 1
+
+
+def _context(now: Watermarks, **settings: Any) -> Any:
+    cluster = SimpleNamespace(watermarks_of=lambda _: now)
+    return SimpleNamespace(
+        spec=replace(SHARED.each_topic[1], **settings),
+        connections=SimpleNamespace(cluster=cluster),
+        with_retries=lambda function: function(),
+        table_name="pizza.both",
+        observer=SimpleNamespace(warn=lambda _: None),
+    )
+
+
+def test_brokers_without_topic_ids_are_refused() -> None:
+    now = Watermarks(TopicIdentity("c", "", "b"), {0: 0}, {0: 1})
+    with pytest.raises(ConfigurationError, match="tell no topic id"):
+        TopicEnds(_context(now)).poll()
+    assert TopicEnds(_context(now, topics=())).poll() == now
+
+
+def test_topics_of_two_clusters_are_refused() -> None:
+    table: Any = SimpleNamespace()
+    state = TableState(table, 1, None, others=(at("a", 3, cluster="other"),))
+    now = Watermarks(at("b", 0).identity, {0: 0}, {0: 1})
+    with pytest.raises(TableError, match="topics of one table are of one cluster"):
+        beginning(_context(now), now, state)
+
+
+def test_a_topic_that_begins_at_the_latest_offset_does_not_begin_twice(append: Callable[..., Any]) -> None:
+    now = Watermarks(at("b", 0).identity, {0: 0}, {0: 9})
+    table = append(at("a", 5))
+    before = table.current_snapshot().snapshot_id
+    # No metadata column: rows of others alone.
+    empty = replace(read_state(table, "b", shared=True))
+    context = _context(now, start="latest")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kafka_lake.ingest.beginning.row_count", lambda _: 0)
+        assert beginning(context, now, empty).position is None
+        table = append(at("b", 7), at("a", 5))
+        with table.manage_snapshots() as refs:
+            refs.set_current_snapshot(snapshot_id=before)
+        rolled_back = read_state(table.refresh(), "b", shared=True)
+        assert rolled_back.position is None
+        with pytest.raises(TableError, match="as after a rollback"):
+            beginning(context, now, rolled_back)
+        assert beginning(_context(now, start="earliest"), now, rolled_back).position is None
+
+
+def test_what_is_true_of_a_table_is_told_once() -> None:
+    assets = build_topic_assets(SHARED, Presentation("g"))
+    keys = [each.key for each in assets if isinstance(each, dg.AssetSpec)]
+    assert len(set(keys)) == len(keys)
