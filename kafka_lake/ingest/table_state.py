@@ -9,6 +9,7 @@ from kafka_lake.ingest.adopt.marks import filled_by
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.rebuild import may_have_begun, rebuilt_position
 from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.lake.maintenance.expired import proven_position
 from kafka_lake.lake.positions import TableState, head_of, read_state, row_count
 
 
@@ -100,6 +101,13 @@ def _refuse_filled_by_others(context: Context, table: Table) -> None:
 
 def _with_position(context: Context, topic: TopicEnds, state: TableState) -> TableState:
     table, spec, warn = state.table, context.spec, context.observer.warn
+    if state.position is None and not row_count(table) and (proven := proven_position(table)) is not None:
+        # All rows have expired. Another topic by the same name is refused by its identity.
+        warn(
+            f"Table {context.table_name}: no snapshot carries the position any more, and all rows have expired; "
+            f"it goes on from where it was then: {dict(proven.offsets)}."
+        )
+        return replace(state, position=proven, rebuilt=True)
     if state.position is None and spec.start == "latest" and not row_count(table) and may_have_begun(table):
         raise TableError(
             f"Table {context.table_name} has no rows, and no snapshot in the history of main carries a "

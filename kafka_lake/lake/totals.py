@@ -27,6 +27,7 @@ class Totals:
         tombstones: Records among them without a value.
         bytes_read: Of their keys, values and headers.
         moved: Dead letters that became rows.
+        expired: Rows that were deleted since they were old.
         seconds: How long the steps took, by name.
     """
 
@@ -38,6 +39,7 @@ class Totals:
     tombstones: int = 0
     bytes_read: int = 0
     moved: int = 0
+    expired: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def plus(self, other: "Totals") -> "Totals":

@@ -18,7 +18,8 @@ from kafka_lake.components.keys import MAINTENANCE_TAG, maintenance_key, table_k
 from kafka_lake.components.maintenance_sensor import evaluate
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.maintenance.maintain import due, maintain
+from kafka_lake.ingest.maintenance.maintain import maintain
+from kafka_lake.ingest.maintenance.needed import due
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable

@@ -6,7 +6,7 @@ tells.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,17 +103,34 @@ def clean(
     files: list[str] = []
     for identifier in spec.identifiers:
         if (table := connections.catalog.table(identifier)) is not None:
-            orphans = _orphans(table, connections.catalog, older_than_seconds)
+            orphans = orphan_files(table, connections.catalog, older_than_seconds)
             if not dry_run:
-                for path in orphans:
-                    _filesystem(table).delete_file(path)
+                remove(table, orphans)
             files += orphans
     return Cleaned(branches, tuple(files))
 
 
-def _orphans(table: Table, catalog: LakeCatalog, older_than_seconds: float) -> list[str]:
+def remove(table: Table, paths: Iterable[str]) -> None:
+    """Delete files of a table that `orphan_files` has found."""
+    for path in paths:
+        _filesystem(table).delete_file(path)
+
+
+def orphan_files(table: Table, catalog: LakeCatalog, older_than_seconds: float) -> list[str]:
+    """Return the paths of the files in a table's folders that no snapshot, of whatever branch or table, refers to.
+
+    Args:
+        table: The table.
+        catalog: Its other tables are asked, too, as far as there is need to.
+        older_than_seconds: Younger files aren't looked at, nor those that a run may be writing.
+
+    Raises:
+        TableError: If the storage lists files by other names than the table does, or can't be listed.
+    """
     limit = min([time.time() - older_than_seconds, *_live(table)])
-    found = {each.path: each for each in _listed(table) if each.mtime is not None and each.mtime.timestamp() < limit}
+    listed = list(_listed(table))
+    _refuse_other_names(table, {each.path for each in listed})
+    found = {each.path: each for each in listed if each.mtime is not None and each.mtime.timestamp() < limit}
     if not found:
         return []
     # Whoever was renamed has left its files where it was, and a table by its old name may lie there by now.
@@ -133,6 +150,17 @@ def _orphans(table: Table, catalog: LakeCatalog, older_than_seconds: float) -> l
             known = {_path(path) for path in _referenced(state, seen)}
             left = {path for path in left if _checked(path) not in known}
     return sorted(left)
+
+
+def _refuse_other_names(table: Table, listed: set[str]) -> None:
+    """Refuse to take every file for an orphan, as names that never match would have it."""
+    own = _path(table.metadata_location)
+    if own.startswith(f"{_path(table.location())}/metadata/") and own not in listed:
+        raise TableError(
+            f"Table {'.'.join(table.name())}: the storage doesn't list the table's own metadata file {own}, so it "
+            "names files in another way, and which ones are orphans can't be told. No file was removed.",
+            "Compare the table's location with what the storage lists, and set the catalog's properties accordingly.",
+        )
 
 
 def _live(table: Table) -> list[float]:

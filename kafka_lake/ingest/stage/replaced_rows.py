@@ -1,9 +1,11 @@
 """Rows that a replacement takes out of the topic's table, and those of them that Kafka can't give again."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
+from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of
@@ -18,13 +20,23 @@ def delete_replaced(context: Context, branch: StagingBranch, plan: Plan) -> None
     Raises:
         ConfigurationError: If the topic's table has no metadata column.
     """
+    condition = of_ranges(context, plan, plan.deletes)
+    context.connections.spark().sql(f"DELETE FROM {branch.write_name} WHERE {condition}")
+
+
+def of_ranges(context: Context, plan: Plan, ranges: Sequence[OffsetRange]) -> str:
+    """Return the condition, as SQL, that a row is of some offsets of the plan's topic.
+
+    Raises:
+        ConfigurationError: If the topic's table has no metadata column.
+    """
     column, topic_id = f"`{metadata_column_of(context.spec)}`", plan.after.identity.topic_id.replace("'", "")
     offsets = " OR ".join(
         f"({column}.partition = {r.partition} AND {column}.offset >= {r.start} AND {column}.offset < {r.end})"
-        for r in plan.deletes
+        for r in ranges
     )
     same_topic = f"{column}.topic_id = '{topic_id}'" if topic_id else f"{column}.topic_id IS NULL"
-    context.connections.spark().sql(f"DELETE FROM {branch.write_name} WHERE {same_topic} AND ({offsets})")
+    return f"{same_topic} AND ({offsets})"
 
 
 def keep_what_vanished(

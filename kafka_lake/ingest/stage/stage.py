@@ -23,6 +23,7 @@ from kafka_lake.ingest.stage.dead_letter_rows import (
     may_be_obsolete,
     stage_dead_letters,
 )
+from kafka_lake.ingest.stage.expired_rows import leave_out_expired
 from kafka_lake.ingest.stage.judge import REFUSED, judge, refused_mark
 from kafka_lake.ingest.stage.replaced_rows import keep_what_vanished
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
@@ -79,6 +80,7 @@ def stage(
         # Nothing goes from a keyed table because it is read again.
         if plan.kind == "replace" and context.spec.write == "append":
             primary, vanished = keep_what_vanished(context, plan, primary, failed.rows)
+            primary = leave_out_expired(context, plan, primary)
         undo.pop_all()
     counts = rows.batch.counts
     return Staged(
