@@ -172,25 +172,29 @@ class StagingBranch:
                     append.append_data_file(each)
         self._appended = table
 
-    def drop_files(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
-        """Drop data files from the branch by one snapshot; none of them is read. `written` tells where that went.
+    def replace_files(self, gone: Sequence[DataFile], new: Sequence[DataFile], summary: Mapping[str, str]) -> None:
+        """Drop data files from the branch, and add others, by one snapshot; `written` tells where that went.
 
         Args:
-            files: Of the branch's tip. There must be no delete files: they would stay.
+            gone: Of the branch's tip; they aren't read. There must be no delete files: they would stay.
+            new: Of the table's current partition spec.
             summary: Properties of the snapshot.
 
         Raises:
-            PublishRefusedError: If the table, the branch or a file is gone.
+            PublishRefusedError: If the table or the branch is gone.
+            ValidationException: If one of the files isn't there.
         """
-        _in_sequence(lambda: self._drop_files(files, summary))
+        _in_sequence(lambda: self._replace_files(gone, new, summary))
 
-    def _drop_files(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
+    def _replace_files(self, gone: Sequence[DataFile], new: Sequence[DataFile], summary: Mapping[str, str]) -> None:
         table = self._writable()
         with table.transaction() as transaction:
             update = transaction.update_snapshot(snapshot_properties=dict(summary), branch=self.name)
             with update.overwrite() as overwrite:
-                for each in files:
+                for each in gone:
                     overwrite.delete_data_file(each)
+                for each in new:
+                    overwrite.append_data_file(each)
         self._appended = table
 
     def _writable(self) -> Table:

@@ -183,7 +183,8 @@ POSITION = Position(TopicIdentity("c", "id", "orders"), {0: 5})
         (3, slice(2, 5), POSITION),
         # They expired with the fourth, which isn't in the history: it was rolled back, maybe.
         (4, slice(2, 3), None),
-        (4, slice(0, 5), None),
+        (6, slice(2, 5), None),
+        (4, slice(0, 5), POSITION),
         (0, slice(2, 5), None),
     ],
 )

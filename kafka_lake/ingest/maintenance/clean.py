@@ -1,8 +1,8 @@
 """Clean: what dead runs left behind, branches and files, and never what a live run needs.
 
 A staging branch from which ``main`` has moved away can't be published any more, whoever made it: it is dropped at
-once. One that could still be published may be a live run's, and so may files that no snapshot knows yet: only their age
-tells.
+once, but for one that an expiry of rows has just made. One that could still be published may be a live run's, and so
+may files that no snapshot knows yet: only their age tells.
 """
 
 import time
@@ -24,6 +24,12 @@ from kafka_lake.lake.positions import ancestors, head_of
 DEFAULT_AGE_SECONDS = 24 * 3600.0
 # Where a table's files may be beside its location (https://iceberg.apache.org/docs/latest/configuration/).
 _PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+
+# What the branches are for that a side table has without one of the topic's table: to reconcile, and to expire rows.
+_EXPIRY = "_expire"
+_ALONE = ("_settle", _EXPIRY)
+# Rows that expire leave a head that main has moved to by then: what was written for it serves so long.
+_FOLLOWS_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,8 @@ def sweep(
         side = identifier != spec.identifier
         for name, (created, head) in staging_branches(table).items():
             # Dead letters are staged and dropped together with the rows of the same attempt.
-            alive = _publishable(table, name) and (not side or name in spared or _reconciles(table, name))
+            alive = _publishable(table, name) and (not side or name in spared or name.endswith(_ALONE))
+            alive = alive or (name.endswith(_EXPIRY) and time.time() - created < _FOLLOWS_SECONDS)
             if alive and (older_than_seconds is None or time.time() - created < older_than_seconds):
                 spared.add(name)
                 continue
@@ -77,10 +84,6 @@ def sweep(
 def _publishable(table: Table, branch: str) -> bool:
     main = head_of(table)
     return any(s.snapshot_id == main for s in ancestors(table, head_of(table, branch)))
-
-
-def _reconciles(table: Table, branch: str) -> bool:
-    return branch.endswith("_settle")
 
 
 def clean(

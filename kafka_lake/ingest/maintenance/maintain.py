@@ -16,9 +16,10 @@ from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.compact import Compacted, compact
 from kafka_lake.lake.maintenance.expire import expire
-from kafka_lake.lake.maintenance.expire_rows import ExpiredRows, expire_rows
+from kafka_lake.lake.maintenance.expire_rows import expire_rows
 from kafka_lake.lake.maintenance.health import TableHealth, table_health
 from kafka_lake.lake.maintenance.manifests import rewrite_manifests
+from kafka_lake.lake.maintenance.old_files import ExpiredRows
 from kafka_lake.lake.maintenance.orphans import ORPHAN_AGE_SECONDS, ORPHANS_REMOVED
 from kafka_lake.lake.maintenance.planning import Planning, planning_of
 from kafka_lake.lake.maintenance.policy import limits_of

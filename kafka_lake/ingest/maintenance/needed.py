@@ -10,8 +10,8 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance.clean import orphan_files
 from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.maintenance.expire_rows import ExpiredRows, OldRows, count_old_rows
 from kafka_lake.lake.maintenance.expired import limit_ms, why_expire
+from kafka_lake.lake.maintenance.old_files import ExpiredRows, OldRows, count_old_rows
 from kafka_lake.lake.maintenance.orphans import ORPHAN_AGE_SECONDS, why_remove
 from kafka_lake.lake.maintenance.policy import Needs, applies_to, needs_of
 

@@ -1,4 +1,4 @@
-"""Rows that a replay reads again though they are so old that they expire: they don't come back."""
+"""Rows and dead letters that a replay reads again though they are so old that they expire: they don't come back."""
 
 import time
 from dataclasses import replace
@@ -12,13 +12,13 @@ from kafka_lake.lake.maintenance.policy import applies_to
 from kafka_lake.lake.maintenance.row_age import row_limit
 
 
-def leave_out_expired(context: Context, plan: Plan, primary: StagedTable) -> StagedTable:
+def leave_out_expired(context: Context, plan: Plan, staged: StagedTable) -> StagedTable:
     """Take the rows off a replay's branch, within what it read, that maintenance would delete.
 
     Args:
         context: Of the run.
         plan: What was read again.
-        primary: The topic's table, staged.
+        staged: The topic's table or its dead letters, staged.
 
     Returns:
         What is staged now; the same if there are no such rows, or the topic's rows don't expire.
@@ -26,20 +26,22 @@ def leave_out_expired(context: Context, plan: Plan, primary: StagedTable) -> Sta
     Raises:
         TableError: If the column that tells how old a row is isn't there, or tells no time.
     """
-    spec, branch = context.spec, primary.branch
-    old = old_rows(spec, spec.identifier, int(time.time() * 1000))
-    table = branch.staged or context.connections.catalog.table(spec.identifier)
+    spec, branch = context.spec, staged.branch
+    old = old_rows(spec, branch.identifier, int(time.time() * 1000))
+    table = branch.staged or context.connections.catalog.table(branch.identifier)
     if old is None or table is None or not applies_to(spec.maintenance, table):
-        return primary
+        return staged
     limit = row_limit(table, old.by, old.before_ms)
-    condition = f"{of_ranges(context, plan, plan.ranges)} AND {limit.sql}"
+    column = spec.metadata_column if branch.identifier == spec.identifier else None
+    condition = f"{of_ranges(plan, plan.ranges, column)} AND {limit.sql}"
     spark = context.connections.spark()
     found = spark.sql(f"SELECT count(*) AS found FROM {branch.write_name} WHERE {condition}").collect()[0]["found"]
     if not found:
-        return primary
+        return staged
     spark.sql(f"DELETE FROM {branch.write_name} WHERE {condition}")
+    what = "rows" if branch.identifier == spec.identifier else "dead letters"
     context.observer.warn(
-        f"Topic {spec.topic}: {found:,} of the rows that are read again are older than {spec.maintenance.keep_rows} "
-        "(maintenance: keep_rows), and stay out of the table."
+        f"Topic {spec.topic}: {found:,} of the {what} that are read again are older than {spec.maintenance.keep_rows} "
+        "(maintenance: keep_rows), and stay away."
     )
-    return replace(primary, snapshot=branch.written(primary.snapshot).snapshot_id)
+    return replace(staged, snapshot=branch.written(staged.snapshot).snapshot_id)

@@ -20,22 +20,23 @@ def delete_replaced(context: Context, branch: StagingBranch, plan: Plan) -> None
     Raises:
         ConfigurationError: If the topic's table has no metadata column.
     """
-    condition = of_ranges(context, plan, plan.deletes)
+    condition = of_ranges(plan, plan.deletes, metadata_column_of(context.spec))
     context.connections.spark().sql(f"DELETE FROM {branch.write_name} WHERE {condition}")
 
 
-def of_ranges(context: Context, plan: Plan, ranges: Sequence[OffsetRange]) -> str:
+def of_ranges(plan: Plan, ranges: Sequence[OffsetRange], column: str | None) -> str:
     """Return the condition, as SQL, that a row is of some offsets of the plan's topic.
 
-    Raises:
-        ConfigurationError: If the topic's table has no metadata column.
+    Args:
+        plan: Its position tells the topic.
+        ranges: The offsets.
+        column: The metadata column; None for dead letters, which have no other columns.
     """
-    column, topic_id = f"`{metadata_column_of(context.spec)}`", plan.after.identity.topic_id.replace("'", "")
+    of, topic_id = f"`{column}`." if column else "", plan.after.identity.topic_id.replace("'", "")
     offsets = " OR ".join(
-        f"({column}.partition = {r.partition} AND {column}.offset >= {r.start} AND {column}.offset < {r.end})"
-        for r in ranges
+        f"({of}partition = {r.partition} AND {of}offset >= {r.start} AND {of}offset < {r.end})" for r in ranges
     )
-    same_topic = f"{column}.topic_id = '{topic_id}'" if topic_id else f"{column}.topic_id IS NULL"
+    same_topic = f"{of}topic_id = '{topic_id}'" if topic_id else f"{of}topic_id IS NULL"
     return f"{same_topic} AND ({offsets})"
 
 

@@ -81,6 +81,8 @@ def stage(
         if plan.kind == "replace" and context.spec.write == "append":
             primary, vanished = keep_what_vanished(context, plan, primary, failed.rows)
             primary = leave_out_expired(context, plan, primary)
+            if failed.table is not None:
+                failed = replace(failed, table=leave_out_expired(context, plan, failed.table))
         undo.pop_all()
     counts = rows.batch.counts
     return Staged(

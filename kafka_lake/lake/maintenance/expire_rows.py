@@ -4,12 +4,13 @@ Files of which all rows are old are dropped by their statistics; nothing of them
 where rows come in the order of time, Spark writes again what stays.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import tenacity
-from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from kafka_lake.common.errors import AuditFailedError, PublishRefusedError, TableError
@@ -17,68 +18,13 @@ from kafka_lake.lake.author import EXPIRE_ROWS, author_summary
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance.expired import EXPIRED, Expired, expired_of
-from kafka_lake.lake.maintenance.row_age import RowLimit, row_limit
+from kafka_lake.lake.maintenance.old_files import ExpiredRows, OldFiles, OldRows, can_be_dropped, old_files
+from kafka_lake.lake.maintenance.replaced_files import can_be_made_at, replaced_files, stage_once_more
 from kafka_lake.lake.positions import POSITION, TableState, head_of, read_state, summary_of
 from kafka_lake.lake.totals import TOTALS, Totals, totals_of
 
 _ATTEMPTS = 6
-
-
-@dataclass(frozen=True)
-class OldRows:
-    """Which rows of a table shall go.
-
-    Args:
-        by: The column that tells how old a row is.
-        before_ms: Rows whose time is before this moment go; milliseconds since 1970.
-        needs_position: Whether nothing may go as long as no snapshot tells the position: rows may have to prove it.
-    """
-
-    by: str
-    before_ms: int
-    needs_position: bool = True
-
-
-@dataclass(frozen=True)
-class ExpiredRows:
-    """What went, or would go.
-
-    Args:
-        rows: How many rows.
-        dropped: Data files of which all rows are old.
-        partly: Data files that also have rows that stay; or whose statistics don't tell.
-    """
-
-    rows: int
-    dropped: int
-    partly: int
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The files of a table with rows that are old, and whether some of its rows are deleted by other files."""
-
-    limit: RowLimit
-    whole: tuple[DataFile, ...]
-    partly: tuple[DataFile, ...]
-    has_deletes: bool
-
-
-def count_old_rows(table: Table, asked: OldRows) -> ExpiredRows:
-    """Return what would go. Of files that also have rows that stay, the column is read, without Spark.
-
-    Raises:
-        TableError: If the column doesn't tell a time, or files have deletes that PyIceberg can't read.
-    """
-    found = _find(table, row_limit(table, asked.by, asked.before_ms))
-    try:
-        rows = table.scan(found.limit.expression).count() if found.whole or found.partly else 0
-    except ValueError as error:
-        raise TableError(
-            f"Table {'.'.join(table.name())}: its old rows can't be counted without Spark: {error}",
-            "Nothing is wrong with the table: kafka-lake maintain --yes deletes them, and says how many they were.",
-        ) from error
-    return ExpiredRows(rows, len(found.whole), len(found.partly))
+_FOLLOWED = 20
 
 
 def expire_rows(
@@ -116,6 +62,16 @@ def expire_rows(
 
 
 @dataclass(frozen=True)
+class _Staged:
+    """Rows that were taken off a branch: where it began, its tip, and how many they were."""
+
+    branch: StagingBranch
+    state: TableState
+    tip: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class _Expiry:
     """One expiry of a table's rows; its fields are the arguments of `expire_rows`."""
 
@@ -139,10 +95,35 @@ class _Expiry:
                 f"Table {self.name}: no snapshot tells its position, so no row may expire: rows may have to prove it.",
                 "Run its topic once, which finds the position and writes it down; rows expire after that.",
             )
-        found = _find(table, row_limit(table, self.asked.by, self.asked.before_ms))
+        found = old_files(table, self.asked)
         if not found.whole and not found.partly:
             self._remember(state)
             return ExpiredRows(0, 0, 0)
+        with ExitStack() as undo, self._refused_if_main_moved(state):
+            staged = self._stage(state, found, undo)
+            if staged.rows:
+                self._publish(staged, undo)
+            else:
+                self._remember(state)
+        return ExpiredRows(staged.rows, len(found.whole), len(found.partly))
+
+    @contextmanager
+    def _refused_if_main_moved(self, state: TableState) -> Iterator[None]:
+        """Who publishes takes the branches away that can't be published any more: that shows as any error."""
+        try:
+            yield
+        except PublishRefusedError:
+            raise
+        except Exception as error:
+            now = self.catalog.table(self.identifier)
+            if (head := head_of(now) if now else None) == state.head:
+                raise
+            raise PublishRefusedError(
+                f"Table {self.name}: main moved from snapshot {state.head} to {head} meanwhile."
+            ) from error
+
+    def _branch(self, state: TableState, undo: ExitStack) -> StagingBranch:
+        assert state.head is not None, "the caller has looked"
         branch = StagingBranch(
             # It is touched only where something is to be written, or to be taken away.
             spark=_Later(self.spark),
@@ -150,55 +131,70 @@ class _Expiry:
             identifier=self.identifier,
             name=branch_name(self.run_id, state.head, "expire"),
             head=state.head,
-            table=table,
+            table=state.table,
         )
         branch.create()
-        try:
-            rows, staged = self._stage(branch, state, found)
-            if rows:
-                branch.publish(staged, lambda before: self._told(before, state, staged, rows))
-            else:
-                self._remember(state)
-        except PublishRefusedError:
-            raise
-        except Exception as error:
-            # Who publishes takes the branches away that can't be published any more: that shows as any error.
-            now = self.catalog.table(self.identifier)
-            if (head := head_of(now) if now else None) == state.head:
-                raise
-            raise PublishRefusedError(
-                f"Table {self.name}: main moved from snapshot {state.head} to {head} meanwhile."
-            ) from error
-        finally:
-            # What was published is no branch any more.
-            branch.discard()
-        return ExpiredRows(rows, len(found.whole), len(found.partly))
+        # What was published is no branch any more.
+        undo.callback(branch.discard)
+        return branch
 
-    def _stage(self, branch: StagingBranch, state: TableState, found: _Found) -> tuple[int, int]:
-        """Take the rows off a branch; return how many they were, and the branch's tip."""
-        summary = author_summary(self.run_id, EXPIRE_ROWS)
-        if state.position is not None:
-            summary[POSITION] = state.position.to_json()
-        assert state.head is not None, "the caller has looked"
-        tip, rows = state.head, 0
-        by_metadata = _can_drop_files(state.table, found)
+    def _stage(self, state: TableState, found: OldFiles, undo: ExitStack) -> "_Staged":
+        """Take the rows off a branch."""
+        branch, summary = self._branch(state, undo), self._summary(state)
+        tip, rows, by_metadata = branch.head, 0, can_be_dropped(state.table, found)
         if by_metadata and found.whole:
-            branch.drop_files(found.whole, summary)
+            branch.replace_files(found.whole, (), summary)
             tip, rows = branch.written(tip).snapshot_id, sum(each.record_count for each in found.whole)
         if found.partly or not by_metadata:
             counted = self._count(f"{branch.write_name} WHERE {found.limit.sql}")
             if counted:
                 tip, rows = self._delete(branch, tip, found, summary), rows + counted
-        table = branch.staged or self.catalog.table(self.identifier)
-        left, before = self._rows(table, tip), self._rows(state.table, state.head)
-        if left != before - rows:
+        return self._audited(_Staged(branch, state, tip, rows))
+
+    def _publish(self, staged: "_Staged", undo: ExitStack) -> None:
+        """Publish what is staged; where others were faster, at the head that they have made, if it means the same."""
+        for followed in range(_FOLLOWED + 1):
+            known = staged
+            try:
+                known.branch.publish(known.tip, lambda before: self._told(before, known))  # noqa: B023  Called at once.
+            except PublishRefusedError:
+                following = self._followed(staged, undo) if followed < _FOLLOWED else None
+                if following is None:
+                    raise
+                staged = following
+            else:
+                return
+
+    def _followed(self, staged: "_Staged", undo: ExitStack) -> "_Staged | None":
+        """Stage the same change of files at the head that ``main`` has by now; None if it may mean something else."""
+        table = self.catalog.table(self.identifier)
+        state = read_state(table) if table is not None else None
+        change = replaced_files(table, staged.branch.head, staged.tip) if table is not None else None
+        if table is None or state is None or state.head is None or change is None:
+            return None
+        if not can_be_made_at(table, change, staged.branch.head):
+            return None
+        branch = self._branch(state, undo)
+        tip = stage_once_more(branch, change, self._summary(state), (staged.branch, staged.tip))
+        return self._audited(_Staged(branch, state, tip, staged.rows))
+
+    def _summary(self, state: TableState) -> dict[str, str]:
+        position = {POSITION: state.position.to_json()} if state.position is not None else {}
+        return {**author_summary(self.run_id, EXPIRE_ROWS), **position}
+
+    def _audited(self, staged: "_Staged") -> "_Staged":
+        """Return what is staged, if as many rows are left as were counted; raises `AuditFailedError`."""
+        assert staged.state.head is not None, "the caller has looked"
+        left = self._rows(staged.branch.staged or self.catalog.table(self.identifier), staged.tip)
+        before = self._rows(staged.state.table, staged.state.head)
+        if left != before - staged.rows:
             raise AuditFailedError(
-                f"Table {self.name}: {rows} of its {before} rows expire, but {left} would be left.",
+                f"Table {self.name}: {staged.rows} of its {before} rows expire, but {left} would be left.",
                 "Nothing was published, and the table is as it was. That is a defect of kafka_lake: please report it.",
             )
-        return rows, tip
+        return staged
 
-    def _delete(self, branch: StagingBranch, tip: int, found: _Found, summary: Mapping[str, str]) -> int:
+    def _delete(self, branch: StagingBranch, tip: int, found: OldFiles, summary: Mapping[str, str]) -> int:
         spark = self.spark()
         spark.sql(f"DELETE FROM {branch.write_name} WHERE {found.limit.sql}")
         deleted = branch.written(tip).snapshot_id
@@ -220,13 +216,13 @@ class _Expiry:
     def _count(self, of: str) -> int:
         return int(self.spark().sql(f"SELECT count(*) AS found FROM {of}").collect()[0]["found"])
 
-    def _told(self, before: Table, state: TableState, staged: int, rows: int) -> dict[str, str]:
-        snapshot = before.metadata.snapshot_by_id(staged)
+    def _told(self, before: Table, staged: "_Staged") -> dict[str, str]:
+        snapshot = before.metadata.snapshot_by_id(staged.tip)
         sequence = (snapshot.sequence_number or 0) if snapshot else 0
-        told = Expired(self.asked.before_ms, self.asked.by, sequence, state.position)
+        told = Expired(self.asked.before_ms, self.asked.by, sequence, staged.state.position)
         totals = totals_of(before)
         # Numbers are kept of the topic's table alone.
-        counted = {TOTALS: totals.plus(Totals(expired=rows)).to_json()} if totals else {}
+        counted = {TOTALS: totals.plus(Totals(expired=staged.rows)).to_json()} if totals else {}
         return {EXPIRED: told.to_json(), **counted}
 
     def _remember(self, state: TableState) -> None:
@@ -238,7 +234,8 @@ class _Expiry:
             last.sequence if last else 0,
             last.position if last else None,
         )
-        with state.table.transaction() as transaction:
+        # Somebody else's commit in this very moment: then the next run looks once more.
+        with suppress(CommitFailedException), state.table.transaction() as transaction:
             transaction.set_properties({EXPIRED: told.to_json()})
 
 
@@ -250,26 +247,3 @@ class _Later:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._spark(), name)
-
-
-def _find(table: Table, limit: RowLimit) -> _Found:
-    snapshot = table.current_snapshot()
-    manifests = snapshot.manifests(table.io) if snapshot else []
-    whole, partly, has_deletes = list[DataFile](), list[DataFile](), False
-    for manifest in manifests:
-        if manifest.content is not ManifestContent.DATA:
-            has_deletes = True
-            continue
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-            share = limit.share_of(entry.data_file)
-            if share != "none":
-                (whole if share == "all" else partly).append(entry.data_file)
-    return _Found(limit, tuple(whole), tuple(partly), has_deletes)
-
-
-def _can_drop_files(table: Table, found: _Found) -> bool:
-    """Return whether PyIceberg can drop files of a table, and knows how many rows they have."""
-    columns = table.schema().field_ids
-    # It can't write format version 3, nor partitions of columns that have been dropped.
-    plain = table.format_version == 2 and not found.has_deletes
-    return plain and all(field.source_id in columns for spec in table.specs().values() for field in spec.fields)

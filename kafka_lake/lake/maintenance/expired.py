@@ -56,8 +56,8 @@ def proven_position(table: Table) -> Position | None:
     found = expired_of(table)
     if found is None or not found.sequence:
         return None
-    history = list(ancestors(table, head_of(table)))
-    follows = bool(history) and all((each.sequence_number or 0) >= found.sequence for each in history)
+    history = [each.sequence_number or 0 for each in ancestors(table, head_of(table))]
+    follows = found.sequence in history or (bool(history) and min(history) > found.sequence)
     return found.position if follows else None
 
 
