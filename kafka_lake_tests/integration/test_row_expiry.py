@@ -18,6 +18,7 @@ from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.maintenance import expire_rows as expiry
 from kafka_lake.lake.maintenance.expired import expired_of
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.positions import head_of
@@ -237,6 +238,7 @@ def test_an_expiry_meets_a_commit_and_a_commit_meets_an_expiry(
         raise PublishRefusedError("main moved")
 
     monkeypatch.setattr(StagingBranch, "publish", refused)
+    monkeypatch.setattr(expiry, "_ATTEMPTS", 2)
     with pytest.raises(PublishRefusedError):
         maintain(replace(spec, maintenance=replace(KEEP, keep_rows="88d")), connections())
     assert see.ids() == [1, 2, 4, 5, 33]

@@ -148,10 +148,17 @@ def test_old_rows_in_files_of_their_own_go_without_spark(catalog):
     assert summary_of(head)[RUN_ID] == "run-7"
     assert expired_of(table).position == position == proven_position(table)
     assert set(table.metadata.refs) == {"main"}
+    assert preview(spec, Tables(catalog, no_spark))[0].rows == ExpiredRows(0, 0, 0)
     # Rolled back to before it, the position that was written down proves nothing.
     first = table.metadata.snapshots[1].snapshot_id
     table.manage_snapshots().rollback_to_snapshot(first).commit()
     assert proven_position(table.refresh()) is None
+    # Nobody expires rows of a table that others have created, unless told so.
+    with table.transaction() as change:
+        change.remove_properties(LAYOUT)
+    assert preview(spec, Tables(catalog, no_spark))[0].rows is None
+    told_so = replace(spec, maintenance=replace(spec.maintenance, enabled=True))
+    assert preview(told_so, Tables(catalog, no_spark))[0].rows == ExpiredRows(2, 1, 0)
 
 
 def test_of_two_tables_made_at_once_the_one_that_stays_is_used(catalog, monkeypatch):

@@ -24,7 +24,7 @@ from kafka_lake.lake.positions import POSITION, TableState, head_of, read_state,
 from kafka_lake.lake.totals import TOTALS, Totals, totals_of
 
 _ATTEMPTS = 6
-_FOLLOWED = 20
+_FOLLOWED = 10
 
 
 def expire_rows(
@@ -90,15 +90,15 @@ class _Expiry:
         state = read_state(table) if table is not None else None
         if table is None or state is None or state.head is None:
             return ExpiredRows(0, 0, 0)
+        found = old_files(table, self.asked)
+        if not found.whole and not found.partly:
+            self._remember(state)
+            return ExpiredRows(0, 0, 0)
         if self.asked.needs_position and state.position is None:
             raise TableError(
                 f"Table {self.name}: no snapshot tells its position, so no row may expire: rows may have to prove it.",
                 "Run its topic once, which finds the position and writes it down; rows expire after that.",
             )
-        found = old_files(table, self.asked)
-        if not found.whole and not found.partly:
-            self._remember(state)
-            return ExpiredRows(0, 0, 0)
         with ExitStack() as undo, self._refused_if_main_moved(state):
             staged = self._stage(state, found, undo)
             if staged.rows:
@@ -170,7 +170,7 @@ class _Expiry:
         table = self.catalog.table(self.identifier)
         state = read_state(table) if table is not None else None
         change = replaced_files(table, staged.branch.head, staged.tip) if table is not None else None
-        if table is None or state is None or state.head is None or change is None:
+        if table is None or state is None or change is None or state.head in (None, staged.branch.head):
             return None
         if not can_be_made_at(table, change, staged.branch.head):
             return None
