@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.statistics import StatisticsFile
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position, TopicIdentity
@@ -89,6 +90,17 @@ def test_by_schedule_what_is_older_than_three_days_goes_once_a_day(catalog):
     table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "audit").commit()
     table.append(ROWS, branch="audit")
     table.overwrite(ROWS)
+    # Statistics are a file that no snapshot refers to.
+    puffin = Path(stray(table, "of-ids.puffin"))
+    told = StatisticsFile(
+        snapshot_id=table.current_snapshot().snapshot_id,
+        statistics_path=f"file://{puffin}",
+        file_size_in_bytes=9,
+        file_footer_size_in_bytes=1,
+        blob_metadata=[],
+    )
+    with table.update_statistics() as update:
+        update.set_statistics(told)
     old, young = stray(table), stray(table, "young.parquet")
     for path in Path(table.location().removeprefix("file://")).rglob("*"):
         if path.is_file() and path.name != "young.parquet":
@@ -98,7 +110,7 @@ def test_by_schedule_what_is_older_than_three_days_goes_once_a_day(catalog):
     assert looked_at.due.needs.reasons == ("a look for orphan files",)
     (done,) = maintain(spec, Tables(catalog, no_spark))
     assert done.orphans == 1
-    assert (Path(old).exists(), Path(young).exists()) == (False, True)
+    assert (Path(old).exists(), Path(young).exists(), puffin.exists()) == (False, True, True)
     assert "1 orphan files removed" in sentence(done)
     assert catalog.table(SPEC.identifier).scan().to_arrow().num_rows == 2
     for snapshot in catalog.table(SPEC.identifier).metadata.snapshots:
