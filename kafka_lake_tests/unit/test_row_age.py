@@ -197,6 +197,13 @@ def test_a_position_that_was_written_down_counts_only_if_the_table_follows_it(
     assert proven_position(table) == found
 
 
+def test_a_commit_that_was_rolled_back_and_followed_by_another_proves_no_position() -> None:
+    table = table_of(*[OURS] * 5, **{EXPIRED: Expired(0, "at", 4, POSITION).to_json()})
+    # Rows expired with the fourth, main was moved back to the third, and the fifth followed that.
+    table.metadata.snapshots[4].parent_snapshot_id = 3
+    assert proven_position(table) is None
+
+
 @pytest.mark.parametrize("text", ["null", "", "[]", "{}", '{"before": "x", "by": 1, "sequence": 2}', "7"])
 def test_what_cannot_be_read_is_as_if_it_were_not_there(text: str) -> None:
     assert expired_of(table_of(OURS, **{EXPIRED: text})) is None
