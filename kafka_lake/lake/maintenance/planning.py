@@ -34,15 +34,20 @@ class Planning:
         return self.manifests > _FEW and self.manifests > _TIMES_TOO_MANY * (1 + self.size // _TARGET_BYTES)
 
 
-def planning_of(table: Table) -> Planning:
-    """Measure the planning of a query; the table's manifests are read."""
+def planning_of(table: Table, timed: bool = True) -> Planning:
+    """Measure the planning of a query.
+
+    Args:
+        table: As it was loaded.
+        timed: Whether its manifests are read, so that it is known how long that takes; else they are only counted.
+    """
     snapshot = table.current_snapshot()
     if snapshot is None:
         return Planning(0, 0)
     began = time.perf_counter()
     manifests = snapshot.manifests(table.io)
     size = sum(each.manifest_length for each in manifests)
-    if int(summary_of(snapshot).get("total-data-files", 0)) > _MOST_FILES:
+    if not timed or int(summary_of(snapshot).get("total-data-files", 0)) > _MOST_FILES:
         return Planning(len(manifests), size)
     try:
         sum(1 for _ in table.scan().plan_files())
