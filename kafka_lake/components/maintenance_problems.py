@@ -20,6 +20,8 @@ def maintenance_problems(topic: Any, policy: Maintenance, complete: bool) -> Ite
         if complete and own is not None and own.by is not None:
             yield f"maintenance: by: {own.by} has no effect without keep_rows. Set both, or leave it out."
         return
+    if not policy.keep_rows_seconds:
+        yield f"maintenance: keep_rows: {policy.keep_rows} would delete every row. Write null to keep all rows."
     if topic.write == "upsert":
         yield (
             f"maintenance: keep_rows: {policy.keep_rows} isn't for write: upsert, where a key that expired would look "

@@ -75,6 +75,7 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
         ("keep_rows: 90d", "metadata_column: null", "keep_rows needs Kafka's timestamp"),
         ("keep_rows: 90d, by: at", "schema: id bigint", "by: at isn't in schema:, whose columns are id, _kafka."),
         ("{}", "maintenance: {by: at}", "by: at has no effect without keep_rows"),
+        ("keep_rows: 0d", "", "keep_rows: 0d would delete every row"),
         ("keep_rows: 90", "", "YAML reads this value as the number 90"),
     ],
 )

@@ -64,7 +64,9 @@ def count_old_rows(table: Table, asked: OldRows) -> ExpiredRows:
     """
     found = old_files(table, asked)
     try:
-        rows = table.scan(found.limit.expression).count() if found.whole or found.partly else 0
+        # Of no other column anything is read.
+        scan = table.scan(found.limit.expression, selected_fields=(found.limit.name,))
+        rows = scan.count() if found.whole or found.partly else 0
     except ValueError as error:
         raise TableError(
             f"Table {'.'.join(table.name())}: its old rows can't be counted without Spark: {error}",

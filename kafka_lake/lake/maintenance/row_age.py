@@ -39,6 +39,11 @@ class RowLimit:
     before_ms: int
 
     @property
+    def name(self) -> str:
+        """Return the column's name, with dots."""
+        return ".".join(self.path)
+
+    @property
     def stored(self) -> int:
         """Return the moment as the column's values are stored: microseconds, or days; a day goes when it is over."""
         return self.before_ms // _DAY_MS if isinstance(self.kind, DateType) else self.before_ms * 1000
@@ -58,7 +63,7 @@ class RowLimit:
     @property
     def expression(self) -> LessThan:
         """Return the condition for PyIceberg."""
-        return LessThan(term=Reference(".".join(self.path)), value=literal(self.stored).to(self.kind))
+        return LessThan(term=Reference(self.name), value=literal(self.stored).to(self.kind))
 
     def share_of(self, file: DataFile) -> Share:
         """Return how many of a file's rows are before the moment, as far as its statistics tell.
