@@ -14,7 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.statistics import StatisticsFile
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.common.errors import AuditFailedError, TableError
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance import clean as clean_module
@@ -23,6 +23,7 @@ from kafka_lake.ingest.maintenance.maintain import maintain, sentence
 from kafka_lake.ingest.maintenance.needed import preview
 from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.maintenance.expired import expired_of, proven_position
 from kafka_lake.lake.maintenance.old_files import ExpiredRows
 from kafka_lake.lake.maintenance.orphans import ORPHANS_REMOVED
@@ -171,6 +172,25 @@ def test_old_rows_in_files_of_their_own_go_without_spark(catalog):
     assert preview(spec, Tables(catalog, no_spark))[0].rows is None
     told_so = replace(spec, maintenance=replace(spec.maintenance, enabled=True))
     assert preview(told_so, Tables(catalog, no_spark))[0].rows == ExpiredRows(2, 1, 0)
+
+
+def test_an_expiry_that_would_take_other_rows_too_is_not_published(catalog, monkeypatch):
+    times = pa.array([datetime(2020, 1, 1), datetime(2020, 1, 2)], pa.timestamp("us"))
+    spec = replace(SPEC, maintenance=Maintenance(keep_rows="90d", by="at", compact_every=None))
+    table = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.append_column("at", times).schema))
+    position = Position(TopicIdentity("c", "id", "pizzas"), {0: 4})
+    table.append(ROWS.append_column("at", times))
+    new = pa.array([datetime.now(UTC).replace(tzinfo=None)] * 2, pa.timestamp("us"))
+    table.append(ROWS.append_column("at", new), snapshot_properties={POSITION: position.to_json()})
+    every = [each.file for each in table.scan().plan_files()]
+    replace_files = StagingBranch.replace_files
+    monkeypatch.setattr(
+        StagingBranch, "replace_files", lambda self, gone, new, summary: replace_files(self, every, new, summary)
+    )
+    with pytest.raises(AuditFailedError, match=r"2 of its 4 rows expire, but 0 would be left"):
+        maintain(spec, Tables(catalog, no_spark))
+    assert table.refresh().scan().to_arrow().num_rows == 4
+    assert expired_of(table) is None
 
 
 def test_of_two_tables_made_at_once_the_one_that_stays_is_used(catalog, monkeypatch):
