@@ -189,6 +189,11 @@ bench-hot: MINUTES ?= 60
 bench-hot: $(STAMP) ## A keyed table under constant change with its maintenance on: merges, memory, files over the time (MINUTES=60)
 	@$(BIN)/python -m benchmarks hot --minutes $(MINUTES)
 
+.PHONY: bench-maintenance
+bench-maintenance: COMMITS ?= 43200
+bench-maintenance: $(STAMP) ## A day of commits by a fast writer with maintenance on: commit and planning time (COMMITS=43200)
+	@$(BIN)/python -m benchmarks maintenance --commits $(COMMITS)
+
 .PHONY: lint
 lint: $(STAMP) ## Style, format, types, import rules, the links of the documentation
 	@$(BIN)/ruff check $(wildcard $(PACKAGES))

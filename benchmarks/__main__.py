@@ -11,6 +11,7 @@ from rich.console import Console
 from benchmarks import backlog as long_backlog
 from benchmarks import backlog_tables, page, results
 from benchmarks import hot as hot_keys
+from benchmarks import maintenance as of_tables
 from benchmarks import routes as of_routes
 from benchmarks import rules as of_rows
 from benchmarks import upsert as upserts
@@ -199,6 +200,21 @@ def hot(
     _out.print(results.on_terminal(title, hot_keys.HEADER, hot_keys.rows(result)))
     _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
     _compared(result)
+
+
+@app.command()
+def maintenance(
+    commits: Annotated[int, typer.Option(min=1, help="How many.")] = 43_200,
+    every: Annotated[int, typer.Option(min=1, help="Commits between two looks of the maintenance.")] = 150,
+    samples: Annotated[int, typer.Option(min=1, help="How often the table is measured.")] = 12,
+) -> None:
+    """A day of commits, one every two seconds, by a fast writer with maintenance on: commit and planning time."""
+    result = of_tables.measure(of_tables.Settings(commits, every, samples, Engine()), _tell_user)
+    title = f"{commits:,} commits, maintained after each {every:,}"
+    _out.print(results.on_terminal(title, of_tables.HEADER, of_tables.rows(result)))
+    _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
+    if result["rows"] != result["expected"]:
+        raise KafkaLakeError(f"The table has {result['rows']:,} rows, {result['expected']:,} were committed.")
 
 
 def _compared(result: dict[str, Any]) -> None:

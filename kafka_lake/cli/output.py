@@ -17,7 +17,7 @@ from kafka_lake.common.printable import printable
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.maintenance.clean import Cleaned
-from kafka_lake.ingest.maintenance.maintain import Due
+from kafka_lake.ingest.maintenance.needed import Due, Preview
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.progress import Progress as RunProgress
@@ -67,6 +67,18 @@ def health_table(spec: TopicTable, tables: Sequence[Due]) -> Table:
             f"left alone: {needs}" if each.left_alone else needs,
         )
     return shown
+
+
+def preview_lines(found: Preview) -> Iterator[str]:
+    """Give, as lines, the rows and files of a table that maintenance would remove."""
+    if found.rows is not None:
+        files = f"{found.rows.dropped:,} whole files, and {found.rows.partly:,} that are written again without them"
+        yield f"{found.due.name}: {found.rows.rows:,} rows would expire: {files if found.rows.rows else 'none is old'}"
+    if found.orphans is not None:
+        yield f"{found.due.name}: {len(found.orphans):,} files that no snapshot knows would be removed"
+        yield from (f"  {printable(each)}" for each in found.orphans[:_FILES])
+        if len(found.orphans) > _FILES:
+            yield f"  and {len(found.orphans) - _FILES:,} more"
 
 
 def diagnosis_table(diagnoses: Sequence[Diagnosis]) -> Table:

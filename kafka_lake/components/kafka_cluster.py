@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, field_validator
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.components.derived_sensor import build_derived_sensor
 from kafka_lake.components.derived_table import DerivedTable
-from kafka_lake.components.from_document import FromDocument
+from kafka_lake.components.has_defaults import HasDefaults
 from kafka_lake.components.has_topics import HasTopics
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
 from kafka_lake.components.keys import of_cluster
@@ -24,7 +24,7 @@ from kafka_lake.components.which_cluster import Place, check_names, check_topics
 from kafka_lake.ingest.topic_table import CLUSTER_NAME
 
 
-class KafkaCluster(FromDocument):
+class KafkaCluster(HasDefaults):
     """A Kafka cluster, an Iceberg catalog and a Spark, for all the topics of this deployment.
 
     All have defaults for the embedded set-up and are configured by environment variables; what is given here wins.

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ import dagster as dg
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.from_document import FromDocument
+from kafka_lake.components.has_defaults import cluster_maintenance
+from kafka_lake.components.maintenance_problems import maintenance_problems
+from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.topic_settings import TopicSettings
 from kafka_lake.components.which_cluster import Place
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.tables.layout import parse_partition_field
 
 log = logging.getLogger(__name__)
@@ -56,10 +61,25 @@ class KafkaTopicTable(FromDocument, TopicSettings):
             folder: Where the document is; schema files are named from there.
         """
         continuous = self.continuous.settings() if self.continuous else None
-        spec = self.topic_table(folder)
+        spec = replace(self.topic_table(folder), maintenance=self._maintenance_policy())
         if apart := partitions_apart_from_the_key(spec):
             log.warning("Topic %s: %s", spec.full_topic, apart)
         return list(build_topic_assets(spec, self.presentation(), continuous))
+
+    def _maintenance_policy(self) -> Maintenance:
+        """Return how the topic's tables are maintained, by its own settings and by its cluster's.
+
+        Raises:
+            ConfigurationError: If that can't be.
+        """
+        defaults = cluster_maintenance(self._context, self.cluster)
+        policy = (self.maintenance or MaintenanceSettings()).policy(defaults)
+        for problem in maintenance_problems(self, policy, complete=True):
+            raise ConfigurationError(
+                f"Topic {self.topic} ({self._place}): {problem}",
+                "Its maintenance: overrides that of the cluster's document, setting by setting.",
+            )
+        return policy
 
 
 def partitions_apart_from_the_key(spec: TopicTable) -> str:

@@ -20,9 +20,11 @@ from kafka_lake.components.keys import (
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.maintenance.maintain import Due, Maintained, due, maintain, sentence
+from kafka_lake.ingest.maintenance.maintain import Maintained, maintain, sentence
+from kafka_lake.ingest.maintenance.needed import Due, due
 from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.maintenance.planning import Planning
 
 CHECK = "table_health"
 _MIB = 2**20
@@ -49,7 +51,8 @@ def build_maintenance_asset(spec: TopicTable, shown: Presentation, topic: TopicT
     asset = shown.asset(
         key,
         f"Small files of table {'.'.join(spec.identifier)} and of the tables beside it are compacted, and old "
-        f"snapshots expire, where it is needed; sensor {of_cluster('kafka_maintenance', spec.cluster)} asks for it.",
+        f"snapshots{' and rows' if spec.maintenance.keep_rows else ''} expire, where it is needed; sensor "
+        f"{of_cluster('kafka_maintenance', spec.cluster)} asks for it.",
         {"iceberg", "spark"},
         deps=[table_key(spec)],
         tags={MAINTENANCE_TAG: spec.cluster or ""},
@@ -70,7 +73,7 @@ def build_maintenance_asset(spec: TopicTable, shown: Presentation, topic: TopicT
     def maintain_tables(context: dg.AssetExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:
         resources: Any = context.resources
         with as_failures(), alive(context.instance, context.run_id):
-            tables = _tables(resources.catalog, resources.spark)
+            tables = _tables(resources.catalog, resources.spark, context.run_id)
             if context.selected_asset_keys:
                 done = maintain(spec, tables, config.everything, lambda each: context.log.info(f"{sentence(each)}."))
                 if not done:
@@ -81,8 +84,8 @@ def build_maintenance_asset(spec: TopicTable, shown: Presentation, topic: TopicT
     return maintain_tables
 
 
-def _tables(catalog: CatalogResource, spark: SparkResource) -> Tables:
-    return Tables(catalog.open(), lambda: spark.live_session(""))
+def _tables(catalog: CatalogResource, spark: SparkResource, run_id: str) -> Tables:
+    return Tables(catalog.open(), lambda: spark.live_session(""), run_id)
 
 
 def _metadata(spec: TopicTable, tables: Tables, done: Sequence[Maintained]) -> dict[str, Any]:
@@ -97,20 +100,44 @@ def _metadata(spec: TopicTable, tables: Tables, done: Sequence[Maintained]) -> d
             "snapshots": health.snapshots,
         }
     if done:
-        header = ("table", "data files", "delete files", "snapshots", "seconds")
-        lines = (
-            (
-                ".".join(each.identifier),
-                f"{each.before.data_files:,} → {each.after.data_files:,}",
-                f"{each.before.delete_files:,} → {each.after.delete_files:,}",
-                f"{each.before.snapshots:,} → {each.after.snapshots:,}",
-                f"{each.seconds:.1f}",
-            )
-            for each in done
+        lines = [_figures(each) for each in done]
+        metadata["done"] = dg.MetadataValue.md(
+            markdown_table(tuple(lines[0]), (tuple(each.values()) for each in lines))
         )
-        metadata["done"] = dg.MetadataValue.md(markdown_table(header, lines))
+        for each in done:
+            if each.identifier == spec.identifier:
+                metadata |= _numbers(each)
         metadata["seconds"] = round(sum(each.seconds for each in done), 1)
     return metadata
+
+
+def _figures(done: Maintained) -> dict[str, str]:
+    """Return what was done to a table, by heading: before and after."""
+    before, after = done.planning_before or Planning(0, 0), done.planning_after or Planning(0, 0)
+    measured = before.seconds is not None and after.seconds is not None
+    return {
+        "table": ".".join(done.identifier),
+        "data files": f"{done.before.data_files:,} → {done.after.data_files:,}",
+        "delete files": f"{done.before.delete_files:,} → {done.after.delete_files:,}",
+        "manifests": f"{before.manifests:,} → {after.manifests:,}",
+        "planning": f"{before.seconds:.2f} → {after.seconds:.2f} s" if measured else "",
+        "snapshots": f"{done.before.snapshots:,} → {done.after.snapshots:,}",
+        "rows expired": "" if done.rows is None else f"{done.rows.rows:,}",
+        "orphan files": "" if done.orphans is None else f"{done.orphans:,}",
+        "seconds": f"{done.seconds:.1f}",
+    }
+
+
+def _numbers(done: Maintained) -> dict[str, Any]:
+    """Return what Dagster plots over time of the topic's own table."""
+    found: dict[str, Any] = {}
+    if done.planning_after is not None:
+        found["manifests"] = done.planning_after.manifests
+        if done.planning_after.seconds is not None:
+            found["planning_seconds"] = round(done.planning_after.seconds, 3)
+    if done.rows is not None:
+        found["rows_expired"] = done.rows.rows
+    return found
 
 
 def health_check(spec: TopicTable, tables: Sequence[Due]) -> dg.AssetCheckEvaluation:

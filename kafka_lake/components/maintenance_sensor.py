@@ -18,7 +18,7 @@ from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.keys import MAINTENANCE_TAG, maintenance_key, of_cluster
 from kafka_lake.components.maintenance import health_check
 from kafka_lake.components.topic_runs import IN_FLIGHT
-from kafka_lake.ingest.maintenance.maintain import Due, due
+from kafka_lake.ingest.maintenance.needed import Due, due
 from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog

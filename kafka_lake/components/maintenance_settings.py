@@ -24,7 +24,7 @@ class MaintenanceSettings(_Fields):  # type: ignore[misc]
 
     model_config = ConfigDict(extra="forbid")
 
-    _durations = field_validator("expire_after")(duration)
+    _durations = field_validator("expire_after", "keep_rows")(duration)
 
     @field_validator("window")
     @classmethod
@@ -36,6 +36,13 @@ class MaintenanceSettings(_Fields):  # type: ignore[misc]
             raise ValueError(str(error)) from error
         return window
 
-    def policy(self) -> Maintenance:
-        """Return the settings as maintenance takes them."""
-        return Maintenance(**{name: getattr(self, name) for name in pydantic_fields(Maintenance)})
+    def policy(self, defaults: "MaintenanceSettings | None" = None) -> Maintenance:
+        """Return the settings as maintenance takes them.
+
+        Args:
+            defaults: What counts for the settings that aren't written here.
+        """
+        own = self.model_fields_set if defaults is not None else pydantic_fields(Maintenance)
+        return Maintenance(
+            **{name: getattr(self if name in own else defaults, name) for name in pydantic_fields(Maintenance)}
+        )

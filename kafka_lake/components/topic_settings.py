@@ -15,6 +15,7 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.continuous_runs import ContinuousRuns
 from kafka_lake.components.except_problems import except_problems
 from kafka_lake.components.keys import plain_name
+from kafka_lake.components.maintenance_problems import maintenance_problems
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.route_settings import OF_RECORDS, route_problems, routes_of
@@ -220,7 +221,9 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                 raise ValueError(
                     "transform: without schema: the columns that it gets are not known. Declare them with schema:."
                 )
-        problems = (self._format_problems(), self._keyed_problems(), except_problems(self, declared))
+        problems = [self._format_problems(), self._keyed_problems(), except_problems(self, declared)]
+        if self.maintenance is not None:
+            problems.append(maintenance_problems(self, self.maintenance.policy(), complete=False))
         for problem in (*chain(*problems), *rule_problems(self, declared)):
             raise ValueError(problem)
         if self.metadata_column and declared and self.metadata_column.lower() in {d.lower() for d in declared}:

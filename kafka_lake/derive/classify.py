@@ -89,6 +89,9 @@ def _settings_problems(spec: DerivedTable) -> Iterator[str]:
         yield f"key: {given[0]} has an expression. With write: upsert the key is of columns of the result; list them."
     if spec.order_by and spec.write != "upsert":
         yield f"order_by: has no effect with write: {spec.write}. Leave it out."
+    for setting in ("keep_rows", "orphan_files"):
+        if getattr(spec.maintenance, setting):
+            yield f"maintenance: {setting}: isn't for derived tables yet. Leave it out."
     if spec.write == "replace" and spec.on_change == "forward":
         yield "on_change: forward has no effect with write: replace, which computes everything each time."
 

@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from kafka_lake.common.offsets import OffsetRange, Position
 from kafka_lake.derive.record import APPEND, REWRITE, Read
-from kafka_lake.lake.author import KIND, OFFSETS, REMOVES, offsets_of
+from kafka_lake.lake.author import EXPIRE_ROWS, KIND, OFFSETS, REMOVES, offsets_of
 from kafka_lake.lake.positions import POSITION, ancestors, summary_of
 
 
@@ -71,8 +71,9 @@ def _by_totals(before: Read, now: Read) -> Changes:
     since = dict(before.position.offsets) if before.position else {}
     if now.rewrites != before.rewrites:
         return _unknown(before, "rows of it were replaced, moved or reset, and the snapshots that tell which are gone")
-    if now.rows - before.rows != now.added - before.added or now.deleted != before.deleted or now.added < before.added:
-        return _unknown(before, f"it has {now.rows} rows where {before.rows + now.added - before.added} are expected")
+    expected = now.added - before.added - (now.expired - before.expired)
+    if now.rows - before.rows != expected or now.deleted != before.deleted or now.added < before.added:
+        return _unknown(before, f"it has {now.rows} rows where {before.rows + expected} are expected")
     if before.position and now.position:
         offsets = now.position.offsets
         if any(offsets.get(partition, 0) < offset for partition, offset in since.items()):
@@ -84,6 +85,7 @@ def _told(before: Read, between: Iterable[Snapshot]) -> Changes:
     """Return what snapshots tell that lead from one to another, newest first."""
     since = dict(before.position.offsets) if before.position else {}
     ranges: list[OffsetRange] = []
+    expiries = set[int | None]()
     added: list[tuple[int, int]] = []
     news, removes_for_it = False, set[str]()
     for snapshot in between:
@@ -93,7 +95,11 @@ def _told(before: Read, between: Iterable[Snapshot]) -> Changes:
         adds, removes = _count(summary, "added-records"), _count(summary, "deleted-records")
         removes += _count(summary, "added-position-deletes") + _count(summary, "added-equality-deletes")
         if operation == Operation.REPLACE or (not adds and not removes and kind not in ("reset", REWRITE)):
-            # Compaction; or a commit that holds a position.
+            # Compaction; or a commit that holds a position, as the one behind rows that have expired.
+            expiries |= {snapshot.parent_snapshot_id} if kind == EXPIRE_ROWS else set()
+            continue
+        if kind == EXPIRE_ROWS or snapshot.snapshot_id in expiries:
+            # What was made of them stays.
             continue
         news = True
         if kind == APPEND and operation == Operation.APPEND:

@@ -38,6 +38,7 @@ class Read:
         deleted: Deletes in files of their own, that the snapshot has.
         added: Rows that all commits up to then have added.
         rewrites: Commits up to then that did something else than to add rows behind the position.
+        expired: Rows that went up to then since they were old.
     """
 
     table: str
@@ -48,6 +49,7 @@ class Read:
     deleted: int
     added: int
     rewrites: int
+    expired: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ def _document(read: Read) -> dict[str, object]:
 
 def _read(doc: Mapping[str, object]) -> Read:
     position = doc["position"]
-    told = {name: doc[name] for name in Read.__dataclass_fields__ if name != "position"}
+    told = {name: doc[name] for name in Read.__dataclass_fields__ if name not in ("position", "expired")}
+    told["expired"] = doc.get("expired", 0)
     return Read(**told, position=Position.from_json(json.dumps(position)) if position else None)  # type: ignore[arg-type]
 
 
@@ -119,6 +122,7 @@ def read_of(table: Table) -> Read:
         deleted=int(summary.get("total-position-deletes", 0)) + int(summary.get("total-equality-deletes", 0)),
         added=totals.rows,
         rewrites=totals.rewrites,
+        expired=totals.expired,
     )
 
 

@@ -14,6 +14,7 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.start import start_offsets
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.maintenance.expired import proven_position
 from kafka_lake.lake.positions import (
     POSITION,
     TableState,
@@ -28,7 +29,7 @@ _OURS = "kafka-lake."
 
 
 def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Position | None:
-    """Return the position that the rows prove: commits are whole, so all before the last offset is there.
+    """Return the position that the rows prove: commits are whole, so all before the last offset is there, or expired.
 
     None if no row can be ours, so that the table begins where a new one would. All rows of ours name their record in
     the metadata column, and all snapshots of ours have marks: that is so if no row has a value there, no snapshot has
@@ -60,6 +61,7 @@ def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Po
     rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), state.head)
     found = connections.frames.furthest(rows, spec.metadata_column)
     reached = {r["partition"]: r["last"] + 1 for r in found if _same_topic(r["topic"], r["topic_id"], now)}
+    reached = _with_expired(reached, state.table, now)
     if strangers and columns == {spec.metadata_column} and all(r["topic"] is None for r in found):
         return None
     if not reached:
@@ -79,6 +81,14 @@ def rebuilt_position(context: Context, state: TableState, now: Watermarks) -> Po
         )
     starts = start_offsets(spec, connections.cluster, now) if missing else {}
     return Position(now.identity, {**{p: starts[p] for p in missing}, **reached})
+
+
+def _with_expired(reached: dict[int, int], table: Table, now: Watermarks) -> dict[int, int]:
+    """Return how far a table reaches, the rows counted in that have expired."""
+    proven = proven_position(table)
+    if proven is None or not proven.identity.same_as(now.identity):
+        return reached
+    return {p: max(reached.get(p, 0), proven.offsets.get(p, 0)) for p in {*reached, *proven.offsets}}
 
 
 def may_have_begun(table: Table) -> bool:

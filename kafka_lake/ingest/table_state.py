@@ -11,6 +11,7 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.rebuild import may_have_begun, rebuilt_position
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_state import state_of
+from kafka_lake.lake.maintenance.expired import proven_position
 from kafka_lake.lake.positions import TableState, head_of, row_count
 
 
@@ -104,6 +105,13 @@ def _with_position(context: Context, topic: TopicEnds, state: TableState) -> Tab
     table, spec, warn = state.table, context.spec, context.observer.warn
     if state.position is None and state.others:
         return beginning(context, topic.now, state)
+    if state.position is None and not row_count(table) and (proven := proven_position(table)) is not None:
+        # All rows have expired. Another topic by the same name is refused by its identity.
+        warn(
+            f"Table {context.table_name}: no snapshot carries the position any more, and all rows have expired; "
+            f"it goes on from where it was then: {dict(proven.offsets)}."
+        )
+        return replace(state, position=proven, rebuilt=True)
     if state.position is None and spec.start == "latest" and not row_count(table) and may_have_begun(table):
         raise TableError(
             f"Table {context.table_name} has no rows, and no snapshot in the history of main carries a "

@@ -20,6 +20,8 @@ USER = "kafka-lake.user"
 AUTHOR = (RUN_ID, KIND, HOST, USER)
 RECONCILE = "reconcile"
 """The kind of a commit that makes a dead-letter table fit its topic's table."""
+EXPIRE_ROWS = "expire_rows"
+"""The kind of a commit that deletes rows since they are old."""
 
 
 def author_summary(run_id: str, kind: str, ranges: Iterable[OffsetRange] = ()) -> dict[str, str]:

@@ -163,12 +163,7 @@ class StagingBranch:
             ) from error
 
     def _append(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
-        # As it is now: sequence numbers have gone on since the plan.
-        table = self._catalog.table(self.identifier)
-        if table is None or self.name not in table.metadata.refs:
-            raise PublishRefusedError(
-                f"Table {'.'.join(self.identifier)}: branch {self.name} was removed before a write."
-            )
+        table = self._writable()
         with table.transaction() as transaction:
             update = transaction.update_snapshot(snapshot_properties=dict(summary), branch=self.name)
             # PyIceberg merges manifests only where a property says so, which tables of ours have.
@@ -176,6 +171,40 @@ class StagingBranch:
                 for each in files:
                     append.append_data_file(each)
         self._appended = table
+
+    def replace_files(self, gone: Sequence[DataFile], new: Sequence[DataFile], summary: Mapping[str, str]) -> None:
+        """Drop data files from the branch, and add others, by one snapshot; `written` tells where that went.
+
+        Args:
+            gone: Of the branch's tip; they aren't read. There must be no delete files: they would stay.
+            new: Of the table's current partition spec.
+            summary: Properties of the snapshot.
+
+        Raises:
+            PublishRefusedError: If the table or the branch is gone.
+            ValidationException: If one of the files isn't there.
+        """
+        _in_sequence(lambda: self._replace_files(gone, new, summary))
+
+    def _replace_files(self, gone: Sequence[DataFile], new: Sequence[DataFile], summary: Mapping[str, str]) -> None:
+        table = self._writable()
+        with table.transaction() as transaction:
+            update = transaction.update_snapshot(snapshot_properties=dict(summary), branch=self.name)
+            with update.overwrite() as overwrite:
+                for each in gone:
+                    overwrite.delete_data_file(each)
+                for each in new:
+                    overwrite.append_data_file(each)
+        self._appended = table
+
+    def _writable(self) -> Table:
+        """Return the table as it is now: sequence numbers have gone on since the plan."""
+        table = self._catalog.table(self.identifier)
+        if table is None or self.name not in table.metadata.refs:
+            raise PublishRefusedError(
+                f"Table {'.'.join(self.identifier)}: branch {self.name} was removed before a write."
+            )
+        return table
 
     def written(self, after: int | None) -> Snapshot:
         """Return the snapshot that a write has just added to the branch.

@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from kafka_lake.common.offsets import Loss, Position, losses_from_json
-from kafka_lake.lake.author import HOST, KIND, OFFSETS, RECONCILE, USER, offsets_of
+from kafka_lake.lake.author import EXPIRE_ROWS, HOST, KIND, OFFSETS, RECONCILE, USER, offsets_of
 from kafka_lake.lake.history import schema_history
 from kafka_lake.lake.positions import (
     ADOPTED_FROM,
@@ -31,6 +31,7 @@ _KINDS = {
     "dead_letter_replay": "dead-letter replay",
     "adopt": "adopt",
     RECONCILE: "dead letters reconciled",
+    EXPIRE_ROWS: "row expiry",
 }
 _APPLICATION = ("spark.app.id", "app-id")
 _ROWS_ADDED = ("added-records",)
@@ -151,14 +152,16 @@ def _parts(history: Sequence[_Entry]) -> dict[int, _Entry]:
     """Return, for snapshots that tell no author, the one beside them that is of the same commit.
 
     A commit that takes rows away has a snapshot for that before the one with its position, and one behind it if rows
-    that Kafka no longer has are kept. Spark gives those no properties of ours; its application is the same.
+    that Kafka no longer has are kept, or rows that have expired stay out. Spark gives those no properties of ours; its
+    application is the same.
     """
     found: dict[int, _Entry] = {}
     for number, (newer, older) in enumerate(pairwise(history)):
         if RUN_ID in newer.summary and RUN_ID not in older.summary and _is_removal(older) and _same(newer, older):
             found[number + 1] = newer
         kept = older.summary.get(KIND) == "replace" and newer.snapshot.summary is not None
-        if kept and RUN_ID not in newer.summary and _operation(newer) is Operation.APPEND and _same(newer, older):
+        changes = _operation(newer) is Operation.APPEND or _is_removal(newer)
+        if kept and RUN_ID not in newer.summary and changes and _same(newer, older):
             found[number] = older
     return found
 

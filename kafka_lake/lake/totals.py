@@ -28,6 +28,7 @@ class Totals:
         bytes_read: Of their keys, values and headers.
         moved: Dead letters that became rows.
         rewrites: Commits that did something else than to add rows behind the position.
+        expired: Rows that were deleted since they were old.
         seconds: How long the steps took, by name.
     """
 
@@ -40,6 +41,7 @@ class Totals:
     bytes_read: int = 0
     moved: int = 0
     rewrites: int = 0
+    expired: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def plus(self, other: "Totals") -> "Totals":

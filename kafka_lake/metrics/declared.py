@@ -73,6 +73,7 @@ ROWS = _counter("rows_written", "topic table", "Records among them that became r
 DEAD_LETTERS = _counter("dead_letters", "topic table", "Records among them that became dead letters.")
 TOMBSTONES = _counter("tombstones", "topic table", "Records among them without a value.")
 MOVED = _counter("dead_letters_replayed", "topic table", "Dead letters that became rows by `kafka-lake replay`.")
+EXPIRED = _counter("expired_rows", "topic table", "Rows that were deleted since they were older than `keep_rows`.")
 BYTES_READ = _counter("read_bytes", "topic table", "Keys, values and headers of the records read.")
 STEP_SECONDS = _counter("step_seconds", "topic table step", "Time that the steps of commits took: plan, stage, audit.")
 WAITING = _gauge("dead_letters_waiting", "topic table", "Rows of the dead-letter table now.")

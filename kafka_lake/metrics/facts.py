@@ -127,6 +127,7 @@ def _totals(key: Key, totals: Totals) -> Iterator[Sample]:
         (m.DEAD_LETTERS, totals.dead_letters),
         (m.TOMBSTONES, totals.tombstones),
         (m.MOVED, totals.moved),
+        (m.EXPIRED, totals.expired),
         (m.BYTES_READ, totals.bytes_read),
     ):
         yield Sample(metric, key, value)

@@ -395,9 +395,7 @@ def test_rows_of_one_table_do_not_go_since_another_one_lacks_them(
     ingest(spec, connections(), "run-2")
     of("orders_1", "r", 20, 1, "last")
     before = view(spec).fingerprint()
-    with pytest.raises(
-        KafkaLakeError, match=r"has ended.*shop\.public\.orders_1, shop\.public\.orders_2"
-    ):
+    with pytest.raises(KafkaLakeError, match=r"has ended.*shop\.public\.orders_1, shop\.public\.orders_2"):
         ingest(spec, connections(), "run-3")
     assert view(spec).fingerprint() == before
     # As for a table that was renamed: a run by whose settings no rows go forgets the old name.

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -18,11 +19,13 @@ from kafka_lake.components.keys import MAINTENANCE_TAG, maintenance_key, table_k
 from kafka_lake.components.maintenance_sensor import evaluate
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.maintenance.maintain import due, maintain
+from kafka_lake.ingest.maintenance.maintain import maintain, sentence
+from kafka_lake.ingest.maintenance.needed import due
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.losses import recorded_losses
+from kafka_lake.lake.maintenance import planning
 from kafka_lake.lake.maintenance.compact import compact
 from kafka_lake.lake.maintenance.health import commits_since_compaction, table_health
 from kafka_lake.lake.maintenance.settings import Maintenance
@@ -209,11 +212,33 @@ def test_the_sensor_asks_for_it_where_it_is_due_and_the_run_tells_what_it_did(
     assert told["data_files"] == len(list(view(spec).table.scan().plan_files())) == 1
     assert told["snapshots"] == table_health(view(spec).table).snapshots
     assert ".".join(spec.identifier) in str(told["done"])
+    assert told["manifests"] == len(view(spec).table.inspect.manifests())
+    assert re.search(r"\| \d+ → \d+ +\| \d+\.\d\d → \d+\.\d\d s", str(told["done"]))
     (check,) = result.get_asset_check_evaluations()
     assert (check.check_name, check.passed, check.asset_key) == ("table_health", True, maintenance_key(spec))
     assert events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, table_key(spec)) == []
     assert not tick(901).run_requests
     view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_many_manifests_become_few(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "_FEW", 3)
+    monkeypatch.setattr(planning, "_TIMES_TOO_MANY", 1)
+    topic = new_topic()
+    spec = topic.spec(
+        maintenance=replace(SHARP, compact_every=1000), table_properties={"commit.manifest-merge.enabled": "false"}
+    )
+    filled(topic, spec, connections, 5)
+    (done,) = maintain(spec, connections())
+    see = view(spec)
+    assert done.planning_before is not None
+    assert done.planning_after is not None
+    assert (done.planning_before.manifests, done.planning_after.manifests) == (5, 1)
+    assert "5 manifests became 1" in sentence(done)
+    assert done.after.data_files == done.before.data_files
+    see.assert_exactly_once(topic.ledger)
 
 
 def test_a_table_that_others_have_created_is_maintained_only_if_told_so(

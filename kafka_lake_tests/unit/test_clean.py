@@ -1,17 +1,36 @@
 """Clean removes what no table of the catalog knows, and reads no more for it than it must. Real tables, no Spark."""
 
+import os
+import time
 from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.statistics import StatisticsFile
 
+from kafka_lake.common.errors import AuditFailedError, TableError
+from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.maintenance import clean as clean_module
 from kafka_lake.ingest.maintenance.clean import clean
+from kafka_lake.ingest.maintenance.maintain import maintain, sentence
+from kafka_lake.ingest.maintenance.needed import preview
+from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.maintenance.expired import expired_of, proven_position
+from kafka_lake.lake.maintenance.old_files import ExpiredRows
+from kafka_lake.lake.maintenance.orphans import ORPHANS_REMOVED
+from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.positions import POSITION, RUN_ID, summary_of
 from kafka_lake.lake.tables.create import drop_if_unused, ensure_table, schema_of
+from kafka_lake.lake.tables.properties import LAYOUT
 
 SPEC = TopicTable("pizzas", "pizza", "orders")
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
@@ -31,8 +50,8 @@ def cleaned(catalog, dry_run=False):
     return clean(SPEC, Connections(None, {}, catalog, no_spark), older_than_seconds=-1, dry_run=dry_run).files
 
 
-def stray(table):
-    path = Path(table.location().removeprefix("file://")) / "data" / "stray.parquet"
+def stray(table, name="stray.parquet"):
+    path = Path(table.location().removeprefix("file://")) / "data" / name
     path.write_bytes(b"left by a run that was killed")
     return str(path)
 
@@ -62,6 +81,116 @@ def test_a_dry_run_tells_and_removes_nothing(catalog):
     assert Path(left).exists()
     assert cleaned(catalog) == (left,)
     assert not Path(left).exists()
+
+
+def test_by_schedule_what_is_older_than_three_days_goes_once_a_day(catalog):
+    spec = replace(SPEC, maintenance=Maintenance(orphan_files=True))
+    table = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.schema))
+    table.append(ROWS)
+    # A branch, and an earlier snapshot, have files that main doesn't.
+    table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "audit").commit()
+    table.append(ROWS, branch="audit")
+    table.overwrite(ROWS)
+    # Statistics are a file that no snapshot refers to.
+    puffin = Path(stray(table, "of-ids.puffin"))
+    told = StatisticsFile(
+        snapshot_id=table.current_snapshot().snapshot_id,
+        statistics_path=f"file://{puffin}",
+        file_size_in_bytes=9,
+        file_footer_size_in_bytes=1,
+        blob_metadata=[],
+    )
+    with table.update_statistics() as update:
+        update.set_statistics(told)
+    old, young = stray(table), stray(table, "young.parquet")
+    for path in Path(table.location().removeprefix("file://")).rglob("*"):
+        if path.is_file() and path.name != "young.parquet":
+            os.utime(path, (time.time() - 3.1 * 86_400,) * 2)
+    (looked_at,) = preview(spec, Tables(catalog, no_spark))
+    assert looked_at.orphans == (old,)
+    assert looked_at.due.needs.reasons == ("a look for orphan files",)
+    (done,) = maintain(spec, Tables(catalog, no_spark))
+    assert done.orphans == 1
+    assert (Path(old).exists(), Path(young).exists(), puffin.exists()) == (False, True, True)
+    assert "1 orphan files removed" in sentence(done)
+    assert catalog.table(SPEC.identifier).scan().to_arrow().num_rows == 2
+    for snapshot in catalog.table(SPEC.identifier).metadata.snapshots:
+        assert table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows in (0, 2, 4)
+    assert maintain(spec, Tables(catalog, no_spark)) == []
+    # Nobody asks for it: a table of somebody else's, and without the setting.
+    with catalog.table(SPEC.identifier).transaction() as change:
+        change.remove_properties(LAYOUT, ORPHANS_REMOVED)
+    assert maintain(spec, Tables(catalog, no_spark)) == []
+    assert preview(spec, Tables(catalog, no_spark))[0].orphans is None
+
+
+def test_where_the_storage_names_files_in_another_way_none_is_taken_for_an_orphan(catalog, monkeypatch):
+    table = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.schema))
+    table.append(ROWS)
+    listed = clean_module._listed
+
+    def under_another_name(of):
+        for each in listed(of):
+            yield SimpleNamespace(path=f"bucket{each.path}", mtime=each.mtime, type=each.type)
+
+    monkeypatch.setattr(clean_module, "_listed", under_another_name)
+    with pytest.raises(TableError, match=r"pizza\.orders: the storage doesn't list the table's own metadata"):
+        cleaned(catalog)
+
+
+def test_old_rows_in_files_of_their_own_go_without_spark(catalog):
+    """By statistics alone, in one commit with the position; whether they would go is told before."""
+    times = pa.array([datetime(2020, 1, 1), datetime(2020, 1, 2)], pa.timestamp("us"))
+    old = ROWS.append_column("at", times)
+    spec = replace(SPEC, maintenance=Maintenance(keep_rows="90d", by="at", compact_every=None))
+    table = ensure_table(catalog, SPEC.identifier, schema_of(old.schema))
+    table.append(old)
+    table.append(ROWS.append_column("at", pa.array([datetime.now(UTC).replace(tzinfo=None)] * 2, pa.timestamp("us"))))
+    with pytest.raises(TableError, match="no snapshot tells its position"):
+        maintain(spec, Tables(catalog, no_spark))
+    table.refresh()
+    position = Position(TopicIdentity("c", "id", "pizzas"), {0: 4})
+    table.append(old.slice(0, 0), snapshot_properties={POSITION: position.to_json()})
+    assert preview(spec, Tables(catalog, no_spark))[0].rows == ExpiredRows(2, 1, 0)
+    (done,) = maintain(spec, Tables(catalog, no_spark, "run-7"))
+    assert done.rows == ExpiredRows(2, 1, 0)
+    table.refresh()
+    assert table.scan().to_arrow().num_rows == 2
+    head = table.current_snapshot()
+    assert summary_of(head)[POSITION] == position.to_json()
+    assert summary_of(head)[RUN_ID] == "run-7"
+    assert expired_of(table).position == position == proven_position(table)
+    assert set(table.metadata.refs) == {"main"}
+    assert preview(spec, Tables(catalog, no_spark))[0].rows == ExpiredRows(0, 0, 0)
+    # Rolled back to before it, the position that was written down proves nothing.
+    first = table.metadata.snapshots[1].snapshot_id
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    assert proven_position(table.refresh()) is None
+    # Nobody expires rows of a table that others have created, unless told so.
+    with table.transaction() as change:
+        change.remove_properties(LAYOUT)
+    assert preview(spec, Tables(catalog, no_spark))[0].rows is None
+    told_so = replace(spec, maintenance=replace(spec.maintenance, enabled=True))
+    assert preview(told_so, Tables(catalog, no_spark))[0].rows == ExpiredRows(2, 1, 0)
+
+
+def test_an_expiry_that_would_take_other_rows_too_is_not_published(catalog, monkeypatch):
+    times = pa.array([datetime(2020, 1, 1), datetime(2020, 1, 2)], pa.timestamp("us"))
+    spec = replace(SPEC, maintenance=Maintenance(keep_rows="90d", by="at", compact_every=None))
+    table = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.append_column("at", times).schema))
+    position = Position(TopicIdentity("c", "id", "pizzas"), {0: 4})
+    table.append(ROWS.append_column("at", times))
+    new = pa.array([datetime.now(UTC).replace(tzinfo=None)] * 2, pa.timestamp("us"))
+    table.append(ROWS.append_column("at", new), snapshot_properties={POSITION: position.to_json()})
+    every = [each.file for each in table.scan().plan_files()]
+    replace_files = StagingBranch.replace_files
+    monkeypatch.setattr(
+        StagingBranch, "replace_files", lambda self, gone, new, summary: replace_files(self, every, new, summary)
+    )
+    with pytest.raises(AuditFailedError, match=r"2 of its 4 rows expire, but 0 would be left"):
+        maintain(spec, Tables(catalog, no_spark))
+    assert table.refresh().scan().to_arrow().num_rows == 4
+    assert expired_of(table) is None
 
 
 def test_of_two_tables_made_at_once_the_one_that_stays_is_used(catalog, monkeypatch):

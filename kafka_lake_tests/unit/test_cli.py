@@ -26,7 +26,7 @@ import kafka_lake.cli.project
 import kafka_lake.cli.status
 import kafka_lake.definitions
 import kafka_lake.ingest.maintenance.clean
-import kafka_lake.ingest.maintenance.maintain
+import kafka_lake.ingest.maintenance.needed
 from kafka_lake.cli import repair
 from kafka_lake.cli.doctor import Diagnosis
 from kafka_lake.cli.main import app
@@ -467,7 +467,7 @@ def test_maintain_looks_at_the_other_tables_if_one_cannot_be_loaded(monkeypatch:
 
     monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda _topic: specs)
     monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
-    monkeypatch.setattr(kafka_lake.ingest.maintenance.maintain, "due", due)
+    monkeypatch.setattr(kafka_lake.ingest.maintenance.needed, "due", due)
     seen: list[str] = []
     monkeypatch.setattr(kafka_lake.cli.output, "health_table", lambda spec, _found: seen.append(spec.topic) or "")
     result = run("maintain")

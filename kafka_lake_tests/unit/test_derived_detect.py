@@ -18,7 +18,7 @@ from kafka_lake.derive.detect import Changes, changes_since
 from kafka_lake.derive.plan import DerivePlan, State, plan, ranges_by_topic
 from kafka_lake.derive.query import fingerprint
 from kafka_lake.derive.record import Read, Record, read_of, record_of
-from kafka_lake.lake.author import REMOVES, author_summary
+from kafka_lake.lake.author import EXPIRE_ROWS, REMOVES, author_summary
 from kafka_lake.lake.positions import DERIVED, POSITION, summary_of
 from kafka_lake.lake.totals import TOTALS, Totals
 
@@ -179,6 +179,31 @@ def test_only_others_that_delete_and_append_as_many_rows_escape_once_their_snaps
     table = balanced.table(balanced.snapshots[-1:])
     assert not changes_since(read, replace(read_of(table), position=read.position), table).unknown
     assert changes_since(read, read_of(upstream.table()), upstream.table()).unknown, "their snapshots tell"
+
+
+@pytest.mark.parametrize("expired_snapshots", [False, True])
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_rows_that_are_old_go_and_what_was_made_of_them_stays(rewritten: bool, expired_snapshots: bool) -> None:
+    upstream = Upstream()
+    upstream.append(0, 0)
+    upstream.append(0, 0)
+    read = read_of(upstream.table())
+    left = {place: row for place, row in upstream.rows.items() if place[1] > 0}
+    summary = author_summary("r", EXPIRE_ROWS)
+    if rewritten:
+        # Spark's statement, and the commit without rows that holds the position.
+        upstream.commit(Operation.OVERWRITE, left, {"added-records": "3", "deleted-records": "4"})
+        upstream.commit(Operation.APPEND, left, summary)
+    else:
+        upstream.commit(Operation.DELETE, left, summary)
+    upstream.totals = upstream.totals.plus(Totals(expired=1))
+    table = upstream.table(upstream.snapshots[-1:] if expired_snapshots else None)
+    changes = changes_since(read, read_of(table), table)
+    assert (changes.news, changes.unknown, changes.ranges, changes.added) == (False, "", (), ())
+    upstream.append(1, 0)
+    assert changes_since(read, read_of(upstream.table()), upstream.table()).news
+    upstream.foreign_delete(0, 1)
+    assert changes_since(read, read_of(upstream.table()), upstream.table()).unknown
 
 
 def test_rows_at_offsets_that_had_none_show_in_no_number_of_rows() -> None:

@@ -128,6 +128,7 @@ def test_nearly_all_metrics_are_of_use() -> None:
     assert unused == {
         "kafka_lake_topics",
         "kafka_lake_partitions",
+        "kafka_lake_expired_rows_total",
         "kafka_lake_scrape_last_success_timestamp_seconds",
         "kafka_lake_collection_duration_seconds",
         "kafka_lake_table_deleted_rows",

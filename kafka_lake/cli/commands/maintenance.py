@@ -22,18 +22,29 @@ def maintain(
             help="With --yes: compact and expire all that can be, though it isn't needed yet; other tables too.",
         ),
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Also count the rows that would expire, and list the files that no snapshot knows. Reads a column of "
+            "the files that have old rows and others.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how the tables fare, and what they need; compact them and expire old snapshots with --yes.
+    """Show how the tables fare, and what they need; with --yes, compact them and expire old rows and snapshots.
 
     The sensor kafka_maintenance asks Dagster for the same. Settings: `maintenance:` in the topic's YAML.
     """
-    from kafka_lake.cli.output import health_table
+    from kafka_lake.cli.output import health_table, preview_lines
     from kafka_lake.cli.project import connections_at_hand, once_each, topic_tables
     from kafka_lake.common.errors import ConfigurationError
-    from kafka_lake.ingest.maintenance.maintain import Maintained, due, sentence
+    from kafka_lake.ingest.maintenance.maintain import Maintained, sentence
     from kafka_lake.ingest.maintenance.maintain import maintain as maintain_tables
+    from kafka_lake.ingest.maintenance.needed import due, preview
 
+    if dry_run and yes:
+        raise ConfigurationError("--dry-run does nothing, and --yes does what is needed.", "Leave one of them out.")
     if everything and not yes:
         raise ConfigurationError("--all does nothing without --yes.", "Add --yes, or leave --all out.")
     specs = topic_tables(topic)
@@ -44,10 +55,16 @@ def maintain(
         for spec in once_each(specs):
             done: list[Maintained] = []
             try:
-                found = due(spec, connections)
+                previews = preview(spec, connections) if dry_run else []
+                found = [each.due for each in previews] if dry_run else due(spec, connections)
                 if not yes:
                     told += [{**asdict(each), "reasons": each.needs.reasons} for each in found]
                     show(health_table(spec, found))
+                    for number, looked_at in enumerate(previews, len(told) - len(previews)):
+                        rows = looked_at.rows and asdict(looked_at.rows)
+                        told[number] |= {"would_expire": rows, "orphans": looked_at.orphans}
+                        for line in preview_lines(looked_at):
+                            show(line, markup=False, soft_wrap=True)
                     continue
                 with console.err.status(f"Maintaining {'.'.join(spec.identifier)}"):
                     maintain_tables(spec, connections, everything, done.append)

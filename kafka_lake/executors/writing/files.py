@@ -18,6 +18,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Record
 
 from kafka_lake.executors.pyiceberg_compat import partitions_of, use_dictionary
+from kafka_lake.executors.writing.origin_bounds import OriginBounds
 from kafka_lake.executors.writing.shapes import shaped, small_offsets
 from kafka_lake.executors.writing.work import Work
 
@@ -105,9 +106,11 @@ class _File:
         self._metadata, self._output, self._key = metadata, output, key
         self._writer = ParquetFormatWriter(output, metadata.schema(), metadata.properties)
         use_dictionary(self._writer, repetitive)
+        self._origins = OriginBounds(metadata.schema())
 
     def write(self, rows: pa.Table, size: int) -> None:
         self._writer.write(rows)
+        self._origins.add(rows)
         self.size += size
 
     def closed(self) -> DataFile:
@@ -122,7 +125,7 @@ class _File:
             spec_id=self._metadata.default_spec_id,
             equality_ids=None,
             key_metadata=None,
-            **statistics.to_serialized_dict(),
+            **self._origins.added_to(statistics.to_serialized_dict()),
         )
 
 

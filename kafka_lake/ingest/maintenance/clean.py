@@ -1,12 +1,12 @@
 """Clean: what dead runs left behind, branches and files, and never what a live run needs.
 
 A staging branch from which ``main`` has moved away can't be published any more, whoever made it: it is dropped at
-once. One that could still be published may be a live run's, and so may files that no snapshot knows yet: only their age
-tells.
+once, but for one that an expiry of rows has just made. One that could still be published may be a live run's, and so
+may files that no snapshot knows yet: only their age tells.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +24,12 @@ from kafka_lake.lake.positions import ancestors, head_of
 DEFAULT_AGE_SECONDS = 24 * 3600.0
 # Where a table's files may be beside its location (https://iceberg.apache.org/docs/latest/configuration/).
 _PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+
+# What the branches are for that a side table has without one of the topic's table: to reconcile, and to expire rows.
+_EXPIRY = "_expire"
+_ALONE = ("_settle", _EXPIRY)
+# Rows that expire leave a head that main has moved to by then: what was written for it serves so long.
+_FOLLOWS_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,8 @@ def sweep(
         side = identifier != spec.identifier
         for name, (created, head) in staging_branches(table).items():
             # Dead letters are staged and dropped together with the rows of the same attempt.
-            alive = _publishable(table, name) and (not side or name in spared or _reconciles(table, name))
+            alive = _publishable(table, name) and (not side or name in spared or name.endswith(_ALONE))
+            alive = alive or (name.endswith(_EXPIRY) and time.time() - created < _FOLLOWS_SECONDS)
             if alive and (older_than_seconds is None or time.time() - created < older_than_seconds):
                 spared.add(name)
                 continue
@@ -101,10 +108,6 @@ def sweep(
 def _publishable(table: Table, branch: str) -> bool:
     main = head_of(table)
     return any(s.snapshot_id == main for s in ancestors(table, head_of(table, branch)))
-
-
-def _reconciles(table: Table, branch: str) -> bool:
-    return branch.endswith("_settle")
 
 
 def clean(
@@ -127,17 +130,34 @@ def clean(
     files: list[str] = []
     for identifier in spec.identifiers:
         if (table := connections.catalog.table(identifier)) is not None:
-            orphans = _orphans(table, connections.catalog, older_than_seconds)
+            orphans = orphan_files(table, connections.catalog, older_than_seconds)
             if not dry_run:
-                for path in orphans:
-                    _filesystem(table).delete_file(path)
+                remove(table, orphans)
             files += orphans
     return Cleaned(branches, tuple(files))
 
 
-def _orphans(table: Table, catalog: LakeCatalog, older_than_seconds: float) -> list[str]:
+def remove(table: Table, paths: Iterable[str]) -> None:
+    """Delete files of a table that `orphan_files` has found."""
+    for path in paths:
+        _filesystem(table).delete_file(path)
+
+
+def orphan_files(table: Table, catalog: LakeCatalog, older_than_seconds: float) -> list[str]:
+    """Return the paths of the files in a table's folders that no snapshot, of whatever branch or table, refers to.
+
+    Args:
+        table: The table.
+        catalog: Its other tables are asked, too, as far as there is need to.
+        older_than_seconds: Younger files aren't looked at, nor those that a run may be writing.
+
+    Raises:
+        TableError: If the storage lists files by other names than the table does, or can't be listed.
+    """
     limit = min([time.time() - older_than_seconds, *_live(table)])
-    found = {each.path: each for each in _listed(table) if each.mtime is not None and each.mtime.timestamp() < limit}
+    listed = list(_listed(table))
+    _refuse_other_names(table, {each.path for each in listed})
+    found = {each.path: each for each in listed if each.mtime is not None and each.mtime.timestamp() < limit}
     if not found:
         return []
     # Whoever was renamed has left its files where it was, and a table by its old name may lie there by now.
@@ -157,6 +177,17 @@ def _orphans(table: Table, catalog: LakeCatalog, older_than_seconds: float) -> l
             known = {_path(path) for path in _referenced(state, seen)}
             left = {path for path in left if _checked(path) not in known}
     return sorted(left)
+
+
+def _refuse_other_names(table: Table, listed: set[str]) -> None:
+    """Refuse to take every file for an orphan, as names that never match would have it."""
+    own = _path(table.metadata_location)
+    if own.startswith(f"{_path(table.location())}/metadata/") and own not in listed:
+        raise TableError(
+            f"Table {'.'.join(table.name())}: the storage doesn't list the table's own metadata file {own}, so it "
+            "names files in another way, and which ones are orphans can't be told. No file was removed.",
+            "Compare the table's location with what the storage lists, and set the catalog's properties accordingly.",
+        )
 
 
 def _live(table: Table) -> list[float]:

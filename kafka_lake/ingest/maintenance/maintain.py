@@ -1,36 +1,30 @@
-"""Maintain: a topic's tables are compacted and their old snapshots expire, as the topic's settings ask."""
+"""Maintain: old rows of a topic's tables expire, files are compacted, old snapshots expire, as the settings ask."""
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
+from uuid import uuid4
+
+from pyiceberg.exceptions import CommitFailedException
 
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.maintenance.clean import orphan_files, remove
+from kafka_lake.ingest.maintenance.needed import Due, due, old_rows
 from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.compact import Compacted, compact
 from kafka_lake.lake.maintenance.expire import expire
+from kafka_lake.lake.maintenance.expire_rows import expire_rows
 from kafka_lake.lake.maintenance.health import TableHealth, table_health
-from kafka_lake.lake.maintenance.policy import Needs, applies_to, limits_of, needs_of
+from kafka_lake.lake.maintenance.manifests import rewrite_manifests
+from kafka_lake.lake.maintenance.old_files import ExpiredRows
+from kafka_lake.lake.maintenance.orphans import ORPHAN_AGE_SECONDS, ORPHANS_REMOVED
+from kafka_lake.lake.maintenance.planning import Planning, planning_of
+from kafka_lake.lake.maintenance.policy import limits_of
 
-
-@dataclass(frozen=True)
-class Due:
-    """A table of a topic, and what it needs.
-
-    Args:
-        identifier: Namespace and name.
-        needs: What it needs now.
-        left_alone: Whether the settings leave it alone, since kafka_lake has not created it.
-    """
-
-    identifier: tuple[str, str]
-    needs: Needs
-    left_alone: bool = False
-
-    @property
-    def name(self) -> str:
-        """Return the table's name."""
-        return ".".join(self.identifier)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,6 +38,10 @@ class Maintained:
         compacted: What its compaction did; None if there was none.
         expired: How many snapshots expired.
         seconds: How long all of it took.
+        rows: The rows that expired; None if none were asked to.
+        orphans: How many files that no snapshot knew were removed; None if they weren't looked for.
+        planning_before: What it took to plan a query before.
+        planning_after: What it takes now.
     """
 
     identifier: tuple[str, str]
@@ -52,11 +50,17 @@ class Maintained:
     compacted: Compacted | None
     expired: int
     seconds: float
+    rows: ExpiredRows | None = None
+    orphans: int | None = None
+    planning_before: Planning | None = None
+    planning_after: Planning | None = None
 
 
 def sentence(done: Maintained) -> str:
     """Return what was done to a table, as people read it."""
     parts = []
+    if done.rows is not None:
+        parts.append(f"{done.rows.rows:,} rows expired")
     if done.compacted is not None:
         parts.append(
             f"{done.before.data_files:,} data and {done.before.delete_files:,} delete files became "
@@ -64,22 +68,14 @@ def sentence(done: Maintained) -> str:
         )
     if done.expired:
         parts.append(f"{done.expired:,} snapshots expired")
+    if done.orphans is not None:
+        parts.append(f"{done.orphans:,} orphan files removed")
+    before, after = done.planning_before, done.planning_after
+    if parts and before is not None and after is not None:
+        parts.append(f"{before.manifests:,} manifests became {after.manifests:,}")
+        if before.seconds is not None and after.seconds is not None:
+            parts.append(f"planning a query took {before.seconds:.2f} s and takes {after.seconds:.2f} s")
     return f"{'.'.join(done.identifier)}: {', '.join(parts) or 'nothing to do'} ({done.seconds:.0f} s)"
-
-
-def due(spec: TopicTable, tables: Tables | Connections) -> list[Due]:
-    """Return each table of a topic that there is, and what it needs. Spark isn't touched.
-
-    Raises:
-        CatalogError: If the catalog doesn't answer.
-    """
-    now = int(time.time() * 1000)
-    found = ((identifier, tables.catalog.table(identifier)) for identifier in spec.identifiers)
-    return [
-        Due(identifier, needs_of(table, spec.maintenance, now), not applies_to(spec.maintenance, table))
-        for identifier, table in found
-        if table is not None
-    ]
 
 
 def maintain(
@@ -94,7 +90,7 @@ def maintain(
         spec: The topic's settings.
         tables: Spark is touched only if there is something to do.
         everything: Compact all tables and expire all that may, though none needs it yet, and those that the settings
-            leave alone, too.
+            leave alone, too. Of those, no row expires, and no file is looked for.
         tell: Is told of each table when it is done.
 
     Returns:
@@ -110,7 +106,7 @@ def maintain(
             continue
         if each.needs.reasons or everything:
             try:
-                done.append(_maintain(spec, tables, each, everything))
+                done.append(_Work(spec, tables, each, everything).done())
             except Exception as error:
                 failures.append(error)
             else:
@@ -120,28 +116,89 @@ def maintain(
     return done
 
 
-def _maintain(spec: TopicTable, tables: Tables | Connections, table: Due, everything: bool) -> Maintained:
-    began, policy, catalog = time.monotonic(), spec.maintenance, tables.catalog
-    compacted, expired, failure = None, 0, None
-    if table.needs.compaction or everything:
-        try:
-            compacted = compact(tables.spark(), catalog, table.identifier)
-        except Exception as error:
-            # Files that can't be rewritten are no reason to keep snapshots.
-            failure = error
-    now = catalog.table(table.identifier)
-    limits = limits_of(now, policy, int(time.time() * 1000)) if now is not None else None
-    if limits is not None and (table.needs.expiry or everything):
-        expired = expire(tables.spark(), catalog, table.identifier, limits)
-    if failure is not None:
-        raise failure
-    now = catalog.table(table.identifier)
-    after = table_health(now) if now is not None else table.needs.health
-    return Maintained(
-        table.identifier,
-        before=table.needs.health,
-        after=after,
-        compacted=compacted,
-        expired=expired,
-        seconds=time.monotonic() - began,
-    )
+@dataclass(frozen=True)
+class _Work:
+    """What is to be done to a table; its fields are those of `maintain`."""
+
+    spec: TopicTable
+    tables: Tables | Connections
+    table: Due
+    everything: bool
+
+    def done(self) -> Maintained:
+        began, failures = time.monotonic(), list[Exception]()
+        before = self._planning()
+
+        def tried(do: Callable[[], T], otherwise: T) -> T:
+            # What can't be done is no reason to leave the rest undone.
+            try:
+                return do()
+            except Exception as error:
+                failures.append(error)
+                return otherwise
+
+        # Rows that go needn't be written again.
+        rows = tried(self._rows, None)
+        compacted = tried(self._compacted, None)
+        tried(self._manifests, None)
+        expired = tried(self._expired, 0)
+        orphans = tried(self._orphans, None)
+        if failures:
+            raise failures[0]
+        now = self.tables.catalog.table(self.table.identifier)
+        return Maintained(
+            self.table.identifier,
+            before=self.table.needs.health,
+            after=table_health(now) if now is not None else self.table.needs.health,
+            compacted=compacted,
+            expired=expired,
+            seconds=time.monotonic() - began,
+            rows=rows,
+            orphans=orphans,
+            planning_before=before,
+            planning_after=self._planning(),
+        )
+
+    def _planning(self) -> Planning | None:
+        table = self.tables.catalog.table(self.table.identifier)
+        return planning_of(table) if table is not None else None
+
+    def _rows(self) -> ExpiredRows | None:
+        identifier = self.table.identifier
+        asked = None if self.table.left_alone else old_rows(self.spec, identifier, int(time.time() * 1000))
+        if asked is None or not (self.table.needs.rows or self.everything):
+            return None
+        run_id = (self.tables.run_id if isinstance(self.tables, Tables) else "") or f"maintenance-{uuid4().hex[:8]}"
+        return expire_rows(self.tables.spark, self.tables.catalog, identifier, asked, run_id=run_id)
+
+    def _compacted(self) -> Compacted | None:
+        if not (self.table.needs.compaction or self.everything):
+            return None
+        return compact(self.tables.spark(), self.tables.catalog, self.table.identifier)
+
+    def _manifests(self) -> None:
+        table = self.tables.catalog.table(self.table.identifier)
+        # Where compaction is switched off, so is this: files stay as they are.
+        if table is None or self.spec.maintenance.compact_every is None:
+            return
+        if planning_of(table, timed=False).has_too_many:
+            rewrite_manifests(self.tables.spark(), self.tables.catalog, self.table.identifier)
+
+    def _expired(self) -> int:
+        table = self.tables.catalog.table(self.table.identifier)
+        limits = limits_of(table, self.spec.maintenance, int(time.time() * 1000)) if table is not None else None
+        if limits is None or not (self.table.needs.expiry or self.everything):
+            return 0
+        return expire(self.tables.spark(), self.tables.catalog, self.table.identifier, limits)
+
+    def _orphans(self) -> int | None:
+        table = self.tables.catalog.table(self.table.identifier)
+        if table is None or not self.table.needs.orphans:
+            return None
+        began = int(time.time() * 1000)
+        found = orphan_files(table, self.tables.catalog, ORPHAN_AGE_SECONDS)
+        remove(table, found)
+        # Somebody else's commit in this very moment: then the next run looks once more.
+        with suppress(CommitFailedException), table.refresh().transaction() as transaction:
+            transaction.set_properties({ORPHANS_REMOVED: str(began)})
+        return len(found)

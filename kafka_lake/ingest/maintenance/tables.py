@@ -14,7 +14,9 @@ class Tables:
     Args:
         catalog: Where the tables are.
         spark: Returns the session; called only if something is rewritten.
+        run_id: Of the run, for what it commits; empty if it has none.
     """
 
     catalog: LakeCatalog
     spark: Callable[[], Any]
+    run_id: str = ""

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
+from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of
@@ -19,13 +20,24 @@ def delete_replaced(context: Context, branch: StagingBranch, plan: Plan) -> None
     Raises:
         ConfigurationError: If the topic's table has no metadata column.
     """
-    column, topic_id = f"`{metadata_column_of(context.spec)}`", plan.after.identity.topic_id.replace("'", "")
+    condition = of_ranges(plan, plan.deletes, metadata_column_of(context.spec))
+    context.connections.spark().sql(f"DELETE FROM {branch.write_name} WHERE {condition}")
+
+
+def of_ranges(plan: Plan, ranges: Sequence[OffsetRange], column: str | None) -> str:
+    """Return the condition, as SQL, that a row is of some offsets of the plan's topic.
+
+    Args:
+        plan: Its position tells the topic.
+        ranges: The offsets.
+        column: The metadata column; None for dead letters, which have no other columns.
+    """
+    of, topic_id = f"`{column}`." if column else "", plan.after.identity.topic_id.replace("'", "")
     offsets = " OR ".join(
-        f"({column}.partition = {r.partition} AND {column}.offset >= {r.start} AND {column}.offset < {r.end})"
-        for r in plan.deletes
+        f"({of}partition = {r.partition} AND {of}offset >= {r.start} AND {of}offset < {r.end})" for r in ranges
     )
-    same_topic = f"{column}.topic_id = '{topic_id}'" if topic_id else f"{column}.topic_id IS NULL"
-    context.connections.spark().sql(f"DELETE FROM {branch.write_name} WHERE {same_topic} AND ({offsets})")
+    same_topic = f"{of}topic_id = '{topic_id}'" if topic_id else f"{of}topic_id IS NULL"
+    return f"{same_topic} AND ({offsets})"
 
 
 def keep_what_vanished(

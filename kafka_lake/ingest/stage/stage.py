@@ -25,6 +25,7 @@ from kafka_lake.ingest.stage.dead_letter_rows import (
     may_have_moved,
     stage_dead_letters,
 )
+from kafka_lake.ingest.stage.expired_rows import leave_out_expired
 from kafka_lake.ingest.stage.judge import REFUSED, judge, refused_mark
 from kafka_lake.ingest.stage.replaced_rows import keep_what_vanished
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes
@@ -91,6 +92,9 @@ def stage(
             primary, vanished = keep_what_vanished(
                 context, plan, primary, [each for each in (failed.rows, others) if each is not None]
             )
+            primary = leave_out_expired(context, plan, primary)
+            if failed.table is not None:
+                failed = replace(failed, table=leave_out_expired(context, plan, failed.table))
         undo.pop_all()
     counts = rows.batch.counts
     return Staged(

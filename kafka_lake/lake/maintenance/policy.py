@@ -27,17 +27,21 @@ class Needs:
         compaction: Why it shall be compacted; empty if it needn't.
         expiring: How many snapshots may expire.
         expiry: Why they shall; empty if they needn't yet.
+        rows: Why rows shall expire; empty if they needn't yet.
+        orphans: Why files that belong to no snapshot shall be removed; empty if they needn't yet.
     """
 
     health: TableHealth
     compaction: str = ""
     expiring: int = 0
     expiry: str = ""
+    rows: str = ""
+    orphans: str = ""
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Return what is to be done, and why; empty if nothing is."""
-        return tuple(filter(None, (self.compaction, self.expiry)))
+        return tuple(filter(None, (self.rows, self.compaction, self.expiry, self.orphans)))
 
     @property
     def overdue(self) -> str:

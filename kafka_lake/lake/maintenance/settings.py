@@ -36,6 +36,24 @@ class Maintenance:
         description="With expire_after: so many snapshots are kept at most, however young they are. Thousands of them "
         "make commits slow.",
     )
+    keep_rows: str | None = Field(
+        default=None,
+        description="Rows and dead letters older than this are deleted: as 90d or 36h; null for never. For tables with "
+        "write: append. A row may stay for a tenth of this longer, at most for a day.",
+        examples=["90d"],
+    )
+    by: str | None = Field(
+        default=None,
+        description="With keep_rows: the column that tells how old a row is, of type timestamp or date, a field of a "
+        "struct as `struct.field`. By default Kafka's timestamp, `_kafka.timestamp`. Without a time zone it is UTC. A "
+        "row stays if it has no time there. Of dead letters Kafka's timestamp counts.",
+        examples=["created_at"],
+    )
+    orphan_files: bool = Field(
+        default=False,
+        description="Whether files that belong to no snapshot are removed once a day, as `kafka-lake clean` does. They "
+        "are left by runs and jobs that were killed. Files of the last three days stay.",
+    )
     window: str | None = Field(
         default=None,
         description="When the sensor may ask for it: a part of each day, in UTC or in a time zone that is named; at "
@@ -51,3 +69,8 @@ class Maintenance:
     def expire_after_seconds(self) -> float | None:
         """Return how old a snapshot gets; None if none expires by its age. Raises `ConfigurationError`."""
         return None if self.expire_after is None else seconds_of(self.expire_after)
+
+    @property
+    def keep_rows_seconds(self) -> float | None:
+        """Return how old a row gets; None if none expires. Raises `ConfigurationError`."""
+        return None if self.keep_rows is None else seconds_of(self.keep_rows)

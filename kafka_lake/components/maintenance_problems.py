@@ -1,0 +1,49 @@
+"""What `maintenance:` asks for and can't be, given the topic's other settings."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from kafka_lake.ingest.decode.ddl import check_ddl
+from kafka_lake.lake.maintenance.settings import Maintenance
+
+
+def maintenance_problems(topic: Any, policy: Maintenance, complete: bool) -> Iterator[str]:
+    """Give what can't be.
+
+    Args:
+        topic: The topic's `TopicSettings`.
+        policy: The settings of its maintenance.
+        complete: Whether the cluster's own settings are among them.
+    """
+    if policy.keep_rows is None:
+        own = topic.maintenance
+        if complete and own is not None and own.by is not None:
+            yield f"maintenance: by: {own.by} has no effect without keep_rows. Set both, or leave it out."
+        return
+    if not policy.keep_rows_seconds:
+        yield f"maintenance: keep_rows: {policy.keep_rows} would delete every row. Write null to keep all rows."
+    if topic.write == "upsert":
+        yield (
+            f"maintenance: keep_rows: {policy.keep_rows} isn't for write: upsert, where a key that expired would look "
+            "like one that never was. Set keep_rows: null for this topic, or delete rows at the source."
+        )
+    for setting in ("routes", "topics"):
+        if getattr(topic, setting):
+            yield (
+                f"maintenance: keep_rows: {policy.keep_rows} can't be combined with {setting}: yet. Set keep_rows: null "
+                "for this document."
+            )
+    if policy.by is None:
+        if topic.metadata_column is None:
+            yield (
+                "maintenance: keep_rows needs Kafka's timestamp, which the table doesn't have without "
+                "metadata_column:. Name another column with by:."
+            )
+        return
+    if topic.columns is None or topic.transform is not None:
+        return
+    declared = [*check_ddl(topic.columns), *filter(None, (topic.metadata_column,))]
+    if topic.key_format is not None:
+        declared.append(topic.key_column)
+    if policy.by.partition(".")[0] not in declared:
+        yield f"maintenance: by: {policy.by} isn't in schema:, whose columns are {', '.join(declared)}."

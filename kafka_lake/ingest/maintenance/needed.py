@@ -1,0 +1,129 @@
+"""What the tables of a topic need, by their metadata: nothing is changed, and Spark isn't touched."""
+
+import time
+from dataclasses import dataclass, replace
+
+from pyiceberg.table import Table
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.maintenance.clean import orphan_files
+from kafka_lake.ingest.maintenance.tables import Tables
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.maintenance.expired import limit_ms, why_expire
+from kafka_lake.lake.maintenance.old_files import ExpiredRows, OldRows, count_old_rows
+from kafka_lake.lake.maintenance.orphans import ORPHAN_AGE_SECONDS, why_remove
+from kafka_lake.lake.maintenance.policy import Needs, applies_to, needs_of
+
+# Of a dead letter.
+_TIMESTAMP = "timestamp"
+
+
+@dataclass(frozen=True)
+class Due:
+    """A table of a topic, and what it needs.
+
+    Args:
+        identifier: Namespace and name.
+        needs: What it needs now.
+        left_alone: Whether the settings leave it alone, since kafka_lake has not created it.
+    """
+
+    identifier: tuple[str, str]
+    needs: Needs
+    left_alone: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the table's name."""
+        return ".".join(self.identifier)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What maintenance would do to a table now, without being asked for more than is needed.
+
+    Args:
+        due: The table, and what it needs.
+        rows: The rows that would expire; None if none are asked to.
+        orphans: Files that no snapshot knows; None if they aren't asked to go.
+    """
+
+    due: Due
+    rows: ExpiredRows | None = None
+    orphans: tuple[str, ...] | None = None
+
+
+def due(spec: TopicTable, tables: Tables | Connections) -> list[Due]:
+    """Return each table of a topic that there is, and what it needs.
+
+    Raises:
+        CatalogError: If the catalog doesn't answer.
+    """
+    now = int(time.time() * 1000)
+    found = ((identifier, tables.catalog.table(identifier)) for identifier in spec.identifiers)
+    return [_due(spec, identifier, table, now) for identifier, table in found if table is not None]
+
+
+def preview(spec: TopicTable, tables: Tables | Connections) -> list[Preview]:
+    """Return what maintenance would do to each table of a topic. Files of their data are read where it takes that.
+
+    Raises:
+        CatalogError: If the catalog doesn't answer.
+        TableError: If rows can't be told apart by their age, or files can't be listed.
+    """
+    previews, now = [], int(time.time() * 1000)
+    for identifier in spec.identifiers:
+        table = tables.catalog.table(identifier)
+        if table is None:
+            continue
+        found = _due(spec, identifier, table, now)
+        old = None if found.left_alone else old_rows(spec, identifier, now)
+        asked_for_orphans = spec.maintenance.orphan_files and not found.left_alone
+        previews.append(
+            Preview(
+                found,
+                rows=count_old_rows(table, old) if old is not None else None,
+                orphans=tuple(orphan_files(table, tables.catalog, ORPHAN_AGE_SECONDS)) if asked_for_orphans else None,
+            )
+        )
+    return previews
+
+
+def old_rows(spec: TopicTable, identifier: tuple[str, str], now_ms: int) -> OldRows | None:
+    """Return which rows of a topic's table expire; None if none do.
+
+    Args:
+        spec: The topic's settings.
+        identifier: Namespace and name of one of its tables.
+        now_ms: The time, in milliseconds since 1970.
+    """
+    before, by = limit_ms(spec.maintenance, now_ms), _by(spec, identifier)
+    if before is None or by is None:
+        return None
+    return OldRows(by, before, needs_position=identifier == spec.identifier)
+
+
+def _by(spec: TopicTable, identifier: tuple[str, str]) -> str | None:
+    """Return which column tells how old a row of a topic's table is; None if none of its rows expires."""
+    if spec.write != "append" or identifier not in (spec.identifier, spec.dead_letter_table):
+        return None
+    if identifier == spec.dead_letter_table:
+        return _TIMESTAMP
+    if spec.maintenance.by is None and spec.metadata_column is None and spec.maintenance.keep_rows is not None:
+        raise ConfigurationError(
+            f"Topic {spec.topic}: maintenance: keep_rows needs to know how old a row is, and without metadata_column: "
+            f"table {'.'.join(identifier)} doesn't have Kafka's timestamp.",
+            "Name a column that tells a time with maintenance: by, or set metadata_column:.",
+        )
+    return spec.maintenance.by or f"{spec.metadata_column}.timestamp"
+
+
+def _due(spec: TopicTable, identifier: tuple[str, str], table: Table, now: int) -> Due:
+    policy, by = spec.maintenance, _by(spec, identifier)
+    needs = needs_of(table, policy, now)
+    left_alone = not applies_to(policy, table)
+    if not left_alone:
+        rows = why_expire(table, policy, now, by) if by is not None else ""
+        needs = replace(needs, rows=rows, orphans=why_remove(table, policy, now))
+    return Due(identifier, needs, left_alone)

@@ -1,0 +1,249 @@
+"""Expire rows: those that are older than a limit leave a table, by one commit that tells the table's position.
+
+Files of which all rows are old are dropped by their statistics; nothing of them is read. Of the others, which are few
+where rows come in the order of time, Spark writes again what stays.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import tenacity
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+
+from kafka_lake.common.errors import AuditFailedError, PublishRefusedError, TableError
+from kafka_lake.lake.author import EXPIRE_ROWS, author_summary
+from kafka_lake.lake.branches import StagingBranch, branch_name
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.maintenance.expired import EXPIRED, Expired, expired_of
+from kafka_lake.lake.maintenance.old_files import ExpiredRows, OldFiles, OldRows, can_be_dropped, old_files
+from kafka_lake.lake.maintenance.replaced_files import can_be_made_at, replaced_files, stage_once_more
+from kafka_lake.lake.positions import POSITION, TableState, head_of, read_state, summary_of
+from kafka_lake.lake.totals import TOTALS, Totals, totals_of
+
+_ATTEMPTS = 6
+_FOLLOWED = 10
+
+
+def expire_rows(
+    spark: Callable[[], Any],
+    catalog: LakeCatalog,
+    identifier: tuple[str, str],
+    asked: OldRows,
+    run_id: str,
+) -> ExpiredRows:
+    """Delete a table's old rows, and remember in a property of the table that it was done.
+
+    Nothing is visible before all is: what is written to a branch becomes ``main`` if that hasn't moved meanwhile, and
+    if as many rows are left as were counted. Otherwise it is done once more, a few times.
+
+    Args:
+        spark: Returns the session; called only if a file must be written again.
+        catalog: Where the table is.
+        identifier: Namespace and name of the table.
+        asked: Which rows shall go.
+        run_id: Of the run, for the snapshot.
+
+    Raises:
+        TableError: If the column doesn't tell a time, or no snapshot tells the position of a table that needs one.
+        PublishRefusedError: If others kept moving ``main``. The rows are all there.
+        AuditFailedError: If other rows would be left than were counted. The rows are all there.
+        Exception: Whatever Spark raises. The rows are all there.
+    """
+    retrying = tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(_ATTEMPTS),
+        wait=tenacity.wait_random_exponential(0.2, max=5),
+        retry=tenacity.retry_if_exception_type(PublishRefusedError),
+        reraise=True,
+    )
+    return retrying(_Expiry(spark, catalog, identifier, asked, run_id).attempt)
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """Rows that were taken off a branch: where it began, its tip, and how many they were."""
+
+    branch: StagingBranch
+    state: TableState
+    tip: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class _Expiry:
+    """One expiry of a table's rows; its fields are the arguments of `expire_rows`."""
+
+    spark: Callable[[], Any]
+    catalog: LakeCatalog
+    identifier: tuple[str, str]
+    asked: OldRows
+    run_id: str
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.identifier)
+
+    def attempt(self) -> ExpiredRows:
+        table = self.catalog.table(self.identifier)
+        state = read_state(table) if table is not None else None
+        if table is None or state is None or state.head is None:
+            return ExpiredRows(0, 0, 0)
+        found = old_files(table, self.asked)
+        if not found.whole and not found.partly:
+            self._remember(state)
+            return ExpiredRows(0, 0, 0)
+        if self.asked.needs_position and state.position is None:
+            raise TableError(
+                f"Table {self.name}: no snapshot tells its position, so no row may expire: rows may have to prove it.",
+                "Run its topic once, which finds the position and writes it down; rows expire after that.",
+            )
+        with ExitStack() as undo, self._refused_if_main_moved(state):
+            staged = self._stage(state, found, undo)
+            if staged.rows:
+                self._publish(staged, undo)
+            else:
+                self._remember(state)
+        return ExpiredRows(staged.rows, len(found.whole), len(found.partly))
+
+    @contextmanager
+    def _refused_if_main_moved(self, state: TableState) -> Iterator[None]:
+        """Who publishes takes the branches away that can't be published any more: that shows as any error."""
+        try:
+            yield
+        except PublishRefusedError:
+            raise
+        except Exception as error:
+            now = self.catalog.table(self.identifier)
+            if (head := head_of(now) if now else None) == state.head:
+                raise
+            raise PublishRefusedError(
+                f"Table {self.name}: main moved from snapshot {state.head} to {head} meanwhile."
+            ) from error
+
+    def _branch(self, state: TableState, undo: ExitStack) -> StagingBranch:
+        assert state.head is not None, "the caller has looked"
+        branch = StagingBranch(
+            # It is touched only where something is to be written, or to be taken away.
+            spark=_Later(self.spark),
+            catalog=self.catalog,
+            identifier=self.identifier,
+            name=branch_name(self.run_id, state.head, "expire"),
+            head=state.head,
+            table=state.table,
+        )
+        branch.create()
+        # What was published is no branch any more.
+        undo.callback(branch.discard)
+        return branch
+
+    def _stage(self, state: TableState, found: OldFiles, undo: ExitStack) -> "_Staged":
+        """Take the rows off a branch."""
+        branch, summary = self._branch(state, undo), self._summary(state)
+        tip, rows, by_metadata = branch.head, 0, can_be_dropped(state.table, found)
+        if by_metadata and found.whole:
+            branch.replace_files(found.whole, (), summary)
+            tip, rows = branch.written(tip).snapshot_id, sum(each.record_count for each in found.whole)
+        if found.partly or not by_metadata:
+            counted = self._count(f"{branch.write_name} WHERE {found.limit.sql}")
+            if counted:
+                tip, rows = self._delete(branch, tip, found, summary), rows + counted
+        return self._audited(_Staged(branch, state, tip, rows))
+
+    def _publish(self, staged: "_Staged", undo: ExitStack) -> None:
+        """Publish what is staged; where others were faster, at the head that they have made, if it means the same."""
+        for followed in range(_FOLLOWED + 1):
+            known = staged
+            try:
+                known.branch.publish(known.tip, lambda before: self._told(before, known))  # noqa: B023  Called at once.
+            except PublishRefusedError:
+                following = self._followed(staged, undo) if followed < _FOLLOWED else None
+                if following is None:
+                    raise
+                staged = following
+            else:
+                return
+
+    def _followed(self, staged: "_Staged", undo: ExitStack) -> "_Staged | None":
+        """Stage the same change of files at the head that ``main`` has by now; None if it may mean something else."""
+        table = self.catalog.table(self.identifier)
+        state = read_state(table) if table is not None else None
+        change = replaced_files(table, staged.branch.head, staged.tip) if table is not None else None
+        if table is None or state is None or change is None or state.head in (None, staged.branch.head):
+            return None
+        if not can_be_made_at(table, change, staged.branch.head):
+            return None
+        branch = self._branch(state, undo)
+        tip = stage_once_more(branch, change, self._summary(state), (staged.branch, staged.tip))
+        return self._audited(_Staged(branch, state, tip, staged.rows))
+
+    def _summary(self, state: TableState) -> dict[str, str]:
+        position = {POSITION: state.position.to_json()} if state.position is not None else {}
+        return {**author_summary(self.run_id, EXPIRE_ROWS), **position}
+
+    def _audited(self, staged: "_Staged") -> "_Staged":
+        """Return what is staged, if as many rows are left as were counted; raises `AuditFailedError`."""
+        assert staged.state.head is not None, "the caller has looked"
+        left = self._rows(staged.branch.staged or self.catalog.table(self.identifier), staged.tip)
+        before = self._rows(staged.state.table, staged.state.head)
+        if left != before - staged.rows:
+            raise AuditFailedError(
+                f"Table {self.name}: {staged.rows} of its {before} rows expire, but {left} would be left.",
+                "Nothing was published, and the table is as it was. That is a defect of kafka_lake: please report it.",
+            )
+        return staged
+
+    def _delete(self, branch: StagingBranch, tip: int, found: OldFiles, summary: Mapping[str, str]) -> int:
+        spark = self.spark()
+        spark.sql(f"DELETE FROM {branch.write_name} WHERE {found.limit.sql}")
+        deleted = branch.written(tip).snapshot_id
+        # A statement takes no properties of the snapshot: one without rows tells the position.
+        writer = spark.table(self.catalog.spark_name(self.identifier)).limit(0).writeTo(branch.write_name)
+        for key, value in summary.items():
+            writer = writer.option(f"snapshot-property.{key}", value)
+        writer.append()
+        return branch.written(deleted).snapshot_id
+
+    def _rows(self, table: Table | None, snapshot: int) -> int:
+        known = table.metadata.snapshot_by_id(snapshot) if table else None
+        told = summary_of(known) if known else {}
+        if "total-records" in told and told.get("total-delete-files", "0") == "0":
+            return int(told["total-records"])
+        # Rows may be deleted by files of their own.
+        return self._count(f"{self.catalog.spark_name(self.identifier)} VERSION AS OF {snapshot}")
+
+    def _count(self, of: str) -> int:
+        return int(self.spark().sql(f"SELECT count(*) AS found FROM {of}").collect()[0]["found"])
+
+    def _told(self, before: Table, staged: "_Staged") -> dict[str, str]:
+        snapshot = before.metadata.snapshot_by_id(staged.tip)
+        sequence = (snapshot.sequence_number or 0) if snapshot else 0
+        told = Expired(self.asked.before_ms, self.asked.by, sequence, staged.state.position)
+        totals = totals_of(before)
+        # Numbers are kept of the topic's table alone.
+        counted = {TOTALS: totals.plus(Totals(expired=staged.rows)).to_json()} if totals else {}
+        return {EXPIRED: told.to_json(), **counted}
+
+    def _remember(self, state: TableState) -> None:
+        """Write down that all that is old has gone."""
+        last = expired_of(state.table)
+        told = Expired(
+            self.asked.before_ms,
+            self.asked.by,
+            last.sequence if last else 0,
+            last.position if last else None,
+        )
+        # Somebody else's commit in this very moment: then the next run looks once more.
+        with suppress(CommitFailedException), state.table.transaction() as transaction:
+            transaction.set_properties({EXPIRED: told.to_json()})
+
+
+class _Later:
+    """A session that is asked for when it is used."""
+
+    def __init__(self, spark: Callable[[], Any]) -> None:
+        self._spark = spark
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark(), name)

@@ -1,0 +1,306 @@
+"""Rows expire by their age: those and no others go, the position stays known, and what is read again stays away."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from kafka_lake.common.errors import PublishRefusedError, TableError
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.maintenance.maintain import maintain
+from kafka_lake.ingest.maintenance.needed import due, preview
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.published import examine
+from kafka_lake.ingest.run import ingest, replay
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.maintenance import expire_rows as expiry
+from kafka_lake.lake.maintenance.expired import expired_of
+from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.positions import head_of
+from kafka_lake.lake.snapshot_log import snapshot_log
+from kafka_lake.lake.totals import totals_of
+from kafka_lake_tests.conftest import Sent, Topic, View
+from kafka_lake_tests.integration.test_exactly_once import at
+from kafka_lake_tests.lanes import exhaustive
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewConnections = Callable[[], Connections]
+NewView = Callable[[TopicTable], View]
+
+KEEP = Maintenance(keep_rows="90d", compact_every=None, expire_after=None)
+DAY = 86_400_000
+
+
+def days_ago(days: float) -> int:
+    return int(time.time() * 1000 - days * DAY)
+
+
+def young(ledger: list[Sent], days: float = 90) -> list[Sent]:
+    return [each for each in ledger if each.timestamp_ms >= days_ago(days)]
+
+
+def no_spark() -> Any:
+    raise AssertionError("Spark isn't needed for this")
+
+
+def test_old_rows_and_dead_letters_go_and_nothing_else_whatever_happens_then(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(3)
+    spec = topic.spec("id bigint", maintenance=KEEP)
+    # A commit whose rows are all old, one of both kinds, one with a time in the future.
+    for number, days in enumerate((200, 100, 91)):
+        topic.send({"id": number}, number % 2, timestamp_ms=days_ago(days))
+    topic.send({"id": 99}, 2, timestamp_ms=days_ago(95))
+    topic.send(b"old junk", timestamp_ms=days_ago(95))
+    ingest(spec, connections(), "old")
+    for number, days in enumerate((95, 89, 1, 94), 10):
+        topic.send({"id": number}, number % 2, timestamp_ms=days_ago(days))
+    ingest(spec, connections(), "both")
+    topic.send({"id": 20}, timestamp_ms=days_ago(-0.03))
+    topic.send(b"new junk")
+    ingest(spec, connections(), "new")
+    see, ends = view(spec), {0: 7, 1: 3, 2: 1}
+    assert see.position() == ends
+    assert [each.needs.rows for each in due(spec, connections())] == ["rows older than 90d"] * 2
+
+    (rows, letters) = (each.rows for each in preview(spec, replace(connections(), spark=no_spark)))
+    assert rows is not None
+    assert letters is not None
+    # Each commit is a file, by whose statistics it is dropped unread; one has rows of both kinds.
+    assert (rows.rows, rows.dropped, rows.partly) == (6, 1, 1)
+    assert (letters.rows, letters.dropped, letters.partly) == (1, 1, 0)
+
+    done = {each.identifier: each for each in maintain(spec, connections())}
+    assert done[spec.identifier].rows == rows
+    assert done[spec.dead_letter_table].rows == letters
+    assert see.ids() == [11, 12, 20]
+    see.assert_exactly_once(young(topic.ledger), ends)
+    see.assert_no_branches()
+    assert [each.needs.reasons for each in due(spec, connections())] == [(), ()]
+    totals = totals_of(see.table)
+    assert totals is not None
+    assert totals.expired == 6
+    assert all(found.passed for found in examine(spec, connections().catalog, connections().cluster))
+    log = snapshot_log(see.table)
+    assert {each.what for each in log[:3]} == {"row expiry", "part of the row expiry"}
+    assert sum(each.rows_deleted - each.rows_added for each in log[:3]) == 6
+
+    # Commits go on, a replay of all doesn't bring them back, and nothing is said of them.
+    said: list[str] = []
+    topic.send({"id": 30}, 1)
+    ingest(spec, connections(), "after", observer=Observer(warn=said.append))
+    assert said == []
+    replay(spec, connections(), "again", Extent(), observer=Observer(warn=said.append))
+    assert len(said) == 2
+    assert "6 of the rows that are read again are older than 90d" in said[0]
+    assert "1 of the dead letters that are read again are older" in said[1]
+    ends[1] += 1
+    see.assert_exactly_once(young(topic.ledger), ends)
+    assert all(found.passed for found in examine(spec, connections().catalog, connections().cluster))
+    assert {each.what for each in snapshot_log(see.table)[:3]} == {"replay", "part of the replay"}
+
+    # Others expire all positions. Of partition 2 no row is left that would prove it.
+    see.table.maintenance.expire_snapshots()
+    connections().spark().sql(see.call("rewrite_data_files", options="map('rewrite-all', 'true')")).collect()
+    forget = see.call("expire_snapshots", retain_last="1", older_than="TIMESTAMP '2100-01-01 00:00:00'")
+    connections().spark().sql(forget).collect()
+    assert see.position() == {}
+    topic.send({"id": 31}, 2)
+    ingest(spec, connections(), "rebuilt", observer=Observer(warn=said.append))
+    assert "rebuilt from the rows" in said[2]
+    ends[2] += 1
+    see.assert_exactly_once(young(topic.ledger), ends)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "settings"),
+    [
+        ("at", "date", {}),
+        ("at", "timestamp", {"table_properties": {"format-version": "3"}}),
+        exhaustive("at", "timestamp_ntz", {"partition_by": ("day(at)",)}),
+        exhaustive(None, "timestamp", {"partition_by": ("day(_kafka.timestamp)",)}),
+        exhaustive(None, "timestamp", {"table_properties": {"write.delete.mode": "merge-on-read"}}),
+        exhaustive(
+            "inner.at", "struct<at: timestamp>", {"table_properties": {"write.metadata.metrics.default": "none"}}
+        ),
+    ],
+)
+def test_columns_layouts_and_formats(
+    column: str | None,
+    kind: str,
+    settings: dict[str, Any],
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+) -> None:
+    topic = new_topic()
+    policy = replace(KEEP, by=column)
+    spec = topic.spec(f"id bigint, {(column or 'at').partition('.')[0]} {kind}", maintenance=policy, **settings)
+    kept = []
+    limit = datetime.now(UTC) - timedelta(days=90)
+    for number, off in enumerate((-3000, -1441, -60, 60, 1441, 3000)):
+        moment = limit + timedelta(minutes=off)
+        # A date is over when its last minute is.
+        old = moment.date() < limit.date() if kind == "date" else off < 0
+        if not old:
+            kept.append(number)
+        text = moment.date().isoformat() if kind == "date" else moment.isoformat().replace("+00:00", "Z")
+        if kind == "timestamp_ntz":
+            text = text.removesuffix("Z")
+        value = {"at": text} if column == "inner.at" else text
+        topic.send(
+            {"id": number, (column or "at").partition(".")[0]: value}, timestamp_ms=int(moment.timestamp() * 1000)
+        )
+        if number in (1, 5):
+            ingest(spec, connections(), f"run-{number}")
+    if column:
+        topic.send({"id": 6})
+        kept.append(6)
+        ingest(spec, connections(), "no time")
+    (done,) = maintain(spec, connections())
+    see = view(spec)
+    rows = connections().spark().sql(f"SELECT id FROM {see.sql_name()} ORDER BY id").collect()
+    assert [row["id"] for row in rows] == kept
+    assert done.rows is not None
+    assert done.rows.rows == 6 + bool(column) - len(kept)
+    assert see.position() == {0: 6 + bool(column)}
+    see.assert_no_branches()
+
+
+def test_all_rows_have_gone_and_the_position_too(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec(maintenance=KEEP)
+    topic.send({"id": 1}, timestamp_ms=days_ago(100))
+    ingest(spec, connections(), "run-1")
+    # Nothing is read for it, so Spark isn't either.
+    maintain(spec, replace(connections(), spark=no_spark))
+    see = view(spec)
+    assert see.ids() == []
+    see.table.append(see.table.schema().as_arrow().empty_table())
+    forget = see.call("expire_snapshots", retain_last="1", older_than="TIMESTAMP '2100-01-01 00:00:00'")
+    connections().spark().sql(forget).collect()
+    assert see.position() == {}
+    topic.send({"id": 2})
+    ingest(spec, connections(), "run-2")
+    assert see.ids() == [2]
+
+
+def test_an_expiry_meets_a_commit_and_a_commit_meets_an_expiry(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic()
+    spec = topic.spec(maintenance=KEEP)
+    for number, days in enumerate((100, 1)):
+        topic.send({"id": number}, timestamp_ms=days_ago(days))
+    ingest(spec, connections(), "run-1")
+    topic.send({"id": 2})
+    steps = at("audited", lambda: maintain(spec, connections()))
+    ingest(spec, connections(), "meets-it", observer=Observer(step_done=steps))
+    see = view(spec)
+    assert see.ids() == [1, 2]
+    assert see.position() == {0: 3}
+
+    # A file with rows of both kinds is written again once, however many commits come before that is published.
+    topic.send({"id": 3}, timestamp_ms=days_ago(100))
+    topic.send({"id": 33})
+    ingest(spec, connections(), "run-3")
+    topic.send({"id": 4})
+    publish, met = StagingBranch.publish, list[int]()
+
+    def overtaken(self: StagingBranch, *args: Any) -> None:
+        if not met and "expire" in self.name:
+            met.append(1)
+            ingest(spec, connections(), "faster")
+        publish(self, *args)
+
+    monkeypatch.setattr(StagingBranch, "publish", overtaken)
+    maintain(replace(spec, maintenance=replace(KEEP, keep_rows="89d")), connections())
+    assert see.ids() == [1, 2, 4, 33]
+    assert see.position() == {0: 6}
+    see.assert_no_branches()
+    assert [each.what for each in snapshot_log(see.table)[:3]] == ["row expiry", "append", "append"]
+
+    # Where others are always faster, nothing goes.
+    topic.send({"id": 5}, timestamp_ms=days_ago(100))
+    ingest(spec, connections(), "run-4")
+
+    def refused(self: StagingBranch, *args: Any) -> None:
+        raise PublishRefusedError("main moved")
+
+    monkeypatch.setattr(StagingBranch, "publish", refused)
+    monkeypatch.setattr(expiry, "_ATTEMPTS", 2)
+    with pytest.raises(PublishRefusedError):
+        maintain(replace(spec, maintenance=replace(KEEP, keep_rows="88d")), connections())
+    assert see.ids() == [1, 2, 4, 5, 33]
+    see.assert_no_branches()
+
+
+def test_an_expiry_that_is_killed_leaves_all_rows_and_the_next_one_deletes_them(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic()
+    spec = topic.spec(maintenance=KEEP)
+    for number, days in enumerate((100, 1)):
+        topic.send({"id": number}, timestamp_ms=days_ago(days))
+    ingest(spec, connections(), "run-1")
+
+    def killed(self: StagingBranch, *args: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(StagingBranch, "publish", killed)
+        dying.setattr(StagingBranch, "discard", lambda self: None)
+        with pytest.raises(KeyboardInterrupt):
+            maintain(spec, connections())
+    see = view(spec)
+    assert see.ids() == [0, 1]
+    assert len(see.table.metadata.refs) == 2
+    topic.send({"id": 2})
+    ingest(spec, connections(), "run-2")
+    maintain(spec, connections())
+    assert see.ids() == [1, 2]
+    assert see.position() == {0: 3}
+    # What it has left goes when no expiry can need it any more.
+    monkeypatch.setattr("kafka_lake.ingest.maintenance.clean._FOLLOWS_SECONDS", 0.0)
+    topic.send({"id": 3})
+    ingest(spec, connections(), "run-3")
+    see.assert_no_branches()
+    assert see.ids() == [1, 2, 3]
+
+
+def test_what_cannot_be_told_is_refused_and_the_rest_is_done(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic()
+    spec = topic.spec("id bigint, at bigint", maintenance=replace(KEEP, compact_every=2, by="at"))
+    for number in range(2):
+        topic.send({"id": number, "at": 1}, timestamp_ms=days_ago(100))
+        ingest(spec, connections(), f"run-{number}")
+    with pytest.raises(TableError, match=r"by: at is of type long.*No row was deleted"):
+        maintain(spec, connections())
+    see = view(spec)
+    assert len(see.table.inspect.files()) == 1
+    gone = replace(spec, maintenance=replace(KEEP, by="created"))
+    with pytest.raises(TableError, match=r"by: created is no column.*_kafka.timestamp"):
+        maintain(gone, connections())
+    # Rows have to prove the position: none may go.
+    lost = replace(spec, maintenance=KEEP)
+    see.table.append(see.table.schema().as_arrow().empty_table())
+    forget = see.call("expire_snapshots", retain_last="1", older_than="TIMESTAMP '2100-01-01 00:00:00'")
+    connections().spark().sql(forget).collect()
+    head = head_of(see.table)
+    with pytest.raises(TableError, match="no snapshot tells its position"):
+        maintain(lost, connections())
+    assert head_of(see.table) == head
+    assert expired_of(see.table) is None
+    assert see.ids() == [0, 1]

@@ -1,0 +1,141 @@
+"""The setting `maintenance:`: that of a cluster, that of its topics over it, and what can't be."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from dagster.components.testing import create_defs_folder_sandbox
+from rich.console import Console
+from typer.testing import CliRunner
+
+import kafka_lake.cli.console
+import kafka_lake.cli.project
+import kafka_lake.ingest.maintenance.needed
+from kafka_lake.cli.explain import explanation
+from kafka_lake.cli.main import app
+from kafka_lake.components.assets import topics_of
+from kafka_lake.components.maintenance_settings import MaintenanceSettings
+from kafka_lake.components.topic_settings import TopicSettings
+from kafka_lake.ingest.maintenance.needed import Due, Preview
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.maintenance.health import TableHealth
+from kafka_lake.lake.maintenance.old_files import ExpiredRows
+from kafka_lake.lake.maintenance.policy import Needs
+from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake_tests.unit.test_clusters import Documents, loaded, write
+
+
+def policies(documents: Documents) -> dict[str, Maintenance]:
+    """Return the policy of each topic of a project."""
+    with loaded(documents) as definitions:
+        return {each.full_topic: each.maintenance for each in topics_of(definitions.get_repository_def())}
+
+
+def refusal(documents: Documents) -> str:
+    with create_defs_folder_sandbox() as sandbox:
+        write(Path(sandbox.defs_folder_path), documents)
+        with pytest.raises(Exception, match=r"defs\.yaml") as refused, sandbox.build_all_defs():
+            pass
+        said = explanation(refused.value, sandbox.defs_folder_path)
+    assert said is not None
+    return str(said)
+
+
+def test_a_cluster_s_settings_are_its_topics_defaults_setting_by_setting() -> None:
+    found = policies(
+        {
+            "eu": "KafkaCluster\nname: eu\nmaintenance: {expire_after: 30d, keep_rows: 90d, compact_every: 7}",
+            "us": "KafkaCluster\nname: us",
+            "plain": "KafkaTopicTable\ntopic: plain\ncluster: eu",
+            "own": "KafkaTopicTable\ntopic: own\ncluster: eu\n"
+            "maintenance: {expire_after: 5d, keep_rows: null, window: '01:00-05:00'}",
+            "quiet": "KafkaTopicTable\ntopic: quiet\ncluster: us\nmaintenance: {enabled: false}",
+        }
+    )
+    assert found == {
+        "eu/plain": Maintenance(expire_after="30d", keep_rows="90d", compact_every=7),
+        # What is written counts, be it the default or null.
+        "eu/own": Maintenance(expire_after="5d", keep_rows=None, compact_every=7, window="01:00-05:00"),
+        "us/quiet": Maintenance(enabled=False),
+    }
+
+
+def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
+    found = policies({"one": "KafkaCluster\nmaintenance: {orphan_files: true}", "t": "KafkaTopicTable\ntopic: t"})
+    assert found == {"t": Maintenance(orphan_files=True)}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "topic", "said"),
+    [
+        ("keep_rows: 90d", "write: upsert\nkey: [id]", "keep_rows: 90d isn't for write: upsert"),
+        ("keep_rows: 90d", "metadata_column: null", "keep_rows needs Kafka's timestamp"),
+        ("keep_rows: 90d, by: at", "schema: id bigint", "by: at isn't in schema:, whose columns are id, _kafka."),
+        ("{}", "maintenance: {by: at}", "by: at has no effect without keep_rows"),
+        ("keep_rows: 0d", "", "keep_rows: 0d would delete every row"),
+        ("keep_rows: 90", "", "YAML reads this value as the number 90"),
+    ],
+)
+def test_what_cannot_be_is_said_with_the_topic_or_the_document(cluster: str, topic: str, said: str) -> None:
+    given = "" if cluster == "{}" else f"\nmaintenance: {{{cluster}}}"
+    text = refusal({"c": f"KafkaCluster\nread_committed: true{given}", "t": f"KafkaTopicTable\ntopic: shop.a\n{topic}"})
+    assert said in text
+    assert "defs.yaml" in text or "Topic shop.a" in text
+
+
+def test_what_goes_well_together_is_not_refused() -> None:
+    for settings in (
+        {"write": "upsert", "key": ["id"], "maintenance": {"keep_rows": None}},
+        {"metadata_column": None, "maintenance": {"keep_rows": "90d", "by": "at"}},
+        {"schema": "id bigint, inner struct<at: date>", "maintenance": {"keep_rows": "90d", "by": "inner.at"}},
+        {"schema": "id bigint", "maintenance": {"keep_rows": "90d", "by": "_kafka.timestamp"}},
+        {"schema": "id bigint", "transform": "a:b", "maintenance": {"keep_rows": "90d", "by": "made"}},
+    ):
+        TopicSettings.model_validate({"topic": "t", **settings}).topic_table()
+
+
+def test_settings_over_none_are_the_settings() -> None:
+    assert MaintenanceSettings().policy() == Maintenance() == MaintenanceSettings().policy(MaintenanceSettings())
+
+
+def test_a_dry_run_says_what_would_go_of_each_table_and_takes_no_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    health = TableHealth(rows=10, data_files=2, size=100, delete_files=0, deleted_rows=0, commits=1, snapshots=2)
+    found = [
+        Preview(
+            Due(("lake", "orders"), Needs(health, rows="rows older than 90d")),
+            ExpiredRows(1234, 5, 6),
+            tuple(f"/lake/{n}.parquet" for n in range(12)),
+        ),
+        Preview(Due(("lake", "orders__dead_letters"), Needs(health)), ExpiredRows(0, 0, 0)),
+        Preview(Due(("lake", "other"), Needs(health), left_alone=True)),
+    ]
+
+    @contextmanager
+    def at_hand(*_arguments: object, **_settings: object) -> Iterator[object]:
+        yield SimpleNamespace()
+
+    monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda _topic: [TopicTable("orders")])
+    monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
+    monkeypatch.setattr(kafka_lake.ingest.maintenance.needed, "preview", lambda *_: found)
+    monkeypatch.setattr(kafka_lake.cli.console, "out", Console(width=200))
+    result = CliRunner().invoke(app, ["maintain", "--dry-run"])
+    assert result.exit_code == 0
+    assert "rows older than 90d" in result.output
+    assert "lake.orders: 1,234 rows would expire: 5 whole files, and 6 that are written again" in result.output
+    assert "lake.orders: 12 files that no snapshot knows would be removed" in result.output
+    assert "  and 2 more" in result.output
+    assert "lake.orders__dead_letters: 0 rows would expire: none is old" in result.output
+    assert "lake.other:" not in result.output
+    told = json.loads(CliRunner().invoke(app, ["maintain", "--dry-run", "--json"]).output)
+    assert [each["would_expire"] for each in told] == [
+        {"rows": 1234, "dropped": 5, "partly": 6},
+        {"rows": 0, "dropped": 0, "partly": 0},
+        None,
+    ]
+    assert [each["orphans"] and len(each["orphans"]) for each in told] == [12, None, None]
+    refused = CliRunner().invoke(app, ["maintain", "--dry-run", "--yes"])
+    assert refused.exit_code == 1
+    assert "Leave one of them out" in (refused.output + str(refused.exception))
