@@ -30,8 +30,8 @@ def maintenance_problems(topic: Any, policy: Maintenance, complete: bool) -> Ite
     for setting in ("routes", "topics"):
         if getattr(topic, setting):
             yield (
-                f"maintenance: keep_rows: {policy.keep_rows} can't be combined with {setting}: yet. Set keep_rows: null "
-                "for this document."
+                f"maintenance: keep_rows: {policy.keep_rows} can't be combined with {setting}: yet. Set keep_rows: "
+                "null for this document."
             )
     if policy.by is None:
         if topic.metadata_column is None:
