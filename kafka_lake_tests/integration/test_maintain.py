@@ -226,7 +226,7 @@ def test_many_manifests_become_few(
 ) -> None:
     monkeypatch.setattr(planning, "_FEW", 3)
     monkeypatch.setattr(planning, "_TIMES_TOO_MANY", 1)
-    topic = new_topic()
+    topic = new_topic(2)
     spec = topic.spec(
         maintenance=replace(SHARP, compact_every=1000), table_properties={"commit.manifest-merge.enabled": "false"}
     )
