@@ -1,5 +1,6 @@
 """Documents that have settings for many topics. Abstract: what a topic asks of its cluster's document."""
 
+from functools import lru_cache
 from typing import Any
 
 from pydantic import Field
@@ -29,5 +30,23 @@ def cluster_maintenance(context: Any, cluster: str | None) -> MaintenanceSetting
     """
     if context is None:
         return None
-    found = context.component_tree.get_all_components(HasDefaults)
-    return next((each.maintenance for each in found if each.name == cluster), None)
+    return _defaults_of(_SameTree(context.component_tree)).get(cluster)
+
+
+class _SameTree:
+    """A tree of components, which is equal to itself alone."""
+
+    def __init__(self, tree: Any) -> None:
+        self.tree = tree
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameTree) and other.tree is self.tree
+
+    def __hash__(self) -> int:
+        return id(self.tree)
+
+
+# Looking through all documents for each of them would take as long as there are pairs of them.
+@lru_cache(maxsize=1)
+def _defaults_of(same: _SameTree) -> dict[str | None, MaintenanceSettings | None]:
+    return {each.name: each.maintenance for each in same.tree.get_all_components(HasDefaults)}
