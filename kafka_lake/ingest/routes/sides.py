@@ -94,7 +94,7 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFram
         return
     kept = routed(records, spec).sortWithinPartitions(ROUTE, "partition", "offset").persist(_LEVEL)
     try:
-        counts = {row[ROUTE]: row["count"] for row in kept.groupBy(ROUTE).count().collect()}
+        counts = {int(row[ROUTE]): row["count"] for row in kept.groupBy(ROUTE).count().collect()}
         batch = _Batch(plan, kept, counts)
         sides = (batch.side(number, each) for number, each in enumerate(found))
         yield batch.own(context, tuple(side for side in sides if side is not None))
@@ -182,7 +182,7 @@ class _Batch:
         if self.plan.kind != "replace":
             return None
         topic_id = F.lit(self.plan.after.identity.topic_id or None).cast("string").alias("topic_id")
-        return self.kept.filter(F.col(ROUTE) != number).select(topic_id, "partition", "offset")
+        return self.kept.filter(F.col(ROUTE) != str(number)).select(topic_id, "partition", "offset")
 
 
 def _reset(plan: Plan, found: _Found, records: DataFrame) -> Side:
