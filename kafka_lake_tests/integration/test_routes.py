@@ -292,7 +292,6 @@ def test_odd_values_go_where_the_page_says_and_others_as_otherwise_says(
         (b'"1"', ""),
         (b"", ""),
         (b"\xff\xfe", ""),
-        (b'{"n":16,"type":"1","type":"x"}', "plain"),
         (b'{"n":14,"op":"u"}', "keyed"),
         (b'{"n":15,"op":"u"}', "keyed"),
         (b'{"n":14,"op":"d"}', "keyed"),

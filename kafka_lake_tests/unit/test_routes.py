@@ -14,7 +14,7 @@ from kafka_lake.components.assets import settings_of
 from kafka_lake.components.kafka_topic_table import refuse_shared_tables
 from kafka_lake.components.route_settings import when_of
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.routes.share import counted, is_ahead, share_of
+from kafka_lake.ingest.routes.share import counted, is_ahead, is_of_another_log, share_of
 from kafka_lake_tests.unit.test_component import load
 
 TOPIC = TopicIdentity("cluster", "id", "shop")
@@ -135,8 +135,12 @@ def test_a_position_says_nothing_where_the_log_is_another_one() -> None:
     plan = Plan((OffsetRange(0, 5, 9), OffsetRange(1, 5, 9)), at(9, 9), 0, losses=(Loss(0, 5, 8, "truncated"),))
     assert counted(at(8, 8), plan) == {1: 8}
     assert share_of(plan, at(8, 8)).ranges == (OffsetRange(0, 5, 9), OffsetRange(1, 8, 9))
+    # Each table is told of it, rows or not: a later plan has no losses, and would count the position again.
+    assert is_of_another_log(plan)
+    assert share_of(plan, at(8, 8)).after.offsets == {0: 9, 1: 9}
     # Retention takes records away, and makes no others of them.
     retained = Plan((OffsetRange(0, 5, 9),), at(9, 9), 0, losses=(Loss(0, 3, 5, "retention"),))
+    assert not is_of_another_log(retained)
     assert share_of(retained, at(8, 8)).ranges == (OffsetRange(0, 8, 9),)
     other = Position(TopicIdentity("cluster", "recreated", "shop"), {0: 8, 1: 8})
     assert counted(other, plan) == {}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from kafka_lake.common.offsets import OffsetRange, Position
 from kafka_lake.ingest.plan.model import Plan
 
-_OTHER_LOG = ("truncated", "partition gone", "topic recreated")
+OTHER_LOG = ("truncated", "partition gone", "topic recreated")
 """Losses after which offsets mean other records. What is lost to retention, or skipped, was what it is."""
 
 
@@ -27,8 +27,13 @@ def counted(own: Position | None, plan: Plan) -> dict[int, int]:
     """
     if own is None or not own.identity.same_as(plan.after.identity):
         return {}
-    lost = {loss.partition for loss in plan.losses if loss.reason in _OTHER_LOG}
+    lost = {loss.partition for loss in plan.losses if loss.reason in OTHER_LOG}
     return {p: offset for p, offset in own.offsets.items() if p not in lost and p in plan.after.offsets}
+
+
+def is_of_another_log(plan: Plan) -> bool:
+    """Return whether offsets mean other records from this plan on: then each table is told so, rows or not."""
+    return any(loss.reason in OTHER_LOG for loss in plan.losses)
 
 
 def is_ahead(own: Position | None, plan: Plan) -> bool:
