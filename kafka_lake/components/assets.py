@@ -1,9 +1,10 @@
 """A topic's share of the asset graph: the topic itself, its table below it, and the checks of the table."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from zlib import crc32
 
@@ -202,13 +203,7 @@ def build_topic_assets(
     settings = dg.MetadataValue.json(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True))
     table = _table(spec, sources, shown, description=shown.description or told, metadata={SETTINGS: settings})
     others = [
-        _table(
-            route.to,
-            sources,
-            shown,
-            description=f"The records of Kafka topic {spec.full_topic} with {route.when}.",
-            metadata={},
-        )
+        _table(route.to, sources, shown, description=f"The records of Kafka topic {spec.full_topic} with {route.when}.")
         for route in spec.routes
     ]
     checks = [check for each in spec.tables for check in _checks(each)]
@@ -255,7 +250,12 @@ def build_topic_assets(
 
 
 def _table(
-    spec: TopicTable, sources: Sequence[dg.AssetSpec], shown: Presentation, description: str, metadata: dict[str, Any]
+    spec: TopicTable,
+    sources: Sequence[dg.AssetSpec],
+    shown: Presentation,
+    *,
+    description: str,
+    metadata: Mapping[str, Any] = MappingProxyType({}),
 ) -> dg.AssetSpec:
     return shown.asset(
         table_key(spec),

@@ -126,7 +126,7 @@ def audit_and_publish(
     if todo.kind == "reset":
         for side, _ in sides:
             finish(side.context)
-    return Published(staged, findings, by_partition, visible_at, done)
+    return Published(staged, findings, by_partition, at=visible_at, sides=done)
 
 
 def _published_side(side: Side, staged: Staged, audited: tuple[list[Finding], dict[int, int]]) -> Published:

@@ -10,6 +10,9 @@ from dataclasses import replace
 from kafka_lake.common.offsets import OffsetRange, Position
 from kafka_lake.ingest.plan.model import Plan
 
+OTHER_LOG = ("truncated", "partition gone", "topic recreated")
+"""Losses after which offsets mean other records. What is lost to retention, or skipped, was what it is."""
+
 
 def counted(own: Position | None, plan: Plan) -> dict[int, int]:
     """Return how far a side table has been in the plan's partitions, as far as that counts.
@@ -24,8 +27,13 @@ def counted(own: Position | None, plan: Plan) -> dict[int, int]:
     """
     if own is None or not own.identity.same_as(plan.after.identity):
         return {}
-    lost = {loss.partition for loss in plan.losses if loss.reason != "skipped"}
+    lost = {loss.partition for loss in plan.losses if loss.reason in OTHER_LOG}
     return {p: offset for p, offset in own.offsets.items() if p not in lost and p in plan.after.offsets}
+
+
+def is_of_another_log(plan: Plan) -> bool:
+    """Return whether offsets mean other records from this plan on: then each table is told so, rows or not."""
+    return any(loss.reason in OTHER_LOG for loss in plan.losses)
 
 
 def is_ahead(own: Position | None, plan: Plan) -> bool:

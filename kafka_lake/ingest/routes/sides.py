@@ -12,7 +12,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.common.errors import PublishRefusedError, TableError
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.reconcile import reconcile
@@ -21,7 +21,7 @@ from kafka_lake.ingest.effort import Effort
 from kafka_lake.ingest.plan.identity import another_topic
 from kafka_lake.ingest.plan.model import Plan, Share
 from kafka_lake.ingest.routes.conditions import OWN, ROUTE, of_route, routed
-from kafka_lake.ingest.routes.share import counted, is_ahead, share_of
+from kafka_lake.ingest.routes.share import counted, is_ahead, is_of_another_log, share_of
 from kafka_lake.ingest.routes.unfinished_reset import refuse_unfinished
 from kafka_lake.ingest.table_state import Tables, tables, with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
@@ -85,16 +85,17 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFram
     spec = context.spec
     # A record that alone makes its batch fail is looked at by nobody, and dead letters are their own table's.
     reads = plan.records_at_most > 0 and plan.undecodable is None
-    if not spec.routes or not (reads or plan.kind == "reset"):
+    moves = plan.kind == "reset" or is_of_another_log(plan)
+    if not spec.routes or not (reads or moves):
         yield Shares(plan, records)
         return
     found = [_found(_of(context, route.to), topic, spec.identifier, plan) for route in spec.routes]
     if not reads:
-        yield Shares(plan, records, sides=tuple(_reset(plan, each, records) for each in found if _position(each)))
+        yield Shares(plan, records, sides=tuple(_moved(plan, each, records) for each in found if _position(each)))
         return
     kept = routed(records, spec).sortWithinPartitions(ROUTE, "partition", "offset").persist(_LEVEL)
     try:
-        counts = {row[ROUTE]: row["count"] for row in kept.groupBy(ROUTE).count().collect()}
+        counts = {int(row[ROUTE]): row["count"] for row in kept.groupBy(ROUTE).count().collect()}
         batch = _Batch(plan, kept, counts)
         sides = (batch.side(number, each) for number, each in enumerate(found))
         yield batch.own(context, tuple(side for side in sides if side is not None))
@@ -105,7 +106,11 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFram
 
 
 def create_sides(shares: Shares, topic: TopicEnds) -> Shares:
-    """Create the tables of routes that get their first records, and return the shares with them."""
+    """Create the tables of routes that get their first records, and return the shares with them.
+
+    Raises:
+        PublishRefusedError: If others were faster, and have committed to such a table. The runner plans again.
+    """
     return replace(shares, sides=tuple(_created(side, topic) for side in shares.sides))
 
 
@@ -116,6 +121,9 @@ def _created(side: Side, topic: TopicEnds) -> Side:
     create_for(context, side.records)
     context.observer.step_done("table created")
     _, found = _found(context, topic, None, side.plan)
+    if found.table is None or found.table.position is not None:
+        # Its share was that of a table without a position.
+        raise PublishRefusedError(f"Table {context.table_name}: others have created and filled it meanwhile.")
     return replace(side, found=found)
 
 
@@ -153,8 +161,8 @@ class _Batch:
         """Return the share of a route's table; None if the commit has nothing for it."""
         context, its = found
         position, count = _position(found), self.counts.get(number, 0)
-        replaces = self.plan.kind == "replace" and its.table is not None
-        if not count and not replaces:
+        changes = self.plan.kind == "replace" or is_of_another_log(self.plan)
+        if not count and not (changes and its.table is not None):
             return None
         share, records = share_of(self.plan, position), of_route(self.kept, number)
         elsewhere = self.total - count
@@ -162,10 +170,10 @@ class _Batch:
             records = context.connections.frames.within(records, share.ranges)
             count = records.count()
             elsewhere = max(0, share.records_at_most - count)
-            if not count:
+            if not count and not changes:
                 return None
         share = replace(share, share=Share(count, elsewhere, is_side=True))
-        return Side(context, its, share, records, self._others(number))
+        return Side(context, its, plan=share, records=records, others=self._others(number))
 
     def own(self, context: Context, sides: tuple[Side, ...]) -> Shares:
         """Return the shares: what no route takes is for the topic's own table, or for none."""
@@ -174,18 +182,23 @@ class _Batch:
         if otherwise == "ignore":
             records, count, ignored = records.filter(F.lit(False)), 0, count
         share = Share(count, self.total - count, as_dead_letters=otherwise == "dead_letter")
-        others = self._others(OWN)
+        others = self._others(None if otherwise == "ignore" else OWN)
         return Shares(replace(self.plan, share=share), records, others=others, sides=sides, ignored=ignored)
 
-    def _others(self, number: int) -> DataFrame | None:
-        """Return what names the records of the other tables, where a table may have rows of them; None else."""
+    def _others(self, number: int | None) -> DataFrame | None:
+        """Return what names the records of the other tables, where a table may have rows of them; None else.
+
+        Args:
+            number: The table's route; None if it gets no records.
+        """
         if self.plan.kind != "replace":
             return None
         topic_id = F.lit(self.plan.after.identity.topic_id or None).cast("string").alias("topic_id")
-        return self.kept.filter(F.col(ROUTE) != number).select(topic_id, "partition", "offset")
+        kept = self.kept if number is None else self.kept.filter(F.col(ROUTE) != str(number))
+        return kept.select(topic_id, "partition", "offset")
 
 
-def _reset(plan: Plan, found: _Found, records: DataFrame) -> Side:
+def _moved(plan: Plan, found: _Found, records: DataFrame) -> Side:
     context, its = found
     share = replace(share_of(plan, _position(found)), share=Share(0, 0, is_side=True))
     return Side(context, its, share, records)

@@ -78,7 +78,7 @@ def stage(
         )
         # There are no rows, and without a transform the columns are those of the table.
         context = replace(context, spec=replace(context.spec, transform=None))
-    source = _Source(context, state, plan, records, others)
+    source = _Source(context, state, plan, records, others=others)
     marks = _marks(source, dead_letters_before)
     with ExitStack() as undo:
         rows = _stage_rows(source, decoder, marks, undo)
@@ -264,7 +264,7 @@ def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack, before:
     rows = context.decoding.dead_letters(spec, batch.judged(), context.run_id, plan.after.identity.topic_id)
     table, known = None, 0
     if plan.kind != "dead_letter_replay" and spec.dead_letters == "table":
-        table, known = stage_dead_letters(context, plan, rows, batch.primary, source.others)
+        table, known = stage_dead_letters(context, plan, rows, batch.primary, others=source.others)
         if table is not None:
             undo.callback(table.branch.discard)
         context.observer.step_done("dead letters staged")
