@@ -19,9 +19,9 @@ def of_news(each: Pinned) -> expressions.BooleanExpression:
         each: The upstream table, as it was read.
     """
     found: Any = _make.AlwaysTrue()
-    if each.origin and each.changes and (since := each.changes.since):
+    if each.origin and each.changes and (since := each.changes.new_since):
         partition, offset = f"{each.origin}.partition", f"{each.origin}.offset"
-        found = _make.NotIn(partition, set(since))
+        found = _make.GreaterThan(partition, max(since))
         for number, start in since.items():
             is_new = _make.And(_make.EqualTo(partition, number), _make.GreaterThanOrEqual(offset, start))
             found = _make.Or(found, is_new)
