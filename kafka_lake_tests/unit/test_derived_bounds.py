@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from kafka_lake.derive.bounds import Bound, Source, _moved, source_of, texts
+from kafka_lake.derive.detect import Changes
+from kafka_lake.derive.report import DeriveReport, UpstreamRead
 
 
 @pytest.mark.parametrize(
@@ -70,3 +72,26 @@ def test_other_values_stay_as_they_are(value: Any, expected: Any) -> None:
 def test_bounds_with_nulls_leave_no_file_out() -> None:
     told = [Bound("a", 1, 2, False), Bound("b", 1, 2, True), Bound("c", None, None, True)]
     assert list(texts(told)) == [("a", "1", "2")]
+
+
+def test_rows_of_partitions_that_had_none_are_new_from_their_first_offset() -> None:
+    assert Changes(True, {2: 5}).new_since == {0: 0, 1: 0, 2: 5}
+    assert Changes(True).new_since == {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "new", "scanned", "expected"),
+    [
+        (1_000_000, 10, 900_000, True),
+        (1_000_000, 10, 400_000, False),
+        (1_000_000, 20_000, 900_000, False),
+        (1_000, 1, 1_000, False),
+    ],
+)
+def test_a_large_table_that_is_read_for_hardly_anything_is_told_of(
+    rows: int, new: int, scanned: int, expected: bool
+) -> None:
+    read = UpstreamRead(1, rows, new, scanned)
+    assert read.wasteful is expected
+    assert bool(DeriveReport("t", upstream={"o": read}).wasteful) is expected
+    assert not DeriveReport("t", full="the table is new", upstream={"o": read}).wasteful
