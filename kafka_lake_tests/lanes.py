@@ -39,6 +39,10 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
         "integration/test_derived.py::"
         "test_a_chain_of_tables_is_right_after_late_rows_races_kills_and_a_replay_of_dead_letters"
     ),
+    "integration/test_derived.py::test_the_examples_are_what_a_plain_computation_gives_with_late_rows_too": (
+        "integration/test_derived.py::"
+        "test_a_chain_of_tables_is_right_after_late_rows_races_kills_and_a_replay_of_dead_letters"
+    ),
     # Many commits of a keyed table; and the same with deletion vectors.
     "integration/test_maintain.py::test_keyed_tables_lose_their_delete_files_and_no_row[2]": (
         "integration/test_maintain.py::test_a_compaction_in_the_midst_of_a_commit_has_it_planned_again[upsert]"

@@ -1,13 +1,14 @@
 """What of a derived table's rows comes and what goes, by how it is written: frames that nobody has computed yet."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.derive.bounds import Bound, bounds_of, within
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.frames import Frames
 from kafka_lake.derive.plan import DerivePlan, ranges_by_topic, topic_of
@@ -31,6 +32,7 @@ class Computed:
         ranges: The offsets whose rows go, by topic id.
         possible: The keys that rows may have, likewise; None if any.
         candidates: Newest rows that count only if the table has no newer ones.
+        bounds: Where the rows that were read lie, by the upstream table; of others nobody knows.
     """
 
     rows: DataFrame
@@ -39,6 +41,7 @@ class Computed:
     ranges: Mapping[str, Sequence[OffsetRange]] | None = None
     possible: DataFrame | None = None
     candidates: bool = False
+    bounds: Mapping[str, Sequence[Bound]] = field(default_factory=dict)
 
 
 def compute(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
@@ -70,8 +73,9 @@ def compute(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
         rows = newest(having(frames.query({name: frames.whole(name) for name in plan.upstream}), touched, spec), spec)
         return Computed(rows, MERGE, keys=touched)
     with frames.explained():
-        read = {name: _with_keys(frames.whole(name), touched, spec) for name in plan.upstream}
-    return Computed(frames.query(read), MERGE, keys=touched, possible=touched)
+        bounds = {name: _bounds(frames.whole(name), touched, spec) for name in plan.upstream}
+        read = {name: _with_keys(frames.whole(name).filter(within(bounds[name])), touched, spec) for name in bounds}
+    return Computed(frames.query(read), MERGE, keys=touched, possible=touched, bounds=bounds)
 
 
 def _everything(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
@@ -111,6 +115,11 @@ def key_names(spec: DerivedTable) -> dict[str, str]:
 def _keys(rows: DataFrame, spec: DerivedTable) -> DataFrame:
     names = key_names(spec)
     return rows.select(*[F.expr(each).alias(names[name]) for name, each in spec.key.items()])
+
+
+def _bounds(rows: DataFrame, keys: DataFrame, spec: DerivedTable) -> tuple[Bound, ...]:
+    names = key_names(spec)
+    return bounds_of(keys, [(each, names[name]) for name, each in spec.key.items()], rows.schema)
 
 
 def _with_keys(rows: DataFrame, keys: DataFrame, spec: DerivedTable) -> DataFrame:

@@ -33,6 +33,14 @@ class Changes:
     added: tuple[tuple[int, int], ...] = ()
     unknown: str = ""
 
+    @property
+    def new_since(self) -> dict[int, int]:
+        """Return from which offset on rows are new, for all partitions up to the greatest that had some.
+
+        Statistics of files can tell that no row has a greater partition, but not that none has another one.
+        """
+        return {partition: self.since.get(partition, 0) for partition in range(max(self.since, default=-1) + 1)}
+
 
 def changes_since(before: Read, now: Read, table: Table) -> Changes:
     """Return what has happened to an upstream table since it was read.

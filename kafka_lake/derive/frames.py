@@ -182,8 +182,8 @@ def of_topic(each: Pinned) -> Column:
 
 def is_new(each: Pinned, ranges: Sequence[OffsetRange] = ()) -> Column:
     """Return whether a row came after the upstream table was read, or is of some offsets."""
-    since = each.changes.since if each.changes else {}
-    found = ~_place("partition").isin(list(since)) if since else F.lit(True)
+    since = each.changes.new_since if each.changes else {}
+    found = _place("partition") > max(since) if since else F.lit(True)
     for partition, offset in since.items():
         found = found | ((_place("partition") == partition) & (_place("offset") >= offset))
     for one in ranges:

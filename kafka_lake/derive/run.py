@@ -1,11 +1,13 @@
 """A run of a derived table: plan, compute, stage, audit, publish; once more where others were faster."""
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from kafka_lake.common.errors import PublishRefusedError
+from kafka_lake.derive.bounds import Bound
 from kafka_lake.derive.create import created, evolved
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
@@ -13,6 +15,7 @@ from kafka_lake.derive.frames import Frames
 from kafka_lake.derive.plan import DerivePlan, Pinned, load, plan
 from kafka_lake.derive.record import APPEND
 from kafka_lake.derive.report import DeriveReport, UpstreamRead
+from kafka_lake.derive.scanned import of_keys, of_news
 from kafka_lake.derive.stage import StagedRows, stage
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.maintenance.clean import sweep
@@ -21,6 +24,7 @@ from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branche
 from kafka_lake.lake.maintenance.compact import compact
 from kafka_lake.lake.maintenance.expire import expire
 from kafka_lake.lake.maintenance.policy import applies_to, limits_of, needs_of
+from kafka_lake.lake.tables.create import drop_if_unused
 from kafka_lake.lake.totals import TOTALS, Totals, totals_of
 
 _ATTEMPTS = 5
@@ -80,6 +84,7 @@ def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, began: float) ->
         frames = Frames(engine, spec, todo, held)
         if todo.table is None or todo.head is None:
             created(spec, engine, frames, todo)
+            held.callback(_drop_unused, spec, engine)
             engine.observer.step_done("table created")
             # What others did meanwhile counts.
             todo = plan(spec, load(spec, engine.catalog), rebuild)
@@ -87,6 +92,15 @@ def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, began: float) ->
             frames = Frames(engine, spec, todo, held)
         evolved(spec, frames, todo)
         return _committed(spec, engine, todo, frames, began=began)
+
+
+def _drop_unused(spec: DerivedTable, engine: Engine) -> None:
+    """Drop a table that was made for a commit which came to nothing."""
+    try:
+        drop_if_unused(engine.catalog, spec.identifier)
+    except Exception as error:
+        # What led here must not be hidden; an empty table is no harm to the next run.
+        engine.observer.warn(f"Table {spec.name}, which is empty, is left behind: {error}")
 
 
 def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, frames: Frames, *, began: float) -> DeriveReport:
@@ -111,10 +125,12 @@ def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, frames: Fra
         branch.discard()
         raise
     engine.observer.step_done("published")
-    return _report(spec, todo, staged, seconds=time.monotonic() - began)
+    return _report(spec, engine, todo, staged=staged, seconds=time.monotonic() - began)
 
 
-def _report(spec: DerivedTable, todo: DerivePlan, staged: StagedRows, *, seconds: float) -> DeriveReport:
+def _report(
+    spec: DerivedTable, engine: Engine, todo: DerivePlan, *, staged: StagedRows, seconds: float
+) -> DeriveReport:
     return DeriveReport(
         table=spec.name,
         snapshot=staged.table.snapshot,
@@ -123,20 +139,28 @@ def _report(spec: DerivedTable, todo: DerivePlan, staged: StagedRows, *, seconds
         rows=staged.rows,
         keys=staged.keys,
         rederived=sum(len(each) for each in staged.ranges),
-        upstream={name: _read(spec, each, todo) for name, each in todo.upstream.items()},
+        upstream={
+            name: _read(spec, engine, each, bounds=staged.bounds.get(name, ())) for name, each in todo.upstream.items()
+        },
         seconds=seconds,
     )
 
 
-def _read(spec: DerivedTable, each: Pinned, todo: DerivePlan) -> UpstreamRead:
+def _read(spec: DerivedTable, engine: Engine, each: Pinned, *, bounds: Sequence[Bound]) -> UpstreamRead:
     now = each.read
     assert now.snapshot is not None, "a table without a snapshot isn't read"
-    if each.before is None or todo.full:
+    if each.before is None or each.changes is None:
         return UpstreamRead(now.snapshot, now.rows, now.rows, now.rows)
-    new = max(0, now.added - each.before.added)
-    # A key's rows may be anywhere.
-    scanned = now.rows if not spec.is_row_wise else new
-    return UpstreamRead(now.snapshot, now.rows, new, scanned)
+    scanned = now.rows
+    try:
+        if (table := engine.catalog.table(each.identifier)) is not None:
+            wanted = of_news(each) if spec.is_row_wise else of_keys(bounds)
+            files = table.scan(row_filter=wanted, snapshot_id=now.snapshot).plan_files()
+            scanned = sum(task.file.record_count for task in files)
+    except Exception as error:
+        # It is told for people alone.
+        engine.observer.warn(f"Table {spec.name}: how much of {now.table} was read can't be told: {error}")
+    return UpstreamRead(now.snapshot, now.rows, max(0, now.added - each.before.added), scanned)
 
 
 def _maintain(spec: DerivedTable, engine: Engine) -> None:

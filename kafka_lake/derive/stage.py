@@ -1,7 +1,7 @@
 """Stage: the rows of a commit come and go on a branch of the derived table, which nobody reads yet."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -10,6 +10,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.derive.bounds import Bound
 from kafka_lake.derive.compute import Computed, compute, having, key_names, not_older
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
@@ -42,6 +43,7 @@ class StagedRows:
         rows: Rows that came.
         keys: Keys whose rows were computed again; None if it wasn't by key.
         ranges: Offsets whose rows were derived again.
+        bounds: As `Computed` has them.
     """
 
     table: StagedTable
@@ -49,6 +51,7 @@ class StagedRows:
     rows: int
     keys: int | None = None
     ranges: tuple[OffsetRange, ...] = ()
+    bounds: Mapping[str, Sequence[Bound]] = field(default_factory=dict)
 
 
 def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, *, branch: StagingBranch) -> StagedRows:
@@ -81,7 +84,7 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
     else:
         staged = _merged(engine, spec, computed, frames, branch=branch, state=state, summary=summary)
     _audit_keys(engine, spec, todo, computed=computed, staged=staged)
-    return staged
+    return replace(staged, bounds=computed.bounds)
 
 
 def _summary(engine: Engine, spec: DerivedTable, todo: DerivePlan, computed: Computed) -> dict[str, str]:

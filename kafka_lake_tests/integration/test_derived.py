@@ -350,6 +350,27 @@ def totals_of_30_days(sent: Sequence[tuple[Any, datetime, Any]]) -> Iterator[tup
         yield store, day, sum(there) if there else None
 
 
+def test_files_without_new_rows_or_touched_keys_are_not_read(world: World) -> None:
+    world.spec = world.topic.spec(LOOSE)
+    everything = orders(world, "every", "append", "SELECT * FROM {source}")
+    hours = orders(
+        world, "hours", "aggregate", "SELECT date_trunc('hour', at) AS hour, count(*) AS n FROM {source} GROUP BY 1",
+        key={"hour": "date_trunc('hour', at)"},
+    )  # fmt: skip
+    for number, days in enumerate((0, 10, 10)):
+        for _ in range(2):
+            world.topic.send({"id": number, "at": (START + timedelta(days=days)).isoformat()})
+        ingest(world.spec, world.connections(), f"run-{number}")
+        if number != 1:
+            reports = [world.derive(spec).upstream[world.topic.table] for spec in (everything, hours)]
+    assert [(each.rows, each.new, each.scanned) for each in reports] == [(6, 4, 4), (6, 4, 4)]
+    assert {row["hour"]: row["n"] for row in world.table(hours)} == {START: 2, START + timedelta(days=10): 4}
+    world.topic.send({"id": 9, "at": (START + timedelta(days=5)).isoformat()})
+    ingest(world.spec, world.connections(), "last")
+    assert world.derive(hours).upstream[world.topic.table].scanned == 1
+    assert {row["hour"]: row["n"] for row in world.table(hours)}[START + timedelta(days=5)] == 1
+
+
 def test_a_run_in_dagster_tells_what_it_read_and_a_changed_query_stops_the_next(
     world: World, catalog_resource: CatalogResource, spark_resource: SparkResource
 ) -> None:
