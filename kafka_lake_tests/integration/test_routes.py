@@ -163,6 +163,24 @@ def test_of_two_racing_runs_each_record_comes_once(
         assert_all_once(spec, topic.ledger, view)
 
 
+def test_a_race_for_the_first_records_of_a_table(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, chance = new_topic(2), random.Random(11)
+    spec = spec_of(topic)
+    send_events(topic, 20, chance)
+    others: list[str] = []
+
+    def overtake(done: str) -> None:
+        if done == f"{NAMESPACE}.{topic.table}_orders: table created" and not others:
+            others.append(done)
+            ingest(spec, connections(), "overtaker")
+
+    ingest(spec, connections(), "overtaken", observer=Observer(step_done=overtake))
+    assert others
+    assert_all_once(spec, topic.ledger, view)
+
+
 def test_a_reset_moves_all_tables_and_swallows_nothing(
     new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Callable[..., bool]
 ) -> None:
@@ -274,6 +292,7 @@ def test_odd_values_go_where_the_page_says_and_others_as_otherwise_says(
         (b'"1"', ""),
         (b"", ""),
         (b"\xff\xfe", ""),
+        (b'{"n":16,"type":"1","type":"x"}', "plain"),
         (b'{"n":14,"op":"u"}', "keyed"),
         (b'{"n":15,"op":"u"}', "keyed"),
         (b'{"n":14,"op":"d"}', "keyed"),

@@ -135,6 +135,9 @@ def test_a_position_says_nothing_where_the_log_is_another_one() -> None:
     plan = Plan((OffsetRange(0, 5, 9), OffsetRange(1, 5, 9)), at(9, 9), 0, losses=(Loss(0, 5, 8, "truncated"),))
     assert counted(at(8, 8), plan) == {1: 8}
     assert share_of(plan, at(8, 8)).ranges == (OffsetRange(0, 5, 9), OffsetRange(1, 8, 9))
+    # Retention takes records away, and makes no others of them.
+    retained = Plan((OffsetRange(0, 5, 9),), at(9, 9), 0, losses=(Loss(0, 3, 5, "retention"),))
+    assert share_of(retained, at(8, 8)).ranges == (OffsetRange(0, 8, 9),)
     other = Position(TopicIdentity("cluster", "recreated", "shop"), {0: 8, 1: 8})
     assert counted(other, plan) == {}
     assert not is_ahead(other, plan)
@@ -152,6 +155,8 @@ namespace: shop
 table: events
 format: json
 samples: false
+maintenance: {compact_every: 7}
+max_dead_letters: 5%
 routes:
   - when: {field: type, equals: order}
     table: orders
@@ -174,6 +179,8 @@ def test_a_table_of_a_route_has_its_settings_and_those_of_the_records() -> None:
     assert [each.identifier for each in spec.tables] == [("shop", "events"), ("shop", "orders"), ("web", "clicks")]
     assert (own.schema, orders.schema, clicks.schema) == (None, "type string, id bigint", None)
     assert [each.samples for each in spec.tables] == [False] * 3
+    assert [each.max_dead_letters for each in spec.tables] == ["5%"] * 3
+    assert [each.maintenance.compact_every for each in spec.tables] == [7] * 3
     assert [each.dead_letters for each in spec.tables] == ["table", "fail", "table"]
     assert [len(each.named_rules) for each in spec.tables] == [0, 1, 0]
     assert [each.write for each in spec.tables] == ["append", "append", "upsert"]

@@ -11,7 +11,10 @@ from kafka_lake.ingest.route import When
 from kafka_lake.ingest.topic_table import TopicTable
 
 ROUTE = "_route"
-"""The column: the number of a route, or `OWN`."""
+"""The column: the number of a route, or `OWN`.
+
+As text: numbers are a part of the code that Spark compiles for a plan, which would be compiled anew for each table.
+"""
 OWN = -1
 """What the column has for records that no route takes."""
 
@@ -52,15 +55,15 @@ def records_of(records: DataFrame, topic: TopicTable, table: TopicTable) -> Data
 
 def of_route(routed_records: DataFrame, number: int) -> DataFrame:
     """Return the records of a route, as Kafka gave them."""
-    return routed_records.filter(F.col(ROUTE) == number).drop(ROUTE)
+    return routed_records.filter(F.col(ROUTE) == str(number)).drop(ROUTE)
 
 
 def _first(whens: Sequence[When], texts: dict[tuple[str, str], str]) -> Column:
     first, *others = enumerate(whens)
-    column = F.when(_holds(F.col(texts[first[1].source]), first[1]), F.lit(first[0]))
+    column = F.when(_holds(F.col(texts[first[1].source]), first[1]), F.lit(str(first[0])))
     for number, when in others:
-        column = column.when(_holds(F.col(texts[when.source]), when), F.lit(number))
-    return column.otherwise(F.lit(OWN))
+        column = column.when(_holds(F.col(texts[when.source]), when), F.lit(str(number)))
+    return column.otherwise(F.lit(str(OWN)))
 
 
 def _read(kind: str, name: str) -> Column:

@@ -10,6 +10,9 @@ from dataclasses import replace
 from kafka_lake.common.offsets import OffsetRange, Position
 from kafka_lake.ingest.plan.model import Plan
 
+_OTHER_LOG = ("truncated", "partition gone", "topic recreated")
+"""Losses after which offsets mean other records. What is lost to retention, or skipped, was what it is."""
+
 
 def counted(own: Position | None, plan: Plan) -> dict[int, int]:
     """Return how far a side table has been in the plan's partitions, as far as that counts.
@@ -24,7 +27,7 @@ def counted(own: Position | None, plan: Plan) -> dict[int, int]:
     """
     if own is None or not own.identity.same_as(plan.after.identity):
         return {}
-    lost = {loss.partition for loss in plan.losses if loss.reason != "skipped"}
+    lost = {loss.partition for loss in plan.losses if loss.reason in _OTHER_LOG}
     return {p: offset for p, offset in own.offsets.items() if p not in lost and p in plan.after.offsets}
 
 

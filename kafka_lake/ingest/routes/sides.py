@@ -12,7 +12,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.common.errors import TableError
+from kafka_lake.common.errors import PublishRefusedError, TableError
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.reconcile import reconcile
@@ -94,7 +94,7 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFram
         return
     kept = routed(records, spec).sortWithinPartitions(ROUTE, "partition", "offset").persist(_LEVEL)
     try:
-        counts = {row[ROUTE]: row["count"] for row in kept.groupBy(ROUTE).count().collect()}
+        counts = {int(row[ROUTE]): row["count"] for row in kept.groupBy(ROUTE).count().collect()}
         batch = _Batch(plan, kept, counts)
         sides = (batch.side(number, each) for number, each in enumerate(found))
         yield batch.own(context, tuple(side for side in sides if side is not None))
@@ -105,7 +105,11 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFram
 
 
 def create_sides(shares: Shares, topic: TopicEnds) -> Shares:
-    """Create the tables of routes that get their first records, and return the shares with them."""
+    """Create the tables of routes that get their first records, and return the shares with them.
+
+    Raises:
+        PublishRefusedError: If others were faster, and have committed to such a table. The runner plans again.
+    """
     return replace(shares, sides=tuple(_created(side, topic) for side in shares.sides))
 
 
@@ -116,6 +120,9 @@ def _created(side: Side, topic: TopicEnds) -> Side:
     create_for(context, side.records)
     context.observer.step_done("table created")
     _, found = _found(context, topic, None, side.plan)
+    if found.table is None or found.table.position is not None:
+        # Its share was that of a table without a position.
+        raise PublishRefusedError(f"Table {context.table_name}: others have created and filled it meanwhile.")
     return replace(side, found=found)
 
 
@@ -182,7 +189,7 @@ class _Batch:
         if self.plan.kind != "replace":
             return None
         topic_id = F.lit(self.plan.after.identity.topic_id or None).cast("string").alias("topic_id")
-        return self.kept.filter(F.col(ROUTE) != number).select(topic_id, "partition", "offset")
+        return self.kept.filter(F.col(ROUTE) != str(number)).select(topic_id, "partition", "offset")
 
 
 def _reset(plan: Plan, found: _Found, records: DataFrame) -> Side:

@@ -32,9 +32,7 @@ def refuse_unfinished(context: Context, own: tuple[str, str], table: Table) -> N
     run_id = table.properties.get(UNFINISHED)
     if run_id is None:
         return
-    # As it is now: the reset may have been finished after this run has looked.
-    now = context.connections.catalog.table(own)
-    if now is not None and any(summary_of(each).get(RESET) == run_id for each in ancestors(now, head_of(now))):
+    if _is_finished(context, own, run_id):
         finish(context)
         return
     raise TableError(
@@ -46,8 +44,16 @@ def refuse_unfinished(context: Context, own: tuple[str, str], table: Table) -> N
 
 def is_unfinished(context: Context) -> bool:
     """Return whether a reset of the topic was killed before it was through with all tables."""
-    found = (context.connections.catalog.table(each.identifier) for each in context.spec.tables[1:])
-    return any(UNFINISHED in table.properties for table in found if table is not None)
+    own, *others = (each.identifier for each in context.spec.tables)
+    found = (context.connections.catalog.table(each) for each in others)
+    runs = {table.properties[UNFINISHED] for table in found if table is not None and UNFINISHED in table.properties}
+    return any(not _is_finished(context, own, run_id) for run_id in runs)
+
+
+def _is_finished(context: Context, own: tuple[str, str], run_id: str) -> bool:
+    """Return whether a reset has reached the topic's own table: as it is now, for others may have finished it."""
+    now = context.connections.catalog.table(own)
+    return now is not None and any(summary_of(each).get(RESET) == run_id for each in ancestors(now, head_of(now)))
 
 
 def finish(context: Context) -> None:
