@@ -130,6 +130,33 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_adopt.py::test_a_query_with_foreach_batch_is_taken_over_between_two_batches_only": (
         "unit/test_adopt.py::test_the_batch_that_the_table_names_counts_whatever_the_checkpoint_has_finished"
     ),
+    # Each publication at which a run can die, each race: the model takes them all in random order.
+    **dict.fromkeys(
+        (
+            "integration/test_routes.py::test_each_record_is_in_the_table_of_its_route_once_whatever_kills_the_runs",
+            "integration/test_routes.py::test_a_reset_moves_all_tables_and_swallows_nothing",
+            "integration/test_routes.py::test_of_two_racing_runs_each_record_comes_once",
+            "integration/test_routes.py::test_a_race_for_the_first_records_of_a_table",
+            "integration/test_routes.py::"
+            "test_a_new_route_is_filled_by_a_replay_and_takes_the_rows_from_the_table_before",
+        ),
+        "unit/test_routes.py::test_whatever_is_killed_or_races_each_record_is_in_its_table_once",
+    ),
+    **dict.fromkeys(
+        (
+            "integration/test_topics.py::"
+            "test_each_record_of_each_topic_comes_once_whatever_kills_the_runs_and_races_with_them[one]",
+            "integration/test_topics.py::test_a_replay_a_reset_and_dead_letters_are_of_one_topic",
+        ),
+        "integration/test_topics.py::test_topics_join_and_leave_a_table_that_one_alone_has_filled",
+    ),
+    "integration/test_derived.py::"
+    "test_a_chain_of_tables_is_right_after_late_rows_races_kills_and_a_replay_of_dead_letters": (
+        "integration/test_derived.py::test_files_without_new_rows_or_touched_keys_are_not_read"
+    ),
+    "integration/test_row_expiry.py::test_old_rows_and_dead_letters_go_and_nothing_else_whatever_happens_then": (
+        "integration/test_row_expiry.py::test_an_expiry_meets_a_commit_and_a_commit_meets_an_expiry"
+    ),
     # What a run of Dagster's tells is shown by one case each.
     "integration/test_dagster.py::test_a_history_is_an_asset_of_which_the_run_tells": (
         "integration/test_dagster.py::test_dead_letters_are_an_asset_beside_the_table_with_a_check_that_warns"

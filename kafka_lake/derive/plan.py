@@ -146,7 +146,7 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False) -> DerivePlan 
         read, origin = reads[name], _origin_of(tables[name])
         if why or name not in before:
             return Pinned(state.identifiers[name], read, origin=origin)
-        return Pinned(state.identifiers[name], read, before[name], changes[name], origin)
+        return Pinned(state.identifiers[name], read, before[name], changes[name], origin=origin)
 
     return DerivePlan(
         table=state.table,

@@ -58,7 +58,7 @@ def expire_rows(
         retry=tenacity.retry_if_exception_type(PublishRefusedError),
         reraise=True,
     )
-    return retrying(_Expiry(spark, catalog, identifier, asked, run_id).attempt)
+    return retrying(_Expiry(spark, catalog, identifier, asked, run_id=run_id).attempt)
 
 
 @dataclass(frozen=True)
