@@ -61,10 +61,20 @@ class KafkaTopicTable(FromDocument, TopicSettings):
             folder: Where the document is; schema files are named from there.
         """
         continuous = self.continuous.settings() if self.continuous else None
-        spec = replace(self.topic_table(folder), maintenance=self._maintenance_policy())
+        policy = self._maintenance_policy()
+        spec = self.topic_table(folder)
+        routes = tuple(
+            route if given.get("maintenance") else replace(route, to=replace(route.to, maintenance=policy))
+            for route, given in zip(spec.routes, self.routes or (), strict=True)
+        )
+        spec = replace(spec, maintenance=policy, routes=routes)
         if apart := partitions_apart_from_the_key(spec):
             log.warning("Topic %s: %s", spec.full_topic, apart)
         return list(build_topic_assets(spec, self.presentation(), continuous))
+
+    def resolution(self) -> dg.ResolutionContext:
+        """Return by what templates in the document are filled in: those of its project, if it is in one."""
+        return self._context.resolution_context if self._context else super().resolution()
 
     def _maintenance_policy(self) -> Maintenance:
         """Return how the topic's tables are maintained, by its own settings and by its cluster's.

@@ -93,6 +93,8 @@ def _problems(route: Mapping[str, Any]) -> Iterator[str]:
         yield "when: is missing. Write for example when: {field: type, equals: order}."
     if not route.get("table"):
         yield "table: is missing. Name the table of these records."
+    if (route.get("maintenance") or {}).get("keep_rows"):
+        yield "maintenance: keep_rows: can't be combined with routes yet."
     known = {*("schema", "except"), *pydantic_fields(TopicTable), "when"} - {"except_columns"}
     for name in route:
         if name in OF_TOPIC:

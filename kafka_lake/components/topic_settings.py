@@ -167,12 +167,14 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
 
     def _like(self, settings: Mapping[str, Any]) -> "TopicSettings":
         """Return what a document with other settings would be; raises as Dagster does when it loads one."""
-        context = getattr(self, "_context", None)
-        resolution = context.resolution_context if context else dg.ResolutionContext.default()
         found: TopicSettings = TopicSettings.resolve_from_model(
-            resolution, TopicSettings.model().model_validate(settings)
+            self.resolution(), TopicSettings.model().model_validate(settings)
         )
         return found
+
+    def resolution(self) -> dg.ResolutionContext:
+        """Return by what templates in the document are filled in."""
+        return dg.ResolutionContext.default()
 
     def presentation(self) -> Presentation:
         """Return how Dagster shows the topic's assets."""

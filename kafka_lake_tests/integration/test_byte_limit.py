@@ -95,7 +95,7 @@ def test_offsets_without_records_are_known_to_have_none(
     broker: EmbeddedBroker, new_topic: NewTopic, connections: NewConnections
 ) -> None:
     topic = new_topic(1)
-    with transaction(broker, commit=False) as producer:
+    with transaction(broker, topic, commit=False) as producer:
         for _ in range(99):
             producer.produce(topic.name, b"x" * 1000, partition=0)
     topic.send({"id": 1})

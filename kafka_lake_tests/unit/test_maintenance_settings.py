@@ -63,6 +63,17 @@ def test_a_cluster_s_settings_are_its_topics_defaults_setting_by_setting() -> No
     }
 
 
+def test_a_cluster_s_settings_are_those_of_routes_too_unless_one_has_its_own() -> None:
+    routes = (
+        "routes:\n- {when: {field: k, equals: a}, table: a}\n"
+        "- {when: {field: k, equals: b}, table: b, maintenance: {expire_after: 9d}}"
+    )
+    documents = {"c": "KafkaCluster\nmaintenance: {expire_after: 30d}", "t": f"KafkaTopicTable\ntopic: t\n{routes}"}
+    with loaded(documents) as definitions:
+        (topic,) = topics_of(definitions.get_repository_def())
+    assert [each.maintenance.expire_after for each in topic.tables] == ["30d", "30d", "9d"]
+
+
 def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
     found = policies({"one": "KafkaCluster\nmaintenance: {orphan_files: true}", "t": "KafkaTopicTable\ntopic: t"})
     assert found == {"t": Maintenance(orphan_files=True)}
@@ -75,13 +86,25 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
         ("keep_rows: 90d", "metadata_column: null", "keep_rows needs Kafka's timestamp"),
         ("keep_rows: 90d, by: at", "schema: id bigint", "by: at isn't in schema:, whose columns are id, _kafka."),
         ("{}", "maintenance: {by: at}", "by: at has no effect without keep_rows"),
+        ("keep_rows: 90d", "topics: [a, b]\ntable: c", "keep_rows: 90d can't be combined with topics: yet"),
+        (
+            "keep_rows: 90d",
+            "routes: [{when: {field: k, equals: a}, table: a}]",
+            "keep_rows: 90d can't be combined with routes: yet",
+        ),
+        (
+            "{}",
+            "routes: [{when: {field: k, equals: a}, table: a, maintenance: {keep_rows: 9d}}]",
+            "keep_rows: can't be combined with routes yet",
+        ),
         ("keep_rows: 0d", "", "keep_rows: 0d would delete every row"),
         ("keep_rows: 90", "", "YAML reads this value as the number 90"),
     ],
 )
 def test_what_cannot_be_is_said_with_the_topic_or_the_document(cluster: str, topic: str, said: str) -> None:
     given = "" if cluster == "{}" else f"\nmaintenance: {{{cluster}}}"
-    text = refusal({"c": f"KafkaCluster\nread_committed: true{given}", "t": f"KafkaTopicTable\ntopic: shop.a\n{topic}"})
+    name = "" if topic.startswith("topics:") else "topic: shop.a\n"
+    text = refusal({"c": f"KafkaCluster\nread_committed: true{given}", "t": f"KafkaTopicTable\n{name}{topic}"})
     assert said in text
     assert "defs.yaml" in text or "Topic shop.a" in text
 
