@@ -47,7 +47,13 @@ class Kept:
 
 @dataclass(frozen=True)
 class Many:
-    """Topics that were filled."""
+    """Topics that were filled.
+
+    Args:
+        shall: What their tables shall have.
+    """
+
+    shall: Kept
 
     def await_tables(self, watch: Watch) -> None:
         """Wait until each table has what it shall have.
@@ -55,8 +61,7 @@ class Many:
         Raises:
             KafkaLakeError: If one hasn't in time.
         """
-        shall = expected()
-        watch.until(lambda _: not _wrong(shall, CatalogResource().open()), "tables made from tables")
+        watch.until(lambda _: not _differing(self.shall, _found(self.shall)), "tables made from tables")
 
     def print_comparison(self, console: Console) -> None:
         """Compare topics and tables, and print what came of it.
@@ -64,9 +69,9 @@ class Many:
         Raises:
             KafkaLakeError: If a row isn't what its topic says.
         """
-        catalog, shall = CatalogResource().open(), expected()
-        console.print(_shown(shall, catalog))
-        if wrong := _wrong(shall, catalog):
+        found = _found(self.shall)
+        console.print(_shown(self.shall, found))
+        if wrong := _differing(self.shall, found):
             raise KafkaLakeError("\n".join(wrong), "Please report this.")
         console.print("[bold green]Every table has what its topics say, and nothing else.[/]")
 
@@ -93,7 +98,7 @@ def many(bootstrap: str, count: int, seed: int, console: Console) -> Many:
         _send(bootstrap, kitchen, events.generate_measurements(_MEASUREMENTS, kitchen, begins))
     (home() / MARK).touch()
     known_topics(console.print, refresh=True)
-    return Many()
+    return Many(expected())
 
 
 def _send(bootstrap: str, topic: str, records: Iterable[Sent]) -> None:
@@ -171,8 +176,18 @@ def _by_store(orders: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"store_id": store, "orders": len(found), "largest": max(found)} for store, found in totals.items()]
 
 
-def _compared(shall: Kept, catalog: LakeCatalog) -> dict[str, Comparison]:
-    return {".".join(name): compare(key, wanted, _rows(catalog, name)) for name, (key, wanted) in shall.rows.items()}
+@dataclass(frozen=True)
+class _Found:
+    """What tables have: each compared with what it shall have, and their dead letters."""
+
+    tables: Mapping[str, Comparison]
+    dead_letters: int
+
+
+def _found(shall: Kept) -> _Found:
+    catalog = CatalogResource().open()
+    tables = {".".join(name): compare(key, wanted, _rows(catalog, name)) for name, (key, wanted) in shall.rows.items()}
+    return _Found(tables, sum(len(_rows(catalog, ("events", f"{each}__dead_letters"))) for each in _DEAD_LETTERS))
 
 
 def _rows(catalog: LakeCatalog, identifier: tuple[str, str]) -> list[dict[str, Any]]:
@@ -181,28 +196,23 @@ def _rows(catalog: LakeCatalog, identifier: tuple[str, str]) -> list[dict[str, A
     return rows
 
 
-def _dead_letters(catalog: LakeCatalog) -> int:
-    return sum(len(_rows(catalog, ("events", f"{each}__dead_letters"))) for each in _DEAD_LETTERS)
-
-
-def _wrong(shall: Kept, catalog: LakeCatalog) -> list[str]:
-    found = [
+def _differing(shall: Kept, found: _Found) -> list[str]:
+    told = [
         f"{name}: {len(each.missing)} rows missing, {len(each.unexpected)} unexpected, {len(each.different)} different."
-        for name, each in _compared(shall, catalog).items()
+        for name, each in found.tables.items()
         if each.differences
     ]
-    if (letters := _dead_letters(catalog)) != shall.dead_letters:
-        found.append(f"{events.TOPIC}: {letters} dead letters, and {shall.dead_letters} records can't be read.")
-    return found
+    if found.dead_letters != shall.dead_letters:
+        told.append(f"{events.TOPIC}: {found.dead_letters} dead letters, {shall.dead_letters} records can't be read.")
+    return told
 
 
-def _shown(shall: Kept, catalog: LakeCatalog) -> Table:
+def _shown(shall: Kept, found: _Found) -> Table:
     shown = Table("table", title="Topics and tables, compared row by row")
     for heading in ("rows by the topics", "rows in Iceberg", "rows that differ"):
         shown.add_column(heading, justify="right")
-    for name, each in _compared(shall, catalog).items():
+    for name, each in found.tables.items():
         shown.add_row(name, f"{each.wanted:,}", f"{each.found:,}", f"{each.differences:,}")
-    letters = _dead_letters(catalog)
-    differ = abs(letters - shall.dead_letters)
-    shown.add_row("dead letters of events", f"{shall.dead_letters:,}", f"{letters:,}", f"{differ:,}")
+    differ = abs(found.dead_letters - shall.dead_letters)
+    shown.add_row("dead letters of events", f"{shall.dead_letters:,}", f"{found.dead_letters:,}", f"{differ:,}")
     return shown
