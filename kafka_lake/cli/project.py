@@ -3,7 +3,7 @@
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -116,11 +116,6 @@ def derived_table(name: str) -> DerivedTable:
             "Name one of them, with its namespace.",
         )
     return chosen[0]
-
-
-def once_each(specs: Iterable[TopicTable]) -> list[TopicTable]:
-    """Return the settings of the tables of topics, those that several topics fill once."""
-    return list({table.identifier: table for spec in specs for table in spec.tables}.values())
 
 
 def configured_clusters() -> dict[str | None, tuple[KafkaResource, RegistryResource]]:

@@ -20,7 +20,7 @@ from kafka_lake.components.maintenance import health_check
 from kafka_lake.components.topic_runs import IN_FLIGHT
 from kafka_lake.ingest.maintenance.needed import Due, due
 from kafka_lake.ingest.maintenance.tables import Tables
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.topic_table import TopicTable, once_each
 from kafka_lake.lake.catalog import LakeCatalog
 
 SENSOR = "kafka_maintenance"
@@ -74,8 +74,7 @@ def build_maintenance_sensor(interval_seconds: int, running: bool, cluster: str 
     )
     def kafka_maintenance(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         topics = [spec for spec in topics_of(context.repository_def) if spec.cluster == cluster]
-        # Several topics may have one table.
-        specs = list({table.identifier: table for spec in topics for table in spec.tables}.values())
+        specs = once_each(topics)
         resources: Any = context.resources
         with as_failed_tick():
             return evaluate(context, specs, resources.catalog.open())

@@ -25,7 +25,7 @@ from kafka_lake.lake.maintenance.compact import compact
 from kafka_lake.lake.maintenance.expire import expire
 from kafka_lake.lake.maintenance.policy import applies_to, limits_of, needs_of
 from kafka_lake.lake.tables.create import drop_if_unused
-from kafka_lake.lake.totals import TOTALS, Totals, totals_of
+from kafka_lake.lake.totals import Totals, added
 
 _ATTEMPTS = 5
 
@@ -118,9 +118,7 @@ def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, frames: Fra
         staged = stage(engine, spec, todo, frames, branch=branch)
         engine.observer.step_done("staged")
         done = Totals(commits=1, rows=staged.rows, rewrites=int(staged.kind != APPEND))
-        branch.publish(
-            staged.table.snapshot, lambda before: {TOTALS: (totals_of(before) or Totals()).plus(done).to_json()}
-        )
+        branch.publish(staged.table.snapshot, lambda before: added(before, done))
     except BaseException:
         branch.discard()
         raise

@@ -4,12 +4,10 @@ import time
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pyiceberg.table import Table
-
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.lake.branches import nothing
-from kafka_lake.lake.totals import TOTALS, Totals, totals_of
+from kafka_lake.lake.totals import Totals, added
 
 _STEPS = {
     "primary": "primary published",
@@ -41,12 +39,8 @@ def publish(context: Context, staged: Staged, done: Totals, also: Mapping[str, s
     for table in staged.tables():
         is_primary = table is staged.primary
         table.branch.publish(
-            table.snapshot, (lambda before: {**_added(before, done), **also}) if is_primary else nothing
+            table.snapshot, (lambda before: {**added(before, done), **also}) if is_primary else nothing
         )
         visible_at = time.time()
         context.observer.step_done(_STEPS[next(name for name in _STEPS if table is getattr(staged, name))])
     return visible_at
-
-
-def _added(before: Table, done: Totals) -> Mapping[str, str]:
-    return {TOTALS: (totals_of(before) or Totals()).plus(done).to_json()}

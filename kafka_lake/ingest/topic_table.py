@@ -5,7 +5,7 @@ from it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from types import MappingProxyType
@@ -511,6 +511,11 @@ def is_over(limit: int | float | None, count: int, of: int) -> bool:
         # 0.29 * 100 is less than 29, and 29 / 100 is 0.29: a quotient is the float that is nearest.
         return count > 0 and (of <= 0 or count / of > limit)
     return limit is not None and count > limit
+
+
+def once_each(specs: Iterable[TopicTable]) -> list[TopicTable]:
+    """Return the settings of the tables of topics, those that several topics fill once."""
+    return list({table.identifier: table for spec in specs for table in spec.tables}.values())
 
 
 def full_topic(cluster: str | None, topic: str) -> str:

@@ -58,6 +58,16 @@ class Totals:
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
+def added(table: Table, done: Totals) -> Mapping[str, str]:
+    """Return the property of a table with what a commit does added to what it has.
+
+    Args:
+        table: As it is before the commit.
+        done: What the commit does.
+    """
+    return {TOTALS: (totals_of(table) or Totals()).plus(done).to_json()}
+
+
 def totals_of(table: Table) -> Totals | None:
     """Return what was done to a table; None if nothing is recorded, or it can't be read: then they begin again."""
     text = table.properties.get(TOTALS)

@@ -62,7 +62,8 @@ def up(
 
 def reload() -> None:
     """Reload the definitions in the Dagster of `kafka-lake up`. The sensor then starts runs for new topics."""
-    from kafka_lake.cli.project import once_each, topic_tables
+    from kafka_lake.cli.project import topic_tables
+    from kafka_lake.ingest.topic_table import once_each
     from kafka_lake.local_stack.dagster_runs import reload_definitions
 
     stack = running()

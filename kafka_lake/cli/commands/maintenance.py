@@ -37,11 +37,12 @@ def maintain(
     The sensor kafka_maintenance asks Dagster for the same. Settings: `maintenance:` in the topic's YAML.
     """
     from kafka_lake.cli.output import health_table, preview_lines
-    from kafka_lake.cli.project import connections_at_hand, once_each, topic_tables
+    from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.common.errors import ConfigurationError
     from kafka_lake.ingest.maintenance.maintain import Maintained, sentence
     from kafka_lake.ingest.maintenance.maintain import maintain as maintain_tables
     from kafka_lake.ingest.maintenance.needed import due, preview
+    from kafka_lake.ingest.topic_table import once_each
 
     if dry_run and yes:
         raise ConfigurationError("--dry-run does nothing, and --yes does what is needed.", "Leave one of them out.")

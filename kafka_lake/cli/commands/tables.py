@@ -87,9 +87,10 @@ def clean(
     still be writing them. 0s keeps nothing, and is safe only while nothing else writes to the tables.
     """
     from kafka_lake.cli.output import cleaned_lines
-    from kafka_lake.cli.project import connections_at_hand, once_each, topic_tables
+    from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.common.durations import seconds_of
     from kafka_lake.ingest.maintenance.clean import clean as clean_table
+    from kafka_lake.ingest.topic_table import once_each
 
     seconds = seconds_of(older_than)
     specs, found = topic_tables(topic), False
