@@ -195,11 +195,13 @@ bench-maintenance: $(STAMP) ## A day of commits by a fast writer with maintenanc
 	@$(BIN)/python -m benchmarks maintenance --commits $(COMMITS)
 
 .PHONY: lint
-lint: $(STAMP) ## Style, format, types, import rules, the links of the documentation
+lint: $(STAMP) ## Style, format, types, import rules, that each test can be loaded, the links of the documentation
 	@$(BIN)/ruff check $(wildcard $(PACKAGES))
 	@$(BIN)/ruff format --check $(wildcard $(PACKAGES))
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@# mypy doesn't read the tests: one that names what has moved would be seen only when it runs.
+	@found=$$($(BIN)/pytest --collect-only --quiet --quiet kafka_lake_tests 2>&1) || { echo "$$found" | tail -40; exit 1; }
 	@# With --quiet, strict would be without effect: warnings that aren't logged aren't counted.
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

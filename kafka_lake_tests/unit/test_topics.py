@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.cli.project import once_each
 from kafka_lake.common.errors import ConfigurationError, TableError, UnknownTopicError
 from kafka_lake.common.offsets import Loss, Position, TopicIdentity, Watermarks, losses_from_json, losses_to_json
 from kafka_lake.components import sensor
@@ -26,7 +25,7 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensor import Pace
 from kafka_lake.ingest.beginning import beginning
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.topic_table import TopicTable, once_each
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import (
     OTHERS,
