@@ -1,5 +1,6 @@
 """The supervised server: restarted when it dies, stopped while idle, started at the next use; with real processes."""
 
+import inspect
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from pyspark.errors.utils import is_debugging_enabled
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
 from kafka_lake.common.errors import ConfigurationError
@@ -293,6 +295,15 @@ def test_python_workers_come_from_our_daemon_unless_they_are_another_python(monk
     monkeypatch.setenv("PYSPARK_PYTHON", "/elsewhere/python3")
     assert key not in local_conf(catalog_anywhere(), "local", "a.jar", {})
     assert key not in local_conf(catalog_anywhere(), "yarn", "a.jar", {})
+
+
+def test_spark_is_not_told_which_line_built_each_column_unless_somebody_asks_for_it() -> None:
+    asked = inspect.getsource(is_debugging_enabled)
+    key = "spark.python.sql.dataFrameDebugging.enabled"
+    assert key in asked, "PySpark asks for another setting"
+    for master in ("local[2]", "yarn"):
+        assert local_conf(catalog_anywhere(), master, "", {})[key] == "false"
+        assert local_conf(catalog_anywhere(), master, "", {key: "true"})[key] == "true"
 
 
 def test_the_archive_of_classes_is_used_where_there_is_one_for_this_class_path(
