@@ -13,10 +13,14 @@ from typing import Any, ClassVar
 import dagster as dg
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import NewTopic as Created
 
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.components.partitions import partitions_of
-from kafka_lake.components.sensor import Pace, evaluate
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.kafka import KafkaResource
+from kafka_lake.components.sensor import Pace, evaluate, poll_topics
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.plan.append import plan
 from kafka_lake.ingest.read import RECORDS_A_SPLIT, read
@@ -148,3 +152,25 @@ def test_a_tick_asks_for_a_thousand_tables_eight_at_a_time(many_tables: LakeCata
     loads = {table: count for table, count in ManyTables.asked.items() if table}
     assert loads == dict.fromkeys(names, 1)
     assert ManyTables.most_at_once == 8
+
+
+def test_a_tick_over_five_hundred_topics_of_a_real_broker(
+    kafka_resource: KafkaResource, catalog_resource: CatalogResource
+) -> None:
+    """Without its seconds, likewise: docs/many-topics.md has some."""
+    cluster, catalog = kafka_resource.cluster(), catalog_resource.open()
+    names = [f"tick-{number}" for number in range(500)]
+    admin = AdminClient(kafka_resource.properties)
+    made = admin.create_topics([Created(name, num_partitions=3) for name in names])
+    for each in made.values():
+        each.result(60)
+    specs = [TopicTable(name, "it", name.replace("-", "_")) for name in names]
+    with dg.DagsterInstance.ephemeral() as instance:
+        for name in names:
+            instance.add_dynamic_partitions(partitions_of(name).name or "", ["0", "1", "2"])
+        context = dg.build_sensor_context(instance=instance)
+        began, used = time.perf_counter(), time.process_time()
+        result = poll_topics(context, specs, cluster=cluster, catalog=catalog, pace=Pace(10.0))
+        print(f"{time.perf_counter() - began:.1f} s, {time.process_time() - used:.1f} CPU-seconds")
+    assert isinstance(result, dg.SkipReason)
+    assert str(result.skip_message).count("up to date") == 500
