@@ -169,8 +169,11 @@ def test_a_tick_over_five_hundred_topics_of_a_real_broker(
         for name in names:
             instance.add_dynamic_partitions(partitions_of(name).name or "", ["0", "1", "2"])
         context = dg.build_sensor_context(instance=instance)
-        began, used = time.perf_counter(), time.process_time()
-        result = poll_topics(context, specs, cluster=cluster, catalog=catalog, pace=Pace(10.0))
-        print(f"{time.perf_counter() - began:.1f} s, {time.process_time() - used:.1f} CPU-seconds")
-    assert isinstance(result, dg.SkipReason)
-    assert str(result.skip_message).count("up to date") == 500
+        deadline, told = time.monotonic() + 60, ""
+        while told.count("up to date") < 500 and time.monotonic() < deadline:
+            # The first one may find partitions without a leader yet.
+            began, used = time.perf_counter(), time.process_time()
+            result = poll_topics(context, specs, cluster=cluster, catalog=catalog, pace=Pace(10.0))
+            print(f"{time.perf_counter() - began:.1f} s, {time.process_time() - used:.1f} CPU-seconds")
+            told = str(result.skip_message) if isinstance(result, dg.SkipReason) else ""
+    assert told.count("up to date") == 500
