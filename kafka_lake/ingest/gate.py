@@ -195,6 +195,7 @@ def _published(
         if not can_follow(todo, staged):
             raise
         raise _OvertakenError(error.message) from error
+    context.effort.done("publish")
     context.effort.clear()
     return visible_at
 

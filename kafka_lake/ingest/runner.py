@@ -26,6 +26,7 @@ from kafka_lake.ingest.retry import LONGEST_SHORT_PAUSE, short_pauses
 from kafka_lake.ingest.samples import quoted
 from kafka_lake.ingest.table_state import Tables
 from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.ingest.tracing import flush, trace_commit, trace_failure
 from kafka_lake.lake.branches import staging_branches
 from kafka_lake.lake.tables.create import drop_if_unused
 
@@ -113,6 +114,16 @@ class Runner:
         Returns:
             The commit, or None if there was nothing to do.
         """
+        try:
+            commit = self._next_commit()
+        except Exception as error:
+            trace_failure(self.context, error)
+            raise
+        if commit is not None:
+            trace_commit(self.context, commit)
+        return commit
+
+    def _next_commit(self) -> Commit | None:
         while True:
             try:
                 done = self._patiently()
@@ -262,6 +273,7 @@ class Runner:
         """Drop what dead runs left behind, if this one has done anything, and return the last report."""
         if self._committed:
             self._sweep()
+            flush()
         return self.report()
 
     def _sweep(self) -> None:

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from kafka_lake.common.errors import AuditFailedError, ConfigurationError, UnknownTopicError
+from kafka_lake.ingest import tracing
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
@@ -287,8 +291,23 @@ def test_a_partition_or_sort_column_that_is_not_there_is_refused(
     assert connections().catalog.table(topic.spec().identifier) is None
 
 
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
+    """Return a function that gives the steps of each commit that has been told of, in their order."""
+    provider, kept = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    monkeypatch.setattr(tracing, "_tracer", lambda: provider.get_tracer("test"))
+
+    def found() -> list[list[str]]:
+        all_spans = kept.get_finished_spans()
+        commits = [each.context.span_id for each in all_spans if each.parent is None]
+        return [[s.name for s in all_spans if s.parent and s.parent.span_id == commit] for commit in commits]
+
+    return found
+
+
 def test_small_batches_make_one_file_and_long_ones_several_commits(
-    new_topic: NewTopic, connections: NewConnections, view: NewView
+    new_topic: NewTopic, connections: NewConnections, view: NewView, spans: Callable[[], list[list[str]]]
 ) -> None:
     topic = new_topic(6)
     topic.send_ids(range(18), 6)
@@ -297,6 +316,7 @@ def test_small_batches_make_one_file_and_long_ones_several_commits(
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert [(c.rows, c.files) for c in report.commits] == [(12, 1), (6, 1)]
+    assert spans() == [["plan", "plan", "stage", "audit", "publish"], ["plan", "stage", "audit", "publish"]]
     for commit in report.commits:
         assert see.carried_by(commit.snapshot) == commit.after
     assert dict(report.commits[0].after.offsets) == dict.fromkeys(range(6), 2)
