@@ -17,6 +17,7 @@ from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.isolate import Search
 from kafka_lake.ingest.jobs.job import Job
+from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.pipeline import Attempt, Done
 from kafka_lake.ingest.plan.model import Plan, can_be_parted
@@ -45,6 +46,7 @@ class Runner:
         topic: What the topic holds.
         position: The table's, as it was last found or made; None if it has none.
         commits: Those that no report has told of yet.
+        lineage: Is told that the run begins and ends, by whoever asks for its commits.
     """
 
     def __init__(self, context: Context, job: Job, topic: TopicEnds | None = None) -> None:
@@ -53,6 +55,7 @@ class Runner:
         self.topic = topic or TopicEnds(context)
         self.position: Position | None = None
         self.commits: list[Commit] = []
+        self.lineage = Lineage(context)
         self._committed = 0
         self._failed_so_far: dict[tuple[str, str], tuple[int, int]] = {}
         self._search = Search()
@@ -73,14 +76,15 @@ class Runner:
             PublishRefusedError: If others kept moving ``main`` ahead of this run.
             KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
         """
-        # Asked within an attempt, the brokers would be tried as often as attempts times attempts.
-        self.topic.poll()
-        self.job.prepare(self.topic)
-        while True:
-            with self.commit_slot(poll=not self._committed):
-                done = self.next_commit()
-            if done is None or self._is_done():
-                return self.finish()
+        with self.lineage:
+            # Asked within an attempt, the brokers would be tried as often as attempts times attempts.
+            self.topic.poll()
+            self.job.prepare(self.topic)
+            while True:
+                with self.commit_slot(poll=not self._committed):
+                    done = self.next_commit()
+                if done is None or self._is_done():
+                    return self.finish()
 
     def _is_done(self) -> bool:
         """Return whether the job asks for nothing more of the table as the last commit left it."""
@@ -121,6 +125,7 @@ class Runner:
             raise
         if commit is not None:
             trace_commit(self.context, commit)
+            self.lineage.committed(commit)
         return commit
 
     def _next_commit(self) -> Commit | None:

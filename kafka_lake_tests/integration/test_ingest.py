@@ -4,16 +4,18 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from openlineage.client.serde import Serde
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from kafka_lake.common.errors import AuditFailedError, ConfigurationError, UnknownTopicError
-from kafka_lake.ingest import tracing
+from kafka_lake.ingest import lineage, tracing
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
@@ -306,8 +308,21 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
     return found
 
 
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What OpenLineage is told."""
+    told: list[Any] = []
+    client = SimpleNamespace(emit=lambda event: told.append(Serde.to_dict(event)))
+    monkeypatch.setattr(lineage, "_client", lambda: client)
+    return told
+
+
 def test_small_batches_make_one_file_and_long_ones_several_commits(
-    new_topic: NewTopic, connections: NewConnections, view: NewView, spans: Callable[[], list[list[str]]]
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    spans: Callable[[], list[list[str]]],
+    events: list[Any],
 ) -> None:
     topic = new_topic(6)
     topic.send_ids(range(18), 6)
@@ -316,6 +331,13 @@ def test_small_batches_make_one_file_and_long_ones_several_commits(
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert [(c.rows, c.files) for c in report.commits] == [(12, 1), (6, 1)]
+    start, end = events
+    assert (start["eventType"], start["outputs"], end["eventType"]) == ("START", [], "COMPLETE")
+    (table,) = end["outputs"]
+    written = table["outputFacets"]["outputStatistics"]
+    assert (written["rowCount"], written["fileCount"]) == (18, 2)
+    assert see.table.location().endswith(table["name"])
+    assert table["facets"]["columnLineage"]["fields"].keys() == {"id"}
     assert spans() == [["plan", "plan", "stage", "audit", "publish"], ["plan", "stage", "audit", "publish"]]
     for commit in report.commits:
         assert see.carried_by(commit.snapshot) == commit.after

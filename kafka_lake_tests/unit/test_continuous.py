@@ -30,6 +30,7 @@ from kafka_lake.ingest.continuous.schedule import (
     report_due,
 )
 from kafka_lake.ingest.continuous.stop import Stop, StoppedError
+from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
@@ -129,6 +130,10 @@ class Script:
         return Context(
             TopicTable("pizzas", "lake", "pizzas"), self.connections, "run", observer, decoding=SparkDecoding()
         )
+
+    @property
+    def lineage(self) -> Lineage:
+        return Lineage(self.context)
 
     @property
     def topic(self) -> "Script":

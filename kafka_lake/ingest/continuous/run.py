@@ -74,6 +74,10 @@ class ContinuousRun:
                 yet are the run's to report.
             KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
         """
+        with self.runner.lineage:
+            yield from self._reports()
+
+    def _reports(self) -> Iterator[RunReport]:
         while self.ended is None:
             with self.stop.by_signals():
                 try:

@@ -1,0 +1,191 @@
+"""Lineage for OpenLineage: a run begins, ends or fails, with the topic that it reads and the tables that it writes.
+
+Events go where OpenLineage's own environment variables say; without any, nothing is sent. Datasets are named as
+https://openlineage.io/docs/spec/naming has it, so that a table here is the table of others' Spark jobs: by where its
+files are, with its name in the catalog as a symlink.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from pyiceberg.table import Table
+from pyiceberg.types import NestedField, StructType
+
+from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.ingest.commit import Commit
+from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.decode.rows import change_columns
+
+log = logging.getLogger(__name__)
+
+_PREFIX = "OPENLINEAGE_"
+_NAMESPACE = "OPENLINEAGE_NAMESPACE"
+_PRODUCER = "https://pypi.org/project/kafka-lake"
+
+
+class Lineage:
+    """What is told of one run, during a block. Whatever goes wrong with it is logged, and no failure of the run.
+
+    Args:
+        context: Of the run.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._client = _client()
+        self._ended = False
+        self._commits: list[Commit] = []
+
+    def __enter__(self) -> "Lineage":
+        """Tell that the run begins."""
+        self._tell("START")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Tell how the run ends, and what it has written."""
+        self._ended = True
+        self._tell("COMPLETE" if error is None else "FAIL" if isinstance(error, Exception) else "ABORT", error)
+
+    def committed(self, commit: Commit) -> None:
+        """Note a commit, which is told of at the end."""
+        if self._client is not None:
+            self._commits.append(commit)
+
+    def _tell(self, kind: str, error: BaseException | None = None) -> None:
+        if self._client is None:
+            return
+        try:
+            self._client.emit(self._event(kind, error))
+        except Exception as failed:
+            log.warning("OpenLineage wasn't told of topic %s: %s", self._context.spec.topic, type(failed).__name__)
+
+    def _event(self, kind: str, error: BaseException | None) -> Any:
+        from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
+        from openlineage.client.facet_v2 import error_message_run, parent_run
+
+        context = self._context
+        namespace = os.environ.get(_NAMESPACE) or "kafka_lake"
+        facets: dict[str, Any] = {}
+        if (of_dagster := _uuid(context.run_id)) is not None:
+            parent = parent_run.Job(namespace, f"kafka/{context.spec.topic}")
+            facets["parent"] = parent_run.ParentRunFacet(parent_run.Run(of_dagster), parent)
+        if isinstance(error, Exception):
+            # Its text may quote data if it is none of ours.
+            said = error.message if isinstance(error, KafkaLakeError) else type(error).__qualname__
+            facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(said, "PYTHON")
+        run = str(uuid5(NAMESPACE_URL, f"{context.run_id} {context.table_name}"))
+        return RunEvent(
+            eventTime=datetime.now(UTC).isoformat(),
+            eventType=RunState(kind),
+            run=Run(run, facets),
+            job=Job(namespace, f"ingest {context.table_name}"),
+            inputs=[self._topic()],
+            outputs=list(self._tables()),
+            producer=f"{_PRODUCER}/{version('kafka-lake')}",
+        )
+
+    def _topic(self) -> Any:
+        from openlineage.client.event_v2 import InputDataset
+
+        return InputDataset(*self._topic_name())
+
+    def _topic_name(self) -> tuple[str, str]:
+        first = self._context.connections.cluster.bootstrap_servers.split(",")[0].strip()
+        return f"kafka://{first}", self._context.spec.topic
+
+    def _tables(self) -> Iterator[Any]:
+        """Give the tables that are there, with what the run has written to each."""
+        from openlineage.client.event_v2 import OutputDataset
+        from openlineage.client.facet_v2 import output_statistics_output_dataset, schema_dataset, symlinks_dataset
+
+        context, catalog = self._context, self._context.connections.catalog
+        for spec in context.spec.tables:
+            if (table := catalog.table(spec.identifier)) is None:
+                continue
+            name = ".".join(spec.identifier)
+            symlink = symlinks_dataset.Identifier(f"iceberg://{catalog.name}", name, "TABLE")
+            facets: dict[str, Any] = {
+                "schema": schema_dataset.SchemaDatasetFacet([_field(each) for each in table.schema().fields]),
+                "symlinks": symlinks_dataset.SymlinksDatasetFacet([symlink]),
+            }
+            if spec.transform is None:
+                others = {spec.metadata_column, *(field.name for field in change_columns(spec))}
+                facets["columnLineage"] = self._columns(table, others)
+            own = [commit if spec.identifier == context.spec.identifier else commit.sides.get(spec.identifier)
+                   for commit in self._commits]  # fmt: skip
+            done = [each for each in own if each is not None]
+            written = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+                sum(each.rows for each in done), sum(each.size for each in done), sum(each.files for each in done)
+            )
+            outputs: dict[str, Any] = {"outputStatistics": written} if self._ended else {}
+            yield OutputDataset(*_place(table.location()), facets=facets, outputFacets=outputs)
+
+    def _columns(self, table: Table, others: set[str | None]) -> Any:
+        """Return of which field of a record each column is."""
+        from openlineage.client.facet_v2 import column_lineage_dataset as column_lineage
+
+        is_it = [column_lineage.Transformation("DIRECT", "IDENTITY")]
+        names = [field.name for field in table.schema().fields if field.name not in others]
+        return column_lineage.ColumnLineageDatasetFacet(
+            {
+                name: column_lineage.Fields([column_lineage.InputField(*self._topic_name(), name, is_it)])
+                for name in names
+            }
+        )
+
+
+def _field(field: NestedField) -> Any:
+    from openlineage.client.facet_v2 import schema_dataset
+
+    kind = field.field_type
+    inner = [_field(each) for each in kind.fields] if isinstance(kind, StructType) else []
+    told = "struct" if inner else str(kind)
+    return schema_dataset.SchemaDatasetFacetFields(field.name, told, field.doc, fields=inner)
+
+
+def _place(location: str) -> tuple[str, str]:
+    """Return namespace and name of the folder of a table.
+
+    >>> _place("s3a://lake/shop/orders"), _place("file:///data/shop/orders")
+    (('s3://lake', 'shop/orders'), ('file', '/data/shop/orders'))
+    """
+    parts = urlsplit(location)
+    if parts.scheme in ("", "file"):
+        return "file", parts.path
+    scheme = "s3" if parts.scheme in ("s3a", "s3n") else parts.scheme
+    return f"{scheme}://{parts.netloc}", parts.path.strip("/")
+
+
+def _uuid(text: str) -> str | None:
+    try:
+        return str(UUID(text))
+    except ValueError:
+        return None
+
+
+@cache
+def _client() -> Any:
+    """Return OpenLineage's client; None if nobody asks for events. Made once in a process."""
+    if not any(name.startswith(_PREFIX) and name != _NAMESPACE for name in os.environ):
+        return None
+    if os.environ.get("OPENLINEAGE_DISABLED", "").lower() == "true":
+        return None
+    if find_spec("openlineage") is None:
+        log.warning("Lineage is asked for by the environment, and not sent: pip install 'kafka-lake[openlineage]'")
+        return None
+    from openlineage.client import OpenLineageClient
+
+    try:
+        return OpenLineageClient()
+    except Exception as error:
+        log.warning("OpenLineage's settings can't be used: %s", type(error).__name__)
+        return None
