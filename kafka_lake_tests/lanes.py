@@ -34,6 +34,18 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
         "integration/test_history_closings.py::"
         "test_rows_that_a_snapshot_lacked_before_the_history_began_end_at_its_time"
     ),
+    # A kill between two publications, of a keyed table with values that its source doesn't send.
+    "integration/test_keyed.py::"
+    "test_a_change_that_finds_what_it_lacked_once_a_run_has_died_is_no_dead_letter_any_more[False]": (
+        "integration/test_keyed.py::test_a_run_killed_at_a_step_leaves_each_key_as_it_shall_be"
+    ),
+    "integration/test_keyed_snapshot.py::test_a_truncate_and_a_snapshot_take_what_is_older_than_the_newer_of_them": (
+        "integration/test_keyed_truncate.py::test_a_truncate_in_the_midst_of_a_batch_takes_what_is_older_than_it"
+    ),
+    # The same kill; what rules refuse are dead letters like others.
+    "integration/test_rules.py::test_a_run_killed_between_its_publications_is_completed_by_the_next": (
+        "integration/test_exactly_once.py::test_a_run_killed_at_any_step_is_completed_by_the_next"
+    ),
     # Each step, and compaction, expiry and replays besides.
     "integration/test_derived.py::test_derived_tables_are_what_a_plain_computation_gives_after_any_history": (
         "integration/test_derived.py::test_files_without_new_rows_or_touched_keys_are_not_read"

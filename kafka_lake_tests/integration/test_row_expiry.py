@@ -123,7 +123,7 @@ def test_old_rows_and_dead_letters_go_and_nothing_else_whatever_happens_then(
 @pytest.mark.parametrize(
     ("column", "kind", "settings"),
     [
-        ("at", "date", {}),
+        exhaustive("at", "date", {}),
         ("at", "timestamp", {"table_properties": {"format-version": "3"}}),
         exhaustive("at", "timestamp_ntz", {"partition_by": ("day(at)",)}),
         exhaustive(None, "timestamp", {"partition_by": ("day(_kafka.timestamp)",)}),
