@@ -39,9 +39,6 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "test_a_change_that_finds_what_it_lacked_once_a_run_has_died_is_no_dead_letter_any_more[False]": (
         "integration/test_keyed.py::test_a_run_killed_at_a_step_leaves_each_key_as_it_shall_be"
     ),
-    "integration/test_keyed_snapshot.py::test_a_truncate_and_a_snapshot_take_what_is_older_than_the_newer_of_them": (
-        "integration/test_keyed_truncate.py::test_a_truncate_in_the_midst_of_a_batch_takes_what_is_older_than_it"
-    ),
     # The same kill; what rules refuse are dead letters like others.
     "integration/test_rules.py::test_a_run_killed_between_its_publications_is_completed_by_the_next": (
         "integration/test_exactly_once.py::test_a_run_killed_at_any_step_is_completed_by_the_next"
