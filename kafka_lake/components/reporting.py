@@ -29,6 +29,7 @@ from kafka_lake.components.metadata import (
 )
 from kafka_lake.components.partitions import register_partitions
 from kafka_lake.components.rule_checks import with_all_rules
+from kafka_lake.components.sample_rows import sample_rows
 from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.finding import GATES, Finding
@@ -229,7 +230,17 @@ class Reporter:
         if self.sides:
             figures |= _of_routes(report, [each.spec for each in self.sides])
         about = table_metadata(report, table, self.connections.catalog, self.spec)
+        if table is not None and (rows := self._sample_rows(report, table)) is not None:
+            about["sample_rows"] = rows
         return dg.AssetMaterialization(table_key(self.spec), metadata={**figures, **about})
+
+    def _sample_rows(self, report: RunReport, table: Table) -> dg.MetadataValue | None:
+        try:
+            return sample_rows(self.spec, table, [commit.snapshot for commit in reversed(report.commits)])
+        except Exception as error:
+            # What is committed is committed.
+            self.context.log.warning(f"Topic {self.spec.topic}: no rows can be shown: {headline(error)}")
+            return None
 
     def _checks(self, findings: Sequence[Finding], table: Table | None) -> list[dg.AssetCheckResult]:
         more = {

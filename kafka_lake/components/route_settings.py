@@ -22,6 +22,7 @@ OF_RECORDS = (
     "rules_fail_above",
     "max_record_bytes",
     "samples",
+    "sample_rows",
     "mask",
     "evolution",
     "max_columns",

@@ -169,9 +169,18 @@ class TopicTable:
         description="Whether Dagster's log and pages quote a dead letter of each class: its reason, and the first 200 "
         "characters of its value. Class and offset are always told. By default KAFKA_LAKE_SAMPLES, and that is true.",
     )
+    sample_rows: int = Field(
+        default=0,
+        ge=0,
+        le=20,
+        description="How many rows of a run's newest commit the table's page in Dagster shows, with texts of up to 80 "
+        "characters; 0 for none. Nothing is shown with `samples: false`.",
+        examples=[5],
+    )
     mask: tuple[str, ...] = Field(
         default=(),
-        description="Regular expressions (Python's); `***` takes the place of what they find in such quotes.",
+        description="Regular expressions (Python's); `***` takes the place of what they find in quotes and in "
+        "sample rows.",
         examples=[[r"\d{4}-\d{4}"]],
     )
     format: Format = Field(

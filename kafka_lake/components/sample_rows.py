@@ -1,0 +1,69 @@
+"""Some rows of a run's newest commit, as the table's page in Dagster shows them where the topic's settings say so."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import dagster as dg
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
+from pyiceberg.table import FileScanTask, Table
+
+from kafka_lake.common.markdown import table as markdown_table
+from kafka_lake.common.printable import printable
+from kafka_lake.executors.writing.report import SAMPLE_CHARACTERS
+from kafka_lake.ingest.samples import quoted
+from kafka_lake.ingest.topic_table import TopicTable
+
+_LONGEST, _MOST_COLUMNS = 80, 20
+
+
+def sample_rows(spec: TopicTable, table: Table, snapshots: Iterable[int]) -> dg.MetadataValue | None:
+    """Return the first rows of the newest file that a run has added.
+
+    Args:
+        spec: The topic; its masks hide what they find.
+        table: Its table as it is now.
+        snapshots: Ids of the run's snapshots, the newest first.
+
+    Returns:
+        A table in Markdown, without the metadata column; None if the settings ask for none, or nothing was added.
+    """
+    if not (spec.samples and spec.sample_rows):
+        return None
+    file = next((found for each in snapshots if (found := _added(table, each)) is not None), None)
+    if file is None:
+        return None
+    schema = table.schema()
+    fields = [field for field in schema.fields if field.name != spec.metadata_column]
+    shown = fields[:_MOST_COLUMNS]
+    if not shown:
+        return None
+    scan = ArrowScan(
+        table.metadata, table.io, schema.select(*[f.name for f in shown]), AlwaysTrue(), limit=spec.sample_rows
+    )
+    rows = scan.to_table([FileScanTask(file)]).to_pylist()
+    cells = [[_cell(row[field.name], spec) for field in shown] for row in rows]
+    told = markdown_table([field.name for field in shown], cells)
+    more = len(fields) - len(shown)
+    return dg.MetadataValue.md(f"{told}\n\n… and {more} more columns." if more else told)
+
+
+def _added(table: Table, snapshot_id: int) -> DataFile | None:
+    """Return a data file that a snapshot has added."""
+    snapshot = table.snapshot_by_id(snapshot_id)
+    for manifest in snapshot.manifests(table.io) if snapshot else ():
+        if manifest.added_snapshot_id != snapshot_id or manifest.content != ManifestContent.DATA:
+            continue
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot_id:
+                return entry.data_file
+    return None
+
+
+def _cell(value: Any, spec: TopicTable) -> str:
+    """Return a value as code, in which Markdown and HTML mean nothing."""
+    if value is None:
+        return ""
+    text = printable(quoted(str(value)[:SAMPLE_CHARACTERS], True, spec.mask)).replace("`", "'")
+    return f"`{text if len(text) <= _LONGEST else f'{text[:_LONGEST]}…'}`" if text else ""
