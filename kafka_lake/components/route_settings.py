@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.route import When
-from kafka_lake.ingest.topic_table import Route, TopicTable, pydantic_fields
+from kafka_lake.ingest.topic_table import REGISTERED, Route, TopicTable, pydantic_fields
 
 OF_RECORDS = (
     "namespace",
@@ -49,7 +49,7 @@ OF_TOPIC = (
 NOT_YET = ("history", "track", "snapshot", "max_removed")
 """Settings that a topic with routes, and their tables, can't have yet."""
 
-_KINDS = ("field", "header", "sql")
+_KINDS = ("field", "header", "schema", "sql")
 _NOT_IN_FIELDS = "'[]*"
 _Document = Callable[[Mapping[str, Any]], TopicTable]
 
@@ -116,14 +116,18 @@ def when_of(given: Mapping[str, Any]) -> When:
     """
     kinds = [kind for kind in _KINDS if given.get(kind) is not None]
     if unknown := [name for name in given if name not in (*_KINDS, "equals", "in")]:
-        raise ConfigurationError(f"when: there is no {unknown[0]}. Write field:, header: or sql:.")
+        raise ConfigurationError(f"when: there is no {unknown[0]}. Write field:, header:, schema: or sql:.")
     if len(kinds) != 1:
-        raise ConfigurationError(f"when: has {' and '.join(kinds) or 'none'} of field:, header: and sql:. Write one.")
+        raise ConfigurationError(
+            f"when: has {' and '.join(kinds) or 'none'} of field:, header:, schema: and sql:. Write one."
+        )
     (kind,) = kinds
+    if kind in ("sql", "schema") and ("equals" in given or "in" in given):
+        raise ConfigurationError(f"when: {kind}: is a whole condition. Leave out equals: and in:.")
+    if kind == "schema":
+        return When(schema=_names(given[kind]))
     name = str(given[kind])
     if kind == "sql":
-        if "equals" in given or "in" in given:
-            raise ConfigurationError("when: sql: is a whole condition. Leave out equals: and in:.")
         return When(sql=name)
     if ("equals" in given) == ("in" in given):
         raise ConfigurationError(f"when: {kind}: needs equals: with a value or in: with a list. Write one of them.")
@@ -133,6 +137,13 @@ def when_of(given: Mapping[str, Any]) -> When:
     if kind == "field" and (not all(name.split(".")) or set(_NOT_IN_FIELDS) & set(name)):
         raise ConfigurationError(f"when: field: {name!r} is no name of a field. Use sql: for such names.")
     return When(**{kind: name}, values=tuple(map(_text, values)))
+
+
+def _names(given: object) -> tuple[str, ...]:
+    names = given if isinstance(given, list) else [given]
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ConfigurationError(f"when: schema: {given!r} is neither a name nor a list of names, as in shop.Order.")
+    return tuple(names)
 
 
 def _text(value: object) -> str:
@@ -160,6 +171,11 @@ def route_problems(spec: TopicTable) -> Iterator[str]:
             yield f"metadata_column: table {each.table} needs it, since rows of a topic with routes name their records."
     if spec.format not in ("json", "variant") and any(route.when.field for route in spec.routes):
         yield f"routes: when: field: is for JSON, and format is {spec.format}. Use header: or sql:."
+    if any(route.when.schema for route in spec.routes):
+        if spec.format not in REGISTERED:
+            yield f"routes: when: schema: is for formats {', '.join(REGISTERED)}, and format is {spec.format}."
+        elif spec.schema_file is not None:
+            yield "routes: when: schema: is by a registry's schema ids, and schema_file says that values have none."
     yield from _shared(spec)
     yield from _unreachable(spec.routes)
 
@@ -180,7 +196,15 @@ def _shared(spec: TopicTable) -> Iterator[str]:
 
 def _unreachable(routes: Sequence[Route]) -> Iterator[str]:
     taken: dict[tuple[tuple[str, str], str], str] = {}
-    for route in routes:
+    for number, route in enumerate(routes):
+        for name in route.when.schema:
+            # A pattern that takes a pattern as if it were a name takes all that this takes.
+            first = next((each.to.table for each in routes[:number] if each.when.means(name)), None)
+            if first is not None:
+                yield (
+                    f"routes: table {route.to.table} would never get schema {name!r}, since table {first} comes first "
+                    "and takes it. Leave it out of one of them, or change their order."
+                )
         for value in route.when.values:
             first = taken.setdefault((route.when.source, value), route.to.table)
             if first != route.to.table:

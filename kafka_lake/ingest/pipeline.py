@@ -185,7 +185,7 @@ def _create(attempt: Attempt, todo: Plan, records: DataFrame, known: Outcome) ->
     context = attempt.context
     yield replace(known, decoding=todo)
     if context.spec.routes and todo.undecodable is None:
-        create_for(context, records_of(records, context.spec, context.spec))
+        create_for(context, records_of(records, context.spec, context.spec, context.connections))
     else:
         context.decoding.create_table(context.spec, context.connections, records, todo.undecodable is not None)
     context.observer.step_done("table created")

@@ -88,7 +88,7 @@ def preview(spec: TopicTable, connections: Connections, records: int, topic: Top
     if not ranges:
         return Preview(records=0, tombstones=0, classes=(), schemas={}, notes=())
     sample = read(connections, Plan(ranges, Position(now.identity, now.end), 0), spec.topic)
-    sample = records_of(sample, topic or spec, spec).cache()
+    sample = records_of(sample, topic or spec, spec, connections).cache()
     try:
         return _previewed(spec, connections, sample)
     finally:

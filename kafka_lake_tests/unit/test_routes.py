@@ -1,20 +1,26 @@
 """Routes: each table takes what lies beyond its own position, whatever is killed; and what of YAML is no route."""
 
+import json
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.components.assets import settings_of
-from kafka_lake.components.kafka_topic_table import refuse_shared_tables
+from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
 from kafka_lake.components.route_settings import when_of
+from kafka_lake.ingest.decode.by_schema.names import schema_name
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.route import When
 from kafka_lake.ingest.routes.share import counted, is_ahead, is_of_another_log, share_of
+from kafka_lake.kafka.schemas import SchemaType, WriterSchema
 from kafka_lake_tests.unit.test_component import load
 
 TOPIC = TopicIdentity("cluster", "id", "shop")
@@ -201,6 +207,7 @@ def test_a_table_of_a_route_has_its_settings_and_those_of_the_records() -> None:
         (("field: type", "field: a..b"), "no name of a field"),
         (("field: type, equals: order", "field: type, header: x, equals: 1"), "field and header of field"),
         (("field: type, equals: order", "sql: 'true', equals: 1"), "sql: is a whole condition"),
+        (("field: type, equals: order", "schema: a, equals: 1"), "schema: is a whole condition"),
         (("table: orders", "start: latest"), "table: is missing"),
         (("dead_letters: fail", "start: latest"), "start: is the topic's"),
         (("dead_letters: fail", "history: true"), "history: can't be combined with routes yet"),
@@ -245,6 +252,69 @@ def test_what_the_topics_own_settings_rule_out(more: str, said: str) -> None:
 
 def test_conditions_compare_text_as_json_has_it() -> None:
     assert when_of({"field": "n", "in": [1, 1.5, False, "x"]}).values == ("1", "1.5", "false", "x")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("format: json", "schema: is for formats avro, protobuf, json_schema, confluent, and format is json"),
+        ("format: avro\nschema_file: a.avsc", "schema_file says that values have none"),
+        ("format: avro", None),
+        ("format: confluent", None),
+    ],
+)
+def test_schemas_are_of_formats_whose_values_have_ids(more: str, said: str | None, tmp_path: Path) -> None:
+    (tmp_path / "a.avsc").write_text("{}")
+    routes = [{"when": {"schema": "shop.Order"}, "table": "orders"}]
+    document = KafkaTopicTable.resolve_from_yaml(yaml.safe_dump({"topic": "events", "routes": routes}) + more)
+    if said is None:
+        assert document.topic_table(tmp_path).routes[0].when == When(schema=("shop.Order",))
+        return
+    with pytest.raises(ConfigurationError, match=said):
+        document.topic_table(tmp_path)
+
+
+@pytest.mark.parametrize("given", [[], "", 7, ["a", 7], [""], {"a": 1}])
+def test_what_is_no_name_of_a_schema(given: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"neither a name nor a list of names|has none of field"):
+        when_of({"schema": given})
+
+
+@given(st.lists(st.text("ab*", min_size=1, max_size=4), min_size=2, max_size=2), st.text("ab", max_size=5))
+def test_a_schema_that_comes_too_late_is_told_and_no_other(patterns: list[str], name: str) -> None:
+    earlier, later = (When(schema=(each,)) for each in patterns)
+    settings = [{"when": {"schema": each}, "table": f"t{number}"} for number, each in enumerate(patterns)]
+    document = KafkaTopicTable.resolve_from_yaml(yaml.safe_dump({"topic": "e", "format": "avro", "routes": settings}))
+    try:
+        document.topic_table()
+    except ConfigurationError as error:
+        assert "would never get schema" in str(error)
+        assert earlier.means(name) or not later.means(name)
+    else:
+        # What is no pattern is taken by the first alone if that is one of it.
+        assert "*" in patterns[1] or not earlier.means(patterns[1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "name"),
+    [
+        ("AVRO", {"type": "enum", "name": "a.b.Kind", "namespace": "c", "symbols": ["x"]}, "a.b.Kind"),
+        ("AVRO", {"type": {"type": "record", "name": "Order", "fields": []}}, "Order"),
+        ("AVRO", "shop.Order", "shop.Order"),
+        ("AVRO", "string", None),
+        ("AVRO", ["null", {"type": "record", "name": "Order", "fields": []}], None),
+        ("JSON", {"type": "object"}, None),
+        ("JSON", {"title": 7}, None),
+        ("JSON", True, None),
+    ],
+)
+def test_names_of_schemas(kind: SchemaType, text: object, name: str | None) -> None:
+    assert schema_name(WriterSchema(kind, json.dumps(text))) == name
+
+
+@pytest.mark.parametrize(("kind", "text"), [("AVRO", "{"), ("JSON", ""), ("PROTOBUF", "no proto")])
+def test_what_cant_be_read_has_no_name(kind: SchemaType, text: str) -> None:
+    assert schema_name(WriterSchema(kind, text)) is None
 
 
 def test_a_table_of_a_route_is_nobody_elses() -> None:

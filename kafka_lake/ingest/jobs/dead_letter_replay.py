@@ -103,7 +103,7 @@ class DeadLetterReplay(Job):
         spec, records = self.context.spec, self.context.decoding.records(self._records)
         if spec.routes:
             # A record that a route takes by now is for another table, which a replay of its offsets gives it to.
-            records = records_of(records, spec, spec)
+            records = records_of(records, spec, spec, self.context.connections)
         if spec.otherwise != "table":
             records = records.limit(0)
         return records.coalesce(1).sortWithinPartitions("partition", "offset")

@@ -1,12 +1,16 @@
 """Which table takes a record, as a column of Spark's: the number of the first route whose condition holds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.decode.by_schema.names import name_of, names_in
+from kafka_lake.ingest.decode.choose import fetch_of
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -19,12 +23,40 @@ OWN = -1
 """What the column has for records that no route takes."""
 
 
-def routed(records: DataFrame, spec: TopicTable) -> DataFrame:
+_NONE: Mapping[bytes, str] = MappingProxyType({})
+
+
+def asks_for_schemas(spec: TopicTable) -> bool:
+    """Return whether a route goes by the schemas of values, so that `schema_names` are needed."""
+    return any(route.when.schema for route in spec.routes)
+
+
+def schema_names(records: DataFrame, spec: TopicTable, connections: Connections) -> Mapping[bytes, str]:
+    """Return the names of the records' schemas that routes go by, by the bytes that values begin with.
+
+    Args:
+        records: As Kafka gives them; they are read only if a route goes by schemas.
+        spec: The topic's settings.
+        connections: The registry.
+
+    Raises:
+        RegistryError: If the registry doesn't answer.
+        ConfigurationError: If there is none.
+        TableError: If the values have too many ids.
+    """
+    if not asks_for_schemas(spec):
+        return _NONE
+    names = names_in(records, spec.topic, fetch_of(spec, connections, "value", spec.format))
+    return {start: name for start, name in names.items() if any(route.when.means(name) for route in spec.routes)}
+
+
+def routed(records: DataFrame, spec: TopicTable, names: Mapping[bytes, str] = _NONE) -> DataFrame:
     """Return records with the number of the route that takes each, lazily.
 
     Args:
         records: As Kafka gives them.
         spec: The topic's settings.
+        names: Of the records' schemas, as `schema_names` gives them.
 
     Raises:
         ConfigurationError: If a condition in SQL is none on the columns of a record.
@@ -36,21 +68,24 @@ def routed(records: DataFrame, spec: TopicTable) -> DataFrame:
     sources = list(dict.fromkeys(when.source for when in whens))
     # Each source is read once for all routes.
     texts = {source: f"{ROUTE}_{number}" for number, source in enumerate(sources)}
-    read = records.withColumns({texts[source]: _read(*source) for source in sources})
-    return read.withColumn(ROUTE, _first(whens, texts)).drop(*texts.values())
+    read = records.withColumns({texts[source]: _read(*source, names) for source in sources})
+    holds = [_holds(F.col(texts[when.source]), when, names) for when in whens]
+    return read.withColumn(ROUTE, _first(holds)).drop(*texts.values())
 
 
-def records_of(records: DataFrame, topic: TopicTable, table: TopicTable) -> DataFrame:
+def records_of(records: DataFrame, topic: TopicTable, table: TopicTable, connections: Connections) -> DataFrame:
     """Return the records of one of a topic's tables, lazily; all if the topic has no routes.
 
     Args:
         records: Of the topic.
         topic: Its settings.
         table: One of its `tables`.
+        connections: The registry; raises as `schema_names`.
     """
     if not topic.routes:
         return records
-    return of_route(routed(records, topic), topic.tables.index(table) - 1)
+    names = schema_names(records, topic, connections)
+    return of_route(routed(records, topic, names), topic.tables.index(table) - 1)
 
 
 def of_route(routed_records: DataFrame, number: int) -> DataFrame:
@@ -58,18 +93,20 @@ def of_route(routed_records: DataFrame, number: int) -> DataFrame:
     return routed_records.filter(F.col(ROUTE) == str(number)).drop(ROUTE)
 
 
-def _first(whens: Sequence[When], texts: dict[tuple[str, str], str]) -> Column:
-    first, *others = enumerate(whens)
-    column = F.when(_holds(F.col(texts[first[1].source]), first[1]), F.lit(str(first[0])))
-    for number, when in others:
-        column = column.when(_holds(F.col(texts[when.source]), when), F.lit(str(number)))
+def _first(holds: Sequence[Column]) -> Column:
+    first, *others = holds
+    column = F.when(first, F.lit("0"))
+    for number, each in enumerate(others, 1):
+        column = column.when(each, F.lit(str(number)))
     return column.otherwise(F.lit(str(OWN)))
 
 
-def _read(kind: str, name: str) -> Column:
+def _read(kind: str, name: str, names: Mapping[bytes, str]) -> Column:
     """Return what a condition looks at: text, or of SQL whether it holds."""
     if kind == "sql":
         return F.expr(name).cast("boolean")
+    if kind == "schema":
+        return name_of(F.col("value"), names)
     if kind == "header":
         named = F.filter("headers", lambda header: header["key"] == name)
         return F.try_element_at(named, F.lit(-1))["value"].cast("string")
@@ -85,8 +122,13 @@ def path_of(field: str) -> str:
     return "$" + "".join(f"['{name}']" for name in field.split("."))
 
 
-def _holds(found: Column, when: When) -> Column:
-    return found if when.sql is not None else found.isin(*when.values)
+def _holds(found: Column, when: When, names: Mapping[bytes, str]) -> Column:
+    if when.sql is not None:
+        return found
+    if when.schema:
+        meant = sorted({name for name in names.values() if when.means(name)})
+        return found.isin(meant) if meant else F.lit(False)
+    return found.isin(*when.values)
 
 
 def _check(records: DataFrame, spec: TopicTable, sql: str, table: str) -> None:

@@ -1,7 +1,7 @@
 """The tables of a topic's routes in a commit: found, given their share of the records, and staged.
 
 The records are read once. Spark keeps them until the commit is done, ordered by route: so a table's share is found by
-what Spark knows of its blocks, without a look at the others'.
+what Spark knows of its blocks, without a look at the others'. Where routes go by schemas, the order is Kafka's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.effort import Effort
 from kafka_lake.ingest.plan.identity import another_topic
 from kafka_lake.ingest.plan.model import Plan, Share
-from kafka_lake.ingest.routes.conditions import OWN, ROUTE, of_route, routed
+from kafka_lake.ingest.routes.conditions import OWN, ROUTE, asks_for_schemas, of_route, routed, schema_names
 from kafka_lake.ingest.routes.share import counted, is_ahead, is_of_another_log, share_of
 from kafka_lake.ingest.routes.unfinished_reset import refuse_unfinished
 from kafka_lake.ingest.table_state import Tables, tables, with_position
@@ -93,10 +93,14 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFram
     if not reads:
         yield Shares(plan, records, sides=tuple(_moved(plan, each, records) for each in found if _position(each)))
         return
-    kept = routed(records, spec).sortWithinPartitions(ROUTE, "partition", "offset").persist(_LEVEL)
+    by_schema = asks_for_schemas(spec)
+    # Which schemas there are is known once the records have been read.
+    kept = records if by_schema else routed(records, spec).sortWithinPartitions(ROUTE, "partition", "offset")
+    kept = kept.persist(_LEVEL)
     try:
-        counts = {int(row[ROUTE]): row["count"] for row in kept.groupBy(ROUTE).count().collect()}
-        batch = _Batch(plan, kept, counts)
+        shared = routed(kept, spec, schema_names(kept, spec, context.connections)) if by_schema else kept
+        counts = {int(row[ROUTE]): row["count"] for row in shared.groupBy(ROUTE).count().collect()}
+        batch = _Batch(plan, shared, counts)
         sides = (batch.side(number, each) for number, each in enumerate(found))
         yield batch.own(context, tuple(side for side in sides if side is not None))
     finally:
