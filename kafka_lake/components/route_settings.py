@@ -43,6 +43,7 @@ OF_TOPIC = (
     "max_age",
     "routes",
     "otherwise",
+    "all_matches",
 )
 """Settings that a topic has once, whatever its tables are."""
 
@@ -136,7 +137,8 @@ def when_of(given: Mapping[str, Any]) -> When:
         raise ConfigurationError("when: in: is no list of values.")
     if kind == "field" and (not all(name.split(".")) or set(_NOT_IN_FIELDS) & set(name)):
         raise ConfigurationError(f"when: field: {name!r} is no name of a field. Use sql: for such names.")
-    return When(**{kind: name}, values=tuple(map(_text, values)))
+    texts = tuple(map(_text, values))
+    return When(field=name, values=texts) if kind == "field" else When(header=name, values=texts)
 
 
 def _names(given: object) -> tuple[str, ...]:
@@ -161,6 +163,8 @@ def route_problems(spec: TopicTable) -> Iterator[str]:
     if not spec.routes:
         if spec.otherwise != "table":
             yield f"otherwise: {spec.otherwise} has no effect without routes:. Leave it out."
+        if spec.all_matches:
+            yield "all_matches: true has no effect without routes:. Leave it out."
         return
     if spec.history or spec.snapshot != "upsert":
         yield f"{'history' if spec.history else 'snapshot'}: can't be combined with routes yet."
@@ -177,7 +181,8 @@ def route_problems(spec: TopicTable) -> Iterator[str]:
         elif spec.schema_file is not None:
             yield "routes: when: schema: is by a registry's schema ids, and schema_file says that values have none."
     yield from _shared(spec)
-    yield from _unreachable(spec.routes)
+    if not spec.all_matches:
+        yield from _unreachable(spec.routes)
 
 
 def _shared(spec: TopicTable) -> Iterator[str]:

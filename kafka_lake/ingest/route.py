@@ -1,4 +1,4 @@
-"""Which records a route takes: one condition on a field, a header, a schema or by SQL. Plain data, declared only here."""
+"""Which records a route takes: by a field, a header, a schema or SQL. Plain data, and declared only here."""
 
 import re
 from dataclasses import dataclass

@@ -339,7 +339,7 @@ class TopicTable:
     routes: tuple["Route", ...] = Field(
         default=(),
         description="Records that go to tables of their own: a list of `when`, `table`, and settings of that table. "
-        "The first one that takes a record gets it. See [routing](routing.md).",
+        "The first one that takes a record gets it, unless `all_matches` is true. See [routing](routing.md).",
         examples=[[{"when": {"field": "type", "equals": "order"}, "table": "orders"}]],
     )
     topics: tuple[TopicName, ...] = Field(
@@ -352,6 +352,10 @@ class TopicTable:
         default="table",
         description="With routes, what becomes of records that none of them takes: rows of `table`, dead letters "
         "(dead_letter), or nothing but a count (ignore).",
+    )
+    all_matches: bool = Field(
+        default=False,
+        description="With routes: a record goes to the table of each route that takes it, not of the first one alone.",
     )
 
     def null_leaves(self, column: str) -> bool:

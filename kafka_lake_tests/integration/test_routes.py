@@ -325,3 +325,54 @@ def test_odd_values_go_where_the_page_says_and_others_as_otherwise_says(
     topic.send({"n": 100})
     with pytest.raises(ConfigurationError, match=r"no_such_column.*is no condition on a record"):
         ingest(wrong, connections(), "wrong")
+
+
+def test_with_all_matches_a_record_is_in_each_table_that_takes_it(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Callable[..., bool]
+) -> None:
+    topic, chance = new_topic(2), random.Random(9)
+    takes: dict[str, tuple[When, Callable[[Sent], bool]]] = {
+        "orders": (When(field="type", values=("order",)), lambda sent: number_of(sent) == 1),
+        "even": (When(sql="offset % 2 = 0"), lambda sent: sent.offset % 2 == 0),
+        "audits": (When(header="audit", values=("yes",)), lambda sent: ("audit", b"yes") in sent.headers),
+        "third": (When(sql="offset % 3 = 0"), lambda sent: sent.offset % 3 == 0),
+    }
+
+    def spec_for(*names: str, **settings: Any) -> TopicTable:
+        columns = "type string, id bigint"
+        to = {name: TopicTable(topic.name, NAMESPACE, f"{topic.table}_{name}", schema=columns) for name in names}
+        routes = tuple(Route(takes[name][0], to[name]) for name in names)
+        return topic.spec(columns, routes=routes, all_matches=True, **settings)
+
+    def assert_in_each(spec: TopicTable, *names: str, others: bool = True) -> None:
+        known = [sent for sent in topic.ledger if sent.value is not None]
+        expected = {name: [sent for sent in known if takes[name][1](sent)] for name in names}
+        left = [sent for sent in known if not any(takes[name][1](sent) for name in names)] if others else []
+        for each, its in zip(spec.tables, (left, *expected.values()), strict=True):
+            rows, letters = view(each).rows(), view(each).dead_letters()
+            found = [(r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in rows]
+            found += [(r["partition"], r["offset"]) for r in letters]
+            assert sorted(found) == sorted(sent.place for sent in its), each.table
+
+    names = ("orders", "even", "audits")
+    spec = spec_for(*names)
+    send_events(topic, 30, chance)
+    done = ingest(spec, connections(), "first")
+    assert_in_each(spec, *names)
+    (commit,) = done.commits
+    assert commit.records + commit.elsewhere == 30
+    assert sum(each.records for each in commit.every) > 30
+    # Killed when one table has its records, and the others don't.
+    send_events(topic, 12, chance)
+    assert killed_at(spec, f"{NAMESPACE}.{topic.table}_even: primary published")
+    send_events(topic, 6, chance)
+    ingest(spec, connections(), "last")
+    assert_in_each(spec, *names)
+    # Another route, and one less: a replay moves rows and dead letters, and leaves those that others have besides.
+    changed = spec_for("orders", "third", "audits")
+    replay(changed, connections(), "replay", Extent())
+    assert_in_each(changed, "orders", "third", "audits")
+    # What a route takes is not ignored, however often it is taken.
+    send_events(topic, 6, chance)
+    done = ingest(spec_for("even", otherwise="ignore"), connections(), "ignored")
+    assert done.total("ignored") == sum(sent.offset % 2 for sent in topic.ledger[-6:])

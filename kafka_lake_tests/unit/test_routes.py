@@ -1,7 +1,7 @@
 """Routes: each table takes what lies beyond its own position, whatever is killed; and what of YAML is no route."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -15,11 +15,12 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.components.assets import settings_of
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
-from kafka_lake.components.route_settings import when_of
+from kafka_lake.components.route_settings import route_problems, when_of
 from kafka_lake.ingest.decode.by_schema.names import schema_name
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.routes.share import counted, is_ahead, is_of_another_log, share_of
+from kafka_lake.ingest.topic_table import Route, TopicTable
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema
 from kafka_lake_tests.unit.test_component import load
 
@@ -210,6 +211,7 @@ def test_a_table_of_a_route_has_its_settings_and_those_of_the_records() -> None:
         (("field: type, equals: order", "schema: a, equals: 1"), "schema: is a whole condition"),
         (("table: orders", "start: latest"), "table: is missing"),
         (("dead_letters: fail", "start: latest"), "start: is the topic's"),
+        (("dead_letters: fail", "all_matches: true"), "all_matches: is the topic's"),
         (("dead_letters: fail", "history: true"), "history: can't be combined with routes yet"),
         (("dead_letters: fail", "colour: red"), "colour: there is no such setting"),
         (("dead_letters: fail", "key: [id]"), r"number 1 \(orders\): key: .* has no effect with write: append"),
@@ -233,6 +235,17 @@ def test_what_is_no_route_is_refused_by_name(change: tuple[str, str], said: str 
         load(text)
     with pytest.raises(ConfigurationError, match=said):
         raise error.value.__cause__ or error.value
+
+
+def test_with_all_matches_routes_may_take_the_same_records() -> None:
+    whens = (When(field="type", values=("a",)), When(field="type", values=("a", "b")))
+    routes = tuple(Route(when, TopicTable("e", "n", f"t{number}")) for number, when in enumerate(whens))
+    spec = TopicTable("e", "n", "t", routes=routes)
+    assert ["would never get type 'a'" in each for each in route_problems(spec)] == [True]
+    assert list(route_problems(replace(spec, all_matches=True))) == []
+    assert list(route_problems(TopicTable("e", "n", "t", all_matches=True))) == [
+        "all_matches: true has no effect without routes:. Leave it out."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -283,12 +296,10 @@ def test_what_is_no_name_of_a_schema(given: object) -> None:
 @given(st.lists(st.text("ab*", min_size=1, max_size=4), min_size=2, max_size=2), st.text("ab", max_size=5))
 def test_a_schema_that_comes_too_late_is_told_and_no_other(patterns: list[str], name: str) -> None:
     earlier, later = (When(schema=(each,)) for each in patterns)
-    settings = [{"when": {"schema": each}, "table": f"t{number}"} for number, each in enumerate(patterns)]
-    document = KafkaTopicTable.resolve_from_yaml(yaml.safe_dump({"topic": "e", "format": "avro", "routes": settings}))
-    try:
-        document.topic_table()
-    except ConfigurationError as error:
-        assert "would never get schema" in str(error)
+    routes = [Route(earlier, TopicTable("e", "n", "first")), Route(later, TopicTable("e", "n", "second"))]
+    told = list(route_problems(TopicTable("e", "n", "t", format="avro", routes=tuple(routes))))
+    if told:
+        assert "table second would never get schema" in told[0]
         assert earlier.means(name) or not later.means(name)
     else:
         # What is no pattern is taken by the first alone if that is one of it.

@@ -1,4 +1,4 @@
-"""Which table takes a record, as a column of Spark's: the number of the first route whose condition holds."""
+"""Which tables take a record, as a column of Spark's: the numbers of the routes whose conditions hold."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -19,8 +19,10 @@ ROUTE = "_route"
 
 As text: numbers are a part of the code that Spark compiles for a plan, which would be compiled anew for each table.
 """
+ROUTES = "_routes"
+"""With ``all_matches``: the numbers of all routes that take the record, which is there once for each of them."""
 OWN = -1
-"""What the column has for records that no route takes."""
+"""What the columns have for records that no route takes."""
 
 
 _NONE: Mapping[bytes, str] = MappingProxyType({})
@@ -51,7 +53,7 @@ def schema_names(records: DataFrame, spec: TopicTable, connections: Connections)
 
 
 def routed(records: DataFrame, spec: TopicTable, names: Mapping[bytes, str] = _NONE) -> DataFrame:
-    """Return records with the number of the route that takes each, lazily.
+    """Return records with the number of the route that takes each, lazily; with ``all_matches`` once for each of them.
 
     Args:
         records: As Kafka gives them.
@@ -70,7 +72,9 @@ def routed(records: DataFrame, spec: TopicTable, names: Mapping[bytes, str] = _N
     texts = {source: f"{ROUTE}_{number}" for number, source in enumerate(sources)}
     read = records.withColumns({texts[source]: _read(*source, names) for source in sources})
     holds = [_holds(F.col(texts[when.source]), when, names) for when in whens]
-    return read.withColumn(ROUTE, _first(holds)).drop(*texts.values())
+    if not spec.all_matches:
+        return read.withColumn(ROUTE, _first(holds)).drop(*texts.values())
+    return read.withColumn(ROUTES, _all(holds)).drop(*texts.values()).withColumn(ROUTE, F.explode(ROUTES))
 
 
 def records_of(records: DataFrame, topic: TopicTable, table: TopicTable, connections: Connections) -> DataFrame:
@@ -90,7 +94,22 @@ def records_of(records: DataFrame, topic: TopicTable, table: TopicTable, connect
 
 def of_route(routed_records: DataFrame, number: int) -> DataFrame:
     """Return the records of a route, as Kafka gave them."""
-    return routed_records.filter(F.col(ROUTE) == str(number)).drop(ROUTE)
+    return routed_records.filter(F.col(ROUTE) == str(number)).drop(ROUTE, ROUTES)
+
+
+def not_of_route(routed_records: DataFrame, number: int) -> DataFrame:
+    """Return the records that a route doesn't take; each is there for each route that takes it."""
+    if ROUTES in routed_records.columns:
+        return routed_records.filter(~F.array_contains(ROUTES, str(number)))
+    return routed_records.filter(F.col(ROUTE) != str(number))
+
+
+def counts_of(routed_records: DataFrame) -> tuple[int, dict[int, int]]:
+    """Return how many records there are, and how many each route takes, in one pass."""
+    first = F.col(ROUTES)[0] == F.col(ROUTE) if ROUTES in routed_records.columns else F.lit(True)
+    found = routed_records.groupBy(ROUTE).agg(F.count(F.lit(1)).alias("taken"), F.count_if(first).alias("records"))
+    rows = found.collect()
+    return sum(row["records"] for row in rows), {int(row[ROUTE]): row["taken"] for row in rows}
 
 
 def _first(holds: Sequence[Column]) -> Column:
@@ -99,6 +118,11 @@ def _first(holds: Sequence[Column]) -> Column:
     for number, each in enumerate(others, 1):
         column = column.when(each, F.lit(str(number)))
     return column.otherwise(F.lit(str(OWN)))
+
+
+def _all(holds: Sequence[Column]) -> Column:
+    numbered = F.array_compact(F.array(*(F.when(each, F.lit(str(number))) for number, each in enumerate(holds))))
+    return F.when(F.size(numbered) > 0, numbered).otherwise(F.array(F.lit(str(OWN))))
 
 
 def _read(kind: str, name: str, names: Mapping[bytes, str]) -> Column:

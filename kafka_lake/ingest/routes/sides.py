@@ -20,7 +20,16 @@ from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.effort import Effort
 from kafka_lake.ingest.plan.identity import another_topic
 from kafka_lake.ingest.plan.model import Plan, Share
-from kafka_lake.ingest.routes.conditions import OWN, ROUTE, asks_for_schemas, of_route, routed, schema_names
+from kafka_lake.ingest.routes.conditions import (
+    OWN,
+    ROUTE,
+    asks_for_schemas,
+    counts_of,
+    not_of_route,
+    of_route,
+    routed,
+    schema_names,
+)
 from kafka_lake.ingest.routes.share import counted, is_ahead, is_of_another_log, share_of
 from kafka_lake.ingest.routes.unfinished_reset import refuse_unfinished
 from kafka_lake.ingest.table_state import Tables, tables, with_position
@@ -99,8 +108,7 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFram
     kept = kept.persist(_LEVEL)
     try:
         shared = routed(kept, spec, schema_names(kept, spec, context.connections)) if by_schema else kept
-        counts = {int(row[ROUTE]): row["count"] for row in shared.groupBy(ROUTE).count().collect()}
-        batch = _Batch(plan, shared, counts)
+        batch = _Batch(plan, shared, *counts_of(shared))
         sides = (batch.side(number, each) for number, each in enumerate(found))
         yield batch.own(context, tuple(side for side in sides if side is not None))
     finally:
@@ -149,17 +157,14 @@ class _Batch:
     Args:
         plan: The commit.
         kept: The records.
+        total: How many there are.
         counts: How many each route takes.
     """
 
     plan: Plan
     kept: DataFrame
+    total: int
     counts: Mapping[int, int]
-
-    @property
-    def total(self) -> int:
-        """Return how many there are."""
-        return sum(self.counts.values())
 
     def side(self, number: int, found: _Found) -> Side | None:
         """Return the share of a route's table; None if the commit has nothing for it."""
@@ -198,7 +203,7 @@ class _Batch:
         if self.plan.kind != "replace":
             return None
         topic_id = F.lit(self.plan.after.identity.topic_id or None).cast("string").alias("topic_id")
-        kept = self.kept if number is None else self.kept.filter(F.col(ROUTE) != str(number))
+        kept = self.kept if number is None else not_of_route(self.kept, number)
         return kept.select(topic_id, "partition", "offset")
 
 
