@@ -248,11 +248,16 @@ class Reporter:
 def _of_routes(report: RunReport, tables: Sequence[TopicTable]) -> dict[str, Any]:
     """Return what a run did to the tables of a topic's routes, for the page of the topic's own table."""
     found = [(each, report.of(each.identifier)) for each in tables]
-    lines = [
-        (".".join(each.identifier), f"{its.total('rows'):,}", f"{its.total('dead_letters'):,}") for each, its in found
-    ]
+    lines = [(".".join(each.identifier), f"{its.total('rows'):,}", _dead_letters_told(its)) for each, its in found]
     return {
         "records_of_other_tables": sum(its.total("records") for _, its in found),
         "records_ignored": report.total("ignored"),
         "routes": dg.MetadataValue.md(markdown_table(("table", "rows added", "dead letters"), lines)),
     }
+
+
+def _dead_letters_told(report: RunReport) -> str:
+    """Return how many dead letters a table got, and how many of them because it refused a whole commit."""
+    refused = sum(commit.dead_letters for commit in report.commits if commit.refused)
+    told = f"{report.total('dead_letters'):,}"
+    return f"{told}, of these {refused:,} since the table refused a commit" if refused else told

@@ -163,6 +163,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         if self.maintenance is not None:
             given["maintenance"] = vars(self.maintenance)
         given |= {"topic": self.topic, **({"cluster": self.cluster} if self.cluster else {})}
+        given["on_table_error"] = self.on_table_error
         return routes_of(self.routes, given, lambda settings: self._like(settings).topic_table(folder))
 
     def _like(self, settings: Mapping[str, Any]) -> "TopicSettings":

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 
 from kafka_lake.common.offsets import Position
-from kafka_lake.ingest.audit import schema_refused
 from kafka_lake.ingest.byte_limit import ByteLimit
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
@@ -19,22 +18,21 @@ from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.decode.excepted import refuse_excepted
 from kafka_lake.ingest.decode.key_columns import refuse_other_keys
-from kafka_lake.ingest.gate import GateFailedError, Published, audit_and_publish, refused_if_main_moved
+from kafka_lake.ingest.gate import AuditedSide, Published, audit_and_publish, refused_if_main_moved
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import waited
 from kafka_lake.ingest.routes.conditions import records_of
-from kafka_lake.ingest.routes.sides import Shares, Side, create_for, create_sides, shared_out
+from kafka_lake.ingest.routes.sides import Shares, create_for, create_sides, shared_out
 from kafka_lake.ingest.stage.history_table import refuse_no_history
-from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
-from kafka_lake.ingest.stage.stage import stage
 from kafka_lake.ingest.stage.staged import Staged
+from kafka_lake.ingest.stage_tables import discard, stage_sides, stage_table
 from kafka_lake.ingest.table_state import Tables, tables, with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.lake.positions import TableState
 
-Sides = list[tuple[Side, Staged]]
+Sides = list[AuditedSide]
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
         return
     with refused_if_main_moved(context, found.table), shared_out(context, attempt.topic, todo, records) as shares:
         yield replace(known, created=_created(shares), decoding=todo)
-        sides: Sides = _stage_sides(create_sides(shares, attempt.topic))
+        sides: Sides = stage_sides(create_sides(shares, attempt.topic), attempt.failed_so_far)
         staged: Staged = _stage_last(context, found, shares, sides)
         context.effort.done("stage")
         yield known
@@ -199,41 +197,13 @@ def _created(shares: Shares) -> frozenset[tuple[str, str]]:
     return frozenset(each for side in shares.sides for each in _missing(side.context, side.found))
 
 
-def _stage_sides(shares: Shares) -> Sides:
-    """Stage what the tables of routes get."""
-    staged: Sides = []
-    try:
-        for side in shares.sides:
-            assert side.found.table is not None, "it has been created"
-            with refused_if_main_moved(side.context, side.found.table):
-                staged.append((side, _stage(side.context, side.found, side.plan, side.records, others=side.others)))
-            side.context.effort.done("stage")
-    except BaseException:
-        _discard(staged)
-        raise
-    return staged
-
-
 def _stage_last(context: Context, found: Tables, shares: Shares, sides: Sides) -> Staged:
     """Stage what the topic's own table gets; if that fails, nothing staged is left."""
     try:
-        return _stage(context, found, shares.plan, shares.records, others=shares.others)
+        return stage_table(context, found, shares.plan, shares.records, others=shares.others)
     except BaseException:
-        _discard(sides)
+        discard(sides)
         raise
-
-
-def _discard(sides: Sides) -> None:
-    for _, staged in sides:
-        staged.discard()
-
-
-def _stage(context: Context, found: Tables, todo: Plan, records: DataFrame, others: DataFrame | None = None) -> Staged:
-    assert found.table is not None, "it has been created"
-    try:
-        return stage(context, found.table, todo, records, dead_letters_before=found.dead_letters, others=others)
-    except SchemaRefusedError as error:
-        raise GateFailedError(error.message, [schema_refused(error)], error.remedy, context.spec.identifier) from error
 
 
 def _left(context: Context, found: Tables, staged: Staged) -> Tables | None:
@@ -276,4 +246,5 @@ def _commit_of(todo: Plan, published: Published) -> Commit:
         published_at=published.at,
         bytes_read=staged.bytes_read,
         elsewhere=todo.elsewhere,
+        refused=todo.share.refused if todo.share else "",
     )

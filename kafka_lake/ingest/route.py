@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Otherwise = Literal["table", "dead_letter", "ignore"]
+OnTableError = Literal["fail", "dead_letter"]
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,9 @@ class Runner:
         self._committed += 1
         self.position = commit.after
         for table, each in {self.context.spec.identifier: commit, **commit.sides}.items():
+            if each.refused:
+                # The limit is for records that are bad one by one.
+                continue
             failed, records = self._failed_so_far.get(table, (0, 0))
             self._failed_so_far[table] = failed + each.dead_letters, records + each.records
         self._mirror(commit.after)

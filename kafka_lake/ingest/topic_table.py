@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from kafka_lake.common import environment
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.ingest.route import Otherwise, When
+from kafka_lake.ingest.route import OnTableError, Otherwise, When
 from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible, Policy
 from kafka_lake.lake.maintenance.settings import Maintenance
@@ -352,6 +352,12 @@ class TopicTable:
         default="table",
         description="With routes, what becomes of records that none of them takes: rows of `table`, dead letters "
         "(dead_letter), or nothing but a count (ignore).",
+    )
+    on_table_error: OnTableError = Field(
+        default="fail",
+        description="With routes, what a table of a route does that can't take the records of a commit, by its rules, "
+        "limits or columns: the run fails before it publishes anything (fail), or they are dead letters of that table "
+        "(dead_letter), and the other tables go on. May be set for each route.",
     )
     all_matches: bool = Field(
         default=False,

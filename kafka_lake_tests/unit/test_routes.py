@@ -1,6 +1,7 @@
 """Routes: each table takes what lies beyond its own position, whatever is killed; and what of YAML is no route."""
 
 import json
+import re
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -245,6 +246,52 @@ def test_with_all_matches_routes_may_take_the_same_records() -> None:
     assert list(route_problems(replace(spec, all_matches=True))) == []
     assert list(route_problems(TopicTable("e", "n", "t", all_matches=True))) == [
         "all_matches: true has no effect without routes:. Leave it out."
+    ]
+
+
+LENIENT = """
+topic: events
+format: json
+on_table_error: dead_letter
+routes:
+  - when: {field: type, equals: a}
+    table: a
+  - when: {field: type, equals: b}
+    table: b
+    on_table_error: fail
+"""
+
+
+def test_what_a_table_does_that_cant_take_its_records_is_the_topics_setting_or_its_own() -> None:
+    component, _ = load(LENIENT)
+    assert [each.on_table_error for each in component.topic_table().tables[1:]] == ["dead_letter", "fail"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("on_table_error: fail", "write: upsert\n    key: [id]"), "keyed tables, as b, can't be replayed yet"),
+        (("on_table_error: fail", "on_table_error: dead_letter\n    dead_letters: skip"), "table b has none"),
+        (("on_table_error: fail", "on_table_error: ignore"), r"number 2 \(b\): on_table_error: .*'dead_letter'"),
+        (("on_table_error: dead_letter", "on_table_error: ignore"), "dead_letter"),
+        (("on_table_error: fail", "write: upsert\n    key: [id]\n    on_table_error: fail"), None),
+    ],
+)
+def test_where_dead_letters_cant_stand_for_a_table(change: tuple[str, str], said: str | None) -> None:
+    if said is None:
+        load(LENIENT.replace(*change))
+        return
+    with pytest.raises(Exception, match=r"building definitions|defs\.yaml") as error:
+        load(LENIENT.replace(*change))
+    text, cause = "", error.value
+    while cause is not None:
+        text, cause = f"{text}\n{cause}", cause.__cause__ or cause.__context__  # type: ignore[assignment]
+    assert re.search(said, text), text
+
+
+def test_without_routes_there_is_no_other_table() -> None:
+    assert [*route_problems(TopicTable("e", "n", "t", on_table_error="dead_letter"))] == [
+        "on_table_error: dead_letter has no effect without routes:. Leave it out."
     ]
 
 
