@@ -34,12 +34,31 @@ def at(*offsets: int) -> Position:
 
 @dataclass
 class Table:
-    """A table as a catalog has it: its head is what a publication compares."""
+    """A table as a catalog has it, with its dead-letter table: their heads are what publications compare."""
 
     head: int = 0
+    letters_head: int = 0
+    letters: frozenset[tuple[int, int]] = frozenset()
     position: Position | None = None
     rows: list[tuple[int, int]] = field(default_factory=list)
     unfinished: int | None = None
+
+    def reconcile(self) -> None:
+        """Take the letters out that are rows, as each run does first."""
+        if (left := self.letters - {*self.rows}) != self.letters:
+            self.letters, self.letters_head = left, self.letters_head + 1
+
+
+@dataclass
+class Staged:
+    """What a run has for a table: dead letters are published first, if there are any."""
+
+    table: Table
+    head: int
+    letters_head: int
+    after: Position
+    rows: list[tuple[int, int]]
+    letters: frozenset[tuple[int, int]] | None
 
 
 @dataclass
@@ -55,16 +74,19 @@ class World:
 
 
 class Run:
-    """A run of the protocol in steps: it stages all, then publishes the tables of routes, and its own table last."""
+    """A run of the protocol in steps: it stages all, then publishes the tables of routes, and its own table last.
+
+    Some tables of routes refuse their records, which are their dead letters then.
+    """
 
     number = 0
 
-    def __init__(self, world: World, to: tuple[int, int] | None) -> None:
+    def __init__(self, world: World, to: tuple[int, int] | None, refusing: frozenset[int] = frozenset()) -> None:
         Run.number += 1
         self.world, self.id, self.is_reset = world, Run.number, to is not None
         own = world.tables[0]
         position = own.position or at(0, 0)
-        self.left: list[tuple[Table, int, Position, list[tuple[int, int]]]] = []
+        self.left: list[Staged] = []
         ranges = tuple(OffsetRange(p, position.offsets[p], end) for p, end in enumerate(world.ends))
         plan = Plan(ranges, at(*world.ends), 0)
         if to is not None:
@@ -78,24 +100,34 @@ class Run:
                     self.left = []
                     return
                 table.unfinished = None
+            table.reconcile()
             share = plan if number == 0 else share_of(plan, table.position)
-            rows = [*table.rows, *world.records(share.ranges, number)]
+            taken, letters = world.records(share.ranges, number), None
+            is_refused = number in refusing and taken and not self.is_reset
+            if is_refused and (fresh := frozenset(taken) - table.letters):
+                letters = table.letters | fresh
+            rows = [*table.rows, *([] if is_refused else taken)]
             rows = [
                 (p, o) for p, o in rows if not any(d.partition == p and d.start <= o < d.end for d in share.deletes)
             ]
-            if number == 0 or rows != table.rows or (self.is_reset and table.position is not None):
-                self.left.append((table, table.head, share.after, rows))
+            if number == 0 or taken or rows != table.rows or (self.is_reset and table.position is not None):
+                self.left.append(Staged(table, table.head, table.letters_head, share.after, rows, letters))
         self.left = [*self.left[1:], self.left[0]]
 
     def step(self) -> bool:
         """Publish the next table; a refusal ends the run. Return whether there is more to do."""
         if not self.left:
             return False
-        table, head, after, rows = self.left.pop(0)
-        if table.head != head:
+        each, table = self.left[0], self.left[0].table
+        if table.head != each.head or table.letters_head != each.letters_head:
             self.left = []
             return False
-        table.head, table.position, table.rows = head + 1, after, rows
+        if each.letters is not None:
+            table.letters, table.letters_head = each.letters, each.letters_head + 1
+            self.left[0] = replace(each, letters=None, letters_head=table.letters_head)
+            return True
+        self.left.pop(0)
+        table.head, table.position, table.rows = each.head + 1, each.after, each.rows
         is_own = table is self.world.tables[0]
         if self.is_reset:
             if is_own:
@@ -116,7 +148,8 @@ def test_whatever_is_killed_or_races_each_record_is_in_its_table_once(data: st.D
         if what == "produce":
             world.ends = [end + data.draw(st.integers(0, 5)) for end in world.ends]
         elif what == "begin":
-            running.append(Run(world, None))
+            refusing = data.draw(st.frozensets(st.integers(1, tables - 1)))
+            running.append(Run(world, None, refusing))
         elif what == "reset":
             target = tuple(data.draw(st.integers(0, end)) for end in world.ends)
             running.append(Run(world, (target[0], target[1])))
@@ -136,7 +169,8 @@ def test_whatever_is_killed_or_races_each_record_is_in_its_table_once(data: st.D
         pass
     everything = tuple(OffsetRange(p, 0, end) for p, end in enumerate(world.ends))
     for number, table in enumerate(world.tables):
-        assert sorted(table.rows) == world.records(everything, number)
+        table.reconcile()
+        assert sorted([*table.rows, *table.letters]) == world.records(everything, number)
 
 
 def test_a_position_says_nothing_where_the_log_is_another_one() -> None:
