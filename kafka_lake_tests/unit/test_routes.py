@@ -38,14 +38,14 @@ class Table:
 
     head: int = 0
     letters_head: int = 0
-    letters: frozenset[tuple[int, int]] = frozenset()
+    letters: tuple[tuple[int, int], ...] = ()
     position: Position | None = None
     rows: list[tuple[int, int]] = field(default_factory=list)
     unfinished: int | None = None
 
     def reconcile(self) -> None:
         """Take the letters out that are rows, as each run does first."""
-        if (left := self.letters - {*self.rows}) != self.letters:
+        if (left := tuple(each for each in self.letters if each not in self.rows)) != self.letters:
             self.letters, self.letters_head = left, self.letters_head + 1
 
 
@@ -58,7 +58,7 @@ class Staged:
     letters_head: int
     after: Position
     rows: list[tuple[int, int]]
-    letters: frozenset[tuple[int, int]] | None
+    letters: tuple[tuple[int, int], ...] | None
 
 
 @dataclass
@@ -104,8 +104,8 @@ class Run:
             share = plan if number == 0 else share_of(plan, table.position)
             taken, letters = world.records(share.ranges, number), None
             is_refused = number in refusing and taken and not self.is_reset
-            if is_refused and (fresh := frozenset(taken) - table.letters):
-                letters = table.letters | fresh
+            if is_refused and (fresh := [each for each in taken if each not in table.letters]):
+                letters = (*table.letters, *fresh)
             rows = [*table.rows, *([] if is_refused else taken)]
             rows = [
                 (p, o) for p, o in rows if not any(d.partition == p and d.start <= o < d.end for d in share.deletes)
