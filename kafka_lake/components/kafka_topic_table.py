@@ -16,6 +16,7 @@ from kafka_lake.components.maintenance_problems import maintenance_problems
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.topic_settings import TopicSettings
 from kafka_lake.components.which_cluster import Place
+from kafka_lake.ingest.routes.by_value import may_meet, may_name
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.tables.layout import parse_partition_field
@@ -120,6 +121,7 @@ def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:
     Raises:
         ConfigurationError: If two do, with both documents' names.
     """
+    components = list(components)
     owners: dict[tuple[str, str], KafkaTopicTable] = {}
     topics: dict[tuple[str | None, str], KafkaTopicTable] = {}
     for each in components:
@@ -137,3 +139,26 @@ def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:
                     "Give one of them another table: or namespace:. If both are to fill the same table, write one "
                     f"document with topics: [{other.topic}, {each.topic}].",
                 )
+    by = [
+        (each, given)
+        for each in components
+        if each.route_by and (given := each.topic_table(each._place.parent).route_by)
+    ]
+    for number, (each, one) in enumerate(by):
+        for table, other in owners.items():
+            if other is not each and may_name(one, table):
+                raise ConfigurationError(
+                    f"Topic {each.topic} ({each._place}): route_by: a value could make table {'.'.join(table)}, "
+                    f"which is topic {other.topic}'s ({other._place}).",
+                    _APART,
+                )
+        for other, another in by[:number]:
+            if may_meet(one, another):
+                raise ConfigurationError(
+                    f"Topics {other.topic} ({other._place}) and {each.topic} ({each._place}): route_by: values could "
+                    "make tables of the same name.",
+                    _APART,
+                )
+
+
+_APART = "Give route_by: a namespace: of its own, or let its table: begin with what no other table begins with."

@@ -1,14 +1,16 @@
 """The settings ``routes:`` and ``otherwise:`` of a topic: what YAML has, as routes with their tables' settings."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.ingest.route import When
-from kafka_lake.ingest.topic_table import REGISTERED, Route, TopicTable, pydantic_fields
+from kafka_lake.ingest.route import RouteByKind, When
+from kafka_lake.ingest.routes.by_value import template_problems
+from kafka_lake.ingest.topic_table import REGISTERED, TABLE_NAME, Route, RouteBy, TopicTable, pydantic_fields
 
 OF_RECORDS = (
     "namespace",
@@ -44,6 +46,7 @@ OF_TOPIC = (
     "max_age",
     "routes",
     "otherwise",
+    "route_by",
     "all_matches",
 )
 """Settings that a topic has once, whatever its tables are."""
@@ -53,6 +56,8 @@ NOT_YET = ("history", "track", "snapshot", "max_removed")
 
 _KINDS = ("field", "header", "schema", "sql")
 _NOT_IN_FIELDS = "'[]*"
+_ROUTE_BY_KINDS: tuple[RouteByKind, ...] = get_args(RouteByKind)
+_OF_ROUTE_BY = (*_ROUTE_BY_KINDS, "table", "namespace", "namespaces", "max_tables")
 _Document = Callable[[Mapping[str, Any]], TopicTable]
 
 
@@ -82,6 +87,68 @@ def routes_of(given: Sequence[Mapping[str, Any]], topic: Mapping[str, Any], docu
     return tuple(routes)
 
 
+def route_by_of(given: Mapping[str, Any], topic: Mapping[str, Any], namespace: str, document: _Document) -> RouteBy:
+    """Return what ``route_by:`` of a topic says.
+
+    Args:
+        given: It, as YAML has it.
+        topic: As `routes_of` takes it.
+        namespace: The topic's.
+        document: Returns what a document of these settings says of a table.
+
+    Raises:
+        ConfigurationError: If that can't be.
+    """
+    for problem in _route_by_problems(given):
+        raise ConfigurationError(f"Topic {topic['topic']}: route_by: {problem}")
+    settings = {**topic, **{name: value for name, value in given.items() if name not in _OF_ROUTE_BY}}
+    on_error, to = settings.pop("on_table_error", "fail"), {**settings, "table": "any_value"}
+    to.pop("namespace", None)
+    (kind,) = (each for each in _ROUTE_BY_KINDS if given.get(each) is not None)
+    try:
+        table = replace(document(to), on_table_error=on_error)
+        name = table.envelope if kind == "source_table" and table.envelope != "none" else "debezium"
+        return RouteBy(
+            kind=kind,
+            name={"schema_name": "", "source_table": name}.get(kind, str(given[kind])),
+            to=table,
+            table=str(given.get("table", "{value}")),
+            namespace=str(given.get("namespace", namespace)),
+            namespaces=tuple(map(str, given.get("namespaces", ()))),
+            max_tables=given.get("max_tables", 50),
+        )
+    except (ConfigurationError, ValueError) as error:
+        raise ConfigurationError(f"Topic {topic['topic']}: route_by: {_said(error)}") from error
+
+
+def _route_by_problems(given: Mapping[str, Any]) -> Iterator[str]:
+    kinds = [kind for kind in _ROUTE_BY_KINDS if given.get(kind) is not None]
+    if len(kinds) != 1:
+        yield f"has {' and '.join(kinds) or 'none'} of {', '.join(_ROUTE_BY_KINDS)}. Write one, as in field: type."
+        return
+    (kind,) = kinds
+    if kind in ("schema_name", "source_table") and given[kind] is not True:
+        yield f"{kind}: {given[kind]!r} isn't true. Write {kind}: true."
+    if kind in ("field", "header") and (not isinstance(given[kind], str) or not given[kind]):
+        yield f"{kind}: {given[kind]!r} is no name."
+    elif kind == "field" and not is_field(given[kind]):
+        yield f"field: {given[kind]!r} is no name of a field."
+    for setting in ("table", "namespace"):
+        if setting in given:
+            yield from template_problems(setting, str(given[setting]), needs_one=setting == "table")
+    namespaces = given.get("namespaces", [])
+    if not isinstance(namespaces, list) or not all(
+        isinstance(each, str) and re.match(TABLE_NAME, each) for each in namespaces
+    ):
+        yield f"namespaces: {namespaces!r} is no list of namespaces."
+    is_template = "{" in str(given.get("namespace", ""))
+    if is_template and not namespaces:
+        yield "namespace: is a template, so that values choose it. Say with namespaces: which ones they may choose."
+    if namespaces and not is_template:
+        yield "namespaces: has no effect without a template in namespace:, as {parent}. Leave it out."
+    yield from _unknown_settings({name: value for name, value in given.items() if name not in _OF_ROUTE_BY})
+
+
 def _said(error: Exception) -> str:
     if isinstance(error, ConfigurationError):
         return str(error)
@@ -99,7 +166,12 @@ def _problems(route: Mapping[str, Any]) -> Iterator[str]:
         yield "table: is missing. Name the table of these records."
     if (route.get("maintenance") or {}).get("keep_rows"):
         yield "maintenance: keep_rows: can't be combined with routes yet."
-    known = {*("schema", "except"), *pydantic_fields(TopicTable), "when"} - {"except_columns"}
+    yield from _unknown_settings({name: value for name, value in route.items() if name != "when"})
+
+
+def _unknown_settings(route: Mapping[str, Any]) -> Iterator[str]:
+    """Give the settings that the table of a route can't have."""
+    known = {*("schema", "except"), *pydantic_fields(TopicTable)} - {"except_columns"}
     for name in route:
         if name in OF_TOPIC:
             yield f"{name}: is the topic's. Leave it out of the route."
@@ -138,10 +210,15 @@ def when_of(given: Mapping[str, Any]) -> When:
     values = given["in"] if "in" in given else [given["equals"]]
     if not isinstance(values, list) or not values:
         raise ConfigurationError("when: in: is no list of values.")
-    if kind == "field" and (not all(name.split(".")) or set(_NOT_IN_FIELDS) & set(name)):
+    if kind == "field" and not is_field(name):
         raise ConfigurationError(f"when: field: {name!r} is no name of a field. Use sql: for such names.")
     texts = tuple(map(_text, values))
     return When(field=name, values=texts) if kind == "field" else When(header=name, values=texts)
+
+
+def is_field(name: str) -> bool:
+    """Return whether a text names a field, with dots before those of objects."""
+    return all(name.split(".")) and not set(_NOT_IN_FIELDS) & set(name)
 
 
 def _names(given: object) -> tuple[str, ...]:
@@ -163,7 +240,7 @@ def _text(value: object) -> str:
 
 def route_problems(spec: TopicTable) -> Iterator[str]:
     """Give what of a topic's routes can't be, or can't be together."""
-    if not spec.routes:
+    if not spec.has_routes:
         if spec.otherwise != "table":
             yield f"otherwise: {spec.otherwise} has no effect without routes:. Leave it out."
         if spec.all_matches:
@@ -175,10 +252,12 @@ def route_problems(spec: TopicTable) -> Iterator[str]:
         yield f"{'history' if spec.history else 'snapshot'}: can't be combined with routes yet."
     if spec.otherwise == "dead_letter" and spec.dead_letters == "skip":
         yield "otherwise: dead_letter with dead_letters: skip loses the records' values. Write otherwise: ignore."
-    for each in spec.tables:
+    by = spec.route_by
+    others = [*(route.to for route in spec.routes), *([by.table_of("", "made by route_by")] if by else [])]
+    for each in (spec, *others):
         if each.metadata_column is None:
             yield f"metadata_column: table {each.table} needs it, since rows of a topic with routes name their records."
-    for each in (route.to for route in spec.routes if route.to.on_table_error == "dead_letter"):
+    for each in (each for each in others if each.on_table_error == "dead_letter"):
         instead = f"Write on_table_error: fail for the route of table {each.table}."
         if each.dead_letters != "table":
             yield f"on_table_error: dead_letter needs dead_letters: table, and table {each.table} has none. {instead}"
@@ -186,11 +265,13 @@ def route_problems(spec: TopicTable) -> Iterator[str]:
             yield f"on_table_error: dead letters of keyed tables, as {each.table}, can't be replayed yet. {instead}"
     if spec.format not in ("json", "variant") and any(route.when.field for route in spec.routes):
         yield f"routes: when: field: is for JSON, and format is {spec.format}. Use header: or sql:."
-    if any(route.when.schema for route in spec.routes):
+    if by is not None and by.kind in ("field", "source_table") and spec.format not in ("json", "variant"):
+        yield f"route_by: {by.kind}: is for JSON, and format is {spec.format}. Use header: or schema_name:."
+    if any(route.when.schema for route in spec.routes) or (by is not None and by.kind == "schema_name"):
         if spec.format not in REGISTERED:
-            yield f"routes: when: schema: is for formats {', '.join(REGISTERED)}, and format is {spec.format}."
+            yield f"routes: schema: is for formats {', '.join(REGISTERED)}, and format is {spec.format}."
         elif spec.schema_file is not None:
-            yield "routes: when: schema: is by a registry's schema ids, and schema_file says that values have none."
+            yield "routes: schema: is by a registry's schema ids, and schema_file says that values have none."
     yield from _shared(spec)
     if not spec.all_matches:
         yield from _unreachable(spec.routes)

@@ -33,6 +33,7 @@ class Commit:
         bytes_read: Of the keys, values and headers of the records.
         elsewhere: Records of the offsets that are not this table's.
         ignored: Records that no route took, and no table has.
+        without_table: Records whose value has no table, and that go as ``otherwise`` says.
         refused: Why the table took none of the records, which are dead letters for that; empty if it took them.
         sides: What the same commit has in the tables of routes, by namespace and name.
     """
@@ -55,6 +56,7 @@ class Commit:
     bytes_read: int = 0
     elsewhere: int = 0
     ignored: int = 0
+    without_table: int = 0
     refused: str = ""
     sides: Mapping[tuple[str, str], "Commit"] = field(default_factory=dict)
 

@@ -6,6 +6,7 @@ Where others were faster it is audited and published once more, at the head that
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import ClassVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
@@ -27,6 +28,7 @@ from kafka_lake.lake.positions import TableState, head_of
 from kafka_lake.lake.totals import Totals
 
 _FOLLOWED = 30
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class GateFailedError(AuditFailedError):
@@ -103,6 +105,7 @@ def audit_and_publish(
     *,
     failed_so_far: Mapping[tuple[str, str], tuple[int, int]],
     sides: Sequence[AuditedSide] = (),
+    also: Mapping[str, str] = _NOTHING,
 ) -> Published:
     """Publish what passes its audit: nothing unless all tables pass; those of routes first, the topic's own last.
 
@@ -113,6 +116,7 @@ def audit_and_publish(
         staged: What became of it. If it isn't published, it is removed.
         failed_so_far: Dead letters and records of the run's commits before this one, by table.
         sides: What became of it in the tables of routes, which has passed their audits; likewise.
+        also: Other properties that the topic's own table gets with it.
 
     Raises:
         GateFailedError: If a check refuses it.
@@ -134,7 +138,7 @@ def audit_and_publish(
                     staged = _followed(context, todo, staged)
                 findings, by_partition = audited(context, todo, staged, failed_so_far)
                 done = done or tuple((each.side, _published_side(each)) for each in sides)
-                visible_at = _published(context, found, todo, staged)
+                visible_at = _published(context, found, todo, staged, also=also)
     except BaseException:
         for every in (staged, *(each.staged for each in sides)):
             every.discard()

@@ -22,7 +22,9 @@ from kafka_lake.ingest.gate import AuditedSide, Published, audit_and_publish, re
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import waited
-from kafka_lake.ingest.routes.conditions import records_of
+from kafka_lake.ingest.routes.by_value import as_properties
+from kafka_lake.ingest.routes.conditions import first_records_of
+from kafka_lake.ingest.routes.new_tables import telling, with_known
 from kafka_lake.ingest.routes.sides import Shares, create_for, create_sides, shared_out
 from kafka_lake.ingest.stage.history_table import refuse_no_history
 from kafka_lake.ingest.stage.staged import Staged
@@ -115,6 +117,7 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
     context, job = attempt.context, attempt.job
     context.effort.begin()
     found: Tables = _find(attempt)
+    context = with_known(context, found.table)
     known = Outcome(found.table.position if found.table else None)
     yield known
     todo: Plan | None = _plan(attempt, found)
@@ -127,16 +130,23 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
         yield from _create(attempt, todo, records, replace(known, created=_missing(context, found)))
         return
     with refused_if_main_moved(context, found.table), shared_out(context, attempt.topic, todo, records) as shares:
-        yield replace(known, created=_created(shares), decoding=todo)
-        sides: Sides = stage_sides(create_sides(shares, attempt.topic), attempt.failed_so_far)
-        staged: Staged = _stage_last(context, found, shares, sides)
-        context.effort.done("stage")
-        yield known
-        published: Published = audit_and_publish(
-            context, found, shares.plan, staged, failed_so_far=attempt.failed_so_far, sides=sides
-        )
+        if shares.shows_new_tables:
+            _tell_of_new_tables(attempt, context, found, shares)
+        else:
+            yield replace(known, created=_created(shares), decoding=todo)
+            sides: Sides = stage_sides(create_sides(shares, attempt.topic), attempt.failed_so_far)
+            staged: Staged = _stage_last(context, found, shares, sides)
+            context.effort.done("stage")
+            yield known
+            published: Published = audit_and_publish(
+                context, found, shares.plan, staged, failed_so_far=attempt.failed_so_far, sides=sides
+            )
+    if shares.shows_new_tables:
+        yield from _steps(attempt)
+        return
     job.published(published.staged)
-    yield replace(known, done=Done(_report(shares, published), todo, _left(context, found, published.staged)))
+    commit = _report(context, shares, published)
+    yield replace(known, done=Done(commit, todo, _left(context, found, published.staged)))
 
 
 def _find(attempt: Attempt) -> Tables:
@@ -182,8 +192,8 @@ def _create(attempt: Attempt, todo: Plan, records: DataFrame, known: Outcome) ->
     """Create the table, and begin again: what others did meanwhile counts."""
     context = attempt.context
     yield replace(known, decoding=todo)
-    if context.spec.routes and todo.undecodable is None:
-        create_for(context, records_of(records, context.spec, context.spec, context.connections))
+    if context.spec.has_routes and todo.undecodable is None:
+        create_for(context, first_records_of(records, context.spec, context.connections))
     else:
         context.decoding.create_table(context.spec, context.connections, records, todo.undecodable is not None)
     context.observer.step_done("table created")
@@ -195,6 +205,23 @@ def _create(attempt: Attempt, todo: Plan, records: DataFrame, known: Outcome) ->
 def _created(shares: Shares) -> frozenset[tuple[str, str]]:
     """Return the tables of routes that are to be created."""
     return frozenset(each for side in shares.sides for each in _missing(side.context, side.found))
+
+
+def _tell_of_new_tables(attempt: Attempt, context: Context, found: Tables, shares: Shares) -> None:
+    """Let the topic's own table tell of tables that values get, by a commit of its own: who plans from now on knows."""
+    assert found.table is not None, "it has been created"
+    assert shares.values is not None, "the caller has looked"
+    assert context.spec.route_by is not None, "only by it there are any"
+    todo, new = telling(found.table, shares.plan), shares.values.admission.new
+    staged = stage_table(context, found, todo, shares.records.limit(0))
+    properties = as_properties(context.spec.route_by, new)
+    audit_and_publish(context, found, todo, staged, failed_so_far=attempt.failed_so_far, also=properties)
+    names = ", ".join(f"{namespace}.{table}" for _, namespace, table in new)
+    context.observer.warn(
+        f"Topic {context.spec.topic}: new values get tables: {names}. They become assets once `kafka-lake topics "
+        "refresh` has run and the definitions load again."
+    )
+    context.observer.step_done("new tables told")
 
 
 def _stage_last(context: Context, found: Tables, shares: Shares, sides: Sides) -> Staged:
@@ -221,9 +248,12 @@ def _left(context: Context, found: Tables, staged: Staged) -> Tables | None:
     return None if beside and unreconciled(left, beside) else Tables(left, beside)
 
 
-def _report(shares: Shares, published: Published) -> Commit:
+def _report(context: Context, shares: Shares, published: Published) -> Commit:
     sides = {side.context.spec.identifier: _commit_of(side.plan, each) for side, each in published.sides}
-    return replace(_commit_of(shares.plan, published), ignored=shares.ignored, sides=sides)
+    without_table = shares.values.records if shares.values else 0
+    if shares.values is not None and without_table:
+        context.observer.warn(shares.values.told(context.spec))
+    return replace(_commit_of(shares.plan, published), ignored=shares.ignored, sides=sides, without_table=without_table)
 
 
 def _commit_of(todo: Plan, published: Published) -> Commit:

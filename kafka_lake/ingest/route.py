@@ -6,18 +6,23 @@ from typing import Literal
 
 Otherwise = Literal["table", "dead_letter", "ignore"]
 OnTableError = Literal["fail", "dead_letter"]
+RouteByKind = Literal["field", "header", "schema_name", "source_table"]
+
+LONGEST_VALUE = 200
+"""Characters of a value that may have a table of its own."""
 
 
 @dataclass(frozen=True)
 class When:
-    """The condition of a route. One of ``field``, ``header``, ``schema`` and ``sql`` is set.
+    """The condition of a route. One of ``field``, ``header``, ``schema``, ``source_table`` and ``sql`` is set.
 
     Args:
         field: Field of a JSON value; a dot leads into an object. Its text is compared, as JSON has it.
         header: Name of a header; of several by that name, the last one counts. Its bytes are compared as text.
         sql: SQL condition on the record's columns: key, value, headers, partition, offset, timestamp.
-        values: Of ``field`` or ``header``: the texts that are meant.
+        values: Of ``field``, ``header`` or ``source_table``: the texts that are meant.
         schema: Names of the value's schema in the registry; ``*`` stands for any text.
+        source_table: The envelope whose changes tell from which table of the source they are.
     """
 
     field: str | None = None
@@ -25,6 +30,7 @@ class When:
     sql: str | None = None
     values: tuple[str, ...] = ()
     schema: tuple[str, ...] = ()
+    source_table: str | None = None
 
     @property
     def source(self) -> tuple[str, str]:
@@ -33,6 +39,8 @@ class When:
             return "field", self.field
         if self.header is not None:
             return "header", self.header
+        if self.source_table is not None:
+            return "source_table", self.source_table
         if self.schema:
             return "schema", ""
         return "sql", str(self.sql)

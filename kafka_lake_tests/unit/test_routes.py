@@ -351,7 +351,7 @@ def test_conditions_compare_text_as_json_has_it() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("format: json", "schema: is for formats avro, protobuf, json_schema, confluent, and format is json"),
+        ("format: json", "routes: schema: is for formats avro, protobuf, json_schema, confluent, and format is json"),
         ("format: avro\nschema_file: a.avsc", "schema_file says that values have none"),
         ("format: avro", None),
         ("format: confluent", None),

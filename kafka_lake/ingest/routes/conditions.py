@@ -11,7 +11,7 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.by_schema.names import name_of, names_in
 from kafka_lake.ingest.decode.choose import fetch_of
-from kafka_lake.ingest.route import When
+from kafka_lake.ingest.route import LONGEST_VALUE, When
 from kafka_lake.ingest.topic_table import TopicTable
 
 ROUTE = "_route"
@@ -30,7 +30,8 @@ _NONE: Mapping[bytes, str] = MappingProxyType({})
 
 def asks_for_schemas(spec: TopicTable) -> bool:
     """Return whether a route goes by the schemas of values, so that `schema_names` are needed."""
-    return any(route.when.schema for route in spec.routes)
+    by = spec.route_by
+    return any(route.when.schema for route in spec.every_route) or (by is not None and by.kind == "schema_name")
 
 
 def schema_names(records: DataFrame, spec: TopicTable, connections: Connections) -> Mapping[bytes, str]:
@@ -49,7 +50,9 @@ def schema_names(records: DataFrame, spec: TopicTable, connections: Connections)
     if not asks_for_schemas(spec):
         return _NONE
     names = names_in(records, spec.topic, fetch_of(spec, connections, "value", spec.format))
-    return {start: name for start, name in names.items() if any(route.when.means(name) for route in spec.routes)}
+    if spec.route_by is not None and spec.route_by.kind == "schema_name":
+        return names
+    return {start: name for start, name in names.items() if any(route.when.means(name) for route in spec.every_route)}
 
 
 def routed(records: DataFrame, spec: TopicTable, names: Mapping[bytes, str] = _NONE) -> DataFrame:
@@ -63,8 +66,11 @@ def routed(records: DataFrame, spec: TopicTable, names: Mapping[bytes, str] = _N
     Raises:
         ConfigurationError: If a condition in SQL is none on the columns of a record.
     """
-    whens = [route.when for route in spec.routes]
-    for route in spec.routes:
+    whens = [route.when for route in spec.every_route]
+    if not whens:
+        own = records.withColumn(ROUTE, F.lit(str(OWN)))
+        return own.withColumn(ROUTES, F.array(ROUTE)) if spec.all_matches else own
+    for route in spec.every_route:
         if route.when.sql is not None:
             _check(records, spec, route.when.sql, ".".join(route.to.identifier))
     sources = list(dict.fromkeys(when.source for when in whens))
@@ -86,10 +92,39 @@ def records_of(records: DataFrame, topic: TopicTable, table: TopicTable, connect
         table: One of its `tables`.
         connections: The registry; raises as `schema_names`.
     """
-    if not topic.routes:
+    if not topic.has_routes:
         return records
     names = schema_names(records, topic, connections)
     return of_route(routed(records, topic, names), topic.tables.index(table) - 1)
+
+
+def first_records_of(records: DataFrame, topic: TopicTable, connections: Connections) -> DataFrame:
+    """Return the records that the topic's own table gets its first columns from, lazily.
+
+    As `records_of`, but for those with a value that is going to have a table.
+    """
+    if topic.route_by is None:
+        return records_of(records, topic, topic, connections)
+    names = schema_names(records, topic, connections)
+    value = _read(*topic.route_by.when("").source, names)
+    return of_route(routed(records, topic, names), OWN).filter(value.isNull())
+
+
+def values_of(routed_records: DataFrame, topic: TopicTable, names: Mapping[bytes, str]) -> DataFrame:
+    """Return the values by which records may get tables, in a column ``value``: of those that no route takes, lazily.
+
+    With ``all_matches`` of all records. What is too long to be in a name is cut.
+
+    Args:
+        routed_records: The records, with the routes that take them.
+        topic: Its settings.
+        names: Of the records' schemas.
+    """
+    by = topic.route_by
+    assert by is not None, "who asks has seen that it is there"
+    chosen = F.col(ROUTES)[0] == F.col(ROUTE) if topic.all_matches else F.col(ROUTE) == str(OWN)
+    value = F.substring(_read(*by.when("").source, names), 1, LONGEST_VALUE + 1).alias("value")
+    return routed_records.filter(chosen).select(value).filter("value is not null")
 
 
 def of_route(routed_records: DataFrame, number: int) -> DataFrame:
@@ -131,10 +166,27 @@ def _read(kind: str, name: str, names: Mapping[bytes, str]) -> Column:
         return F.expr(name).cast("boolean")
     if kind == "schema":
         return name_of(F.col("value"), names)
+    if kind == "source_table":
+        return _source_table(name)
     if kind == "header":
         named = F.filter("headers", lambda header: header["key"] == name)
         return F.try_element_at(named, F.lit(-1))["value"].cast("string")
-    return F.get_json_object(F.col("value").cast("string"), path_of(name))
+    return F.get_json_object(_text(), path_of(name))
+
+
+def _text() -> Column:
+    return F.col("value").cast("string")
+
+
+def _source_table(envelope: str) -> Column:
+    """Return from which table a change is, with the schema or database before a dot; null if it doesn't tell."""
+    told = _text()
+    if envelope == "debezium":
+        # With schemas: true, a converter wraps the change once more.
+        told = F.coalesce(F.get_json_object(told, "$.source"), F.get_json_object(told, "$.payload.source"))
+    names = ("schema", "db") if envelope == "debezium" else ("database",)
+    within = F.coalesce(*(F.get_json_object(told, f"$.{each}") for each in names))
+    return F.concat(within, F.lit("."), F.get_json_object(told, "$.table"))
 
 
 def path_of(field: str) -> str:
