@@ -226,7 +226,7 @@ class Reporter:
         figures = figures_metadata(report.figures())
         # By this name the partitions have theirs, and a plot would mix the two.
         del figures["rows_added"]
-        if self.sides:
+        if not self.is_side and self.spec.has_routes:
             figures |= _of_routes(report, [each.spec for each in self.sides])
         about = table_metadata(report, table, self.connections.catalog, self.spec)
         return dg.AssetMaterialization(table_key(self.spec), metadata={**figures, **about})
@@ -246,12 +246,28 @@ class Reporter:
 
 
 def _of_routes(report: RunReport, tables: Sequence[TopicTable]) -> dict[str, Any]:
-    """Return what a run did to the tables of a topic's routes, for the page of the topic's own table."""
-    found = [(each, report.of(each.identifier)) for each in tables]
-    lines = [(".".join(each.identifier), f"{its.total('rows'):,}", _dead_letters_told(its)) for each, its in found]
+    """Return what a run did to the tables of a topic's routes, for the page of the topic's own table.
+
+    Args:
+        report: Of the run.
+        tables: Those that are assets.
+    """
+    known = [each.identifier for each in tables]
+    made = sorted({each for commit in report.commits for each in commit.sides} - {*known})
+    found = {each: report.of(each) for each in (*known, *made)}
+    lines = [
+        (
+            f"{'.'.join(table)}{', no asset yet: run `kafka-lake topics refresh`' if table in made else ''}",
+            f"{its.total('rows'):,}",
+            _dead_letters_told(its),
+        )
+        for table, its in found.items()
+    ]
+    without = report.total("without_table")
     return {
-        "records_of_other_tables": sum(its.total("records") for _, its in found),
+        "records_of_other_tables": sum(its.total("records") for its in found.values()),
         "records_ignored": report.total("ignored"),
+        **({"records_without_a_table": without} if without else {}),
         "routes": dg.MetadataValue.md(markdown_table(("table", "rows added", "dead letters"), lines)),
     }
 
