@@ -187,8 +187,8 @@ def when_of(given: Mapping[str, Any]) -> When:
     Raises:
         ConfigurationError: If it is none.
 
-    >>> when_of({"field": "type", "in": ["click", 7]})
-    When(field='type', header=None, sql=None, values=('click', '7'))
+    >>> print(when_of({"field": "type", "in": ["click", 7]}))
+    field type in 'click', '7'
     """
     kinds = [kind for kind in _KINDS if given.get(kind) is not None]
     if unknown := [name for name in given if name not in (*_KINDS, "equals", "in")]:
