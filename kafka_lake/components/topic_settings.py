@@ -18,7 +18,8 @@ from kafka_lake.components.keys import plain_name
 from kafka_lake.components.maintenance_problems import maintenance_problems
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.presentation import Presentation
-from kafka_lake.components.route_settings import OF_RECORDS, route_by_of, route_problems, routes_of
+from kafka_lake.components.route_by_settings import route_by_of
+from kafka_lake.components.route_settings import OF_RECORDS, route_problems, routes_of
 from kafka_lake.components.rule_problems import rule_problems
 from kafka_lake.components.rule_settings import RuleSettings
 from kafka_lake.components.shared_table_problems import topics_problems

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -11,7 +12,7 @@ from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.preview import preview
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.run import ingest, replay
-from kafka_lake.ingest.topic_table import Route, TopicTable
+from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.local_stack.registry import EmbeddedRegistry
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
@@ -88,6 +89,16 @@ def test_each_value_goes_by_the_name_of_its_schema(
     ingest(spec, connections(schemas), "second")
     replay(spec, connections(schemas), "again", Extent())
     assert_each_in_its_table()
+    # The same records, with a table for each name.
+    to = TopicTable(topic.name, format="confluent")
+    by = RouteBy("schema_name", "", to, f"{topic.table}_by_{{name}}", namespace=NAMESPACE)
+    each_name = replace(spec, table=f"{topic.table}_all", routes=(), route_by=by)
+    done = ingest(each_name, connections(schemas), "by name")
+    rows = {table: each.rows for (_, table), each in done.commits[-1].sides.items()}
+    assert {table.removeprefix(f"{topic.table}_by_"): count for table, count in rows.items()} == {
+        "order": 2, "refund": 1, "return": 1, "page_view": 1, "a": 1, "b": 1, "c": 1,
+    }  # fmt: skip
+    assert sorted(row["error_class"] for row in view(each_name).dead_letters()) == ["no_schema_id", "unknown_schema"]
 
 
 def test_bytes_that_are_no_schema_ids_are_told_of(

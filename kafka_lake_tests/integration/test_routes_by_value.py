@@ -125,3 +125,41 @@ def test_values_get_tables_up_to_a_limit_and_each_record_comes_once(
     ingest(more, connections(), "again")
     assert held(more, view) == expected(topic, {"order": "_orders", **known})
     assert replay_dead_letters(more, connections(), "letters").moved == 0
+
+
+def test_each_table_of_a_source_is_a_keyed_table_in_a_namespace_that_is_allowed(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+
+    def change(op: str, where: str, table: str, row: dict[str, Any], wrapped: bool = False) -> None:
+        source = {"lsn": len(topic.ledger) + 1, "ts_ms": 1, "table": table, "connector": "postgresql", "db": "shop"}
+        value = {
+            "op": op,
+            "before": row if op == "d" else None,
+            "after": None if op == "d" else row,
+            "source": {**source, "schema": where},
+            "ts_ms": 1,
+        }
+        topic.send({"schema": {}, "payload": value} if wrapped else value, key=json.dumps({"id": row["id"]}).encode())
+
+    change("c", NAMESPACE, "stores", {"id": 1, "city": "Ulm"})
+    change("c", NAMESPACE, "stores", {"id": 2, "city": "Rom"}, wrapped=True)
+    change("c", NAMESPACE, "pizzas", {"id": 1, "name": "Marinara"})
+    change("u", NAMESPACE, "stores", {"id": 1, "city": "Köln"})
+    change("d", NAMESPACE, "stores", {"id": 2, "city": "Rom"})
+    topic.send(None, key=b'{"id": 2}')
+    change("c", "secrets", "stores", {"id": 7, "city": "x"})
+    to = TopicTable(topic.name, write="upsert", envelope="debezium")
+    by = RouteBy(
+        "source_table", "debezium", to, f"{topic.table}_{{name}}", namespace="{parent}", namespaces=(NAMESPACE,)
+    )
+    spec, warned = topic.spec(None, route_by=by, otherwise="dead_letter"), list[str]()
+    ingest(spec, connections(), "run", observer=Observer(warn=warned.append))
+    known = knowing(spec, view(spec).table.properties)
+    tables = {each.table.removeprefix(topic.table): each for each in known.tables[1:]}
+    assert {*tables} == {"_stores", "_pizzas"}
+    assert [(row["id"], row["city"]) for row in view(tables["_stores"]).rows()] == [(1, "Köln")]
+    assert [(row["id"], row["name"]) for row in view(tables["_pizzas"]).rows()] == [(1, "Marinara")]
+    assert [row["offset"] for row in view(spec).dead_letters()] == [6]
+    assert "namespace secrets is not among namespaces" in warned[-1]
