@@ -149,6 +149,9 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
         ),
         "unit/test_routes.py::test_whatever_is_killed_or_races_each_record_is_in_its_table_once",
     ),
+    "integration/test_routes_by_value.py::test_values_get_tables_up_to_a_limit_and_each_record_comes_once": (
+        "unit/test_routes_by_value.py::test_whatever_is_killed_or_races_each_record_comes_once"
+    ),
     **dict.fromkeys(
         (
             "integration/test_topics.py::"

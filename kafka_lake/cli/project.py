@@ -21,6 +21,8 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import SETTINGS, build_connections, settings_of
 from kafka_lake.components.derived_assets import SETTINGS as DERIVED_SETTINGS
 from kafka_lake.components.derived_assets import settings_of as derived_settings_of
+from kafka_lake.components.has_topics import HasTopics
+from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.components.kafka_topics import KafkaTopics
 from kafka_lake.components.keys import of_cluster
 from kafka_lake.components.register_partitions import register_topics
@@ -150,6 +152,21 @@ def documents_about_many_topics() -> list[KafkaTopics]:
     with _loading(at):
         tree = _definitions(at).component_tree
         return tree.get_all_components(KafkaTopics) if tree is not None else []
+
+
+def documents_with_tables_by_value() -> list[KafkaTopicTable]:
+    """Return the documents whose topics get tables as values appear.
+
+    Raises:
+        ConfigurationError: If the definitions can't be loaded.
+    """
+    at = target()
+    with _loading(at):
+        tree = _definitions(at).component_tree
+        if tree is None:
+            return []
+        many = (topic for each in tree.get_all_components(HasTopics) for topic in each.topic_tables())
+        return [each for each in (*tree.get_all_components(KafkaTopicTable), *many) if each.route_by is not None]
 
 
 def split(topic: str) -> tuple[str | None, str]:

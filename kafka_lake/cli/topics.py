@@ -3,11 +3,18 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rich.markup import escape
 from rich.table import Table
 
-from kafka_lake.cli.project import connections_at_hand, documents_about_many_topics
+from kafka_lake.cli.project import (
+    connections_at_hand,
+    documents_about_many_topics,
+    documents_with_tables_by_value,
+)
 from kafka_lake.common.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.components.kafka_topics import KafkaTopics
+from kafka_lake.components.routed_state import keep
+from kafka_lake.ingest.routes.by_value import knowing
 
 
 @dataclass(frozen=True)
@@ -41,12 +48,64 @@ def known_topics(tell_user: Callable[[str], None], refresh: bool = False) -> lis
         KafkaError: If a cluster doesn't answer. What was known of it stays.
     """
     documents = documents_about_many_topics()
-    if not documents:
+    if not documents and not documents_with_tables_by_value():
         raise ConfigurationError(
-            "No document here is about many topics.",
-            "Add a YAML document of type kafka_lake.KafkaTopics to defs/; docs/many-topics.md has one.",
+            "No document here is about many topics, or about tables by value.",
+            "Add a YAML document of type kafka_lake.KafkaTopics to defs/; docs/many-topics.md has one. Or set "
+            "route_by:, as in docs/routing.md.",
         )
     return [topic for each in documents for topic in _compared(each, tell_user, refresh)]
+
+
+@dataclass(frozen=True)
+class ValueTable:
+    """A table that a value of a topic has.
+
+    Args:
+        topic: The topic, with its cluster's name before it if that has one.
+        value: The value.
+        table: Namespace and name of the table.
+        state: ``known``, or ``new`` if it is no asset yet.
+    """
+
+    topic: str
+    value: str
+    table: str
+    state: str
+
+
+def tables_by_value(tell_user: Callable[[str], None], refresh: bool = False) -> list[ValueTable]:
+    """Return the tables that values of topics with ``route_by`` have, compared with what the topics' own tables tell.
+
+    Args:
+        tell_user: Called with a line for the user when an embedded broker is started.
+        refresh: Let each document keep them as they are now. What is returned is what was known before.
+
+    Raises:
+        KafkaLakeError: If the definitions can't be loaded, or the catalog doesn't answer. What was known stays.
+    """
+    documents = documents_with_tables_by_value()
+    if not documents:
+        return []
+    found = []
+    with connections_at_hand(tell_user, with_broker=False) as connections:
+        for each in documents:
+            spec = each.topic_table(each.place.path.parent)
+            own = connections.catalog.table(spec.identifier)
+            properties = {} if own is None else own.properties
+            now, before = knowing(spec, properties).route_by, spec.route_by
+            assert now is not None, "they are chosen by it"
+            assert before is not None, "likewise"
+            known = {*before.known}
+            found += [
+                ValueTable(
+                    spec.full_topic, value, f"{space}.{table}", "known" if (value, space, table) in known else "new"
+                )
+                for value, space, table in now.known
+            ]
+            if refresh:
+                keep(each.state_path, properties)
+    return found
 
 
 def refresh_unknown(tell_user: Callable[[str], None]) -> None:
@@ -80,6 +139,14 @@ def _compared(document: KafkaTopics, tell_user: Callable[[str], None], refresh: 
         for topic in document.topic_tables()
     ]
     return [*found, *(KnownTopic(document.shown, f"{before}{name}", "", "new") for name in document.new(names))]
+
+
+def values_table(found: Sequence[ValueTable]) -> Table:
+    """Return tables by value as a table for the terminal."""
+    shown = Table("topic", "value", "table", "", box=None, pad_edge=False, header_style="bold")
+    for each in found:
+        shown.add_row(each.topic, escape(each.value), each.table, "new: no asset yet" if each.state == "new" else "")
+    return shown
 
 
 def topics_table(found: Sequence[KnownTopic]) -> Table:

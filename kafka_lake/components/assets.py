@@ -199,12 +199,12 @@ def build_topic_assets(
         for each in spec.each_topic
     ]
     source, keys = sources[0], [each.key for each in sources]
-    told = f"The records of {spec.told}{' that no route takes' if spec.routes else ''}."
+    told = f"The records of {spec.told}{' that no route takes' if spec.has_routes else ''}."
     settings = dg.MetadataValue.json(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True))
     table = _table(spec, sources, shown, description=shown.description or told, metadata={SETTINGS: settings})
     others = [
         _table(route.to, sources, shown, description=f"The records of Kafka topic {spec.full_topic} with {route.when}.")
-        for route in spec.routes
+        for route in spec.every_route
     ]
     checks = [check for each in spec.tables for check in _checks(each)]
 

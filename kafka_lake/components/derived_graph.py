@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.derive.classify import query_problems
 from kafka_lake.derive.derived_table import DerivedTable, Identifier
+from kafka_lake.ingest.routes.by_value import may_name
 from kafka_lake.ingest.topic_table import TopicTable
 
 
@@ -68,6 +69,12 @@ def check_derived(spec: DerivedTable, project: Project) -> None:
     if len(same) > 1 or of_topics:
         other = f"topic {of_topics[0].full_topic}" if of_topics else "another derived table"
         raise ConfigurationError(f"Table {spec.name} would be {other}'s, too.", "Give it another table: or namespace:.")
+    for each in project.topics:
+        if each.route_by is not None and may_name(each.route_by, spec.identifier):
+            raise ConfigurationError(
+                f"Table {spec.name}: a value of topic {each.full_topic} could make that table, by route_by: table:.",
+                "Give it another table: or namespace:.",
+            )
     for identifier in spec.upstream.values():
         why, name = project.why_not_incremental(identifier), ".".join(identifier)
         if why is None:

@@ -14,9 +14,11 @@ from kafka_lake.components.from_document import FromDocument
 from kafka_lake.components.has_defaults import cluster_maintenance
 from kafka_lake.components.maintenance_problems import maintenance_problems
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
+from kafka_lake.components.routed_state import kept, state_of_document
 from kafka_lake.components.topic_settings import TopicSettings
 from kafka_lake.components.which_cluster import Place
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.routes.by_value import knowing, may_meet, may_name
+from kafka_lake.ingest.topic_table import TopicTable, full_topic
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.tables.layout import parse_partition_field
 
@@ -39,6 +41,24 @@ class KafkaTopicTable(FromDocument, TopicSettings):
     def every_topic(self) -> tuple[str, ...]:
         """Return the topics that fill the table."""
         return tuple(self.topics) or (self.topic,)
+
+    def topic_table(self, folder: Path = Path()) -> TopicTable:
+        """Return the settings as the pipeline takes them, with the tables that values have got.
+
+        Args:
+            folder: Where the document is; schema files are named from there.
+
+        Raises:
+            ConfigurationError: If a schema file isn't there, or what is kept of those tables is damaged.
+        """
+        spec = super().topic_table(folder)
+        return spec if spec.route_by is None or self._context is None else knowing(spec, kept(self.state_path))
+
+    @property
+    def state_path(self) -> Path:
+        """Return the file that has the tables that values have got, as `kafka-lake topics refresh` found them."""
+        topic = full_topic(self.cluster, self.topic)
+        return state_of_document(Path(self._context.project_root), self._place, topic)
 
     def tables(self) -> tuple[tuple[str, str], ...]:
         """Return namespace and name of the tables that are this topic's alone."""
@@ -67,7 +87,10 @@ class KafkaTopicTable(FromDocument, TopicSettings):
             route if given.get("maintenance") else replace(route, to=replace(route.to, maintenance=policy))
             for route, given in zip(spec.routes, self.routes or (), strict=True)
         )
-        spec = replace(spec, maintenance=policy, routes=routes)
+        by = spec.route_by
+        if by is not None and not (self.route_by or {}).get("maintenance"):
+            by = replace(by, to=replace(by.to, maintenance=policy))
+        spec = replace(spec, maintenance=policy, routes=routes, route_by=by)
         if apart := partitions_apart_from_the_key(spec):
             log.warning("Topic %s: %s", spec.full_topic, apart)
         return list(build_topic_assets(spec, self.presentation(), continuous))
@@ -120,6 +143,7 @@ def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:
     Raises:
         ConfigurationError: If two do, with both documents' names.
     """
+    components = list(components)
     owners: dict[tuple[str, str], KafkaTopicTable] = {}
     topics: dict[tuple[str | None, str], KafkaTopicTable] = {}
     for each in components:
@@ -137,3 +161,26 @@ def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:
                     "Give one of them another table: or namespace:. If both are to fill the same table, write one "
                     f"document with topics: [{other.topic}, {each.topic}].",
                 )
+    by = [
+        (each, given)
+        for each in components
+        if each.route_by and (given := each.topic_table(each._place.parent).route_by)
+    ]
+    for number, (each, one) in enumerate(by):
+        for table, other in owners.items():
+            if other is not each and may_name(one, table):
+                raise ConfigurationError(
+                    f"Topic {each.topic} ({each._place}): route_by: a value could make table {'.'.join(table)}, "
+                    f"which is topic {other.topic}'s ({other._place}).",
+                    _APART,
+                )
+        for other, another in by[:number]:
+            if may_meet(one, another):
+                raise ConfigurationError(
+                    f"Topics {other.topic} ({other._place}) and {each.topic} ({each._place}): route_by: values could "
+                    "make tables of the same name.",
+                    _APART,
+                )
+
+
+_APART = "Give route_by: a namespace: of its own, or let its table: begin with what no other table begins with."

@@ -27,7 +27,7 @@ def maintenance_problems(topic: Any, policy: Maintenance, complete: bool) -> Ite
             f"maintenance: keep_rows: {policy.keep_rows} isn't for write: upsert, where a key that expired would look "
             "like one that never was. Set keep_rows: null for this topic, or delete rows at the source."
         )
-    for setting in ("routes", "topics"):
+    for setting in ("routes", "route_by", "topics"):
         if getattr(topic, setting):
             yield (
                 f"maintenance: keep_rows: {policy.keep_rows} can't be combined with {setting}: yet. Set keep_rows: "

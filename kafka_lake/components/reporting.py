@@ -227,7 +227,7 @@ class Reporter:
         figures = figures_metadata(report.figures())
         # By this name the partitions have theirs, and a plot would mix the two.
         del figures["rows_added"]
-        if self.sides:
+        if not self.is_side and self.spec.has_routes:
             figures |= _of_routes(report, [each.spec for each in self.sides])
         about = table_metadata(report, table, self.connections.catalog, self.spec)
         if table is not None and (rows := self._sample_rows(report, table)) is not None:
@@ -257,13 +257,34 @@ class Reporter:
 
 
 def _of_routes(report: RunReport, tables: Sequence[TopicTable]) -> dict[str, Any]:
-    """Return what a run did to the tables of a topic's routes, for the page of the topic's own table."""
-    found = [(each, report.of(each.identifier)) for each in tables]
+    """Return what a run did to the tables of a topic's routes, for the page of the topic's own table.
+
+    Args:
+        report: Of the run.
+        tables: Those that are assets.
+    """
+    known = [each.identifier for each in tables]
+    made = sorted({each for commit in report.commits for each in commit.sides} - {*known})
+    found = {each: report.of(each) for each in (*known, *made)}
     lines = [
-        (".".join(each.identifier), f"{its.total('rows'):,}", f"{its.total('dead_letters'):,}") for each, its in found
+        (
+            f"{'.'.join(table)}{', no asset yet: run `kafka-lake topics refresh`' if table in made else ''}",
+            f"{its.total('rows'):,}",
+            _dead_letters_told(its),
+        )
+        for table, its in found.items()
     ]
+    without = report.total("without_table")
     return {
-        "records_of_other_tables": sum(its.total("records") for _, its in found),
+        "records_of_other_tables": sum(its.total("records") for its in found.values()),
         "records_ignored": report.total("ignored"),
+        **({"records_without_a_table": without} if without else {}),
         "routes": dg.MetadataValue.md(markdown_table(("table", "rows added", "dead letters"), lines)),
     }
+
+
+def _dead_letters_told(report: RunReport) -> str:
+    """Return how many dead letters a table got, and how many of them because it refused a whole commit."""
+    refused = sum(commit.dead_letters for commit in report.commits if commit.refused)
+    told = f"{report.total('dead_letters'):,}"
+    return f"{told}, of these {refused:,} since the table refused a commit" if refused else told

@@ -1,13 +1,14 @@
 """The settings ``routes:`` and ``otherwise:`` of a topic: what YAML has, as routes with their tables' settings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.route import When
-from kafka_lake.ingest.topic_table import Route, TopicTable, pydantic_fields
+from kafka_lake.ingest.topic_table import REGISTERED, Route, TopicTable, pydantic_fields
 
 OF_RECORDS = (
     "namespace",
@@ -44,23 +45,25 @@ OF_TOPIC = (
     "max_age",
     "routes",
     "otherwise",
+    "route_by",
+    "all_matches",
 )
 """Settings that a topic has once, whatever its tables are."""
 
 NOT_YET = ("history", "track", "snapshot", "max_removed")
 """Settings that a topic with routes, and their tables, can't have yet."""
 
-_KINDS = ("field", "header", "sql")
+_KINDS = ("field", "header", "schema", "sql")
 _NOT_IN_FIELDS = "'[]*"
-_Document = Callable[[Mapping[str, Any]], TopicTable]
+Document = Callable[[Mapping[str, Any]], TopicTable]
 
 
-def routes_of(given: Sequence[Mapping[str, Any]], topic: Mapping[str, Any], document: _Document) -> tuple[Route, ...]:
+def routes_of(given: Sequence[Mapping[str, Any]], topic: Mapping[str, Any], document: Document) -> tuple[Route, ...]:
     """Return the routes of a topic.
 
     Args:
         given: Each route, as YAML has it.
-        topic: The topic's settings of `OF_RECORDS`, as YAML has them, and its name and cluster.
+        topic: The topic's settings of `OF_RECORDS`, as YAML has them, its name and cluster, and its on_table_error.
         document: Returns what a document of these settings says of a table.
 
     Raises:
@@ -71,15 +74,18 @@ def routes_of(given: Sequence[Mapping[str, Any]], topic: Mapping[str, Any], docu
         where = f"routes: number {number} ({each.get('table') or 'without a table'})"
         for problem in _problems(each):
             raise ConfigurationError(f"Topic {topic['topic']}: {where}: {problem}")
-        own = {name: value for name, value in each.items() if name != "when"}
+        settings = {**topic, **{name: value for name, value in each.items() if name != "when"}}
+        # A document of such a table alone has no use for it.
+        on_error = settings.pop("on_table_error", "fail")
         try:
-            routes.append(Route(when_of(each["when"]), document({**topic, **own})))
+            routes.append(Route(when_of(each["when"]), replace(document(settings), on_table_error=on_error)))
         except (ConfigurationError, ValueError) as error:
-            raise ConfigurationError(f"Topic {topic['topic']}: {where}: {_said(error)}") from error
+            raise ConfigurationError(f"Topic {topic['topic']}: {where}: {said(error)}") from error
     return tuple(routes)
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
+    """Return what an error says of settings, without where Pydantic looked."""
     if isinstance(error, ConfigurationError):
         return str(error)
     if not isinstance(error, ValidationError):
@@ -96,7 +102,12 @@ def _problems(route: Mapping[str, Any]) -> Iterator[str]:
         yield "table: is missing. Name the table of these records."
     if (route.get("maintenance") or {}).get("keep_rows"):
         yield "maintenance: keep_rows: can't be combined with routes yet."
-    known = {*("schema", "except"), *pydantic_fields(TopicTable), "when"} - {"except_columns"}
+    yield from unknown_settings({name: value for name, value in route.items() if name != "when"})
+
+
+def unknown_settings(route: Mapping[str, Any]) -> Iterator[str]:
+    """Give the settings that the table of a route can't have."""
+    known = {*("schema", "except"), *pydantic_fields(TopicTable)} - {"except_columns"}
     for name in route:
         if name in OF_TOPIC:
             yield f"{name}: is the topic's. Leave it out of the route."
@@ -112,28 +123,45 @@ def when_of(given: Mapping[str, Any]) -> When:
     Raises:
         ConfigurationError: If it is none.
 
-    >>> when_of({"field": "type", "in": ["click", 7]})
-    When(field='type', header=None, sql=None, values=('click', '7'))
+    >>> print(when_of({"field": "type", "in": ["click", 7]}))
+    field type in 'click', '7'
     """
     kinds = [kind for kind in _KINDS if given.get(kind) is not None]
     if unknown := [name for name in given if name not in (*_KINDS, "equals", "in")]:
-        raise ConfigurationError(f"when: there is no {unknown[0]}. Write field:, header: or sql:.")
+        raise ConfigurationError(f"when: there is no {unknown[0]}. Write field:, header:, schema: or sql:.")
     if len(kinds) != 1:
-        raise ConfigurationError(f"when: has {' and '.join(kinds) or 'none'} of field:, header: and sql:. Write one.")
+        raise ConfigurationError(
+            f"when: has {' and '.join(kinds) or 'none'} of field:, header:, schema: and sql:. Write one."
+        )
     (kind,) = kinds
+    if kind in ("sql", "schema") and ("equals" in given or "in" in given):
+        raise ConfigurationError(f"when: {kind}: is a whole condition. Leave out equals: and in:.")
+    if kind == "schema":
+        return When(schema=_names(given[kind]))
     name = str(given[kind])
     if kind == "sql":
-        if "equals" in given or "in" in given:
-            raise ConfigurationError("when: sql: is a whole condition. Leave out equals: and in:.")
         return When(sql=name)
     if ("equals" in given) == ("in" in given):
         raise ConfigurationError(f"when: {kind}: needs equals: with a value or in: with a list. Write one of them.")
     values = given["in"] if "in" in given else [given["equals"]]
     if not isinstance(values, list) or not values:
         raise ConfigurationError("when: in: is no list of values.")
-    if kind == "field" and (not all(name.split(".")) or set(_NOT_IN_FIELDS) & set(name)):
+    if kind == "field" and not is_field(name):
         raise ConfigurationError(f"when: field: {name!r} is no name of a field. Use sql: for such names.")
-    return When(**{kind: name}, values=tuple(map(_text, values)))
+    texts = tuple(map(_text, values))
+    return When(field=name, values=texts) if kind == "field" else When(header=name, values=texts)
+
+
+def is_field(name: str) -> bool:
+    """Return whether a text names a field, with dots before those of objects."""
+    return all(name.split(".")) and not set(_NOT_IN_FIELDS) & set(name)
+
+
+def _names(given: object) -> tuple[str, ...]:
+    names = given if isinstance(given, list) else [given]
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ConfigurationError(f"when: schema: {given!r} is neither a name nor a list of names, as in shop.Order.")
+    return tuple(names)
 
 
 def _text(value: object) -> str:
@@ -148,21 +176,41 @@ def _text(value: object) -> str:
 
 def route_problems(spec: TopicTable) -> Iterator[str]:
     """Give what of a topic's routes can't be, or can't be together."""
-    if not spec.routes:
+    if not spec.has_routes:
         if spec.otherwise != "table":
             yield f"otherwise: {spec.otherwise} has no effect without routes:. Leave it out."
+        if spec.all_matches:
+            yield "all_matches: true has no effect without routes:. Leave it out."
+        if spec.on_table_error != "fail":
+            yield f"on_table_error: {spec.on_table_error} has no effect without routes:. Leave it out."
         return
     if spec.history or spec.snapshot != "upsert":
         yield f"{'history' if spec.history else 'snapshot'}: can't be combined with routes yet."
     if spec.otherwise == "dead_letter" and spec.dead_letters == "skip":
         yield "otherwise: dead_letter with dead_letters: skip loses the records' values. Write otherwise: ignore."
-    for each in spec.tables:
+    by = spec.route_by
+    others = [*(route.to for route in spec.routes), *([by.table_of("", "made by route_by")] if by else [])]
+    for each in (spec, *others):
         if each.metadata_column is None:
             yield f"metadata_column: table {each.table} needs it, since rows of a topic with routes name their records."
+    for each in (each for each in others if each.on_table_error == "dead_letter"):
+        instead = f"Write on_table_error: fail for the route of table {each.table}."
+        if each.dead_letters != "table":
+            yield f"on_table_error: dead_letter needs dead_letters: table, and table {each.table} has none. {instead}"
+        if each.write == "upsert":
+            yield f"on_table_error: dead letters of keyed tables, as {each.table}, can't be replayed yet. {instead}"
     if spec.format not in ("json", "variant") and any(route.when.field for route in spec.routes):
         yield f"routes: when: field: is for JSON, and format is {spec.format}. Use header: or sql:."
+    if by is not None and by.kind in ("field", "source_table") and spec.format not in ("json", "variant"):
+        yield f"route_by: {by.kind}: is for JSON, and format is {spec.format}. Use header: or schema_name:."
+    if any(route.when.schema for route in spec.routes) or (by is not None and by.kind == "schema_name"):
+        if spec.format not in REGISTERED:
+            yield f"routes: schema: is for formats {', '.join(REGISTERED)}, and format is {spec.format}."
+        elif spec.schema_file is not None:
+            yield "routes: schema: is by a registry's schema ids, and schema_file says that values have none."
     yield from _shared(spec)
-    yield from _unreachable(spec.routes)
+    if not spec.all_matches:
+        yield from _unreachable(spec.routes)
 
 
 def _shared(spec: TopicTable) -> Iterator[str]:
@@ -181,7 +229,15 @@ def _shared(spec: TopicTable) -> Iterator[str]:
 
 def _unreachable(routes: Sequence[Route]) -> Iterator[str]:
     taken: dict[tuple[tuple[str, str], str], str] = {}
-    for route in routes:
+    for number, route in enumerate(routes):
+        for name in route.when.schema:
+            # A pattern that takes a pattern as if it were a name takes all that this takes.
+            first = next((each.to.table for each in routes[:number] if each.when.means(name)), None)
+            if first is not None:
+                yield (
+                    f"routes: table {route.to.table} would never get schema {name!r}, since table {first} comes first "
+                    "and takes it. Leave it out of one of them, or change their order."
+                )
         for value in route.when.values:
             first = taken.setdefault((route.when.source, value), route.to.table)
             if first != route.to.table:

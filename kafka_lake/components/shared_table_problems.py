@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from kafka_lake.ingest.topic_table import InDocuments, TopicName
 
-_NOT_YET = ("routes", "continuous")
+_NOT_YET = ("routes", "route_by", "continuous")
 
 
 def topics_problems(settings: Any) -> Iterator[str]:

@@ -145,6 +145,9 @@ account, a key or a name."""
 AsWritten = Annotated[dict[str, Any], _as_written(dict[str, Any])]
 """Settings of something else, with the templates in them still to be rendered."""
 
+OptionalAsWritten = Annotated[dict[str, Any] | None, _as_written(dict[str, Any] | None)]
+"""`AsWritten`, or null."""
+
 AsWrittenList = Annotated[list[dict[str, Any]], _as_written(list[dict[str, Any]])]
 """A list of `AsWritten`."""
 

@@ -18,11 +18,21 @@ from kafka_lake.components.keys import plain_name
 from kafka_lake.components.maintenance_problems import maintenance_problems
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.presentation import Presentation
+from kafka_lake.components.route_by_settings import route_by_of
 from kafka_lake.components.route_settings import OF_RECORDS, route_problems, routes_of
 from kafka_lake.components.rule_problems import rule_problems
 from kafka_lake.components.rule_settings import RuleSettings
 from kafka_lake.components.shared_table_problems import topics_problems
-from kafka_lake.components.text import AsWrittenList, Limit, OptionalText, Properties, Text, TextList, TextMap
+from kafka_lake.components.text import (
+    AsWrittenList,
+    Limit,
+    OptionalAsWritten,
+    OptionalText,
+    Properties,
+    Text,
+    TextList,
+    TextMap,
+)
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan.start import start_timestamp_ms
 from kafka_lake.ingest.rule import RuleEntry
@@ -33,6 +43,7 @@ from kafka_lake.ingest.topic_table import (
     REGISTERED,
     InDocuments,
     Route,
+    RouteBy,
     TopicName,
     TopicTable,
     derived_table_name,
@@ -55,6 +66,7 @@ _YAML_TYPES: dict[object, object] = {
     Maintenance: MaintenanceSettings | None,
     tuple[RuleEntry, ...]: list[RuleSettings],
     tuple[Route, ...]: AsWrittenList,
+    RouteBy | None: OptionalAsWritten,
 }
 # A pydantic model has an attribute `schema` already.
 _FIELDS = {"schema": "columns"}
@@ -146,15 +158,15 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         given["maintenance"] = self.maintenance and self.maintenance.policy()
         for setting in ("schema_file", "key_schema_file"):
             given[setting] = _file(setting, given[setting], folder)
-        given["routes"] = self._routes(folder)
+        given["routes"], given["route_by"] = self._routes(folder)
         spec = TopicTable(**{name: each for name, each in given.items() if each is not None or name not in _COMPUTED})
         for problem in route_problems(spec):
             raise ConfigurationError(f"Topic {self.topic}: {problem}")
         return spec
 
-    def _routes(self, folder: Path) -> tuple[Route, ...]:
-        if not self.routes:
-            return ()
+    def _routes(self, folder: Path) -> tuple[tuple[Route, ...], RouteBy | None]:
+        if not self.routes and self.route_by is None:
+            return (), None
         fields = pydantic_fields(TopicTable)
         own = {name: getattr(self, name) for name in OF_RECORDS}
         given = {name: each for name, each in own.items() if each is not None and each != fields[name].default}
@@ -163,7 +175,13 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         if self.maintenance is not None:
             given["maintenance"] = vars(self.maintenance)
         given |= {"topic": self.topic, **({"cluster": self.cluster} if self.cluster else {})}
-        return routes_of(self.routes, given, lambda settings: self._like(settings).topic_table(folder))
+        given["on_table_error"] = self.on_table_error
+
+        def document(settings: Mapping[str, Any]) -> TopicTable:
+            return self._like(settings).topic_table(folder)
+
+        by = None if self.route_by is None else route_by_of(self.route_by, given, self.namespace, document)
+        return routes_of(self.routes or (), given, document), by
 
     def _like(self, settings: Mapping[str, Any]) -> "TopicSettings":
         """Return what a document with other settings would be; raises as Dagster does when it loads one."""

@@ -33,6 +33,8 @@ class Commit:
         bytes_read: Of the keys, values and headers of the records.
         elsewhere: Records of the offsets that are not this table's.
         ignored: Records that no route took, and no table has.
+        without_table: Records whose value has no table, and that go as ``otherwise`` says.
+        refused: Why the table took none of the records, which are dead letters for that; empty if it took them.
         sides: What the same commit has in the tables of routes, by namespace and name.
     """
 
@@ -54,6 +56,8 @@ class Commit:
     bytes_read: int = 0
     elsewhere: int = 0
     ignored: int = 0
+    without_table: int = 0
+    refused: str = ""
     sides: Mapping[tuple[str, str], "Commit"] = field(default_factory=dict)
 
     @property
@@ -69,7 +73,10 @@ class Commit:
     @property
     def told_of_others(self) -> str:
         """Return what the same commit has in the tables of routes, as the middle of a sentence; empty for nothing."""
-        rows = [f"{'.'.join(table)} {each.rows} rows" for table, each in self.sides.items()]
+        rows = [
+            f"{'.'.join(table)} {f'refuses {each.dead_letters} records' if each.refused else f'{each.rows} rows'}"
+            for table, each in self.sides.items()
+        ]
         ignored = [f"{self.ignored} records that no route takes are ignored"] if self.ignored else []
         return "".join(f"{each}; " for each in (*rows, *ignored))
 

@@ -6,6 +6,7 @@ Where others were faster it is audited and published once more, at the head that
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import ClassVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
@@ -27,6 +28,7 @@ from kafka_lake.lake.positions import TableState, head_of
 from kafka_lake.lake.totals import Totals
 
 _FOLLOWED = 30
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class GateFailedError(AuditFailedError):
@@ -78,6 +80,23 @@ class Published:
     sides: tuple[tuple[Side, "Published"], ...] = ()
 
 
+@dataclass(frozen=True)
+class AuditedSide:
+    """What a commit has for the table of a route, and that it may be published.
+
+    Args:
+        side: The table's share of the plan.
+        staged: What became of it.
+        findings: Of its audit.
+        by_partition: Rows by Kafka partition.
+    """
+
+    side: Side
+    staged: Staged
+    findings: list[Finding]
+    by_partition: dict[int, int]
+
+
 def audit_and_publish(
     context: Context,
     found: Tables,
@@ -85,7 +104,8 @@ def audit_and_publish(
     staged: Staged,
     *,
     failed_so_far: Mapping[tuple[str, str], tuple[int, int]],
-    sides: Sequence[tuple[Side, Staged]] = (),
+    sides: Sequence[AuditedSide] = (),
+    also: Mapping[str, str] = _NOTHING,
 ) -> Published:
     """Publish what passes its audit: nothing unless all tables pass; those of routes first, the topic's own last.
 
@@ -95,7 +115,8 @@ def audit_and_publish(
         todo: The plan.
         staged: What became of it. If it isn't published, it is removed.
         failed_so_far: Dead letters and records of the run's commits before this one, by table.
-        sides: What became of it in the tables of routes; likewise.
+        sides: What became of it in the tables of routes, which has passed their audits; likewise.
+        also: Other properties that the topic's own table gets with it.
 
     Raises:
         GateFailedError: If a check refuses it.
@@ -111,33 +132,32 @@ def audit_and_publish(
         reraise=True,
     )
     try:
-        audited = [(side, each, _audited(side.context, side.plan, each, failed_so_far)) for side, each in sides]
         for each in retrying:
             with each:
                 if each.retry_state.attempt_number > 1:
                     staged = _followed(context, todo, staged)
-                findings, by_partition = _audited(context, todo, staged, failed_so_far)
-                done = done or tuple((side, _published_side(side, each, told)) for side, each, told in audited)
-                visible_at = _published(context, found, todo, staged)
+                findings, by_partition = audited(context, todo, staged, failed_so_far)
+                done = done or tuple((each.side, _published_side(each)) for each in sides)
+                visible_at = _published(context, found, todo, staged, also=also)
     except BaseException:
-        for every in (staged, *(each for _, each in sides)):
+        for every in (staged, *(each.staged for each in sides)):
             every.discard()
         raise
     if todo.kind == "reset":
-        for side, _ in sides:
-            finish(side.context)
+        for its in sides:
+            finish(its.side.context)
     return Published(staged, findings, by_partition, at=visible_at, sides=done)
 
 
-def _published_side(side: Side, staged: Staged, audited: tuple[list[Finding], dict[int, int]]) -> Published:
-    context, todo = side.context, side.plan
+def _published_side(each: AuditedSide) -> Published:
+    context, todo = each.side.context, each.side.plan
     also = {UNFINISHED: context.run_id} if todo.kind == "reset" else {}
     try:
-        visible_at = _published(context, side.found, todo, staged, also=also)
+        visible_at = _published(context, each.side.found, todo, each.staged, also=also)
     except _OvertakenError as error:
         # What can be followed is the topic's own table.
         raise PublishRefusedError(error.message) from error
-    return Published(staged, *audited, at=visible_at)
+    return Published(each.staged, each.findings, each.by_partition, at=visible_at)
 
 
 @contextmanager
@@ -166,9 +186,20 @@ def refused_if_main_moved(context: Context, state: TableState) -> Iterator[None]
         ) from error
 
 
-def _audited(
+def audited(
     context: Context, todo: Plan, staged: Staged, failed_so_far: Mapping[tuple[str, str], tuple[int, int]]
 ) -> tuple[list[Finding], dict[int, int]]:
+    """Return what an audit finds of a table that may be published, and its rows by Kafka partition.
+
+    Args:
+        context: Of the run, with the table's settings.
+        todo: The table's plan.
+        staged: What became of it. It stays, whatever is found.
+        failed_so_far: Dead letters and records of the run's commits before this one, by table.
+
+    Raises:
+        GateFailedError: If a check refuses it.
+    """
     identifier = context.spec.identifier
     findings, by_partition = audit(context, todo, staged, failed_so_far.get(identifier, (0, 0)))
     if failed := [f for f in findings if f.refuses]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 
 from kafka_lake.common.offsets import Position
-from kafka_lake.ingest.audit import schema_refused
 from kafka_lake.ingest.byte_limit import ByteLimit
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
@@ -19,22 +18,23 @@ from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.decode.excepted import refuse_excepted
 from kafka_lake.ingest.decode.key_columns import refuse_other_keys
-from kafka_lake.ingest.gate import GateFailedError, Published, audit_and_publish, refused_if_main_moved
+from kafka_lake.ingest.gate import AuditedSide, Published, audit_and_publish, refused_if_main_moved
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import waited
-from kafka_lake.ingest.routes.conditions import records_of
-from kafka_lake.ingest.routes.sides import Shares, Side, create_for, create_sides, shared_out
+from kafka_lake.ingest.routes.by_value import as_properties
+from kafka_lake.ingest.routes.conditions import first_records_of
+from kafka_lake.ingest.routes.new_tables import telling, with_known
+from kafka_lake.ingest.routes.sides import Shares, create_for, create_sides, shared_out
 from kafka_lake.ingest.stage.history_table import refuse_no_history
-from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
-from kafka_lake.ingest.stage.stage import stage
 from kafka_lake.ingest.stage.staged import Staged
+from kafka_lake.ingest.stage_tables import discard, stage_sides, stage_table
 from kafka_lake.ingest.table_state import Tables, tables, with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.lake.positions import TableState
 
-Sides = list[tuple[Side, Staged]]
+Sides = list[AuditedSide]
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,7 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
     context, job = attempt.context, attempt.job
     context.effort.begin()
     found: Tables = _find(attempt)
+    context = with_known(context, found.table)
     known = Outcome(found.table.position if found.table else None)
     yield known
     todo: Plan | None = _plan(attempt, found)
@@ -129,16 +130,23 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
         yield from _create(attempt, todo, records, replace(known, created=_missing(context, found)))
         return
     with refused_if_main_moved(context, found.table), shared_out(context, attempt.topic, todo, records) as shares:
-        yield replace(known, created=_created(shares), decoding=todo)
-        sides: Sides = _stage_sides(create_sides(shares, attempt.topic))
-        staged: Staged = _stage_last(context, found, shares, sides)
-        context.effort.done("stage")
-        yield known
-        published: Published = audit_and_publish(
-            context, found, shares.plan, staged, failed_so_far=attempt.failed_so_far, sides=sides
-        )
+        if shares.shows_new_tables:
+            _tell_of_new_tables(attempt, context, found, shares)
+        else:
+            yield replace(known, created=_created(shares), decoding=todo)
+            sides: Sides = stage_sides(create_sides(shares, attempt.topic), attempt.failed_so_far)
+            staged: Staged = _stage_last(context, found, shares, sides)
+            context.effort.done("stage")
+            yield known
+            published: Published = audit_and_publish(
+                context, found, shares.plan, staged, failed_so_far=attempt.failed_so_far, sides=sides
+            )
+    if shares.shows_new_tables:
+        yield from _steps(attempt)
+        return
     job.published(published.staged)
-    yield replace(known, done=Done(_report(shares, published), todo, _left(context, found, published.staged)))
+    commit = _report(context, shares, published)
+    yield replace(known, done=Done(commit, todo, _left(context, found, published.staged)))
 
 
 def _find(attempt: Attempt) -> Tables:
@@ -184,8 +192,8 @@ def _create(attempt: Attempt, todo: Plan, records: DataFrame, known: Outcome) ->
     """Create the table, and begin again: what others did meanwhile counts."""
     context = attempt.context
     yield replace(known, decoding=todo)
-    if context.spec.routes and todo.undecodable is None:
-        create_for(context, records_of(records, context.spec, context.spec))
+    if context.spec.has_routes and todo.undecodable is None:
+        create_for(context, first_records_of(records, context.spec, context.connections))
     else:
         context.decoding.create_table(context.spec, context.connections, records, todo.undecodable is not None)
     context.observer.step_done("table created")
@@ -199,41 +207,30 @@ def _created(shares: Shares) -> frozenset[tuple[str, str]]:
     return frozenset(each for side in shares.sides for each in _missing(side.context, side.found))
 
 
-def _stage_sides(shares: Shares) -> Sides:
-    """Stage what the tables of routes get."""
-    staged: Sides = []
-    try:
-        for side in shares.sides:
-            assert side.found.table is not None, "it has been created"
-            with refused_if_main_moved(side.context, side.found.table):
-                staged.append((side, _stage(side.context, side.found, side.plan, side.records, others=side.others)))
-            side.context.effort.done("stage")
-    except BaseException:
-        _discard(staged)
-        raise
-    return staged
+def _tell_of_new_tables(attempt: Attempt, context: Context, found: Tables, shares: Shares) -> None:
+    """Let the topic's own table tell of tables that values get, by a commit of its own: who plans from now on knows."""
+    assert found.table is not None, "it has been created"
+    assert shares.values is not None, "the caller has looked"
+    assert context.spec.route_by is not None, "only by it there are any"
+    todo, new = telling(found.table, shares.plan), shares.values.admission.new
+    staged = stage_table(context, found, todo, shares.records.limit(0))
+    properties = as_properties(context.spec.route_by, new)
+    audit_and_publish(context, found, todo, staged, failed_so_far=attempt.failed_so_far, also=properties)
+    names = ", ".join(f"{namespace}.{table}" for _, namespace, table in new)
+    context.observer.warn(
+        f"Topic {context.spec.topic}: new values get tables: {names}. They become assets once `kafka-lake topics "
+        "refresh` has run and the definitions load again."
+    )
+    context.observer.step_done("new tables told")
 
 
 def _stage_last(context: Context, found: Tables, shares: Shares, sides: Sides) -> Staged:
     """Stage what the topic's own table gets; if that fails, nothing staged is left."""
     try:
-        return _stage(context, found, shares.plan, shares.records, others=shares.others)
+        return stage_table(context, found, shares.plan, shares.records, others=shares.others)
     except BaseException:
-        _discard(sides)
+        discard(sides)
         raise
-
-
-def _discard(sides: Sides) -> None:
-    for _, staged in sides:
-        staged.discard()
-
-
-def _stage(context: Context, found: Tables, todo: Plan, records: DataFrame, others: DataFrame | None = None) -> Staged:
-    assert found.table is not None, "it has been created"
-    try:
-        return stage(context, found.table, todo, records, dead_letters_before=found.dead_letters, others=others)
-    except SchemaRefusedError as error:
-        raise GateFailedError(error.message, [schema_refused(error)], error.remedy, context.spec.identifier) from error
 
 
 def _left(context: Context, found: Tables, staged: Staged) -> Tables | None:
@@ -251,9 +248,12 @@ def _left(context: Context, found: Tables, staged: Staged) -> Tables | None:
     return None if beside and unreconciled(left, beside) else Tables(left, beside)
 
 
-def _report(shares: Shares, published: Published) -> Commit:
+def _report(context: Context, shares: Shares, published: Published) -> Commit:
     sides = {side.context.spec.identifier: _commit_of(side.plan, each) for side, each in published.sides}
-    return replace(_commit_of(shares.plan, published), ignored=shares.ignored, sides=sides)
+    without_table = shares.values.records if shares.values else 0
+    if shares.values is not None and without_table:
+        context.observer.warn(shares.values.told(context.spec))
+    return replace(_commit_of(shares.plan, published), ignored=shares.ignored, sides=sides, without_table=without_table)
 
 
 def _commit_of(todo: Plan, published: Published) -> Commit:
@@ -276,4 +276,5 @@ def _commit_of(todo: Plan, published: Published) -> Commit:
         published_at=published.at,
         bytes_read=staged.bytes_read,
         elsewhere=todo.elsewhere,
+        refused=todo.share.refused if todo.share else "",
     )

@@ -19,6 +19,7 @@ from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.finding import ColumnNote
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.read import read
+from kafka_lake.ingest.routes.by_value import knowing
 from kafka_lake.ingest.routes.conditions import records_of
 from kafka_lake.ingest.stage.dead_letter_rows import classes_of
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes, refuse_too_many
@@ -88,7 +89,9 @@ def preview(spec: TopicTable, connections: Connections, records: int, topic: Top
     if not ranges:
         return Preview(records=0, tombstones=0, classes=(), schemas={}, notes=())
     sample = read(connections, Plan(ranges, Position(now.identity, now.end), 0), spec.topic)
-    sample = records_of(sample, topic or spec, spec).cache()
+    topic = topic or spec
+    own = connections.catalog.table(topic.identifier)
+    sample = records_of(sample, knowing(topic, own.properties if own else {}), spec, connections).cache()
     try:
         return _previewed(spec, connections, sample)
     finally:

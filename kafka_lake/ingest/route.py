@@ -1,26 +1,36 @@
-"""Which records a route takes: one condition on a field, a header or by SQL. Plain data, and declared only here."""
+"""Which records a route takes: by a field, a header, a schema or SQL. Plain data, and declared only here."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 Otherwise = Literal["table", "dead_letter", "ignore"]
+OnTableError = Literal["fail", "dead_letter"]
+RouteByKind = Literal["field", "header", "schema_name", "source_table"]
+
+LONGEST_VALUE = 200
+"""Characters of a value that may have a table of its own."""
 
 
 @dataclass(frozen=True)
 class When:
-    """The condition of a route. One of ``field``, ``header`` and ``sql`` is set.
+    """The condition of a route. One of ``field``, ``header``, ``schema``, ``source_table`` and ``sql`` is set.
 
     Args:
         field: Field of a JSON value; a dot leads into an object. Its text is compared, as JSON has it.
         header: Name of a header; of several by that name, the last one counts. Its bytes are compared as text.
         sql: SQL condition on the record's columns: key, value, headers, partition, offset, timestamp.
-        values: Of ``field`` or ``header``: the texts that are meant.
+        values: Of ``field``, ``header`` or ``source_table``: the texts that are meant.
+        schema: Names of the value's schema in the registry; ``*`` stands for any text.
+        source_table: The envelope whose changes tell from which table of the source they are.
     """
 
     field: str | None = None
     header: str | None = None
     sql: str | None = None
     values: tuple[str, ...] = ()
+    schema: tuple[str, ...] = ()
+    source_table: str | None = None
 
     @property
     def source(self) -> tuple[str, str]:
@@ -29,9 +39,27 @@ class When:
             return "field", self.field
         if self.header is not None:
             return "header", self.header
+        if self.source_table is not None:
+            return "source_table", self.source_table
+        if self.schema:
+            return "schema", ""
         return "sql", str(self.sql)
+
+    def means(self, schema: str) -> bool:
+        """Return whether a schema of this name is meant.
+
+        >>> [When(schema=("shop.*", "Order")).means(name) for name in ("shop.Order", "shop_Order", "Order", "Orders")]
+        [True, False, True, False]
+        """
+        return any(_glob(each).fullmatch(schema) for each in self.schema)
 
     def __str__(self) -> str:
         """Return the condition as messages have it."""
         kind, name = self.source
+        if kind == "schema":
+            return f"schema {', '.join(self.schema)}"
         return f"sql {name}" if kind == "sql" else f"{kind} {name} in {', '.join(map(repr, self.values))}"
+
+
+def _glob(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)

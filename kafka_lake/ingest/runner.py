@@ -24,6 +24,7 @@ from kafka_lake.ingest.plan.model import Plan, can_be_parted
 from kafka_lake.ingest.refused import files_out_of_reach, refused_by_kafka
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import LONGEST_SHORT_PAUSE, short_pauses
+from kafka_lake.ingest.routes.new_tables import every_table
 from kafka_lake.ingest.samples import quoted
 from kafka_lake.ingest.table_state import Tables
 from kafka_lake.ingest.topic_ends import TopicEnds
@@ -151,6 +152,9 @@ class Runner:
         self._committed += 1
         self.position = commit.after
         for table, each in {self.context.spec.identifier: commit, **commit.sides}.items():
+            if each.refused:
+                # The limit is for records that are bad one by one.
+                continue
             failed, records = self._failed_so_far.get(table, (0, 0))
             self._failed_so_far[table] = failed + each.dead_letters, records + each.records
         self._mirror(commit.after)
@@ -285,13 +289,13 @@ class Runner:
         left = self._left
         spec = self.context.spec
         if (
-            not spec.routes
+            not spec.has_routes
             and left
             and not any(staging_branches(each.table) for each in (left.table, left.dead_letters) if each)
         ):
             return
         try:
-            for each in spec.tables:
+            for each in every_table(self.context):
                 sweep(each, self.context.connections)
         except Exception as error:
             # The table is up to date; what dead runs left is invisible, and the next run tries again.

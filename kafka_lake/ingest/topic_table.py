@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from kafka_lake.common import environment
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.ingest.route import Otherwise, When
+from kafka_lake.ingest.route import OnTableError, Otherwise, RouteByKind, When
 from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.lake.evolution.model import EvolutionMode, OnIncompatible, Policy
 from kafka_lake.lake.maintenance.settings import Maintenance
@@ -348,7 +348,7 @@ class TopicTable:
     routes: tuple["Route", ...] = Field(
         default=(),
         description="Records that go to tables of their own: a list of `when`, `table`, and settings of that table. "
-        "The first one that takes a record gets it. See [routing](routing.md).",
+        "The first one that takes a record gets it, unless `all_matches` is true. See [routing](routing.md).",
         examples=[[{"when": {"field": "type", "equals": "order"}, "table": "orders"}]],
     )
     topics: tuple[TopicName, ...] = Field(
@@ -361,6 +361,23 @@ class TopicTable:
         default="table",
         description="With routes, what becomes of records that none of them takes: rows of `table`, dead letters "
         "(dead_letter), or nothing but a count (ignore).",
+    )
+    route_by: "RouteBy | None" = Field(
+        default=None,
+        description="Tables that are made as values appear in records that no route takes: of a `field`, a `header`, "
+        "the `schema_name`, or the `source_table` of an envelope. With `table`, a template, `max_tables`, and "
+        "settings of these tables. See [routing](routing.md#a-table-for-each-value).",
+        examples=[{"field": "type", "table": "shop_{value}", "max_tables": 50}],
+    )
+    on_table_error: OnTableError = Field(
+        default="fail",
+        description="With routes, what a table of a route does that can't take the records of a commit, by its rules, "
+        "limits or columns: the run fails before it publishes anything (fail), or they are dead letters of that table "
+        "(dead_letter), and the other tables go on. May be set for each route.",
+    )
+    all_matches: bool = Field(
+        default=False,
+        description="With routes: a record goes to the table of each route that takes it, not of the first one alone.",
     )
 
     def null_leaves(self, column: str) -> bool:
@@ -429,7 +446,17 @@ class TopicTable:
     @property
     def tables(self) -> tuple["TopicTable", ...]:
         """Return the settings of each table that the topic fills: its own first, then those of its routes."""
-        return (self, *(route.to for route in self.routes))
+        return (self, *(route.to for route in self.every_route))
+
+    @property
+    def has_routes(self) -> bool:
+        """Return whether records may go to other tables than the topic's own."""
+        return bool(self.routes) or self.route_by is not None
+
+    @property
+    def every_route(self) -> tuple["Route", ...]:
+        """Return the routes, and after them those of values that have a table."""
+        return self.routes if self.route_by is None else (*self.routes, *self.route_by.routes)
 
     @property
     def group(self) -> str | None:
@@ -472,6 +499,53 @@ class Route:
 
     when: When
     to: TopicTable
+
+
+@dataclass(frozen=True)
+class RouteBy:
+    """Tables that a topic gets as values appear in its records.
+
+    Args:
+        kind: What has the values.
+        name: Of the field or header; of a source's table, the envelope.
+        to: The settings of all these tables, but for their names; topic and cluster are the topic's.
+        table: Template of their names.
+        namespace: Template of their namespaces.
+        namespaces: Which namespaces a template may give.
+        max_tables: How many values may have a table.
+        known: Those that have one: value, namespace, table.
+    """
+
+    kind: RouteByKind
+    name: str
+    to: TopicTable
+    table: str = "{value}"
+    namespace: str = "lake"
+    namespaces: tuple[str, ...] = ()
+    max_tables: int = Field(default=50, ge=1, le=500)
+    known: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Return what has the values, as the state has it."""
+        return f"{self.kind}:{self.name}" if self.name else self.kind
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """Return a route for each value that has a table."""
+        return tuple(Route(self.when(value), self.table_of(space, table)) for value, space, table in self.known)
+
+    def when(self, value: str) -> When:
+        """Return the condition that a record has a value."""
+        if self.kind == "field":
+            return When(field=self.name, values=(value,))
+        if self.kind == "header":
+            return When(header=self.name, values=(value,))
+        return When(schema=(value,)) if self.kind == "schema_name" else When(source_table=self.name, values=(value,))
+
+    def table_of(self, namespace: str, table: str) -> TopicTable:
+        """Return the settings of a table."""
+        return replace(self.to, namespace=namespace, table=table)
 
 
 rebuild_dataclass(TopicTable)  # type: ignore[arg-type]

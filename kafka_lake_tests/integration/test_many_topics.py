@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 
 import kafka_lake.cli.console
 from kafka_lake.cli.main import app
+from kafka_lake.components.assets import topics_of
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.local_stack.broker import EmbeddedBroker
@@ -63,6 +65,60 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     for console in ("out", "err"):
         monkeypatch.setattr(kafka_lake.cli.console, console, Console(width=200))
     return Project(tmp_path)
+
+
+def test_tables_that_values_get_are_assets_once_they_are_refreshed(
+    project: Project,
+    broker: EmbeddedBroker,
+    catalog_resource: CatalogResource,
+    connections: Callable[[], Connections],
+    new_topic: Callable[..., Topic],
+) -> None:
+    topic = new_topic(1)
+    by = f"field: type, table: '{topic.table}_{{value}}', schema: 'id int'"
+    project.write(
+        {
+            "cluster": f"KafkaCluster\nkafka_properties: {{bootstrap.servers: '{broker.bootstrap_servers}'}}\n"
+            f"catalog_properties: {json.dumps(dict(catalog_resource.properties))}",
+            "routed": f"KafkaTopicTable\ntopic: {topic.name}\nnamespace: {NAMESPACE}\ntable: {topic.table}\n"
+            f"schema: id int\nroute_by: {{{by}}}",
+        }
+    )
+
+    def tables() -> set[str]:
+        repository = project.definitions().get_repository_def()
+        assert [len(each.tables) for each in topics_of(repository)] == [
+            len([key for key in repository.assets_defs_by_key if key.path[-1].endswith("__maintenance")])
+        ]
+        return {
+            key.path[-1].removeprefix(topic.table) for key in repository.assets_defs_by_key if key.path[0] == NAMESPACE
+        }
+
+    assert tables() == {"", "__dead_letters", "__maintenance"}
+    assert "Nothing has changed." in project.command("topics", "refresh")
+    for number, kind in enumerate(("a", "B b", "a")):
+        topic.send({"type": kind, "id": number})
+    (spec,) = topics_of(project.definitions().get_repository_def())
+    warned: list[str] = []
+    ingest(spec, connections(), "run", observer=Observer(warn=warned.append))
+    assert [each for each in warned if "They become assets once `kafka-lake topics refresh` has run" in each]
+    told = json.loads(project.command("topics", "list", "--json"))
+    assert [(each["value"], each["table"], each["state"]) for each in told] == [
+        ("a", f"{NAMESPACE}.{topic.table}_a", "new"), ("B b", f"{NAMESPACE}.{topic.table}_b_b", "new"),
+    ]  # fmt: skip
+    assert tables() == {"", "__dead_letters", "__maintenance"}, "the catalog isn't asked"
+    assert "new: no asset yet" in project.command("topics", "refresh")
+    made = {f"{name}{ending}" for name in ("", "_a", "_b_b") for ending in ("", "__dead_letters", "__maintenance")}
+    assert tables() == made
+    assert "Nothing has changed." in project.command("topics", "refresh")
+    # A run by such definitions knows them, and others that come.
+    topic.send({"type": "c", "id": 3})
+    topic.send({"type": "a", "id": 4})
+    (spec,) = topics_of(project.definitions().get_repository_def())
+    report = ingest(spec, connections(), "again")
+    assert {table[1].removeprefix(topic.table): each.rows for table, each in report.commits[-1].sides.items()} == {
+        "_a": 1, "_c": 1,
+    }  # fmt: skip
 
 
 def test_topics_that_match_get_tables_and_new_ones_are_told_of(

@@ -5,6 +5,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.rule import RuleEntry
-from kafka_lake.ingest.run import ingest, replay, reset
+from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset
 from kafka_lake.ingest.topic_table import Route, TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake_tests.conftest import NAMESPACE, Sent, Topic, View
@@ -228,7 +229,9 @@ def test_a_new_route_is_filled_by_a_replay_and_takes_the_rows_from_the_table_bef
     assert_all_once(spec, topic.ledger, view)
 
 
-def test_a_rule_of_one_table_stops_all(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+def test_a_rule_of_one_table_stops_all_or_that_table_alone(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Callable[..., bool]
+) -> None:
     topic = new_topic(1)
     spec = spec_of(topic)
     (orders, *others) = spec.routes
@@ -253,6 +256,46 @@ def test_a_rule_of_one_table_stops_all(new_topic: NewTopic, connections: NewConn
     assert refused.value.table == strict.identifier
     assert [view(each).fingerprint() for each in spec.tables] == prints
     assert bad.offset == view(spec).position()[0] + 1
+
+    # With dead letters instead the others go on, whatever is killed.
+    lenient = replace(strict, on_table_error="dead_letter", max_dead_letters=0)
+    clicks = replace(spec.tables[2], on_table_error="dead_letter", evolution="freeze")
+    routes = (Route(orders.when, lenient), Route(others[0].when, clicks), others[1])
+    spec = spec_of(topic, routes=routes, max_records_per_commit=4)
+    topic.send({"type": "order", "id": 4})
+    topic.send({"type": "refund", "id": 5})
+    # The next commit has an order that is well and, for a frozen table, a new field.
+    topic.send({"type": "order", "id": 6})
+    topic.send({"type": "click", "id": 7, "new": 1})
+    orders_name = f"{NAMESPACE}.{lenient.table}"
+    assert killed_at(spec, f"{orders_name}: dead letters published")
+    warned: list[str] = []
+    done = ingest(spec, connections(), "lenient", observer=Observer(warn=warned.append))
+    first, second = done.commits
+    its = first.sides[lenient.identifier]
+    assert (its.dead_letters, its.rows, second.sides[lenient.identifier].rows) == (2, 0, 1)
+    assert f"{orders_name} refuses 2 records" in first.told_of_others
+    assert [(f.check, f.warns) for f in its.findings if not f.passed] == [("rule_small", True)]
+    assert [(f.check, f.warns) for f in second.sides[clicks.identifier].findings if not f.passed] == [
+        ("schema_evolution", True)
+    ]
+    assert any(f"table {orders_name}: rule_small" in each for each in warned)
+    assert [sorted(view(each).ids()) for each in spec.tables[:3]] == [[1, 2, 5], [1, 2, 6], [1, 2, 3]]
+    letters = view(lenient).dead_letters()
+    assert sorted(row["offset"] for row in letters) == [bad.offset, bad.offset + 1]
+    assert {row["error_class"] for row in letters} == {"table_refused"}
+    assert all(f"table {orders_name}: rule_small" in row["error_message"] for row in letters)
+    assert [row["error_class"] for row in view(clicks).dead_letters()] == ["table_refused"]
+    # They come back once the cause is mended, or but for those that are the cause.
+    replay_dead_letters(lenient, connections(), "others", f"offset <> {bad.offset}")
+    assert sorted(view(lenient).ids()) == [1, 2, 4, 6]
+    replay_dead_letters(replace(clicks, evolution="evolve"), connections(), "mended")
+    assert [(row["id"], row["new"]) for row in view(clicks).rows() if row["new"]] == [(7, 1)]
+    assert [row["offset"] for row in view(lenient).dead_letters()] == [bad.offset]
+    # What is read again stays as it is.
+    with pytest.raises(GateFailedError, match="rule_small"):
+        replay(spec, connections(), "again", Extent())
+    assert sorted(view(lenient).ids()) == [1, 2, 4, 6]
 
 
 def test_odd_values_go_where_the_page_says_and_others_as_otherwise_says(
@@ -325,3 +368,54 @@ def test_odd_values_go_where_the_page_says_and_others_as_otherwise_says(
     topic.send({"n": 100})
     with pytest.raises(ConfigurationError, match=r"no_such_column.*is no condition on a record"):
         ingest(wrong, connections(), "wrong")
+
+
+def test_with_all_matches_a_record_is_in_each_table_that_takes_it(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Callable[..., bool]
+) -> None:
+    topic, chance = new_topic(2), random.Random(9)
+    takes: dict[str, tuple[When, Callable[[Sent], bool]]] = {
+        "orders": (When(field="type", values=("order",)), lambda sent: number_of(sent) == 1),
+        "even": (When(sql="offset % 2 = 0"), lambda sent: sent.offset % 2 == 0),
+        "audits": (When(header="audit", values=("yes",)), lambda sent: ("audit", b"yes") in sent.headers),
+        "third": (When(sql="offset % 3 = 0"), lambda sent: sent.offset % 3 == 0),
+    }
+
+    def spec_for(*names: str, **settings: Any) -> TopicTable:
+        columns = "type string, id bigint"
+        to = {name: TopicTable(topic.name, NAMESPACE, f"{topic.table}_{name}", schema=columns) for name in names}
+        routes = tuple(Route(takes[name][0], to[name]) for name in names)
+        return topic.spec(columns, routes=routes, all_matches=True, **settings)
+
+    def assert_in_each(spec: TopicTable, *names: str, others: bool = True) -> None:
+        known = [sent for sent in topic.ledger if sent.value is not None]
+        expected = {name: [sent for sent in known if takes[name][1](sent)] for name in names}
+        left = [sent for sent in known if not any(takes[name][1](sent) for name in names)] if others else []
+        for each, its in zip(spec.tables, (left, *expected.values()), strict=True):
+            rows, letters = view(each).rows(), view(each).dead_letters()
+            found = [(r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in rows]
+            found += [(r["partition"], r["offset"]) for r in letters]
+            assert sorted(found) == sorted(sent.place for sent in its), each.table
+
+    names = ("orders", "even", "audits")
+    spec = spec_for(*names)
+    send_events(topic, 30, chance)
+    done = ingest(spec, connections(), "first")
+    assert_in_each(spec, *names)
+    (commit,) = done.commits
+    assert commit.records + commit.elsewhere == 30
+    assert sum(each.records for each in commit.every) > 30
+    # Killed when one table has its records, and the others don't.
+    send_events(topic, 12, chance)
+    assert killed_at(spec, f"{NAMESPACE}.{topic.table}_even: primary published")
+    send_events(topic, 6, chance)
+    ingest(spec, connections(), "last")
+    assert_in_each(spec, *names)
+    # Another route, and one less: a replay moves rows and dead letters, and leaves those that others have besides.
+    changed = spec_for("orders", "third", "audits")
+    replay(changed, connections(), "replay", Extent())
+    assert_in_each(changed, "orders", "third", "audits")
+    # What a route takes is not ignored, however often it is taken.
+    send_events(topic, 6, chance)
+    done = ingest(spec_for("even", otherwise="ignore"), connections(), "ignored")
+    assert done.total("ignored") == sum(sent.offset % 2 for sent in topic.ledger[-6:])

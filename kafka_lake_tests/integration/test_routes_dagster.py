@@ -1,6 +1,7 @@
 """The tables of a topic's routes as assets of one run: rows, partitions and checks of each."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import dagster as dg
 import pytest
@@ -13,7 +14,7 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.finding import CHECKS
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.rule import RuleEntry
-from kafka_lake.ingest.topic_table import Route, TopicTable
+from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic
 from kafka_lake_tests.integration.test_dagster import NewTopic, NewView, Runner, know_partitions
 
@@ -83,3 +84,22 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
     failed = [(each.asset_key, each.check_name) for each in result.get_asset_check_evaluations() if not each.passed]
     assert failed == [(orders, "rule_small")]
     assert view(spec.tables[2]).ids() == [7]
+
+    # With dead letters instead the run succeeds, and the check warns. Values get tables that are no assets yet.
+    lenient = Route(spec.routes[0].when, replace(spec.routes[0].to, on_table_error="dead_letter"))
+    to = TopicTable(topic.name, schema="id bigint")
+    by = RouteBy("field", "type", to, f"{topic.table}_{{value}}", namespace=NAMESPACE, max_tables=1)
+    for kind in ("refund", "refund", "return"):
+        topic.send({"type": kind, "id": 9}, 0)
+    spec = replace(spec, routes=(lenient, spec.routes[1]), route_by=by)
+    result = runner.run(spec, (0, 1), selection=dg.AssetSelection.assets(*keys))
+    assert result.success
+    warned = [each for each in result.get_asset_check_evaluations() if not each.passed]
+    assert [(each.asset_key, each.check_name, each.severity) for each in warned] == [
+        (orders, "rule_small", dg.AssetCheckSeverity.WARN)
+    ]
+    page = [each.materialization for each in result.get_asset_materialization_events() if each.asset_key == own][-1]
+    told = {key: each.value for key, each in page.metadata.items()}
+    assert told["records_without_a_table"] == 1
+    assert f"{topic.table}_refund, no asset yet: run `kafka-lake topics refresh`" in str(told["routes"])
+    assert "1, of these 1 since the table refused a commit" in str(told["routes"])

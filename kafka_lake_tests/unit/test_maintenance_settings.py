@@ -97,6 +97,16 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
             "routes: [{when: {field: k, equals: a}, table: a, maintenance: {keep_rows: 9d}}]",
             "keep_rows: can't be combined with routes yet",
         ),
+        (
+            "keep_rows: 90d",
+            "route_by: {field: k, table: 'k_{value}'}",
+            "keep_rows: 90d can't be combined with route_by: yet",
+        ),
+        (
+            "{}",
+            "route_by: {field: k, table: 'k_{value}', maintenance: {keep_rows: 9d}}",
+            "keep_rows: can't be combined with route_by yet",
+        ),
         ("keep_rows: 0d", "", "keep_rows: 0d would delete every row"),
         ("keep_rows: 90", "", "YAML reads this value as the number 90"),
     ],

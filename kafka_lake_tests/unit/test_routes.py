@@ -1,20 +1,28 @@
 """Routes: each table takes what lies beyond its own position, whatever is killed; and what of YAML is no route."""
 
-from dataclasses import dataclass, field
+import json
+import re
+from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.components.assets import settings_of
-from kafka_lake.components.kafka_topic_table import refuse_shared_tables
-from kafka_lake.components.route_settings import when_of
+from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
+from kafka_lake.components.route_settings import route_problems, when_of
+from kafka_lake.ingest.decode.by_schema.names import schema_name
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.route import When
 from kafka_lake.ingest.routes.share import counted, is_ahead, is_of_another_log, share_of
+from kafka_lake.ingest.topic_table import Route, TopicTable
+from kafka_lake.kafka.schemas import SchemaType, WriterSchema
 from kafka_lake_tests.unit.test_component import load
 
 TOPIC = TopicIdentity("cluster", "id", "shop")
@@ -26,12 +34,31 @@ def at(*offsets: int) -> Position:
 
 @dataclass
 class Table:
-    """A table as a catalog has it: its head is what a publication compares."""
+    """A table as a catalog has it, with its dead-letter table: their heads are what publications compare."""
 
     head: int = 0
+    letters_head: int = 0
+    letters: tuple[tuple[int, int], ...] = ()
     position: Position | None = None
     rows: list[tuple[int, int]] = field(default_factory=list)
     unfinished: int | None = None
+
+    def reconcile(self) -> None:
+        """Take the letters out that are rows, as each run does first."""
+        if (left := tuple(each for each in self.letters if each not in self.rows)) != self.letters:
+            self.letters, self.letters_head = left, self.letters_head + 1
+
+
+@dataclass
+class Staged:
+    """What a run has for a table: dead letters are published first, if there are any."""
+
+    table: Table
+    head: int
+    letters_head: int
+    after: Position
+    rows: list[tuple[int, int]]
+    letters: tuple[tuple[int, int], ...] | None
 
 
 @dataclass
@@ -47,16 +74,19 @@ class World:
 
 
 class Run:
-    """A run of the protocol in steps: it stages all, then publishes the tables of routes, and its own table last."""
+    """A run of the protocol in steps: it stages all, then publishes the tables of routes, and its own table last.
+
+    Some tables of routes refuse their records, which are their dead letters then.
+    """
 
     number = 0
 
-    def __init__(self, world: World, to: tuple[int, int] | None) -> None:
+    def __init__(self, world: World, to: tuple[int, int] | None, refusing: frozenset[int] = frozenset()) -> None:
         Run.number += 1
         self.world, self.id, self.is_reset = world, Run.number, to is not None
         own = world.tables[0]
         position = own.position or at(0, 0)
-        self.left: list[tuple[Table, int, Position, list[tuple[int, int]]]] = []
+        self.left: list[Staged] = []
         ranges = tuple(OffsetRange(p, position.offsets[p], end) for p, end in enumerate(world.ends))
         plan = Plan(ranges, at(*world.ends), 0)
         if to is not None:
@@ -70,24 +100,34 @@ class Run:
                     self.left = []
                     return
                 table.unfinished = None
+            table.reconcile()
             share = plan if number == 0 else share_of(plan, table.position)
-            rows = [*table.rows, *world.records(share.ranges, number)]
+            taken, letters = world.records(share.ranges, number), None
+            is_refused = number in refusing and taken and not self.is_reset
+            if is_refused and (fresh := [each for each in taken if each not in table.letters]):
+                letters = (*table.letters, *fresh)
+            rows = [*table.rows, *([] if is_refused else taken)]
             rows = [
                 (p, o) for p, o in rows if not any(d.partition == p and d.start <= o < d.end for d in share.deletes)
             ]
-            if number == 0 or rows != table.rows or (self.is_reset and table.position is not None):
-                self.left.append((table, table.head, share.after, rows))
+            if number == 0 or taken or rows != table.rows or (self.is_reset and table.position is not None):
+                self.left.append(Staged(table, table.head, table.letters_head, share.after, rows, letters))
         self.left = [*self.left[1:], self.left[0]]
 
     def step(self) -> bool:
         """Publish the next table; a refusal ends the run. Return whether there is more to do."""
         if not self.left:
             return False
-        table, head, after, rows = self.left.pop(0)
-        if table.head != head:
+        each, table = self.left[0], self.left[0].table
+        if table.head != each.head or table.letters_head != each.letters_head:
             self.left = []
             return False
-        table.head, table.position, table.rows = head + 1, after, rows
+        if each.letters is not None:
+            table.letters, table.letters_head = each.letters, each.letters_head + 1
+            self.left[0] = replace(each, letters=None, letters_head=table.letters_head)
+            return True
+        self.left.pop(0)
+        table.head, table.position, table.rows = each.head + 1, each.after, each.rows
         is_own = table is self.world.tables[0]
         if self.is_reset:
             if is_own:
@@ -108,7 +148,8 @@ def test_whatever_is_killed_or_races_each_record_is_in_its_table_once(data: st.D
         if what == "produce":
             world.ends = [end + data.draw(st.integers(0, 5)) for end in world.ends]
         elif what == "begin":
-            running.append(Run(world, None))
+            refusing = data.draw(st.frozensets(st.integers(1, tables - 1)))
+            running.append(Run(world, None, refusing))
         elif what == "reset":
             target = tuple(data.draw(st.integers(0, end)) for end in world.ends)
             running.append(Run(world, (target[0], target[1])))
@@ -128,7 +169,8 @@ def test_whatever_is_killed_or_races_each_record_is_in_its_table_once(data: st.D
         pass
     everything = tuple(OffsetRange(p, 0, end) for p, end in enumerate(world.ends))
     for number, table in enumerate(world.tables):
-        assert sorted(table.rows) == world.records(everything, number)
+        table.reconcile()
+        assert sorted([*table.rows, *table.letters]) == world.records(everything, number)
 
 
 def test_a_position_says_nothing_where_the_log_is_another_one() -> None:
@@ -201,8 +243,10 @@ def test_a_table_of_a_route_has_its_settings_and_those_of_the_records() -> None:
         (("field: type", "field: a..b"), "no name of a field"),
         (("field: type, equals: order", "field: type, header: x, equals: 1"), "field and header of field"),
         (("field: type, equals: order", "sql: 'true', equals: 1"), "sql: is a whole condition"),
+        (("field: type, equals: order", "schema: a, equals: 1"), "schema: is a whole condition"),
         (("table: orders", "start: latest"), "table: is missing"),
         (("dead_letters: fail", "start: latest"), "start: is the topic's"),
+        (("dead_letters: fail", "all_matches: true"), "all_matches: is the topic's"),
         (("dead_letters: fail", "history: true"), "history: can't be combined with routes yet"),
         (("dead_letters: fail", "colour: red"), "colour: there is no such setting"),
         (("dead_letters: fail", "key: [id]"), r"number 1 \(orders\): key: .* has no effect with write: append"),
@@ -228,6 +272,63 @@ def test_what_is_no_route_is_refused_by_name(change: tuple[str, str], said: str 
         raise error.value.__cause__ or error.value
 
 
+def test_with_all_matches_routes_may_take_the_same_records() -> None:
+    whens = (When(field="type", values=("a",)), When(field="type", values=("a", "b")))
+    routes = tuple(Route(when, TopicTable("e", "n", f"t{number}")) for number, when in enumerate(whens))
+    spec = TopicTable("e", "n", "t", routes=routes)
+    assert ["would never get type 'a'" in each for each in route_problems(spec)] == [True]
+    assert list(route_problems(replace(spec, all_matches=True))) == []
+    assert list(route_problems(TopicTable("e", "n", "t", all_matches=True))) == [
+        "all_matches: true has no effect without routes:. Leave it out."
+    ]
+
+
+LENIENT = """
+topic: events
+format: json
+on_table_error: dead_letter
+routes:
+  - when: {field: type, equals: a}
+    table: a
+  - when: {field: type, equals: b}
+    table: b
+    on_table_error: fail
+"""
+
+
+def test_what_a_table_does_that_cant_take_its_records_is_the_topics_setting_or_its_own() -> None:
+    component, _ = load(LENIENT)
+    assert [each.on_table_error for each in component.topic_table().tables[1:]] == ["dead_letter", "fail"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("on_table_error: fail", "write: upsert\n    key: [id]"), "keyed tables, as b, can't be replayed yet"),
+        (("on_table_error: fail", "on_table_error: dead_letter\n    dead_letters: skip"), "table b has none"),
+        (("on_table_error: fail", "on_table_error: ignore"), r"number 2 \(b\): on_table_error: .*'dead_letter'"),
+        (("on_table_error: dead_letter", "on_table_error: ignore"), "dead_letter"),
+        (("on_table_error: fail", "write: upsert\n    key: [id]\n    on_table_error: fail"), None),
+    ],
+)
+def test_where_dead_letters_cant_stand_for_a_table(change: tuple[str, str], said: str | None) -> None:
+    if said is None:
+        load(LENIENT.replace(*change))
+        return
+    with pytest.raises(Exception, match=r"building definitions|defs\.yaml") as error:
+        load(LENIENT.replace(*change))
+    text, cause = "", error.value
+    while cause is not None:
+        text, cause = f"{text}\n{cause}", cause.__cause__ or cause.__context__  # type: ignore[assignment]
+    assert re.search(said, text), text
+
+
+def test_without_routes_there_is_no_other_table() -> None:
+    assert [*route_problems(TopicTable("e", "n", "t", on_table_error="dead_letter"))] == [
+        "on_table_error: dead_letter has no effect without routes:. Leave it out."
+    ]
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -245,6 +346,67 @@ def test_what_the_topics_own_settings_rule_out(more: str, said: str) -> None:
 
 def test_conditions_compare_text_as_json_has_it() -> None:
     assert when_of({"field": "n", "in": [1, 1.5, False, "x"]}).values == ("1", "1.5", "false", "x")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("format: json", "routes: schema: is for formats avro, protobuf, json_schema, confluent, and format is json"),
+        ("format: avro\nschema_file: a.avsc", "schema_file says that values have none"),
+        ("format: avro", None),
+        ("format: confluent", None),
+    ],
+)
+def test_schemas_are_of_formats_whose_values_have_ids(more: str, said: str | None, tmp_path: Path) -> None:
+    (tmp_path / "a.avsc").write_text("{}")
+    routes = [{"when": {"schema": "shop.Order"}, "table": "orders"}]
+    document = KafkaTopicTable.resolve_from_yaml(yaml.safe_dump({"topic": "events", "routes": routes}) + more)
+    if said is None:
+        assert document.topic_table(tmp_path).routes[0].when == When(schema=("shop.Order",))
+        return
+    with pytest.raises(ConfigurationError, match=said):
+        document.topic_table(tmp_path)
+
+
+@pytest.mark.parametrize("given", [[], "", 7, ["a", 7], [""], {"a": 1}])
+def test_what_is_no_name_of_a_schema(given: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"neither a name nor a list of names|has none of field"):
+        when_of({"schema": given})
+
+
+@given(st.lists(st.text("ab*", min_size=1, max_size=4), min_size=2, max_size=2), st.text("ab", max_size=5))
+def test_a_schema_that_comes_too_late_is_told_and_no_other(patterns: list[str], name: str) -> None:
+    earlier, later = (When(schema=(each,)) for each in patterns)
+    routes = [Route(earlier, TopicTable("e", "n", "first")), Route(later, TopicTable("e", "n", "second"))]
+    told = list(route_problems(TopicTable("e", "n", "t", format="avro", routes=tuple(routes))))
+    if told:
+        assert "table second would never get schema" in told[0]
+        assert earlier.means(name) or not later.means(name)
+    else:
+        # What is no pattern is taken by the first alone if that is one of it.
+        assert "*" in patterns[1] or not earlier.means(patterns[1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "name"),
+    [
+        ("AVRO", {"type": "enum", "name": "a.b.Kind", "namespace": "c", "symbols": ["x"]}, "a.b.Kind"),
+        ("AVRO", {"type": {"type": "record", "name": "Order", "fields": []}}, "Order"),
+        ("AVRO", "shop.Order", "shop.Order"),
+        ("AVRO", "string", None),
+        ("AVRO", ["null", {"type": "record", "name": "Order", "fields": []}], None),
+        ("JSON", {"type": "object"}, None),
+        ("JSON", {"title": 7}, None),
+        ("JSON", True, None),
+    ],
+)
+def test_names_of_schemas(kind: SchemaType, text: object, name: str | None) -> None:
+    assert schema_name(WriterSchema(kind, json.dumps(text))) == name
+
+
+@pytest.mark.parametrize(("kind", "text"), [("AVRO", "{"), ("JSON", ""), ("PROTOBUF", "no proto")])
+def test_what_cant_be_read_has_no_name(kind: SchemaType, text: str) -> None:
+    assert schema_name(WriterSchema(kind, text)) is None
 
 
 def test_a_table_of_a_route_is_nobody_elses() -> None:

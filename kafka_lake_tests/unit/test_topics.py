@@ -134,6 +134,10 @@ def test_losses_say_whose_they_are() -> None:
             "topics: [a, b]\ntable: both\nroutes: [{when: {field: type, equals: x}, table: xs}]",
             "routes: can't be combined with topics:",
         ),
+        (
+            "topics: [a, b]\ntable: both\nroute_by: {field: type, table: 'x_{value}'}",
+            "route_by: can't be combined with topics:",
+        ),
         ("topics: [a, b]\nnamespace: kafka\ntable: b", "would be the same asset, kafka/b"),
     ],
 )

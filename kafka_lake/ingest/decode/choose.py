@@ -75,16 +75,21 @@ def _one(
         )
     if file is not None:
         return FromFile(writer_of(_schema_in(spec, format_, Path(file)), message=spec.message))
-    decoder = Registered(format_, _fetch(spec, connections, part, format_), part=part)
+    decoder = Registered(format_, fetch_of(spec, connections, part, format_), part=part)
     return decoder.remembering(_remembered(state, MARKS[part]))
 
 
 def _envelopes(spec: TopicTable, connections: Connections, state: TableState | None) -> Envelopes:
-    decoder = Envelopes.of(_fetch(spec, connections, "value", spec.format))
+    decoder = Envelopes.of(fetch_of(spec, connections, "value", spec.format))
     return decoder.remembering(_remembered(state, MARKS["value"]), _remembered(state, MARKS["key"]))
 
 
-def _fetch(spec: TopicTable, connections: Connections, part: Part, format_: Format) -> Callable[[int], WriterSchema]:
+def fetch_of(spec: TopicTable, connections: Connections, part: Part, format_: Format) -> Callable[[int], WriterSchema]:
+    """Return what gives the schema of an id, for a part of a topic's records.
+
+    Raises:
+        ConfigurationError: If no registry is configured.
+    """
     if connections.registry is None:
         raise ConfigurationError(
             f"Topic {spec.topic}: format {format_} of its {part}s needs a schema registry, and none is configured.",

@@ -14,6 +14,7 @@ from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version, metadata_column_of, refuse_keyed
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.routes.conditions import records_of
+from kafka_lake.ingest.routes.new_tables import with_known
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.topic_ends import TopicEnds
@@ -55,6 +56,7 @@ class DeadLetterReplay(Job):
         metadata_column_of(context.spec)
         refuse_keyed(context.spec)
         self._where = where
+        self._spec = context.spec
         self._done = False
         self._records: DataFrame | None = None
 
@@ -88,6 +90,7 @@ class DeadLetterReplay(Job):
         if self._done or dead_letters is None:
             return None
         found = existing(self.context, state)
+        self._spec = with_known(self.context, found).spec
         assert found.position is not None, "existing has looked"
         # The dead letters are read after the table: what others made rows of by then is to be reconciled, or gone.
         if unreconciled(found, dead_letters):
@@ -100,10 +103,11 @@ class DeadLetterReplay(Job):
     def read(self, todo: Plan) -> DataFrame:
         """Return the chosen dead letters as the records that they were."""
         assert self._records is not None, "there is a plan"
-        spec, records = self.context.spec, self.context.decoding.records(self._records)
-        if spec.routes:
+        # Another route's table tells of none.
+        spec, records = self._spec, self.context.decoding.records(self._records)
+        if spec.has_routes:
             # A record that a route takes by now is for another table, which a replay of its offsets gives it to.
-            records = records_of(records, spec, spec)
+            records = records_of(records, spec, spec, self.context.connections)
         if spec.otherwise != "table":
             records = records.limit(0)
         return records.coalesce(1).sortWithinPartitions("partition", "offset")

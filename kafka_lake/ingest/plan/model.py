@@ -15,12 +15,14 @@ class Share:
         elsewhere: How many others get, or nobody does.
         is_side: Whether the table is not the topic's own: it may be behind the plan's start, and never beyond it.
         as_dead_letters: Whether its records are dead letters since no route takes them.
+        refused: Why the table takes none of its records, which are dead letters for that; empty if it takes them.
     """
 
     records: int
     elsewhere: int
     is_side: bool = False
     as_dead_letters: bool = False
+    refused: str = ""
 
 
 @dataclass(frozen=True)

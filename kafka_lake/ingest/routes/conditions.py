@@ -1,13 +1,17 @@
-"""Which table takes a record, as a column of Spark's: the number of the first route whose condition holds."""
+"""Which tables take a record, as a column of Spark's: the numbers of the routes whose conditions hold."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.ingest.route import When
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.decode.by_schema.names import name_of, names_in
+from kafka_lake.ingest.decode.choose import fetch_of
+from kafka_lake.ingest.route import LONGEST_VALUE, When
 from kafka_lake.ingest.topic_table import TopicTable
 
 ROUTE = "_route"
@@ -15,65 +19,174 @@ ROUTE = "_route"
 
 As text: numbers are a part of the code that Spark compiles for a plan, which would be compiled anew for each table.
 """
+ROUTES = "_routes"
+"""With ``all_matches``: the numbers of all routes that take the record, which is there once for each of them."""
 OWN = -1
-"""What the column has for records that no route takes."""
+"""What the columns have for records that no route takes."""
 
 
-def routed(records: DataFrame, spec: TopicTable) -> DataFrame:
-    """Return records with the number of the route that takes each, lazily.
+_NONE: Mapping[bytes, str] = MappingProxyType({})
+
+
+def asks_for_schemas(spec: TopicTable) -> bool:
+    """Return whether a route goes by the schemas of values, so that `schema_names` are needed."""
+    by = spec.route_by
+    return any(route.when.schema for route in spec.every_route) or (by is not None and by.kind == "schema_name")
+
+
+def schema_names(records: DataFrame, spec: TopicTable, connections: Connections) -> Mapping[bytes, str]:
+    """Return the names of the records' schemas that routes go by, by the bytes that values begin with.
+
+    Args:
+        records: As Kafka gives them; they are read only if a route goes by schemas.
+        spec: The topic's settings.
+        connections: The registry.
+
+    Raises:
+        RegistryError: If the registry doesn't answer.
+        ConfigurationError: If there is none.
+        TableError: If the values have too many ids.
+    """
+    if not asks_for_schemas(spec):
+        return _NONE
+    names = names_in(records, spec.topic, fetch_of(spec, connections, "value", spec.format))
+    if spec.route_by is not None and spec.route_by.kind == "schema_name":
+        return names
+    return {start: name for start, name in names.items() if any(route.when.means(name) for route in spec.every_route)}
+
+
+def routed(records: DataFrame, spec: TopicTable, names: Mapping[bytes, str] = _NONE) -> DataFrame:
+    """Return records with the number of the route that takes each, lazily; with ``all_matches`` once for each of them.
 
     Args:
         records: As Kafka gives them.
         spec: The topic's settings.
+        names: Of the records' schemas, as `schema_names` gives them.
 
     Raises:
         ConfigurationError: If a condition in SQL is none on the columns of a record.
     """
-    whens = [route.when for route in spec.routes]
-    for route in spec.routes:
+    whens = [route.when for route in spec.every_route]
+    if not whens:
+        own = records.withColumn(ROUTE, F.lit(str(OWN)))
+        return own.withColumn(ROUTES, F.array(ROUTE)) if spec.all_matches else own
+    for route in spec.every_route:
         if route.when.sql is not None:
             _check(records, spec, route.when.sql, ".".join(route.to.identifier))
     sources = list(dict.fromkeys(when.source for when in whens))
     # Each source is read once for all routes.
     texts = {source: f"{ROUTE}_{number}" for number, source in enumerate(sources)}
-    read = records.withColumns({texts[source]: _read(*source) for source in sources})
-    return read.withColumn(ROUTE, _first(whens, texts)).drop(*texts.values())
+    read = records.withColumns({texts[source]: _read(*source, names) for source in sources})
+    holds = [_holds(F.col(texts[when.source]), when, names) for when in whens]
+    if not spec.all_matches:
+        return read.withColumn(ROUTE, _first(holds)).drop(*texts.values())
+    return read.withColumn(ROUTES, _all(holds)).drop(*texts.values()).withColumn(ROUTE, F.explode(ROUTES))
 
 
-def records_of(records: DataFrame, topic: TopicTable, table: TopicTable) -> DataFrame:
+def records_of(records: DataFrame, topic: TopicTable, table: TopicTable, connections: Connections) -> DataFrame:
     """Return the records of one of a topic's tables, lazily; all if the topic has no routes.
 
     Args:
         records: Of the topic.
         topic: Its settings.
         table: One of its `tables`.
+        connections: The registry; raises as `schema_names`.
     """
-    if not topic.routes:
+    if not topic.has_routes:
         return records
-    return of_route(routed(records, topic), topic.tables.index(table) - 1)
+    names = schema_names(records, topic, connections)
+    return of_route(routed(records, topic, names), topic.tables.index(table) - 1)
+
+
+def first_records_of(records: DataFrame, topic: TopicTable, connections: Connections) -> DataFrame:
+    """Return the records that the topic's own table gets its first columns from, lazily.
+
+    As `records_of`, but for those with a value that is going to have a table.
+    """
+    if topic.route_by is None:
+        return records_of(records, topic, topic, connections)
+    names = schema_names(records, topic, connections)
+    value = _read(*topic.route_by.when("").source, names)
+    return of_route(routed(records, topic, names), OWN).filter(value.isNull())
+
+
+def values_of(routed_records: DataFrame, topic: TopicTable, names: Mapping[bytes, str]) -> DataFrame:
+    """Return the values by which records may get tables, in a column ``value``: of those that no route takes, lazily.
+
+    With ``all_matches`` of all records. What is too long to be in a name is cut.
+
+    Args:
+        routed_records: The records, with the routes that take them.
+        topic: Its settings.
+        names: Of the records' schemas.
+    """
+    by = topic.route_by
+    assert by is not None, "who asks has seen that it is there"
+    chosen = F.col(ROUTES)[0] == F.col(ROUTE) if topic.all_matches else F.col(ROUTE) == str(OWN)
+    value = F.substring(_read(*by.when("").source, names), 1, LONGEST_VALUE + 1).alias("value")
+    return routed_records.filter(chosen).select(value).filter("value is not null")
 
 
 def of_route(routed_records: DataFrame, number: int) -> DataFrame:
     """Return the records of a route, as Kafka gave them."""
-    return routed_records.filter(F.col(ROUTE) == str(number)).drop(ROUTE)
+    return routed_records.filter(F.col(ROUTE) == str(number)).drop(ROUTE, ROUTES)
 
 
-def _first(whens: Sequence[When], texts: dict[tuple[str, str], str]) -> Column:
-    first, *others = enumerate(whens)
-    column = F.when(_holds(F.col(texts[first[1].source]), first[1]), F.lit(str(first[0])))
-    for number, when in others:
-        column = column.when(_holds(F.col(texts[when.source]), when), F.lit(str(number)))
+def not_of_route(routed_records: DataFrame, number: int) -> DataFrame:
+    """Return the records that a route doesn't take; each is there for each route that takes it."""
+    if ROUTES in routed_records.columns:
+        return routed_records.filter(~F.array_contains(ROUTES, str(number)))
+    return routed_records.filter(F.col(ROUTE) != str(number))
+
+
+def counts_of(routed_records: DataFrame) -> tuple[int, dict[int, int]]:
+    """Return how many records there are, and how many each route takes, in one pass."""
+    first = F.col(ROUTES)[0] == F.col(ROUTE) if ROUTES in routed_records.columns else F.lit(True)
+    found = routed_records.groupBy(ROUTE).agg(F.count(F.lit(1)).alias("taken"), F.count_if(first).alias("records"))
+    rows = found.collect()
+    return sum(row["records"] for row in rows), {int(row[ROUTE]): row["taken"] for row in rows}
+
+
+def _first(holds: Sequence[Column]) -> Column:
+    first, *others = holds
+    column = F.when(first, F.lit("0"))
+    for number, each in enumerate(others, 1):
+        column = column.when(each, F.lit(str(number)))
     return column.otherwise(F.lit(str(OWN)))
 
 
-def _read(kind: str, name: str) -> Column:
+def _all(holds: Sequence[Column]) -> Column:
+    numbered = F.array_compact(F.array(*(F.when(each, F.lit(str(number))) for number, each in enumerate(holds))))
+    return F.when(F.size(numbered) > 0, numbered).otherwise(F.array(F.lit(str(OWN))))
+
+
+def _read(kind: str, name: str, names: Mapping[bytes, str]) -> Column:
     """Return what a condition looks at: text, or of SQL whether it holds."""
     if kind == "sql":
         return F.expr(name).cast("boolean")
+    if kind == "schema":
+        return name_of(F.col("value"), names)
+    if kind == "source_table":
+        return _source_table(name)
     if kind == "header":
         named = F.filter("headers", lambda header: header["key"] == name)
         return F.try_element_at(named, F.lit(-1))["value"].cast("string")
-    return F.get_json_object(F.col("value").cast("string"), path_of(name))
+    return F.get_json_object(_text(), path_of(name))
+
+
+def _text() -> Column:
+    return F.col("value").cast("string")
+
+
+def _source_table(envelope: str) -> Column:
+    """Return from which table a change is, with the schema or database before a dot; null if it doesn't tell."""
+    told = _text()
+    if envelope == "debezium":
+        # With schemas: true, a converter wraps the change once more.
+        told = F.coalesce(F.get_json_object(told, "$.source"), F.get_json_object(told, "$.payload.source"))
+    names = ("schema", "db") if envelope == "debezium" else ("database",)
+    within = F.coalesce(*(F.get_json_object(told, f"$.{each}") for each in names))
+    return F.concat(within, F.lit("."), F.get_json_object(told, "$.table"))
 
 
 def path_of(field: str) -> str:
@@ -85,8 +198,13 @@ def path_of(field: str) -> str:
     return "$" + "".join(f"['{name}']" for name in field.split("."))
 
 
-def _holds(found: Column, when: When) -> Column:
-    return found if when.sql is not None else found.isin(*when.values)
+def _holds(found: Column, when: When, names: Mapping[bytes, str]) -> Column:
+    if when.sql is not None:
+        return found
+    if when.schema:
+        meant = sorted({name for name in names.values() if when.means(name)})
+        return found.isin(meant) if meant else F.lit(False)
+    return found.isin(*when.values)
 
 
 def _check(records: DataFrame, spec: TopicTable, sql: str, table: str) -> None:

@@ -1,7 +1,8 @@
 """The tables of a topic's routes in a commit: found, given their share of the records, and staged.
 
 The records are read once. Spark keeps them until the commit is done, ordered by route: so a table's share is found by
-what Spark knows of its blocks, without a look at the others'.
+what Spark knows of its blocks, without a look at the others'. Where routes go by schemas or values, the
+order is Kafka's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,17 @@ from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.effort import Effort
 from kafka_lake.ingest.plan.identity import another_topic
 from kafka_lake.ingest.plan.model import Plan, Share
-from kafka_lake.ingest.routes.conditions import OWN, ROUTE, of_route, routed
+from kafka_lake.ingest.routes.conditions import (
+    OWN,
+    ROUTE,
+    asks_for_schemas,
+    counts_of,
+    not_of_route,
+    of_route,
+    routed,
+    schema_names,
+)
+from kafka_lake.ingest.routes.new_tables import NewValues, new_values
 from kafka_lake.ingest.routes.share import counted, is_ahead, is_of_another_log, share_of
 from kafka_lake.ingest.routes.unfinished_reset import refuse_unfinished
 from kafka_lake.ingest.table_state import Tables, tables, with_position
@@ -59,6 +70,7 @@ class Shares:
         others: What names the records of the other tables, lazy; None if it can have no rows of theirs.
         sides: The tables of routes that get records or, by a reset or replay, lose rows.
         ignored: Records that no table gets, as ``otherwise: ignore`` says.
+        values: What the records have of values without a table; None if they have none.
     """
 
     plan: Plan
@@ -66,6 +78,12 @@ class Shares:
     others: DataFrame | None = None
     sides: tuple[Side, ...] = ()
     ignored: int = 0
+    values: NewValues | None = None
+
+    @property
+    def shows_new_tables(self) -> bool:
+        """Return whether the topic's own table is to tell of new tables first. Nothing is shared out then."""
+        return self.values is not None and bool(self.values.admission.new)
 
 
 @contextmanager
@@ -86,19 +104,28 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFram
     # A record that alone makes its batch fail is looked at by nobody, and dead letters are their own table's.
     reads = plan.records_at_most > 0 and plan.undecodable is None
     moves = plan.kind == "reset" or is_of_another_log(plan)
-    if not spec.routes or not (reads or moves):
+    if not spec.has_routes or not (reads or moves):
         yield Shares(plan, records)
         return
-    found = [_found(_of(context, route.to), topic, spec.identifier, plan) for route in spec.routes]
+    found = [_found(_of(context, route.to), topic, spec.identifier, plan) for route in spec.every_route]
     if not reads:
         yield Shares(plan, records, sides=tuple(_moved(plan, each, records) for each in found if _position(each)))
         return
-    kept = routed(records, spec).sortWithinPartitions(ROUTE, "partition", "offset").persist(_LEVEL)
+    # Which schemas and values there are is known once the records have been read.
+    is_late = asks_for_schemas(spec) or spec.route_by is not None
+    kept = records if is_late else routed(records, spec).sortWithinPartitions(ROUTE, "partition", "offset")
+    kept = kept.persist(_LEVEL)
     try:
-        counts = {int(row[ROUTE]): row["count"] for row in kept.groupBy(ROUTE).count().collect()}
-        batch = _Batch(plan, kept, counts)
+        names = schema_names(kept, spec, context.connections)
+        shared = routed(kept, spec, names) if is_late else kept
+        values = new_values(context, shared, names)
+        if values is not None and values.admission.new:
+            # They are told of first, and the records are shared out anew.
+            yield Shares(plan, records, values=values)
+            return
+        batch = _Batch(plan, shared, *counts_of(shared))
         sides = (batch.side(number, each) for number, each in enumerate(found))
-        yield batch.own(context, tuple(side for side in sides if side is not None))
+        yield replace(batch.own(context, tuple(side for side in sides if side is not None)), values=values)
     finally:
         # A server that is gone has forgotten them.
         with suppress(Exception):
@@ -145,17 +172,14 @@ class _Batch:
     Args:
         plan: The commit.
         kept: The records.
+        total: How many there are.
         counts: How many each route takes.
     """
 
     plan: Plan
     kept: DataFrame
+    total: int
     counts: Mapping[int, int]
-
-    @property
-    def total(self) -> int:
-        """Return how many there are."""
-        return sum(self.counts.values())
 
     def side(self, number: int, found: _Found) -> Side | None:
         """Return the share of a route's table; None if the commit has nothing for it."""
@@ -194,7 +218,7 @@ class _Batch:
         if self.plan.kind != "replace":
             return None
         topic_id = F.lit(self.plan.after.identity.topic_id or None).cast("string").alias("topic_id")
-        kept = self.kept if number is None else self.kept.filter(F.col(ROUTE) != str(number))
+        kept = self.kept if number is None else not_of_route(self.kept, number)
         return kept.select(topic_id, "partition", "offset")
 
 

@@ -10,6 +10,7 @@ from pyiceberg.table import Table
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.routes.new_tables import every_table
 from kafka_lake.lake.positions import RESET, ancestors, head_of, summary_of
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ def refuse_unfinished(context: Context, own: tuple[str, str], table: Table) -> N
 
 def is_unfinished(context: Context) -> bool:
     """Return whether a reset of the topic was killed before it was through with all tables."""
-    own, *others = (each.identifier for each in context.spec.tables)
+    own, *others = (each.identifier for each in every_table(context))
     found = (context.connections.catalog.table(each) for each in others)
     runs = {table.properties[UNFINISHED] for table in found if table is not None and UNFINISHED in table.properties}
     return any(not _is_finished(context, own, run_id) for run_id in runs)

@@ -83,7 +83,7 @@ def _asked(context: Context, plan: Plan, staged: StagedTable, rules: tuple[Rule,
 def _rules(context: Context, plan: Plan) -> tuple[Rule, ...]:
     """Return the rules that a commit is asked."""
     rules = context.spec.named_rules
-    if plan.undecodable is not None or plan.kind in ("reset", "adopt"):
+    if plan.undecodable is not None or plan.kind in ("reset", "adopt") or (plan.share and plan.share.refused):
         return ()
     if plan.kind == "dead_letter_replay":
         # It is no release of a producer's, and has as many rows as were bad before.

@@ -10,7 +10,7 @@ from kafka_lake.common.errors import AuditFailedError, TableError
 from kafka_lake.common.offsets import losses_to_json
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.dead_letters.unreconciled import UNRECONCILED
-from kafka_lake.ingest.decode import UNROUTED
+from kafka_lake.ingest.decode import TABLE_REFUSED, UNDECODABLE, UNROUTED
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decoding import SchemaPlan
@@ -69,13 +69,8 @@ def stage(
         PublishRefusedError: If others changed the table so much that the branch is not what was begun.
     """
     decoder = context.decoding.decoder(context.spec, context.connections, state)
-    unrouted = plan.share is not None and plan.share.as_dead_letters
-    if plan.undecodable is not None or unrouted:
-        decoder = (
-            context.decoding.unreadable(context.spec, _UNROUTED, UNROUTED)
-            if plan.undecodable is None
-            else context.decoding.unreadable(context.spec, plan.undecodable)
-        )
+    if (unread := _unread(plan)) is not None:
+        decoder = context.decoding.unreadable(context.spec, *unread)
         # There are no rows, and without a transform the columns are those of the table.
         context = replace(context, spec=replace(context.spec, transform=None))
     source = _Source(context, state, plan, records, others=others)
@@ -164,6 +159,15 @@ class _Failed:
     table: StagedTable | None = None
     known: int = 0
     classes: tuple[DeadLetterClass, ...] = ()
+
+
+def _unread(plan: Plan) -> tuple[str, str] | None:
+    """Return why all records of a plan are dead letters, and of which class; None if they are decoded."""
+    if plan.undecodable is not None:
+        return plan.undecodable, UNDECODABLE
+    if plan.share is not None and plan.share.as_dead_letters:
+        return _UNROUTED, UNROUTED
+    return (plan.share.refused, TABLE_REFUSED) if plan.share is not None and plan.share.refused else None
 
 
 def _marks(source: _Source, dead_letters_before: TableState | None) -> dict[str, str]:

@@ -88,7 +88,7 @@ class SchemaReader:
                 self._define(node.get(key), namespace)
 
     def _name(self, node: Mapping[str, Any], namespace: str) -> str:
-        full = _full_name(node, namespace)
+        full = full_name(node, namespace)
         if not full or not all(_NAME.fullmatch(part) for part in full.split(".")):
             raise self._error((), f"has the invalid name {full!r}")
         if self.named.setdefault(full, (node, namespace))[0] != node:
@@ -105,7 +105,7 @@ class SchemaReader:
         if not isinstance(node, dict):
             return node
         if node.get("type") in _NAMED:
-            full = _full_name(node, namespace)
+            full = full_name(node, namespace)
             defined.add(full)
             namespace, _, name = full.rpartition(".")
             node = {**node, "name": name, "namespace": namespace}
@@ -157,7 +157,7 @@ class SchemaReader:
         return self._definition(*self.named[full], path)
 
     def _definition(self, node: Mapping[str, Any], namespace: str, path: tuple[str, ...]) -> Value:
-        full = _full_name(node, namespace)
+        full = full_name(node, namespace)
         if full in self.open:
             raise self._error(path, f"{full} contains itself")
         name = f"t{self.count}"
@@ -249,11 +249,17 @@ class SchemaReader:
         if isinstance(kind, dict | list):
             return self._kind(kind, namespace)
         if kind in _NAMED:
-            return _full_name(node, namespace)
+            return full_name(node, namespace)
         return str(kind) if kind in PRIMITIVES else self._known(str(kind), namespace) or str(kind)
 
 
-def _full_name(node: Mapping[str, Any], namespace: str) -> str:
+def full_name(node: Mapping[str, Any], namespace: str) -> str:
+    """Return the full name of a record, enum or fixed.
+
+    Args:
+        node: As the schema has it.
+        namespace: Of what it stands in.
+    """
     name, space = str(node.get("name", "")), node.get("namespace", namespace)
     return name if "." in name or not space else f"{space}.{name}"
 

@@ -1,0 +1,108 @@
+"""The names of the schemas that values were written with, by the ids that the values begin with."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kafka_lake.common.errors import SchemaNotSupportedError, TableError, UnknownSchemaError
+from kafka_lake.ingest.decode.avro.schema_reader import full_name
+from kafka_lake.ingest.decode.by_schema.registered import schema_id
+from kafka_lake.ingest.decode.by_schema.writer import ROOT_MESSAGE
+from kafka_lake.ingest.decode.protobuf.indexes import index_prefix, message_indexes
+from kafka_lake.ingest.decode.protobuf.schema import message_of
+from kafka_lake.kafka.schemas import WriterSchema
+
+_MOST_IDS = 1_000
+
+
+def schema_name(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE) -> str | None:
+    """Return the name of a schema; None if it has none, or can't be read.
+
+    Args:
+        schema: As the registry has it.
+        prefix: Of Protobuf, the bytes that name the message.
+
+    Returns:
+        Of Avro the full name of the record, enum or fixed; of Protobuf that of the message; of JSON Schema the title.
+
+    >>> schema_name(WriterSchema("AVRO", '{"type": "record", "namespace": "shop", "name": "Order", "fields": []}'))
+    'shop.Order'
+    >>> schema_name(WriterSchema("JSON", '{"title": "Order", "type": "object"}'))
+    'Order'
+    """
+    try:
+        if schema.kind == "PROTOBUF":
+            return message_of(schema, message_indexes(prefix)[0]).name
+        parsed = json.loads(schema.text)
+    except (SchemaNotSupportedError, ValueError):
+        return None
+    if schema.kind == "JSON":
+        title = parsed.get("title") if isinstance(parsed, dict) else None
+        return title if isinstance(title, str) else None
+    while isinstance(parsed, dict) and isinstance(parsed.get("type"), dict):
+        parsed = parsed["type"]
+    if isinstance(parsed, dict) and "name" in parsed:
+        return full_name(parsed, "")
+    # The text may be the name of a schema that it refers to.
+    return parsed if isinstance(parsed, str) and "." in parsed else None
+
+
+def names_in(records: DataFrame, topic: str, fetch: Callable[[int], WriterSchema]) -> Mapping[bytes, str]:
+    """Return the names of the schemas that values were written with, by the bytes that those values begin with.
+
+    Args:
+        records: As Kafka gives them; they are read once, and a second time if some are of Protobuf.
+        topic: Its name, for messages.
+        fetch: Gives the schema of an id.
+
+    Raises:
+        RegistryError: If the registry doesn't answer.
+        TableError: If the values have so many ids that they can't be any.
+    """
+    value = F.col("value")
+    ids = records.select(schema_id(value).alias("id")).filter("id is not null").distinct()
+    found = sorted(row["id"] for row in ids.limit(_MOST_IDS + 1).collect())
+    if len(found) > _MOST_IDS:
+        raise TableError(
+            f"Topic {topic}: routes: when: schema: the values of one commit begin with more than {_MOST_IDS} "
+            "different schema ids.",
+            "Values that no registry's serializer writes look like that. Nothing was read into a table. Use header: "
+            "or sql: in when:.",
+        )
+    schemas = dict(_known(found, fetch))
+    names = {_start(id_): schema_name(schema) for id_, schema in schemas.items() if schema.kind != "PROTOBUF"}
+    if protobuf := [id_ for id_, schema in schemas.items() if schema.kind == "PROTOBUF"]:
+        chosen = records.filter(schema_id(value).isin(protobuf))
+        prefixes = chosen.select(schema_id(value).alias("id"), index_prefix(value).alias("prefix"))
+        for row in prefixes.filter("prefix is not null").distinct().limit(_MOST_IDS).collect():
+            prefix = bytes(row["prefix"])
+            names[_start(row["id"]) + prefix] = schema_name(schemas[row["id"]], prefix)
+    return {start: name for start, name in names.items() if name is not None}
+
+
+def name_of(value: Column, names: Mapping[bytes, str]) -> Column:
+    """Return the name of the schema of a value; null if it has none of these.
+
+    Args:
+        value: The value.
+        names: By the bytes that values of the schema begin with.
+    """
+    found = F.lit(None).cast("string")
+    for start, name in names.items():
+        found = F.when(F.substring(value, 1, len(start)) == F.lit(start), F.lit(name)).otherwise(found)
+    return found
+
+
+def _known(ids: list[int], fetch: Callable[[int], WriterSchema]) -> Iterator[tuple[int, WriterSchema]]:
+    for id_ in ids:
+        try:
+            yield id_, fetch(id_)
+        except UnknownSchemaError:
+            # Its values are dead letters of the table that takes what no route takes.
+            continue
+
+
+def _start(id_: int) -> bytes:
+    return b"\x00" + id_.to_bytes(4, "big")
