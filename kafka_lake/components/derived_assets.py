@@ -10,11 +10,14 @@ from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.components.alive import alive
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import key_of, op_name_of, pool_name_of
+from kafka_lake.components.metadata import check_result
 from kafka_lake.components.presentation import Presentation
+from kafka_lake.components.rule_checks import rule_check_spec, with_all_rules
 from kafka_lake.derive.derived_table import CLASSES, DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.report import DeriveReport
 from kafka_lake.derive.run import derive
+from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import row_count
@@ -68,6 +71,7 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
             asset=key,
             description="Warns if most of a large upstream table was read for hardly anything new.",
         ),
+        *(rule_check_spec(rule, key) for rule in spec.named_rules),
     ]
 
     @dg.multi_asset(
@@ -90,12 +94,21 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
             )
             try:
                 report = derive(spec, engine, config.rebuild)
+            except GateFailedError as error:
+                yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=True)
+                yield from (check_result(each, key) for each in with_all_rules(error.findings, spec.named_rules))
+                raise
             except AuditFailedError as error:
                 yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=False, description=error.message)
                 raise
             context.log.info(_sentence(report))
             yield dg.MaterializeResult(
-                key, metadata=_metadata(spec, report, catalog), check_results=_checks(key, report)
+                key,
+                metadata=_metadata(spec, report, catalog),
+                check_results=[
+                    *_checks(key, report),
+                    *(check_result(each, key) for each in with_all_rules(report.findings, spec.named_rules)),
+                ],
             )
 
     return derive_table

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, crea
 from kafka_lake.components.keys import plain_name
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.presentation import Presentation
+from kafka_lake.components.rule_settings import RuleSettings
 from kafka_lake.components.text import OptionalText, Properties, Text, TextList, TextMap, TextOrList, rendered_as
 from kafka_lake.derive.derived_table import DerivedTable, OnChange, Write
 from kafka_lake.ingest.topic_table import TABLE_NAME, pydantic_fields
@@ -40,6 +41,7 @@ _KINDS = {
     "sort_by": TextOrList,
     "table_properties": Properties,
     "maintenance": MaintenanceSettings | None,
+    "rules": list[RuleSettings],
 }
 
 
@@ -72,6 +74,7 @@ class DerivedSettings(_DerivedFields):  # type: ignore[misc]
     def derived_table(self) -> DerivedTable:
         """Return the settings as a run takes them."""
         given = {name: getattr(self, name) for name in pydantic_fields(DerivedTable) if name != "maintenance"}
+        given["rules"] = tuple(rule.entry() for rule in self.rules)
         return DerivedTable(**given, **({"maintenance": self.maintenance.policy()} if self.maintenance else {}))
 
     def presentation(self) -> Presentation:

@@ -85,13 +85,15 @@ def _key_problems(spec: DerivedTable) -> Iterator[str]:
         told = f"key: {name}: {text}"
         if key.find(exp.Query):
             yield f"{told}: has a subquery. Write an expression over the columns of one row."
-        elif found := [*aggregates_of(key), *_unstable(key), *_sessions(key)]:
+        elif found := [*aggregates_of(key), *_unstable(key), *_windows_of_time(key)]:
             yield f"{told}: {found[0]} isn't told by one row. Write an expression over its columns."
 
 
-def _sessions(key: exp.Expr) -> Iterator[str]:
-    if any(str(each.this).lower() == "session_window" for each in key.find_all(exp.Anonymous)):
-        yield "session_window()"
+def _windows_of_time(key: exp.Expr) -> Iterator[str]:
+    for each in key.find_all(exp.Anonymous):
+        name = str(each.this).lower()
+        if name == "session_window" or (name == "window" and len(each.expressions) != 2):
+            yield f"{name}()" if name == "session_window" else "window() with a slide"
 
 
 def _settings_problems(spec: DerivedTable) -> Iterator[str]:

@@ -212,5 +212,20 @@ def test_queries_whose_keys_depend_on_rows_of_others(key: dict[str, str], sql: s
     assert why in problems(sql, "aggregate", key=key)
 
 
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("session_window(at, '5 minutes').start", "session_window() isn't told by one row"),
+        ("window(at, '1 hour', '5 minutes').start", "window() with a slide isn't told by one row"),
+        ("rand()", "rand() isn't told by one row"),
+        ("max(at)", "max() isn't told by one row"),
+        ("(SELECT max(x) FROM stores)", "has a subquery"),
+    ],
+)
+def test_a_key_is_told_by_one_row(key: str, why: str) -> None:
+    sql = f"SELECT {key} AS k, count(*) FROM orders GROUP BY 1"
+    assert why in problems(sql, "aggregate", key={"k": key})
+
+
 def test_a_key_that_is_no_expression_is_told() -> None:
     assert "key: k: 1 + can't be understood" in problems("SELECT k FROM orders", "aggregate", key={"k": "1 +"})
