@@ -27,6 +27,7 @@ DERIVED_TAG = "kafka_lake/derived_table"
 """Tag of the assets of derived tables, and of the runs that the sensor asks for: of those, the table."""
 AUDIT = "audit"
 UPSTREAM_READ = "upstream_read"
+LATE_ROWS = "late_rows"
 _AS_JSON = TypeAdapter(DerivedTable)
 
 
@@ -73,6 +74,9 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
         ),
         *(rule_check_spec(rule, key) for rule in spec.named_rules),
     ]
+    if spec.lookback:
+        told = f"Warns of new rows whose {spec.time} is more than {spec.lookback} before their record."
+        checks.append(dg.AssetCheckSpec(LATE_ROWS, asset=key, description=told))
 
     @dg.multi_asset(
         name=op_name_of(spec.identifier),
@@ -107,6 +111,7 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
                 metadata=_metadata(spec, report, catalog),
                 check_results=[
                     *_checks(key, report),
+                    *_late(key, spec, report),
                     *(check_result(each, key) for each in with_all_rules(report.findings, spec.named_rules)),
                 ],
             )
@@ -129,6 +134,19 @@ def _checks(key: dg.AssetKey, report: DeriveReport) -> list[dg.AssetCheckResult]
             description="; ".join(told) or None,
         ),
     ]
+
+
+def _late(key: dg.AssetKey, spec: DerivedTable, report: DeriveReport) -> Iterator[dg.AssetCheckResult]:
+    if spec.lookback:
+        late = report.late or 0
+        yield dg.AssetCheckResult(
+            asset_key=key,
+            check_name=LATE_ROWS,
+            passed=not late,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"{late:,} new rows came later than {spec.lookback}" if late else None,
+            metadata={"late_rows": late},
+        )
 
 
 def _sentence(report: DeriveReport) -> str:
@@ -157,6 +175,8 @@ def _metadata(spec: DerivedTable, report: DeriveReport, catalog: LakeCatalog) ->
         metadata["keys_computed"] = report.keys
     if report.rederived:
         metadata["offsets_derived_again"] = report.rederived
+    if report.late is not None:
+        metadata["late_rows"] = report.late
     for name, each in report.upstream.items():
         metadata |= {
             f"upstream_{name}_new_rows": each.new,

@@ -3,13 +3,22 @@
 from typing import Annotated, Any
 
 import dagster as dg
-from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, create_model
+from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, create_model, field_validator
 
 from kafka_lake.components.keys import plain_name
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.rule_settings import RuleSettings
-from kafka_lake.components.text import OptionalText, Properties, Text, TextList, TextMap, TextOrList, rendered_as
+from kafka_lake.components.text import (
+    OptionalText,
+    Properties,
+    Text,
+    TextList,
+    TextMap,
+    TextOrList,
+    duration,
+    rendered_as,
+)
 from kafka_lake.derive.derived_table import DerivedTable, OnChange, Write
 from kafka_lake.ingest.topic_table import TABLE_NAME, pydantic_fields
 
@@ -37,6 +46,8 @@ _KINDS = {
     "order_by": TextOrList,
     "on_change": OnChange,
     "every": Text,
+    "lookback": OptionalText,
+    "time": OptionalText,
     "partition_by": TextOrList,
     "sort_by": TextOrList,
     "table_properties": Properties,
@@ -65,6 +76,8 @@ class DerivedSettings(_DerivedFields):  # type: ignore[misc]
     """What can be said of a derived table."""
 
     model_config = ConfigDict(extra="forbid")
+
+    _durations = field_validator("lookback")(duration)
 
     owners: TextList = Field(default_factory=list, description="Owners, as Dagster shows them.")
     group: OptionalText = Field(default=None, description="Dagster's asset group; the namespace by default.")

@@ -112,6 +112,11 @@ def _settings_problems(spec: DerivedTable) -> Iterator[str]:
         yield f"key: {given[0]} has an expression. With write: upsert the key is of columns of the result; list them."
     if spec.order_by and spec.write != "upsert":
         yield f"order_by: has no effect with write: {spec.write}. Leave it out."
+    if (spec.lookback is None) != (spec.time is None):
+        setting, lacks = ("lookback", "time") if spec.time is None else ("time", "lookback")
+        yield f"{setting}: needs {lacks}:, to tell which rows are late. Set both, or none of them."
+    if spec.lookback and not spec.is_incremental:
+        yield "lookback: has no effect with write: replace, which reads all rows each time. Leave it out."
     for setting in ("keep_rows", "orphan_files"):
         if getattr(spec.maintenance, setting):
             yield f"maintenance: {setting}: isn't for derived tables yet. Leave it out."

@@ -85,6 +85,17 @@ class DerivedTable:
         "expression.",
         examples=["0 * * * *"],
     )
+    lookback: str | None = Field(
+        default=None,
+        description="How late a row may come, by its `time` and Kafka's timestamp of its record. Later rows are "
+        "computed as all others; each run counts them, and a check warns.",
+        examples=["2d"],
+    )
+    time: str | None = Field(
+        default=None,
+        description="With lookback: the column of the upstream tables that tells when a row happened.",
+        examples=["ordered_at"],
+    )
     partition_by: tuple[str, ...] = Field(
         default=(), description="Iceberg partition transforms.", examples=[["day(hour)"]]
     )

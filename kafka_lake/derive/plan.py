@@ -118,8 +118,8 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = ""
         zone: Spark's session time zone, as far as it is known.
 
     Raises:
-        ConfigurationError: If the query, or the time zone, has changed and ``on_change`` is ``fail``, or an upstream table's rows can
-            change, and the query would miss that.
+        ConfigurationError: If the query, or the time zone, has changed and ``on_change`` is ``fail``, or an upstream
+            table's rows can change, and the query would miss that.
         TableError: If rows of an upstream table have changed and nobody can tell which, or the table is another
             program's.
     """
@@ -143,9 +143,9 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = ""
     counting = state.upstream if spec.is_incremental else tables
     if not why and not any(changes[name].news for name in counting if name in changes):
         return None
+    if spec.write == "replace":
+        why = why or "write: replace"
     why = why or _why_unknown(spec, [changes[name] for name in state.upstream if name in changes])
-    if not why and spec.write == "replace":
-        why = "write: replace"
 
     def pinned(name: str) -> Pinned:
         read, origin = reads[name], _origin_of(tables[name])
@@ -202,7 +202,7 @@ def _why_full(spec: DerivedTable, known: Record | None, record: Record, rebuild:
 def _why_unknown(spec: DerivedTable, changes: list[Changes]) -> str:
     """Return why everything is to be computed although the query is the same; empty if it needn't be."""
     unknown = next((each.unknown for each in changes if each.unknown), "")
-    if not unknown or spec.write == "replace" or spec.on_change == "rebuild":
+    if not unknown or spec.on_change == "rebuild":
         return unknown
     raise TableError(
         f"Table {spec.name} can't be brought up to date by new rows alone: {unknown}.",

@@ -51,6 +51,7 @@ class DeriveReport:
         rederived: Offsets whose rows were derived again.
         upstream: What was read of each upstream table, by its name.
         findings: Of its rules.
+        late: New rows that came later than ``lookback``; None if they weren't counted.
         seconds: How long the run took.
     """
 
@@ -63,6 +64,7 @@ class DeriveReport:
     rederived: int = 0
     upstream: Mapping[str, UpstreamRead] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    late: int | None = None
     seconds: float = 0.0
 
     @property

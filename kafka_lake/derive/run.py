@@ -149,6 +149,7 @@ def _report(
             name: _read(spec, engine, each, bounds=staged.bounds.get(name, ())) for name, each in todo.upstream.items()
         },
         findings=staged.findings,
+        late=staged.late,
         seconds=seconds,
     )
 

@@ -15,6 +15,7 @@ from kafka_lake.derive.compute import Computed, compute, having, key_names, not_
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.frames import Frames
+from kafka_lake.derive.late import late_rows
 from kafka_lake.derive.plan import DerivePlan
 from kafka_lake.derive.query import ORIGIN
 from kafka_lake.derive.record import REBUILD
@@ -48,6 +49,7 @@ class StagedRows:
         bounds: As `Computed` has them.
         came: The rows that came; None if they are all that the table has.
         findings: Of the table's rules.
+        late: New upstream rows that came late; None if they weren't counted.
     """
 
     table: StagedTable
@@ -58,6 +60,7 @@ class StagedRows:
     bounds: Mapping[str, Sequence[Bound]] = field(default_factory=dict)
     came: DataFrame | None = None
     findings: tuple[Finding, ...] = ()
+    late: int | None = None
 
 
 def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, *, branch: StagingBranch) -> StagedRows:
@@ -92,7 +95,7 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
         staged = _merged(engine, spec, computed, frames, branch=branch, state=state, summary=summary)
     _audit_keys(engine, spec, todo, computed=computed, staged=staged)
     findings = ask_rules(spec, _came(engine, spec, staged), staged.rows, whole=staged.came is None)
-    return replace(staged, bounds=computed.bounds, findings=findings)
+    return replace(staged, bounds=computed.bounds, findings=findings, late=late_rows(frames, spec, todo))
 
 
 def _came(engine: Engine, spec: DerivedTable, staged: StagedRows) -> DataFrame:

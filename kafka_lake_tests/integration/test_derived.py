@@ -388,6 +388,7 @@ def test_a_run_in_dagster_tells_what_it_read_and_a_changed_query_stops_the_next(
     ingest(world.spec, world.connections(), "run-1")
     rules = (RuleEntry(row_count=RowCount(min=1)), RuleEntry(range=Range("Id", max=1), on_failure="warn"))
     spec = orders(world, "dagster", "append", "SELECT id AS Id FROM {source} -- all", rules=rules)
+    spec = replace(spec, lookback="2d", time="At")
     resources = {"catalog": catalog_resource, "spark": ResourceDefinition.hardcoded_resource(spark_resource)}
 
     def materialized(spec: DerivedTable, **config: Any) -> dg.ExecuteInProcessResult:
@@ -413,14 +414,28 @@ def test_a_run_in_dagster_tells_what_it_read_and_a_changed_query_stops_the_next(
     rows = world.table(spec)
     assert sorted(row["Id"] for row in rows) == [1, 2, 3]
     assert {row["store"] for row in rows} == {row["store"] for row in world.sent.values()}, "a new column"
-    other = replace(other, rules=(RuleEntry(expression="id < 3"), RuleEntry(unique=("store",), on_failure="warn")))
+    rules_that_fail = (RuleEntry(expression="id < 3"), RuleEntry(unique=("store",), on_failure="warn"))
+    other = replace(other, rules=rules_that_fail)
     evaluations = materialized(other).get_asset_check_evaluations()
     assert {each.check_name: each.passed for each in evaluations} == {
-        "audit": True, "upstream_read": True, "rule_expression_id_3": True, "rule_unique_store": True,
+        "audit": True, "upstream_read": True, "late_rows": True,
+        "rule_expression_id_3": True, "rule_unique_store": True,
     }, "no row has come"  # fmt: skip
+    # Two days late, a second less, and without a time; Kafka's timestamp is of now.
+    other, now = replace(other, rules=()), datetime.now(UTC).replace(microsecond=0)
+    for seconds in (0, 60, None):
+        moment = None if seconds is None else (now - timedelta(days=2) + timedelta(seconds=seconds)).isoformat()
+        stamp = int(now.timestamp() * 1000) + 1
+        world.topic.send({"id": 1, "store": "s9", "at": moment}, timestamp_ms=stamp)
+    ingest(world.spec, world.connections(), "late")
+    result = materialized(other)
+    (event,) = result.get_asset_materialization_events()
+    assert event.materialization.metadata["late_rows"].value == 1
+    assert [e.passed for e in result.get_asset_check_evaluations() if e.check_name == "late_rows"] == [False]
+    other = replace(other, rules=rules_that_fail)
     result = materialized(other, rebuild=True)
     assert not result.success
     failed = {each.check_name for each in result.get_asset_check_evaluations() if not each.passed}
     assert "rule_expression_id_3" in failed
-    assert "1 of 3 rows break it (id < 3), the first in partition" in str(result.all_node_events)
-    assert sorted(row["Id"] for row in world.table(spec)) == [1, 2, 3], "main is as it was"
+    assert "1 of 6 rows break it (id < 3), the first in partition" in str(result.all_node_events)
+    assert sorted(row["Id"] for row in world.table(spec)) == [1, 2, 2, 2, 2, 3], "main is as it was"

@@ -113,6 +113,7 @@ def test_a_key_of_columns_is_a_list_or_one_name() -> None:
         ({"colour": "red"}, r"colour"),
         ({"rules": [{"not_null": ["hour"], "on_failure": "dead_letter"}]}, r"rules: number 1 \(not_null\): on_failure"),
         ({"rules": [{"not_null": ["hour"], "fail_above": "5%"}]}, r"fail_above: has no effect.*on_failure: warn"),
+        ({"lookback": "two days", "time": "at"}, r"lookback.*is not a duration"),
         ({"rules": [{"not_null": ["hour"]}] * 2}, r"rules: not_null_hour is there twice"),
         ({"rules": [{"range": {"column": "revenue"}}]}, r"range never fails"),
     ],
@@ -124,13 +125,14 @@ def test_what_can_not_be_meant_is_refused_at_load(change: dict[str, Any], said: 
 
 def test_rules_are_checks_that_fail_a_run_by_default() -> None:
     rules = [{"not_null": ["hour"]}, {"range": {"column": "revenue", "min": 0}, "on_failure": "warn"}]
-    with loaded(with_derived({**REVENUE, "rules": rules})) as definitions:
+    with loaded(with_derived({**REVENUE, "rules": rules, "lookback": "2d", "time": "at"})) as definitions:
         repository = definitions.get_repository_def()
         graph = repository.asset_graph
         keys = graph.get(dg.AssetKey(["lake", "revenue"])).check_keys
         blocking = {each.name: graph.get_check_spec(each).blocking for each in keys}
         assert blocking == {
-            "audit": True, "upstream_read": False, "rule_not_null_hour": True, "rule_range_revenue": False,
+            "audit": True, "upstream_read": False, "late_rows": False,
+            "rule_not_null_hour": True, "rule_range_revenue": False,
         }  # fmt: skip
         (spec,) = derived_of(repository)
         assert [each.on_failure for each in spec.named_rules] == ["fail", "warn"]

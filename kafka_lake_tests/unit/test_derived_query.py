@@ -155,6 +155,9 @@ def test_queries_whose_keys_depend_on_more_than_their_rows(sql: str, why: str) -
         ({"write": "upsert"}, "needs key:"),
         ({"write": "upsert", "key": {"a": "a + 1"}}, "list them"),
         ({"order_by": ("a",)}, "order_by: has no effect"),
+        ({"lookback": "2d"}, "lookback: needs time:"),
+        ({"time": "at"}, "time: needs lookback:"),
+        ({"write": "replace", "lookback": "2d", "time": "at"}, "lookback: has no effect"),
         ({"write": "replace", "on_change": "forward"}, "on_change: forward has no effect"),
     ],
 )
