@@ -10,11 +10,14 @@ from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.components.alive import alive
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import key_of, op_name_of, pool_name_of
+from kafka_lake.components.metadata import check_result
 from kafka_lake.components.presentation import Presentation
+from kafka_lake.components.rule_checks import rule_check_spec, with_all_rules
 from kafka_lake.derive.derived_table import CLASSES, DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.report import DeriveReport
 from kafka_lake.derive.run import derive
+from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import row_count
@@ -24,6 +27,7 @@ DERIVED_TAG = "kafka_lake/derived_table"
 """Tag of the assets of derived tables, and of the runs that the sensor asks for: of those, the table."""
 AUDIT = "audit"
 UPSTREAM_READ = "upstream_read"
+LATE_ROWS = "late_rows"
 _AS_JSON = TypeAdapter(DerivedTable)
 
 
@@ -68,7 +72,11 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
             asset=key,
             description="Warns if most of a large upstream table was read for hardly anything new.",
         ),
+        *(rule_check_spec(rule, key) for rule in spec.named_rules),
     ]
+    if spec.lookback:
+        told = f"Warns of new rows whose {spec.time} is more than {spec.lookback} before their record."
+        checks.append(dg.AssetCheckSpec(LATE_ROWS, asset=key, description=told))
 
     @dg.multi_asset(
         name=op_name_of(spec.identifier),
@@ -90,12 +98,22 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
             )
             try:
                 report = derive(spec, engine, config.rebuild)
+            except GateFailedError as error:
+                yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=True)
+                yield from (check_result(each, key) for each in with_all_rules(error.findings, spec.named_rules))
+                raise
             except AuditFailedError as error:
                 yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=False, description=error.message)
                 raise
             context.log.info(_sentence(report))
             yield dg.MaterializeResult(
-                key, metadata=_metadata(spec, report, catalog), check_results=_checks(key, report)
+                key,
+                metadata=_metadata(spec, report, catalog),
+                check_results=[
+                    *_checks(key, report),
+                    *_late(key, spec, report),
+                    *(check_result(each, key) for each in with_all_rules(report.findings, spec.named_rules)),
+                ],
             )
 
     return derive_table
@@ -116,6 +134,19 @@ def _checks(key: dg.AssetKey, report: DeriveReport) -> list[dg.AssetCheckResult]
             description="; ".join(told) or None,
         ),
     ]
+
+
+def _late(key: dg.AssetKey, spec: DerivedTable, report: DeriveReport) -> Iterator[dg.AssetCheckResult]:
+    if spec.lookback:
+        late = report.late or 0
+        yield dg.AssetCheckResult(
+            asset_key=key,
+            check_name=LATE_ROWS,
+            passed=not late,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"{late:,} new rows came later than {spec.lookback}" if late else None,
+            metadata={"late_rows": late},
+        )
 
 
 def _sentence(report: DeriveReport) -> str:
@@ -144,6 +175,8 @@ def _metadata(spec: DerivedTable, report: DeriveReport, catalog: LakeCatalog) ->
         metadata["keys_computed"] = report.keys
     if report.rederived:
         metadata["offsets_derived_again"] = report.rederived
+    if report.late is not None:
+        metadata["late_rows"] = report.late
     for name, each in report.upstream.items():
         metadata |= {
             f"upstream_{name}_new_rows": each.new,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.components.rule_problems import derived_rule_problems
 from kafka_lake.derive.classify import query_problems
 from kafka_lake.derive.derived_table import DerivedTable, Identifier
 from kafka_lake.ingest.routes.by_value import may_name
@@ -62,7 +63,7 @@ def check_derived(spec: DerivedTable, project: Project) -> None:
     Raises:
         ConfigurationError: If not, naming the setting and what to do.
     """
-    for problem in query_problems(spec):
+    for problem in (*query_problems(spec), *derived_rule_problems(spec.rules)):
         raise ConfigurationError(f"Table {spec.name}: {problem}")
     same = [each for each in project.derived if each.identifier == spec.identifier]
     of_topics = [each for each in project.topics if spec.identifier in each.identifiers]

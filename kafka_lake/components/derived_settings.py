@@ -3,12 +3,22 @@
 from typing import Annotated, Any
 
 import dagster as dg
-from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, create_model
+from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, create_model, field_validator
 
 from kafka_lake.components.keys import plain_name
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.presentation import Presentation
-from kafka_lake.components.text import OptionalText, Properties, Text, TextList, TextMap, TextOrList, rendered_as
+from kafka_lake.components.rule_settings import RuleSettings
+from kafka_lake.components.text import (
+    OptionalText,
+    Properties,
+    Text,
+    TextList,
+    TextMap,
+    TextOrList,
+    duration,
+    rendered_as,
+)
 from kafka_lake.derive.derived_table import DerivedTable, OnChange, Write
 from kafka_lake.ingest.topic_table import TABLE_NAME, pydantic_fields
 
@@ -36,10 +46,13 @@ _KINDS = {
     "order_by": TextOrList,
     "on_change": OnChange,
     "every": Text,
+    "lookback": OptionalText,
+    "time": OptionalText,
     "partition_by": TextOrList,
     "sort_by": TextOrList,
     "table_properties": Properties,
     "maintenance": MaintenanceSettings | None,
+    "rules": list[RuleSettings],
 }
 
 
@@ -64,6 +77,8 @@ class DerivedSettings(_DerivedFields):  # type: ignore[misc]
 
     model_config = ConfigDict(extra="forbid")
 
+    _durations = field_validator("lookback")(duration)
+
     owners: TextList = Field(default_factory=list, description="Owners, as Dagster shows them.")
     group: OptionalText = Field(default=None, description="Dagster's asset group; the namespace by default.")
     description: OptionalText = Field(default=None, description="What the rows are.")
@@ -72,6 +87,7 @@ class DerivedSettings(_DerivedFields):  # type: ignore[misc]
     def derived_table(self) -> DerivedTable:
         """Return the settings as a run takes them."""
         given = {name: getattr(self, name) for name in pydantic_fields(DerivedTable) if name != "maintenance"}
+        given["rules"] = tuple(rule.entry() for rule in self.rules)
         return DerivedTable(**given, **({"maintenance": self.maintenance.policy()} if self.maintenance else {}))
 
     def presentation(self) -> Presentation:

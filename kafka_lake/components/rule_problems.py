@@ -47,15 +47,31 @@ def rule_problems(settings: Any, declared: Sequence[str] | None) -> Iterator[str
     yield from _together(rules_of(entries, settings.rules_fail_above), settings, declared)
 
 
+def derived_rule_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
+    """Give what is wrong with the setting of a derived table.
+
+    Args:
+        entries: As its document has them.
+    """
+    for number, entry in enumerate(entries):
+        problems = list(_entry_problems(entry))
+        if entry.on_failure == "dead_letter" and not problems:
+            problems = ["on_failure: dead_letter is for rows of records. Set fail, which is the default here, or warn."]
+        if entry.fail_above is not None and entry.on_failure is None and not problems:
+            problems = ["fail_above: has no effect, since any broken row fails the run. Set on_failure: warn."]
+        yield from (f"rules: {_where(entry, number)}: {problem}" for problem in problems)
+        if problems:
+            return
+    yield from _twice(rules_of(entries))
+
+
 def _where(entry: RuleEntry, number: int) -> str:
     return entry.name or f"number {number + 1}{''.join(f' ({kind})' for kind in entry.kinds())}"
 
 
 def _together(rules: Sequence[Rule], settings: Any, declared: Sequence[str] | None) -> Iterator[str]:
     """Give what is wrong with the rules of a topic that are right one by one."""
-    names = [rule.name for rule in rules]
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        yield f"rules: {', '.join(twice)} is there twice. Give one of them another name: of its own."
+    yield from _twice(rules)
     for rule in rules:
         if rule.on_failure == "dead_letter" and settings.dead_letters != "table":
             yield (
@@ -66,6 +82,12 @@ def _together(rules: Sequence[Rule], settings: Any, declared: Sequence[str] | No
             yield f"rules: {rule.name}: {', '.join(left_out)} is in except:. Take it out of one of them."
         if settings.transform is None and declared is not None:
             yield from _columns_problems(rule, settings, declared)
+
+
+def _twice(rules: Sequence[Rule]) -> Iterator[str]:
+    names = [rule.name for rule in rules]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        yield f"rules: {', '.join(twice)} is there twice. Give one of them another name: of its own."
 
 
 def _columns_problems(rule: Rule, settings: Any, declared: Sequence[str]) -> Iterator[str]:

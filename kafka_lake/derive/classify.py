@@ -11,24 +11,14 @@ from sqlglot import exp
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.derive.derived_table import DerivedTable
-from kafka_lake.derive.query import parsed, sources_of, tables_read, with_origin
+from kafka_lake.derive.keyed import keyed_problems
+from kafka_lake.derive.parts import aggregates_of, expression_queries, laterals, not_judged
+from kafka_lake.derive.query import ORIGIN, parsed, parsed_key, sources_of, tables_read, with_of, with_origin
 
-# Spark's own (`DESCRIBE FUNCTION`); sqlglot knows some of them by no name.
-_AGGREGATES = (
-    "any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate approx_top_k_combine "
-    "array_agg avg bit_and bit_or bit_xor bitmap_and_agg bitmap_construct_agg bitmap_or_agg bool_and bool_or "
-    "collect_list collect_set corr count count_if count_min_sketch covar_pop covar_samp every first first_value "
-    "grouping grouping_id histogram_numeric hll_sketch_agg hll_union_agg kll_merge_agg_bigint kll_merge_agg_double "
-    "kll_merge_agg_float kll_sketch_agg_bigint kll_sketch_agg_double kll_sketch_agg_float kurtosis last last_value "
-    "listagg max max_by mean median min min_by mode percentile percentile_approx percentile_cont percentile_disc "
-    "regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy schema_of_variant_agg "
-    "skewness some std stddev stddev_pop stddev_samp string_agg sum theta_intersection_agg theta_sketch_agg "
-    "theta_union_agg try_avg try_sum var_pop var_samp variance"
-)
-AGGREGATES = frozenset(_AGGREGATES.split())
 _UNSTABLE_NAMES = (
-    "rand random randn randstr uuid shuffle now current_date current_timestamp curdate localtimestamp "
-    "monotonically_increasing_id spark_partition_id input_file_name unix_timestamp"
+    "rand random randn randstr uniform uuid shuffle now current_date current_time current_timestamp curdate "
+    "localtimestamp monotonically_increasing_id spark_partition_id input_file_name input_file_block_start "
+    "input_file_block_length unix_timestamp"
 )
 _UNSTABLE = frozenset(_UNSTABLE_NAMES.split())
 _OF_ALL_ROWS = {
@@ -43,11 +33,8 @@ _OF_ALL_ROWS = {
     "sample": "TABLESAMPLE",
     "pivots": "PIVOT",
 }
-_REMEDY = {
-    "append": "Use write: aggregate with a key, or write: replace.",
-    "upsert": "Use write: aggregate with a key, or write: replace.",
-    "aggregate": "Let the rows of a key depend on rows with that key alone, or use write: replace.",
-}
+_BARE = ("current_date", "current_time", "current_timestamp", "localtimestamp")
+_WORDS_FOR_NOW = frozenset({"now", "today", "tomorrow", "yesterday"})
 
 
 def query_problems(spec: DerivedTable) -> Iterator[str]:
@@ -62,15 +49,51 @@ def query_problems(spec: DerivedTable) -> Iterator[str]:
     try:
         query = parsed(spec.sql)
         yield from _names_problems(spec, tables_read(query))
+        known = _Known(frozenset(map(str.lower, spec.upstream)))
+        if spec.is_incremental and (problems := list(dict.fromkeys(_not_judged(query, known)))):
+            yield from (f"sql: {each} Use write: replace if it can't be written otherwise." for each in problems)
+            return
         if spec.is_row_wise:
-            problems = list(dict.fromkeys(_row_wise_problems(query, _Known(frozenset(map(str.lower, spec.upstream))))))
+            problems = list(dict.fromkeys([*_row_wise_problems(query, known), *_origin_problems(query)]))
             yield from (f"write: {spec.write} needs a query that is row-wise: {each}" for each in problems)
             if not problems:
                 with_origin(spec.sql, spec.upstream)
         elif spec.write == "aggregate":
-            yield from dict.fromkeys(_keyed_problems(query, frozenset(map(str.lower, spec.upstream))))
+            yield from _key_problems(spec)
+            yield from _keyed_problems(spec, query)
     except ConfigurationError as error:
         yield str(error)
+
+
+def _not_judged(query: exp.Expr, known: "_Known") -> Iterator[str]:
+    yield from not_judged(query)
+    for each in laterals(query):
+        if known.reads(each):
+            yield "a LATERAL subquery reads a table of from:."
+
+
+def _origin_problems(query: exp.Expr) -> Iterator[str]:
+    for each in query.find_all(exp.Alias):
+        inner = each.this
+        if each.alias.lower() == ORIGIN and not (isinstance(inner, exp.Column) and inner.name.lower() == ORIGIN):
+            yield f"{ORIGIN} tells the record of a row, and another value gets its name. Choose another name."
+
+
+def _key_problems(spec: DerivedTable) -> Iterator[str]:
+    for name, text in spec.key.items():
+        key = parsed_key(name, text)
+        told = f"key: {name}: {text}"
+        if key.find(exp.Query):
+            yield f"{told}: has a subquery. Write an expression over the columns of one row."
+        elif found := [*aggregates_of(key), *_unstable(key), *_windows_of_time(key)]:
+            yield f"{told}: {found[0]} isn't told by one row. Write an expression over its columns."
+
+
+def _windows_of_time(key: exp.Expr) -> Iterator[str]:
+    for each in key.find_all(exp.Anonymous):
+        name = str(each.this).lower()
+        if name == "session_window" or (name == "window" and len(each.expressions) != 2):
+            yield f"{name}()" if name == "session_window" else "window() with a slide"
 
 
 def _settings_problems(spec: DerivedTable) -> Iterator[str]:
@@ -89,6 +112,11 @@ def _settings_problems(spec: DerivedTable) -> Iterator[str]:
         yield f"key: {given[0]} has an expression. With write: upsert the key is of columns of the result; list them."
     if spec.order_by and spec.write != "upsert":
         yield f"order_by: has no effect with write: {spec.write}. Leave it out."
+    if (spec.lookback is None) != (spec.time is None):
+        setting, lacks = ("lookback", "time") if spec.time is None else ("time", "lookback")
+        yield f"{setting}: needs {lacks}:, to tell which rows are late. Set both, or none of them."
+    if spec.lookback and not spec.is_incremental:
+        yield "lookback: has no effect with write: replace, which reads all rows each time. Leave it out."
     for setting in ("keep_rows", "orphan_files"):
         if getattr(spec.maintenance, setting):
             yield f"maintenance: {setting}: isn't for derived tables yet. Leave it out."
@@ -115,15 +143,6 @@ class _Known:
 
     upstream: frozenset[str]
 
-    def with_tables_of(self, query: exp.Expr) -> "_Known":
-        with_ = query.args.get("with_") or query.args.get("with")
-        known = self
-        for each in with_.expressions if with_ is not None else ():
-            name = each.alias.lower()
-            reads = known.reads(each.this)
-            known = _Known(known.upstream | {name} if reads else known.upstream - {name})
-        return known
-
     def reads(self, node: exp.Expr) -> bool:
         """Return whether a part of a query reads rows of an upstream table."""
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
@@ -132,9 +151,8 @@ class _Known:
 
 
 def _row_wise_problems(query: exp.Expr, known: _Known) -> Iterator[str]:
-    with_ = query.args.get("with_") or query.args.get("with")
     inner = known
-    for each in with_.expressions if with_ is not None else ():
+    for each in with_of(query):
         yield from _row_wise_problems(each.this, inner)
         name = each.alias.lower()
         inner = _Known(inner.upstream | {name} if inner.reads(each.this) else inner.upstream - {name})
@@ -164,19 +182,15 @@ def _of_all_rows(query: exp.Expr) -> Iterator[str]:
 def _problems_of_select(select: exp.Select, known: _Known) -> Iterator[str]:
     sources = sources_of(select)
     reading = [number for number, each in enumerate(sources) if known.reads(each)]
-    inside = [each for source in sources for each in source.find_all(exp.Query)]
-    for each in select.find_all(exp.Query):
-        outer = each.find_ancestor(exp.Select, exp.SetOperation)
-        is_source = any(each is one or each.parent in sources for one in inside)
-        if outer is select and not is_source and not each.find_ancestor(exp.With) and known.reads(each):
-            yield "a subquery in an expression reads a table of from:, and all of its rows count."
+    if any(known.reads(each) for each in expression_queries(select)):
+        yield "a subquery in an expression reads a table of from:, and all of its rows count."
     if not reading:
         # Rows of other tables alone: they are what they are.
         return
     if len(reading) > 1:
         yield "it joins tables of from: with each other: rows of one would be missed that came before those of another."
     yield from _of_all_rows(select)
-    yield from (f"{each} depends on other rows." for each in _aggregates(select))
+    yield from (f"{each} depends on other rows." for each in aggregates_of(select))
     for number, join in enumerate(select.args.get("joins") or (), 1):
         side, kind = str(join.side or "").upper(), str(join.kind or "").upper()
         kept = reading[0] < number or (not side and kind not in ("SEMI", "ANTI"))
@@ -201,44 +215,8 @@ def _name(source: exp.Expr) -> str:
     return source.alias_or_name or "from:"
 
 
-def _aggregates(select: exp.Select) -> Iterator[str]:
-    """Yield the functions over several rows in a SELECT itself, not in its subqueries."""
-    for each in select.walk(prune=lambda node: node is not select and isinstance(node, exp.Query)):
-        if each is not select and isinstance(each, exp.Query):
-            continue
-        if isinstance(each, exp.Window):
-            yield "a window function (OVER)"
-        elif isinstance(each, exp.Func) and (name := _aggregate_name(each)):
-            yield f"{name}()"
-
-
-def _aggregate_name(function: exp.Func) -> str:
-    if isinstance(function, exp.Anonymous):
-        name = str(function.this).lower()
-        return name if name in AGGREGATES or name.endswith("_agg") else ""
-    if isinstance(function, exp.AggFunc):
-        return function.sql_name().lower()
-    # Names that stand for something else too, as any in "= ANY (…)", are not functions here.
-    names = {each.lower() for each in function.sql_names()} if not isinstance(function, exp.Connector) else set()
-    return next(iter(sorted(names & AGGREGATES)), "")
-
-
-def _keyed_problems(query: exp.Expr, upstream: frozenset[str]) -> Iterator[str]:
-    known = _Known(upstream)
-    for select in query.find_all(exp.Select, exp.SetOperation):
-        if not known.reads(select):
-            continue
-        for arg in ("limit", "offset"):
-            if select.args.get(arg):
-                yield f"sql: {_OF_ALL_ROWS[arg]} lets rows of a key depend on others. {_REMEDY['aggregate']}"
-        if isinstance(select, exp.Select) and not select.args.get("group"):
-            functions = [name for name in _aggregates(select) if name.endswith("()")]
-            windows = list(select.find_all(exp.Window))
-            if functions and not windows:
-                yield f"sql: {functions[0]} without GROUP BY is over the rows of all keys. {_REMEDY['aggregate']}"
-        for window in select.find_all(exp.Window):
-            if not window.args.get("partition_by"):
-                yield f"sql: OVER without PARTITION BY is over the rows of all keys. {_REMEDY['aggregate']}"
+def _keyed_problems(spec: DerivedTable, query: exp.Query) -> Iterator[str]:
+    yield from keyed_problems(query, spec.key, frozenset(map(str.lower, spec.upstream)))
     for name in sorted(set(_unstable(query))):
         yield (
             f"sql: {name} gives other values each time, and only keys of new rows are computed again. Use columns of "
@@ -251,7 +229,10 @@ def _unstable(query: exp.Expr) -> Iterator[str]:
         names = {str(each.this).lower()} if isinstance(each, exp.Anonymous) else {n.lower() for n in each.sql_names()}
         if (found := names & _UNSTABLE) and not (found == {"unix_timestamp"} and each.args.get("this")):
             yield f"{min(found)}()"
+    for cast in query.find_all(exp.Cast):
+        if isinstance(cast.this, exp.Literal) and cast.this.name.strip().lower() in _WORDS_FOR_NOW:
+            yield f"'{cast.this.name}'"
     for column in query.find_all(exp.Column):
         # Without parentheses they are functions to Spark, unless a column has the name.
-        if not column.table and column.name.lower() in ("current_date", "current_timestamp", "localtimestamp"):
+        if not column.table and column.name.lower() in _BARE:
             yield f"{column.name.lower()}()"

@@ -17,6 +17,7 @@ from kafka_lake.derive.record import APPEND, MERGE, REBUILD, REWRITE
 from kafka_lake.lake.catalog import quoted
 
 _KEY = "kafka_lake_key_"
+_OWN = "kafka_lake_own_key_"
 _NUMBER = "kafka_lake_number"
 _ORDER = "kafka_lake_order"
 
@@ -100,11 +101,11 @@ def _touched(
         with frames.explained():
             keys = [_keys(each, spec) for each in (*now.values(), *before.values())]
         return reduce(DataFrame.union, keys).distinct()
-    found = frames.query(now)
+    asked = [now]
     if before:
-        others = {name: frames.whole(name).limit(0) for name in plan.upstream}
-        found = found.unionByName(frames.query({**others, **before}))
-    return found.select(*[F.col(quoted(name)).alias(key) for name, key in key_names(spec).items()]).distinct()
+        asked.append({**{name: frames.whole(name).limit(0) for name in plan.upstream}, **before})
+    names = [F.col(quoted(name)).alias(key) for name, key in key_names(spec).items()]
+    return reduce(DataFrame.union, [frames.query(each).select(*names) for each in asked]).distinct()
 
 
 def key_names(spec: DerivedTable) -> dict[str, str]:
@@ -124,9 +125,11 @@ def _bounds(rows: DataFrame, keys: DataFrame, spec: DerivedTable) -> tuple[Bound
 
 def _with_keys(rows: DataFrame, keys: DataFrame, spec: DerivedTable) -> DataFrame:
     """Return the rows of an upstream table that have one of some keys."""
-    names = key_names(spec)
-    same = [F.expr(each).eqNullSafe(F.col(names[name])) for name, each in spec.key.items()]
-    return rows.join(keys, _all(same), "left_semi")
+    names = {name: (each, f"{_OWN}{number}") for number, (name, each) in enumerate(spec.key.items())}
+    # As columns, since window(…) is known to a projection alone.
+    own = rows.select("*", *[F.expr(each).alias(column) for each, column in names.values()])
+    same = [F.col(names[name][1]).eqNullSafe(F.col(key)) for name, key in key_names(spec).items()]
+    return own.join(keys, _all(same), "left_semi").select(*map(F.col, map(quoted, rows.columns)))
 
 
 def having(rows: DataFrame, keys: DataFrame, spec: DerivedTable, how: str = "left_semi") -> DataFrame:

@@ -1,11 +1,13 @@
 """What a derived table shall be: each setting with its type, default and documentation, declared here and only here."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.ingest.topic_table import TableName
 from kafka_lake.lake.maintenance.settings import Maintenance
 
@@ -83,6 +85,17 @@ class DerivedTable:
         "expression.",
         examples=["0 * * * *"],
     )
+    lookback: str | None = Field(
+        default=None,
+        description="How late a row may come, by its `time` and Kafka's timestamp of its record. Later rows are "
+        "computed as all others; each run counts them, and a check warns.",
+        examples=["2d"],
+    )
+    time: str | None = Field(
+        default=None,
+        description="With lookback: the column of the upstream tables that tells when a row happened.",
+        examples=["ordered_at"],
+    )
     partition_by: tuple[str, ...] = Field(
         default=(), description="Iceberg partition transforms.", examples=[["day(hour)"]]
     )
@@ -91,6 +104,12 @@ class DerivedTable:
         default_factory=dict, description="Iceberg table properties of a new table."
     )
 
+    rules: tuple[RuleEntry, ...] = Field(
+        default=(),
+        description="What rows must keep, asked of each commit before anyone can read it, as with [topics](rules.md): "
+        "with `on_failure: fail`, which is the default here, or `warn`.",
+        examples=[[{"not_null": ["store_id"]}, {"range": {"column": "revenue", "min": 0}, "on_failure": "warn"}]],
+    )
     maintenance: Maintenance = Field(
         default=Maintenance(),
         description="How the table is kept fast: after a commit, the run itself compacts small files and expires old "
@@ -122,6 +141,11 @@ class DerivedTable:
     def joined(self) -> dict[str, Identifier]:
         """Return the tables of ``join``, by the names that the query knows them by."""
         return {each.rpartition(".")[2]: self._identifier_of(each) for each in self.join}
+
+    @property
+    def named_rules(self) -> tuple[Rule, ...]:
+        """Return the rules one by one; a row of a table that is made by a query has no dead letter to become."""
+        return tuple(replace(each, on_failure=each.entry.on_failure or "fail") for each in rules_of(self.rules))
 
     @property
     def is_incremental(self) -> bool:

@@ -6,6 +6,7 @@ The snapshots in between tell. Where they have expired, the table's totals tell 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from pyiceberg.schema import index_by_name
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
@@ -42,13 +43,14 @@ class Changes:
         return {partition: self.since.get(partition, 0) for partition in range(max(self.since, default=-1) + 1)}
 
 
-def changes_since(before: Read, now: Read, table: Table) -> Changes:
+def changes_since(before: Read, now: Read, table: Table, whole: bool = False) -> Changes:
     """Return what has happened to an upstream table since it was read.
 
     Args:
         before: The table as it was read.
         now: The table as it is.
         table: As it was loaded for ``now``.
+        whole: Whether it is read as a whole each time: then it is news that nobody can tell what has happened.
     """
     if before.uuid != now.uuid:
         return _unknown(before, "it was dropped and created again")
@@ -58,10 +60,22 @@ def changes_since(before: Read, now: Read, table: Table) -> Changes:
         return Changes(True) if before.snapshot is None and not before.rows else _unknown(before, "it has no snapshot")
     if before.position and now.position and not before.position.identity.same_as(now.position.identity):
         return _unknown(before, f"its topic {now.position.identity.topic} is another one than it was")
+    if column := _another_column(before, now, table):
+        return _unknown(before, f"its column {column} is another one than it was, renamed or dropped and added again")
     between = _between(table, before.snapshot, now.snapshot)
+    if between is None and whole:
+        return Changes(True)
     if between is None:
         return _by_totals(before, now)
     return _told(before, between)
+
+
+def _another_column(before: Read, now: Read, table: Table) -> str:
+    """Return a column that has the name of another one that was there before; empty if there is none."""
+    names = {each.schema_id: index_by_name(each) for each in table.metadata.schemas}
+    # Who removes old schemas has them only kept from being compared.
+    old, new = (names.get(-1 if each.schema is None else each.schema, {}) for each in (before, now))
+    return next((name for name, number in old.items() if new.get(name, number) != number), "")
 
 
 def _between(table: Table, before: int, now: int) -> list[Snapshot] | None:

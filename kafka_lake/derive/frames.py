@@ -7,6 +7,7 @@ from uuid import uuid4
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import OffsetRange
@@ -49,7 +50,11 @@ class Frames:
         each = self._plan.upstream[name]
         if each.before is None or each.before.snapshot is None or not ranges:
             return self.whole(name).limit(0)
-        return self.whole(name, each.before.snapshot).filter(within(each, ranges))
+        rows = self.whole(name, each.before.snapshot).filter(within(each, ranges))
+        # As it is read now: columns that have come since are null there.
+        there = {field.name for field in rows.schema}
+        more = [field for field in self.whole(name).schema if field.name not in there]
+        return rows.select("*", *[F.lit(None).cast(field.dataType).alias(field.name) for field in more])
 
     def ranges(self, name: str) -> tuple[OffsetRange, ...]:
         """Return the offsets before the position whose rows may be others now; asks Spark where snapshots tell.
@@ -109,11 +114,13 @@ class Frames:
                 f"{', '.join(result.columns)}.",
                 "Select it under that name.",
             )
-        void = [field.name for field in result.schema if field.dataType.simpleString() == "void"]
-        if void:
-            raise ConfigurationError(
-                f"Table {spec.name}: column {void[0]} is always null, and has no type.", "Give it one by CAST."
-            )
+        for field in result.schema:
+            if kind := _not_stored(field.dataType):
+                told = "is always null, and has no type" if kind == "void" else f"has type {kind}, which no table has"
+                within = "" if field.dataType.simpleString() == kind else "something in "
+                raise ConfigurationError(
+                    f"Table {spec.name}: {within}column {field.name} {told}.", "Give it another type by CAST."
+                )
         return result
 
     @contextmanager
@@ -164,6 +171,20 @@ class Frames:
         return _renamed(
             at_version(self._engine.spark(), self._engine.catalog.spark_name(each.identifier), snapshot), each
         )
+
+
+def _not_stored(kind: T.DataType) -> str:
+    """Return the type, within a type, that derived tables can't have; empty if there is none."""
+    inner: list[T.DataType] = []
+    if isinstance(kind, T.StructType):
+        inner = [field.dataType for field in kind]
+    elif isinstance(kind, T.ArrayType):
+        inner = [kind.elementType]
+    elif isinstance(kind, T.MapType):
+        inner = [kind.keyType, kind.valueType]
+    name = kind.simpleString()
+    own = name if name in ("void", "variant", "interval") or name.startswith(("interval ", "time(")) else ""
+    return next(filter(None, (own, *map(_not_stored, inner))), "")
 
 
 def _renamed(rows: DataFrame, each: Pinned) -> DataFrame:

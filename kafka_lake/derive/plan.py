@@ -1,9 +1,10 @@
 """What one commit of a derived table does: decided from metadata alone, before Spark is asked for anything."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 
 from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import OffsetRange, TopicIdentity
@@ -13,7 +14,7 @@ from kafka_lake.derive.query import fingerprint
 from kafka_lake.derive.record import Read, Record, read_of, record_of
 from kafka_lake.ingest.decode.key_columns import KEYED
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import has_origin, head_of, row_count
+from kafka_lake.lake.positions import DERIVED, ancestors, has_origin, head_of, read_state, row_count, summary_of
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class DerivePlan:
         joined: The tables of ``join``, likewise.
         full: Why everything is computed; empty if what is new is enough.
         is_first: Whether no commit was made of anything yet.
+        of_others: Snapshots of the derived table, since its own last one, by which others have changed its rows.
     """
 
     table: Table | None
@@ -62,6 +64,7 @@ class DerivePlan:
     joined: Mapping[str, Pinned]
     full: str = ""
     is_first: bool = False
+    of_others: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,17 +108,18 @@ def load(spec: DerivedTable, catalog: LakeCatalog) -> State:
     )
 
 
-def plan(spec: DerivedTable, state: State, rebuild: bool = False) -> DerivePlan | None:
+def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = "") -> DerivePlan | None:
     """Return the next commit; None if the table is up to date. Pure.
 
     Args:
         spec: The derived table.
         state: The tables.
         rebuild: Whether to compute everything again, whatever there is.
+        zone: Spark's session time zone, as far as it is known.
 
     Raises:
-        ConfigurationError: If the query has changed and ``on_change`` is ``fail``, or an upstream table's rows can
-            change, and the query would miss that.
+        ConfigurationError: If the query, or the time zone, has changed and ``on_change`` is ``fail``, or an upstream
+            table's rows can change, and the query would miss that.
         TableError: If rows of an upstream table have changed and nobody can tell which, or the table is another
             program's.
     """
@@ -130,17 +134,18 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False) -> DerivePlan 
             _refuse_changing(spec, state.identifiers[name], table)
     query = fingerprint(spec)
     reads = {name: read_of(table) for name, table in (*state.upstream.items(), *state.joined.items())}
-    record = Record(query, {name: reads[name] for name in state.upstream}, {name: reads[name] for name in state.joined})
+    record = Record(query, {n: reads[n] for n in state.upstream}, {n: reads[n] for n in state.joined}, zone)
     before = {**known.upstream, **known.joined} if known else {}
     tables = {**state.upstream, **state.joined}
-    changes = {name: changes_since(before[name], reads[name], tables[name]) for name in tables if name in before}
-    why = _why_full(spec, known, query, rebuild=rebuild)
+    whole = not spec.is_incremental
+    changes = {n: changes_since(before[n], reads[n], each, whole) for n, each in tables.items() if n in before}
+    why = _why_full(spec, known, record, rebuild=rebuild)
     counting = state.upstream if spec.is_incremental else tables
     if not why and not any(changes[name].news for name in counting if name in changes):
         return None
+    if spec.write == "replace":
+        why = why or "write: replace"
     why = why or _why_unknown(spec, [changes[name] for name in state.upstream if name in changes])
-    if not why and spec.write == "replace":
-        why = "write: replace"
 
     def pinned(name: str) -> Pinned:
         read, origin = reads[name], _origin_of(tables[name])
@@ -156,23 +161,39 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False) -> DerivePlan 
         joined={name: pinned(name) for name in state.joined},
         full=why,
         is_first=known is None,
+        of_others=tuple(_of_others(state.table)) if state.table is not None else (),
     )
 
 
-def _why_full(spec: DerivedTable, known: Record | None, query: str, rebuild: bool) -> str:
+def _of_others(table: Table) -> Iterator[int]:
+    for snapshot in ancestors(table, head_of(table)):
+        if DERIVED in (summary := summary_of(snapshot)):
+            return
+        is_rewrite = snapshot.summary is not None and snapshot.summary.operation == Operation.REPLACE
+        counts = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")
+        if not is_rewrite and any(int(summary.get(each, 0)) for each in counts):
+            yield snapshot.snapshot_id
+
+
+def _why_full(spec: DerivedTable, known: Record | None, record: Record, rebuild: bool) -> str:
     if known is None:
         return "the table is new"
     if rebuild:
         return "a rebuild was asked for"
-    if known.query == query:
+    zones = [each for each in (known.zone, record.zone) if each]
+    same_query, same_zone = known.query == record.query, len(set(zones)) < 2
+    if same_query and same_zone:
         return ""
     if spec.write == "replace" or spec.on_change == "rebuild":
-        return "the query has changed"
+        return "the query has changed" if same_zone else "Spark's session time zone has changed"
     if spec.on_change == "forward" and set(known.upstream) == set(spec.upstream):
         return ""
     forward = ", on_change: forward to go on with the new one" if spec.on_change == "fail" else ""
+    what = "the query, or a setting that it depends on, is another one than the rows were made by"
+    if same_query:
+        what = f"Spark's session time zone is {zones[1]}, and the rows were made in {zones[0]}, with days of their own"
     raise ConfigurationError(
-        f"Table {spec.name}: the query, or a setting that it depends on, is another one than the rows were made by.",
+        f"Table {spec.name}: {what}.",
         f"Run `kafka-lake rebuild {spec.name}` to compute everything again once, set on_change: rebuild to do so "
         f"automatically{forward}, or undo the change.",
     )
@@ -181,7 +202,7 @@ def _why_full(spec: DerivedTable, known: Record | None, query: str, rebuild: boo
 def _why_unknown(spec: DerivedTable, changes: list[Changes]) -> str:
     """Return why everything is to be computed although the query is the same; empty if it needn't be."""
     unknown = next((each.unknown for each in changes if each.unknown), "")
-    if not unknown or spec.write == "replace" or spec.on_change == "rebuild":
+    if not unknown or spec.on_change == "rebuild":
         return unknown
     raise TableError(
         f"Table {spec.name} can't be brought up to date by new rows alone: {unknown}.",
@@ -196,9 +217,15 @@ def _refuse_changing(spec: DerivedTable, identifier: Identifier, table: Table) -
     Raises:
         ConfigurationError: If it is one.
     """
-    keyed = KEYED in table.properties
-    if not keyed and _origin_of(table) is not None and read_of(table).position is not None:
+    keyed, state = KEYED in table.properties, read_state(table)
+    is_log = not keyed and _origin_of(table) is not None and not state.others
+    if is_log and state.position is not None:
         return
+    if is_log:
+        raise TableError(
+            f"Table {spec.name}: none of the snapshots that {'.'.join(identifier)} still has tells its position.",
+            "Run its topic once, or the table that it is derived by, which writes it down; then run this one.",
+        )
     why = "is a keyed table" if keyed else "isn't a table of records, each with its place in one topic"
     raise ConfigurationError(
         f"Table {spec.name}: write: {spec.write} needs upstream tables to which rows are only added, and "

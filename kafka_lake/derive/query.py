@@ -25,13 +25,28 @@ def parsed(sql: str) -> exp.Query:
     """
     try:
         statements = [each for each in sqlglot.parse(sql, read=_DIALECT) if each is not None]
-    except SqlglotError as error:
+    except (SqlglotError, RecursionError) as error:
         reason = str(error).splitlines()[0].rstrip(". ")
         raise ConfigurationError(f"sql: can't be understood: {reason}.", "Write one SELECT in Spark SQL.") from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         kinds = ", ".join(each.key.upper() for each in statements) or "nothing"
         raise ConfigurationError(f"sql: is {kinds}, and must be one query.", "Write one SELECT in Spark SQL.")
     return statements[0]
+
+
+def parsed_key(name: str, text: str) -> exp.Expr:
+    """Return the expression of a key's column as a tree.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    try:
+        return sqlglot.parse_one(text, read=_DIALECT)
+    except (SqlglotError, RecursionError) as error:
+        reason = str(error).splitlines()[0].rstrip(". ")
+        raise ConfigurationError(
+            f"key: {name}: {text} can't be understood: {reason}.", "Write an expression in Spark SQL."
+        ) from error
 
 
 def tables_read(query: exp.Expr) -> set[str]:
@@ -45,12 +60,12 @@ def tables_read(query: exp.Expr) -> set[str]:
 
 def _tables(node: exp.Expr, known: frozenset[str]) -> Iterator[tuple[str, exp.Table]]:
     if isinstance(node, exp.Query):
-        with_ = node.args.get("with_") or node.args.get("with")
-        if with_ is not None:
-            for each in with_.expressions:
-                # What an expression of this name reads by its own name is what was known before.
-                yield from _tables(each.this, known)
-                known |= {each.alias.lower()}
+        for each in with_of(node):
+            name = each.alias.lower()
+            # What an expression of this name reads by its own name is what was known before, if it isn't recursive.
+            is_recursive = isinstance(each.parent, exp.With) and each.parent.args.get("recursive")
+            yield from _tables(each.this, known | {name} if is_recursive else known)
+            known |= {name}
     for child in _children(node):
         if isinstance(child, exp.Table) and isinstance(child.this, exp.Identifier):
             name = ".".join(part.name for part in child.parts)
@@ -156,7 +171,10 @@ def _select_tokens(sql: str) -> list[int]:
 
 def _has_origin(select: exp.Select, upstream: Collection[str]) -> bool:
     for each in select.expressions:
-        if isinstance(each, exp.Star) or (isinstance(each, exp.Column) and isinstance(each.this, exp.Star)):
+        star = each.this if isinstance(each, exp.Column) else each
+        if isinstance(star, exp.Star):
+            if any(one.name.lower() == ORIGIN for one in star.args.get("except_") or ()):
+                continue
             owner = each.table if isinstance(each, exp.Column) else ""
             alias = _direct(select, upstream)
             # Of a subquery nobody knows here what it selects: Spark will tell.
@@ -165,6 +183,12 @@ def _has_origin(select: exp.Select, upstream: Collection[str]) -> bool:
         elif each.alias_or_name.lower() == ORIGIN:
             return True
     return False
+
+
+def with_of(query: exp.Expr) -> list[exp.Expr]:
+    """Return the common table expressions that a query begins with."""
+    with_ = query.args.get("with_") or query.args.get("with")
+    return list(with_.expressions) if with_ is not None else []
 
 
 def sources_of(select: exp.Select) -> list[exp.Expr]:
@@ -177,8 +201,7 @@ def sources_of(select: exp.Select) -> list[exp.Expr]:
 def _direct(select: exp.Select, upstream: Collection[str]) -> str | None:
     """Return the quoted name of an upstream table in a SELECT that reads it directly; None if it doesn't."""
     names = {each.lower() for each in upstream}
-    with_ = select.args.get("with_") or select.args.get("with")
-    names -= {each.alias.lower() for each in with_.expressions} if with_ is not None else set()
+    names -= {each.alias.lower() for each in with_of(select)}
     for each in sources_of(select):
         if isinstance(each, exp.Table) and each.name.lower() in names and not each.db:
             return f"`{each.alias_or_name}`"

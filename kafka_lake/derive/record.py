@@ -39,6 +39,7 @@ class Read:
         added: Rows that all commits up to then have added.
         rewrites: Commits up to then that did something else than to add rows behind the position.
         expired: Rows that went up to then since they were old.
+        schema: Id of the schema by which its columns are known; None if nobody wrote it down.
     """
 
     table: str
@@ -50,6 +51,7 @@ class Read:
     added: int
     rewrites: int
     expired: int = 0
+    schema: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,13 @@ class Record:
         query: The fingerprint of the query.
         upstream: The tables of ``from``, by the names that the query knows them by.
         joined: The tables of ``join``, likewise.
+        zone: Spark's session time zone, which says which day a timestamp is on; empty if nobody wrote it down.
     """
 
     query: str
     upstream: Mapping[str, Read]
     joined: Mapping[str, Read]
+    zone: str = ""
 
     def to_json(self) -> str:
         """Return the text that a snapshot's summary has."""
@@ -72,6 +76,7 @@ class Record:
             "query": self.query,
             "from": {name: _document(each) for name, each in self.upstream.items()},
             "join": {name: _document(each) for name, each in self.joined.items()},
+            **({"zone": self.zone} if self.zone else {}),
         }
         return json.dumps(doc, separators=(",", ":"), sort_keys=True)
 
@@ -88,6 +93,7 @@ class Record:
                 str(doc["query"]),
                 {name: _read(each) for name, each in doc["from"].items()},
                 {name: _read(each) for name, each in doc["join"].items()},
+                str(doc.get("zone", "")),
             )
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(f"no record of a derived table: {text!r}") from error
@@ -99,8 +105,9 @@ def _document(read: Read) -> dict[str, object]:
 
 def _read(doc: Mapping[str, object]) -> Read:
     position = doc["position"]
-    told = {name: doc[name] for name in Read.__dataclass_fields__ if name not in ("position", "expired")}
-    told["expired"] = doc.get("expired", 0)
+    later = {"expired": 0, "schema": None}
+    told = {name: doc[name] for name in Read.__dataclass_fields__ if name not in ("position", *later)}
+    told |= {name: doc.get(name, default) for name, default in later.items()}
     return Read(**told, position=Position.from_json(json.dumps(position)) if position else None)  # type: ignore[arg-type]
 
 
@@ -123,6 +130,7 @@ def read_of(table: Table) -> Read:
         added=totals.rows,
         rewrites=totals.rewrites,
         expired=totals.expired,
+        schema=head.schema_id if head else None,
     )
 
 

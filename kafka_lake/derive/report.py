@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kafka_lake.ingest.finding import Finding
+
 _MOST_OF_A_TABLE = 0.5
 _HARDLY_ANYTHING = 0.01
 _FEW_ROWS = 100_000
@@ -48,6 +50,8 @@ class DeriveReport:
         keys: Keys that were computed again; None if it wasn't by key.
         rederived: Offsets whose rows were derived again.
         upstream: What was read of each upstream table, by its name.
+        findings: Of its rules.
+        late: New rows that came later than ``lookback``; None if they weren't counted.
         seconds: How long the run took.
     """
 
@@ -59,6 +63,8 @@ class DeriveReport:
     keys: int | None = None
     rederived: int = 0
     upstream: Mapping[str, UpstreamRead] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    late: int | None = None
     seconds: float = 0.0
 
     @property

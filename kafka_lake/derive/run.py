@@ -45,7 +45,7 @@ def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False) -> DeriveR
         ConfigurationError: If the settings don't go with the tables, or the query has changed and nobody has said what
             that means for the rows that are there. ``main`` is as it was.
         TableError: If an upstream table isn't there, or its rows have changed and nobody can tell which. Likewise.
-        AuditFailedError: If the rows aren't what they must be. Likewise.
+        AuditFailedError: If the rows aren't what they must be, or break a rule. Likewise.
         PublishRefusedError: If others kept moving ``main`` ahead of this run.
         KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
     """
@@ -76,10 +76,13 @@ def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False) -> DeriveR
 
 
 def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, began: float) -> DeriveReport:
-    todo = plan(spec, load(spec, engine.catalog), rebuild)
+    state = load(spec, engine.catalog)
+    todo = plan(spec, state, rebuild)
     engine.observer.step_done("planned")
     if todo is None:
         return DeriveReport(spec.name, seconds=time.monotonic() - began)
+    zone = engine.spark().conf.get("spark.sql.session.timeZone") or ""
+    todo = plan(spec, state, rebuild, zone) or todo
     with engine.commit_slots.take(engine.sleep) if engine.commit_slots else nullcontext(), ExitStack() as held:
         frames = Frames(engine, spec, todo, held)
         if todo.table is None or todo.head is None:
@@ -87,9 +90,14 @@ def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, began: float) ->
             held.callback(_drop_unused, spec, engine)
             engine.observer.step_done("table created")
             # What others did meanwhile counts.
-            todo = plan(spec, load(spec, engine.catalog), rebuild)
+            todo = plan(spec, load(spec, engine.catalog), rebuild, zone)
             assert todo is not None, "its snapshot tells nothing yet"
             frames = Frames(engine, spec, todo, held)
+        if todo.of_others:
+            engine.observer.warn(
+                f"Table {spec.name}: others have changed its rows, by snapshot {', '.join(map(str, todo.of_others))}. "
+                f"What they did stays, but for what is computed again: `kafka-lake rebuild {spec.name}` does all."
+            )
         evolved(spec, frames, todo)
         return _committed(spec, engine, todo, frames, began=began)
 
@@ -140,6 +148,8 @@ def _report(
         upstream={
             name: _read(spec, engine, each, bounds=staged.bounds.get(name, ())) for name, each in todo.upstream.items()
         },
+        findings=staged.findings,
+        late=staged.late,
         seconds=seconds,
     )
 

@@ -15,9 +15,12 @@ from kafka_lake.derive.compute import Computed, compute, having, key_names, not_
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.frames import Frames
+from kafka_lake.derive.late import late_rows
 from kafka_lake.derive.plan import DerivePlan
 from kafka_lake.derive.query import ORIGIN
 from kafka_lake.derive.record import REBUILD
+from kafka_lake.derive.rules import ask_rules
+from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.keyed.merge import run_merge
 from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.stage.shape import shaped
@@ -44,6 +47,9 @@ class StagedRows:
         keys: Keys whose rows were computed again; None if it wasn't by key.
         ranges: Offsets whose rows were derived again.
         bounds: As `Computed` has them.
+        came: The rows that came; None if they are all that the table has.
+        findings: Of the table's rules.
+        late: New upstream rows that came late; None if they weren't counted.
     """
 
     table: StagedTable
@@ -52,6 +58,9 @@ class StagedRows:
     keys: int | None = None
     ranges: tuple[OffsetRange, ...] = ()
     bounds: Mapping[str, Sequence[Bound]] = field(default_factory=dict)
+    came: DataFrame | None = None
+    findings: tuple[Finding, ...] = ()
+    late: int | None = None
 
 
 def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, *, branch: StagingBranch) -> StagedRows:
@@ -65,8 +74,9 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
         branch: Of the table, at its head.
 
     Raises:
-        AuditFailedError: If the rows aren't what they must be. The branch is the caller's to discard.
-        ConfigurationError: If the query doesn't go with the tables that it reads.
+        AuditFailedError: If the rows aren't what they must be, or break a rule that fails. The branch is the caller's
+            to discard.
+        ConfigurationError: If the query doesn't go with the tables that it reads, or a rule with the table.
     """
     assert todo.table is not None, "it has been created"
     computed = compute(frames, spec, todo)
@@ -84,7 +94,14 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
     else:
         staged = _merged(engine, spec, computed, frames, branch=branch, state=state, summary=summary)
     _audit_keys(engine, spec, todo, computed=computed, staged=staged)
-    return replace(staged, bounds=computed.bounds)
+    findings = ask_rules(spec, _came(engine, spec, staged), staged.rows, whole=staged.came is None)
+    return replace(staged, bounds=computed.bounds, findings=findings, late=late_rows(frames, spec, todo))
+
+
+def _came(engine: Engine, spec: DerivedTable, staged: StagedRows) -> DataFrame:
+    if staged.came is not None:
+        return staged.came
+    return at_version(engine.spark(), engine.catalog.spark_name(spec.identifier), staged.table.snapshot)
 
 
 def _summary(engine: Engine, spec: DerivedTable, todo: DerivePlan, computed: Computed) -> dict[str, str]:
@@ -130,7 +147,7 @@ def _appended(
         summary = {**summary, REMOVES: str(branch.staged_snapshot())}
     table = append(branch, state, rows if expected else rows.limit(0), summary)
     _audit_count(spec, expected, table.rows)
-    return StagedRows(table, computed.kind, table.rows, ranges=tuple(ranges))
+    return StagedRows(table, computed.kind, table.rows, ranges=tuple(ranges), came=rows)
 
 
 def _in_ranges(ranges: Mapping[str, Sequence[OffsetRange]]) -> str:
@@ -171,7 +188,7 @@ def _merged(
     if computed.possible is not None:
         _audit_possible(spec, rows, computed.possible)
     if not expected and not count:
-        return StagedRows(append(branch, state, rows.limit(0), summary), computed.kind, 0, 0)
+        return StagedRows(append(branch, state, rows.limit(0), summary), computed.kind, 0, 0, came=rows)
     goes = keys.select(F.lit(_GOES).alias(_OP), *names.values())
     comes = rows.withColumn(_OP, F.lit(_COMES))
     both = goes.unionByName(comes, allowMissingColumns=True)
@@ -179,10 +196,10 @@ def _merged(
     run_merge(spark, both, summary, lambda view: _statement(branch.write_name, view, columns, names))
     if branch.staged_snapshot() == branch.head:
         # Nothing was there that goes, and nothing comes: the position is all that is new.
-        return StagedRows(append(branch, state, rows.limit(0), summary), computed.kind, 0, count)
+        return StagedRows(append(branch, state, rows.limit(0), summary), computed.kind, 0, count, came=rows)
     table = staged_table(branch, branch.head, state)
     _audit_count(spec, expected, int(summary_of(branch.written(branch.head)).get(_INSERTED, table.rows)))
-    return StagedRows(table, computed.kind, expected, count)
+    return StagedRows(table, computed.kind, expected, count, came=rows)
 
 
 def _statement(table: str, view: str, columns: Sequence[str], names: Mapping[str, str]) -> str:

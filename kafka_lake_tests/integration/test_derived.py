@@ -25,6 +25,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.retry import RetryPolicy
+from kafka_lake.ingest.rule import Range, RowCount, RuleEntry
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
@@ -39,6 +40,7 @@ NewTopic = Callable[..., Topic]
 NewConnections = Callable[[], Connections]
 STRICT = "id bigint, store string, total double not null, at timestamp"
 LOOSE = STRICT.replace(" not null", "")
+WITH_MORE = LOOSE + ", more string"
 RAISED = "kafka_lake_tests.integration.transforms:raised"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -121,17 +123,16 @@ def big(world: World) -> DerivedTable:
     return orders(world, "big", "append", "SELECT id, store, total, at FROM {source} WHERE id % 4 <> 3")
 
 
-def hourly(world: World, source: str) -> DerivedTable:
+def hourly(world: World, source: str, hour: str = "date_trunc('hour', at)") -> DerivedTable:
     return orders(
         world, "hourly" + source[-4:], "aggregate",
-        "SELECT date_trunc('hour', at) AS hour, store, sum(total) AS revenue, count(*) AS orders FROM {source} "
-        "GROUP BY ALL",
-        key={"hour": "date_trunc('hour', at)", "store": "store"}, source=source,
+        f"SELECT {hour} AS hour, store, sum(total) AS revenue, count(*) AS orders FROM {{source}} GROUP BY ALL",
+        key={"hour": hour, "store": "store"}, source=source,
     )  # fmt: skip
 
 
 def newest(world: World) -> DerivedTable:
-    sql = "SELECT store, id, total FROM {source}"
+    sql = "SELECT * EXCEPT (at) FROM {source}"
     return orders(world, "newest", "upsert", sql, key={"store": "store"}, order_by=("total",))
 
 
@@ -208,7 +209,7 @@ def overtaken(world: World, spec: DerivedTable) -> None:
 def test_a_chain_of_tables_is_right_after_late_rows_races_kills_and_a_replay_of_dead_letters(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    specs = [big(world), hourly(world, big(world).table), newest(world)]
+    specs = [big(world), hourly(world, big(world).table, "window(at, '1 hour').start"), newest(world)]
     world.send(12)
     ingest(world.spec, world.connections(), "run-1")
     for spec in specs:
@@ -217,7 +218,8 @@ def test_a_chain_of_tables_is_right_after_late_rows_races_kills_and_a_replay_of_
     ingest(world.spec, world.connections(), "run-2")
     killed(world, specs[0], "staged", monkeypatch)
     overtaken(world, specs[0])
-    world.spec = replace(world.spec, schema=LOOSE)
+    # A column comes with the rows that were dead letters; what they were before has none of that name.
+    world.spec = replace(world.spec, schema=WITH_MORE)
     assert replay_dead_letters(world.spec, world.connections(), "letters").moved > 2
     reports = [world.derive(spec) for spec in specs]
     assert reports[0].rederived > 0
@@ -308,7 +310,9 @@ def test_the_examples_are_what_a_plain_computation_gives_with_late_rows_too(worl
     world.spec = world.topic.spec(LOOSE)
     once = orders(world, "once", "upsert", DEDUPLICATED, key={"id": "id"})
     sessions = orders(world, "sessions", "aggregate", SESSIONS, key={"store": "store"})
-    features = orders(world, "features", "aggregate", FEATURES, key={"store": "store"})
+    # Rows of an aggregate tell no record.
+    rules = (RuleEntry(unique=("store", "day")), RuleEntry(not_null=("store", "total_last_30_days"), on_failure="warn"))
+    features = orders(world, "features", "aggregate", FEATURES, key={"store": "store"}, rules=rules)
     sent: list[tuple[Any, datetime, Any]] = []
     for number, events in enumerate(EVENTS):
         for store, minutes, total in events:
@@ -320,6 +324,11 @@ def test_the_examples_are_what_a_plain_computation_gives_with_late_rows_too(worl
         ingest(world.spec, world.connections(), f"run-{number}")
         reports = [world.derive(spec) for spec in (once, sessions, features)]
         assert [bool(each.full) for each in reports] == [not number] * 3
+        found = {each.check: (each.passed, each.facts["failed"]) for each in reports[2].findings}
+        assert found == {
+            "rule_unique_store_day": (True, 0), "rule_not_null_store": (False, 1),
+            "rule_not_null_total_last_30_days": (not number, number),
+        }  # fmt: skip
     found = {row["id"]: (row["store"], row["at"], row["_kafka"]["offset"]) for row in world.table(once)}
     assert found == {n: (*sent[2 * n][:2], 2 * n + 1) for n in range(len(sent) // 2)}
     assert len(world.table(once)) == len(found)
@@ -377,7 +386,9 @@ def test_a_run_in_dagster_tells_what_it_read_and_a_changed_query_stops_the_next(
     world.spec = world.topic.spec(LOOSE)
     world.send(3)
     ingest(world.spec, world.connections(), "run-1")
-    spec = orders(world, "dagster", "append", "SELECT id AS Id FROM {source} -- all")
+    rules = (RuleEntry(row_count=RowCount(min=1)), RuleEntry(range=Range("Id", max=1), on_failure="warn"))
+    spec = orders(world, "dagster", "append", "SELECT id AS Id FROM {source} -- all", rules=rules)
+    spec = replace(spec, lookback="2d", time="At")
     resources = {"catalog": catalog_resource, "spark": ResourceDefinition.hardcoded_resource(spark_resource)}
 
     def materialized(spec: DerivedTable, **config: Any) -> dg.ExecuteInProcessResult:
@@ -385,7 +396,12 @@ def test_a_run_in_dagster_tells_what_it_read_and_a_changed_query_stops_the_next(
         run_config = {"ops": {op_name_of(spec.identifier): {"config": config}}}
         return dg.materialize([asset], resources=resources, run_config=run_config, raise_on_error=False)
 
-    (event,) = materialized(spec).get_asset_materialization_events()
+    first = materialized(spec)
+    evaluations = {each.check_name: each for each in first.get_asset_check_evaluations()}
+    warned = evaluations["rule_range_Id"]
+    assert (warned.passed, warned.severity, warned.metadata["failed"].value) == (False, dg.AssetCheckSeverity.WARN, 1)
+    assert evaluations["rule_row_count"].passed
+    (event,) = first.get_asset_materialization_events()
     told = {name: value.value for name, value in event.materialization.metadata.items()}
     assert (told["dagster/row_count"], told["rows_added"], told["everything_computed"]) == (3, 3, "the table is new")
     assert told[f"upstream_{world.topic.table}_rows"] == 3
@@ -398,5 +414,28 @@ def test_a_run_in_dagster_tells_what_it_read_and_a_changed_query_stops_the_next(
     rows = world.table(spec)
     assert sorted(row["Id"] for row in rows) == [1, 2, 3]
     assert {row["store"] for row in rows} == {row["store"] for row in world.sent.values()}, "a new column"
+    rules_that_fail = (RuleEntry(expression="id < 3"), RuleEntry(unique=("store",), on_failure="warn"))
+    other = replace(other, rules=rules_that_fail)
     evaluations = materialized(other).get_asset_check_evaluations()
-    assert {each.check_name: each.passed for each in evaluations} == {"audit": True, "upstream_read": True}
+    assert {each.check_name: each.passed for each in evaluations} == {
+        "audit": True, "upstream_read": True, "late_rows": True,
+        "rule_expression_id_3": True, "rule_unique_store": True,
+    }, "no row has come"  # fmt: skip
+    # Two days late, a second less, and without a time; Kafka's timestamp is of now.
+    other, now = replace(other, rules=()), datetime.now(UTC).replace(microsecond=0)
+    for seconds in (0, 60, None):
+        moment = None if seconds is None else (now - timedelta(days=2) + timedelta(seconds=seconds)).isoformat()
+        stamp = int(now.timestamp() * 1000) + 1
+        world.topic.send({"id": 1, "store": "s9", "at": moment}, timestamp_ms=stamp)
+    ingest(world.spec, world.connections(), "late")
+    result = materialized(other)
+    (event,) = result.get_asset_materialization_events()
+    assert event.materialization.metadata["late_rows"].value == 1
+    assert [e.passed for e in result.get_asset_check_evaluations() if e.check_name == "late_rows"] == [False]
+    other = replace(other, rules=rules_that_fail)
+    result = materialized(other, rebuild=True)
+    assert not result.success
+    failed = {each.check_name for each in result.get_asset_check_evaluations() if not each.passed}
+    assert "rule_expression_id_3" in failed
+    assert "1 of 6 rows break it (id < 3), the first in partition" in str(result.all_node_events)
+    assert sorted(row["Id"] for row in world.table(spec)) == [1, 2, 2, 2, 2, 3], "main is as it was"

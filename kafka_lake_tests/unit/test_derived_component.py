@@ -24,6 +24,7 @@ REVENUE = {
     "key": {"hour": "date_trunc('hour', at)"},
     "sql": "SELECT date_trunc('hour', at) AS hour, sum(total) AS revenue FROM orders GROUP BY ALL",
 }
+HOURS = "SELECT date_trunc('hour', at) AS hour FROM {} GROUP BY ALL"
 BIG = {"table": "big", "from": "orders", "write": "append", "sql": "SELECT * FROM orders WHERE total > 9"}
 PROJECT: Documents = {
     "cluster": "KafkaCluster",
@@ -98,9 +99,9 @@ def test_a_key_of_columns_is_a_list_or_one_name() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"from": ["ordres"], "sql": "SELECT 1 AS hour FROM ordres GROUP BY ALL"}, r"from: lake.ordres.*Is it"),
-        ({"from": ["users"], "sql": "SELECT 1 AS hour FROM users GROUP BY 1"}, r"lake.users is a keyed table.*replace"),
-        ({"from": ["orders__dead_letters"], "sql": "SELECT 1 FROM orders__dead_letters GROUP BY 1"}, r"isn't a log"),
+        ({"from": ["ordres"], "sql": HOURS.format("ordres")}, r"from: lake.ordres.*Is it"),
+        ({"from": ["users"], "sql": HOURS.format("users")}, r"lake.users is a keyed table.*replace"),
+        ({"from": ["orders__dead_letters"], "sql": HOURS.format("orders__dead_letters")}, r"isn't a log"),
         ({"table": "orders"}, r"is made from itself"),
         ({"table": "users"}, r"would be topic users's, too"),
         ({"sql": "SELECT sum(total) AS hour FROM orders"}, r"sum\(\) without GROUP BY"),
@@ -110,11 +111,31 @@ def test_a_key_of_columns_is_a_list_or_one_name() -> None:
         ({"from": []}, r"from"),
         ({"sql": None}, r"sql: or transform: is needed"),
         ({"colour": "red"}, r"colour"),
+        ({"rules": [{"not_null": ["hour"], "on_failure": "dead_letter"}]}, r"rules: number 1 \(not_null\): on_failure"),
+        ({"rules": [{"not_null": ["hour"], "fail_above": "5%"}]}, r"fail_above: has no effect.*on_failure: warn"),
+        ({"lookback": "two days", "time": "at"}, r"lookback.*is not a duration"),
+        ({"rules": [{"not_null": ["hour"]}] * 2}, r"rules: not_null_hour is there twice"),
+        ({"rules": [{"range": {"column": "revenue"}}]}, r"range never fails"),
     ],
 )
 def test_what_can_not_be_meant_is_refused_at_load(change: dict[str, Any], said: str) -> None:
     text = refusal(with_derived({**REVENUE, **change}))
     assert re.search(said, " ".join(text.split())), text
+
+
+def test_rules_are_checks_that_fail_a_run_by_default() -> None:
+    rules = [{"not_null": ["hour"]}, {"range": {"column": "revenue", "min": 0}, "on_failure": "warn"}]
+    with loaded(with_derived({**REVENUE, "rules": rules, "lookback": "2d", "time": "at"})) as definitions:
+        repository = definitions.get_repository_def()
+        graph = repository.asset_graph
+        keys = graph.get(dg.AssetKey(["lake", "revenue"])).check_keys
+        blocking = {each.name: graph.get_check_spec(each).blocking for each in keys}
+        assert blocking == {
+            "audit": True, "upstream_read": False, "late_rows": False,
+            "rule_not_null_hour": True, "rule_range_revenue": False,
+        }  # fmt: skip
+        (spec,) = derived_of(repository)
+        assert [each.on_failure for each in spec.named_rules] == ["fail", "warn"]
 
 
 def test_tables_that_are_made_from_each_other_are_refused() -> None:

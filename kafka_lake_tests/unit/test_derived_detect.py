@@ -1,5 +1,6 @@
 """What has happened to an upstream table: whatever did, each row that is another one is told of, or nobody can tell."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -8,8 +9,10 @@ from typing import Any, cast
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.types import LongType, NestedField, StructType
 
 from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
@@ -38,6 +41,7 @@ class Upstream:
     rows_of: dict[int, Rows] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
     version: int = 0
+    schemas: list[Schema] = field(default_factory=lambda: [Schema(NestedField(1, "id", LongType()), schema_id=0)])
 
     def __post_init__(self) -> None:
         self.commit(Operation.APPEND, {})
@@ -56,7 +60,7 @@ class Upstream:
         self.snapshots.append(
             Snapshot(
                 snapshot_id=number, parent_snapshot_id=parent, sequence_number=number, timestamp_ms=number,
-                manifest_list="", summary=kind, schema_id=0,
+                manifest_list="", summary=kind, schema_id=self.schemas[-1].schema_id,
             )
         )  # fmt: skip
         self.rows, self.rows_of[number] = rows, rows
@@ -117,6 +121,7 @@ class Upstream:
             refs={"main": SimpleNamespace(snapshot_id=self.snapshots[-1].snapshot_id)},
             table_uuid=self.uuid,
             snapshot_by_id=by_id.get,
+            schemas=self.schemas,
         )
         properties = {TOTALS: self.totals.to_json()}
         return cast(Table, SimpleNamespace(metadata=metadata, properties=properties, name=lambda: ("lake", "orders")))
@@ -179,6 +184,44 @@ def test_only_others_that_delete_and_append_as_many_rows_escape_once_their_snaps
     table = balanced.table(balanced.snapshots[-1:])
     assert not changes_since(read, replace(read_of(table), position=read.position), table).unknown
     assert changes_since(read, read_of(upstream.table()), upstream.table()).unknown, "their snapshots tell"
+
+
+def test_a_table_that_is_read_as_a_whole_is_read_again_where_nobody_can_tell() -> None:
+    upstream = Upstream()
+    upstream.append(0, 0)
+    read = read_of(upstream.table())
+    # Others update as many rows as there were, and their snapshots expire.
+    upstream.foreign_delete(0, 0)
+    upstream.foreign_append(0, 9)
+    table = upstream.table(upstream.snapshots[-1:])
+    now = replace(read_of(table), position=read.position)
+    assert changes_since(read, now, table, whole=True).news
+    upstream.compact()
+    again = upstream.table()
+    assert not changes_since(replace(read, snapshot=now.snapshot), read_of(again), again, whole=True).news
+
+
+def nested(number: int, inner: int) -> NestedField:
+    return NestedField(number, "s", StructType(NestedField(inner, "x", LongType())))
+
+
+@pytest.mark.parametrize(
+    ("columns", "another"),
+    [
+        ((NestedField(1, "id", LongType()), nested(2, 3), NestedField(4, "more", LongType())), ""),
+        ((NestedField(1, "key", LongType()), nested(2, 3)), ""),
+        ((NestedField(1, "key", LongType()), nested(2, 3), NestedField(4, "id", LongType())), "column id is another"),
+        ((NestedField(1, "id", LongType()), nested(2, 4)), r"column s\.x is another"),
+    ],
+)
+def test_a_column_that_has_the_name_of_another_one_is_found(columns: tuple[NestedField, ...], another: str) -> None:
+    upstream = Upstream(schemas=[Schema(NestedField(1, "id", LongType()), nested(2, 3), schema_id=0)])
+    read = read_of(upstream.table())
+    upstream.schemas.append(Schema(*columns, schema_id=1))
+    upstream.append(0, 0)
+    assert re.search(another or "^$", changes_since(read, read_of(upstream.table()), upstream.table()).unknown)
+    upstream.schemas.pop(0)
+    assert not changes_since(read, read_of(upstream.table()), upstream.table()).unknown, "old schemas were removed"
 
 
 @pytest.mark.parametrize("expired_snapshots", [False, True])
@@ -248,7 +291,7 @@ SPEC = DerivedTable(table="t", sources=("orders",), write="append", sql="SELECT 
 
 def derived(spec: DerivedTable, read: Read, rows: int = 1, **other: str) -> Table:
     """Return a derived table that was made of an upstream table as it was read."""
-    record = Record(other.get("query", fingerprint(spec)), {"orders": read}, {})
+    record = Record(other.get("query", fingerprint(spec)), {"orders": read}, {}, other.get("zone", ""))
     made = Upstream()
     made.commit(Operation.APPEND, {(0, n): 0 for n in range(rows)}, {DERIVED: record.to_json()})
     table: Any = made.table()
@@ -269,9 +312,11 @@ def _origin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafka_lake.derive.plan.has_origin", lambda kind: kind is None)
 
 
-def planned(spec: DerivedTable, table: Table | None, upstream: Upstream, **properties: str) -> DerivePlan | None:
+def planned(
+    spec: DerivedTable, table: Table | None, upstream: Upstream, zone: str = "", **properties: str
+) -> DerivePlan | None:
     tables = {"orders": upstream_table(upstream, **properties)}
-    return plan(spec, State(table, tables, {}, {"orders": ("lake", "orders")}))
+    return plan(spec, State(table, tables, {}, {"orders": ("lake", "orders")}), zone=zone)
 
 
 def test_what_is_read_is_what_the_next_commit_begins_at() -> None:
@@ -303,6 +348,23 @@ def test_a_changed_query_goes_forward_or_is_computed_again(on_change: Any, expec
     assert found.full == expected
 
 
+def test_days_of_another_time_zone_are_other_keys() -> None:
+    upstream = Upstream()
+    upstream.append(0, 0)
+    table = derived(SPEC, read_of(upstream.table()), zone="UTC")
+    upstream.append(0, 0)
+    for zone in ("UTC", ""):
+        assert planned(SPEC, table, upstream, zone) is not None
+    with pytest.raises(ConfigurationError, match=r"time zone is Asia/Tokyo, and the rows were made in UTC.*rebuild"):
+        planned(SPEC, table, upstream, "Asia/Tokyo")
+    for on_change, why in (("rebuild", "Spark's session time zone has changed"), ("forward", "")):
+        found = planned(replace(SPEC, on_change=on_change), table, upstream, "Asia/Tokyo")
+        assert found is not None
+        assert (found.full, found.record.zone) == (why, "Asia/Tokyo")
+    untold = derived(SPEC, read_of(Upstream().table()))
+    assert planned(SPEC, untold, upstream, "Asia/Tokyo") is not None
+
+
 def test_a_changed_query_fails_by_default_and_says_what_to_do() -> None:
     upstream = Upstream()
     upstream.append(0, 0)
@@ -323,6 +385,35 @@ def test_what_nobody_can_tell_fails_or_is_computed_again() -> None:
     for spec in (replace(SPEC, on_change="rebuild"), replace(SPEC, write="replace")):
         found = planned(spec, derived(spec, read_of(Upstream().table())), upstream)
         assert found is not None
+
+
+def test_what_others_have_done_to_the_table_is_told() -> None:
+    upstream = Upstream()
+    table: Any = derived(SPEC, read_of(upstream.table()))
+    upstream.append(0, 0)
+    found = planned(SPEC, table, upstream)
+    assert found is not None
+    assert found.of_others == ()
+    snapshots = table.metadata.snapshots
+    theirs: Any = Summary(Operation.APPEND, **{"added-records": "1"})
+    compacted: Any = Summary(Operation.REPLACE, **{"added-records": "1", "deleted-records": "1"})
+    for number, summary in ((8, theirs), (9, compacted)):
+        snapshots.append(
+            snapshots[-1].model_copy(
+                update={"snapshot_id": number, "parent_snapshot_id": snapshots[-1].snapshot_id, "summary": summary}
+            )
+        )
+        table.metadata.refs["main"].snapshot_id = number
+    found = planned(SPEC, table, upstream)
+    assert found is not None
+    assert found.of_others == (8,)
+
+
+def test_a_log_whose_position_is_gone_needs_a_run_first() -> None:
+    upstream = Upstream()
+    upstream.commit(Operation.APPEND, {(0, 0): 0})
+    with pytest.raises(TableError, match=r"none of the snapshots that lake\.orders still has.*Run its topic once"):
+        planned(SPEC, None, upstream)
 
 
 def test_a_table_of_somebody_else_is_left_alone() -> None:

@@ -42,12 +42,12 @@ class Rows:
     """What rules are asked of.
 
     Args:
-        topic: The topic's name, for errors.
+        subject: The topic or table, for errors.
         frame: The rows.
         declared: Whether the settings declare all columns: then one that isn't there never comes.
     """
 
-    topic: str
+    subject: str
     frame: DataFrame
     declared: bool
 
@@ -150,7 +150,7 @@ class Rows:
     def _refuse(self, rule: Rule, problem: str, cause: Exception | None = None) -> NoReturn:
         columns = ", ".join(self.frame.columns)
         raise ConfigurationError(
-            f"Topic {self.topic}: rules: {rule.name}: {problem}.",
+            f"{self.subject}: rules: {rule.name}: {problem}.",
             f"Nothing was published. Correct the rule; the table's columns are {columns}.",
         ) from cause
 

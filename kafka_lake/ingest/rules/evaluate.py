@@ -30,20 +30,22 @@ class Asked:
     """What rules are asked of.
 
     Args:
-        topic: The topic's name, for errors.
+        topic: The topic's name, for errors; or what else the rows are of, as `what` says.
         rules: The rules, in the order of the settings.
-        rows: Rows of the topic's table.
-        column: The metadata column.
+        rows: Rows of the table.
+        column: The metadata column; None if rows don't tell records. Then no row can be named nor refused.
         declared: Whether the settings declare all columns.
         others: Rows that are in the table already, where `unique` is to look at those too; None if it isn't.
+        what: What has the name, for errors.
     """
 
     topic: str
     rules: tuple[Rule, ...]
     rows: DataFrame
-    column: str
+    column: str | None
     declared: bool = False
     others: DataFrame | None = None
+    what: str = "Topic"
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def evaluate(asked: Asked) -> Verdict:
     Raises:
         ConfigurationError: If a rule can't be asked of these columns.
     """
-    rows = Rows(asked.topic, asked.rows, asked.declared)
+    rows = Rows(f"{asked.what} {asked.topic}", asked.rows, asked.declared)
     conditions = [rows.condition(rule) for rule in asked.rules]
     evaluation = _Evaluation(asked, conditions)
     results = evaluation.counted()
@@ -102,9 +104,8 @@ class _Evaluation:
         frame = asked.rows.filter(F.spark_partition_id() >= 0)
         for name in dict.fromkeys(name for _, each in self._conditions for name in _unknown_names(each)):
             frame = frame.withColumn(name, F.lit(None))
-        origin = F.col(f"`{asked.column}`")
         self._frame = frame.select(
-            *[origin[name].alias(name) for name in _PLACE],
+            *_places(asked.column),
             *[each.kept.alias(_kept(n)) for n, each in self._conditions],
             *[key.alias(_KEY.format(n, i)) for n, each in self._unique for i, key in enumerate(each.keys)],
         )
@@ -128,12 +129,13 @@ class _Evaluation:
         if condition.keys:
             count, first = F.count(F.lit(1)).alias("failed"), F.min("offset").alias("first")
             twice = self._collected(lambda: self._twice(n, condition).groupBy("partition").agg(count, first).collect())
-            failed, samples = sum(row["failed"] for row in twice), _first(twice, "first")
+            failed = sum(row["failed"] for row in twice)
+            samples = _first(twice, "first") if self._asked.column is not None else ()
         return RuleResult(rule, rows, failed, nulls, samples=samples, unknown=condition.unknown)
 
     def _samples(self, failed: Sequence[int]) -> dict[int, Samples]:
         """Return the first row of each Kafka partition that breaks a rule, for some rules."""
-        if not failed:
+        if not failed or self._asked.column is None:
             return {}
         firsts = [F.min(F.when(~F.col(_kept(n)), F.col("offset"))).alias(f"first_{n}") for n in failed]
         found = self._collected(lambda: self._frame.groupBy("partition").agg(*firsts).collect())
@@ -219,9 +221,18 @@ class _Evaluation:
         named = [rule.name for rule in patterns if rule.entry.pattern and rule.entry.pattern.regex in str(error)]
         names = ", ".join(named) or ", ".join(each.rule.name for _, each in self._conditions)
         return ConfigurationError(
-            f"Topic {self._asked.topic}: rules: {names}: Spark can't ask that: {said}.",
+            f"{self._asked.what} {self._asked.topic}: rules: {names}: Spark can't ask that: {said}.",
             "Nothing was published. Correct the rule.",
         )
+
+
+def _places(column: str | None) -> list[Column]:
+    """Return where rows come from; in some order, if no column tells that."""
+    if column is None:
+        told = (F.lit(None).cast("string"), F.lit(0), F.monotonically_increasing_id())
+    else:
+        told = tuple(F.col(f"`{column}`")[name] for name in _PLACE)
+    return [each.alias(name) for each, name in zip(told, _PLACE, strict=True)]
 
 
 def _first(found: Sequence[Row], name: str) -> Samples:
