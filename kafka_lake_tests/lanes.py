@@ -43,8 +43,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     ),
     # Routes above it, and tables below it.
     "integration/test_derived_chain.py::test_the_ledger_is_right_at_each_level_of_a_chain_whatever_happens": (
-        "integration/test_derived.py::"
-        "test_a_chain_of_tables_is_right_after_late_rows_races_kills_and_a_replay_of_dead_letters"
+        "integration/test_derived.py::test_files_without_new_rows_or_touched_keys_are_not_read"
     ),
     # Many commits of a keyed table; and the same with deletion vectors.
     "integration/test_maintain.py::test_keyed_tables_lose_their_delete_files_and_no_row[2]": (
