@@ -169,6 +169,11 @@ bench-routes: REPEATS ?= 2
 bench-routes: $(STAMP) ## One topic into 1, 10 and 100 tables, nine tenths of it into one of them (N=1000000 REPEATS=2)
 	@$(BIN)/python -m benchmarks routes --records $(N) --repeats $(REPEATS)
 
+.PHONY: bench-derived
+bench-derived: N ?= 1000000
+bench-derived: $(STAMP) ## A chain of three derived tables: everything, then a hundredth of new rows (N=1000000)
+	@$(BIN)/python -m benchmarks derived --records $(N)
+
 .PHONY: bench-freshness
 bench-freshness: SECONDS_EACH ?= 100
 bench-freshness: $(STAMP) ## Seconds from a record to its row: by the sensor, and continuous (SECONDS_EACH=100 KEEP=1: into docs/ too)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from benchmarks import backlog as long_backlog
 from benchmarks import backlog_tables, page, results
+from benchmarks import derived as of_derived
 from benchmarks import hot as hot_keys
 from benchmarks import maintenance as of_tables
 from benchmarks import routes as of_routes
@@ -88,6 +89,19 @@ def rules(
     result = of_rows.measure(of_rows.Settings(records, repeats, tuple(case), Engine(cores, heap)), _tell_user)
     title = f"{records:,} records, medians of {repeats}"
     _out.print(results.on_terminal(title, of_rows.HEADER, of_rows.rows(result)))
+    _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
+
+
+@app.command()
+def derived(
+    records: Annotated[int, typer.Option(min=1000, help="In the topic.")] = 1_000_000,
+    cores: Annotated[int, typer.Option(min=1, help="Of Spark's local master.")] = 2,
+    heap: Annotated[str, typer.Option(help="Of Spark's JVM.")] = "2g",
+) -> None:
+    """What a chain of three derived tables costs: everything, then a hundredth of new rows, then nothing new."""
+    result = of_derived.measure(of_derived.Settings(records, Engine(cores, heap)), _tell_user)
+    title = f"{records:,} records, then {max(1000, records // 100):,} more; the last tables as DuckDB computes them"
+    _out.print(results.on_terminal(title, of_derived.HEADER, of_derived.rows(result)))
     _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
 
 

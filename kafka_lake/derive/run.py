@@ -24,10 +24,15 @@ from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branche
 from kafka_lake.lake.maintenance.compact import compact
 from kafka_lake.lake.maintenance.expire import expire
 from kafka_lake.lake.maintenance.policy import applies_to, limits_of, needs_of
+from kafka_lake.lake.positions import row_count
 from kafka_lake.lake.tables.create import drop_if_unused
 from kafka_lake.lake.totals import Totals, added
+from kafka_lake.spark.shuffles import shuffles
 
 _ATTEMPTS = 5
+_ROWS_WORTH_A_PARTITION = 250_000
+# As many as Spark has by itself.
+_MOST_PARTITIONS = 200
 
 
 def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False) -> DeriveReport:
@@ -98,8 +103,15 @@ def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, began: float) ->
                 f"Table {spec.name}: others have changed its rows, by snapshot {', '.join(map(str, todo.of_others))}. "
                 f"What they did stays, but for what is computed again: `kafka-lake rebuild {spec.name}` does all."
             )
+        held.enter_context(shuffles(engine.spark(), _partitions(todo)))
         evolved(spec, frames, todo)
         return _committed(spec, engine, todo, frames, began=began)
+
+
+def _partitions(todo: DerivePlan) -> int:
+    """Return how many partitions the rows are worth that a commit may read or write again."""
+    tables = [each.read.rows for each in (*todo.upstream.values(), *todo.joined.values())]
+    return min(_MOST_PARTITIONS, 2 + (sum(tables) + row_count(todo.table)) // _ROWS_WORTH_A_PARTITION)
 
 
 def _drop_unused(spec: DerivedTable, engine: Engine) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from kafka_lake.common.errors import PublishRefusedError, TableError
+from kafka_lake.derive.detect import changes_since
+from kafka_lake.derive.record import read_of
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.maintain import maintain
@@ -98,6 +100,7 @@ def test_old_rows_and_dead_letters_go_and_nothing_else_whatever_happens_then(
     topic.send({"id": 30}, 1)
     ingest(spec, connections(), "after", observer=Observer(warn=said.append))
     assert said == []
+    read = read_of(see.table)
     replay(spec, connections(), "again", Extent(), observer=Observer(warn=said.append))
     assert len(said) == 2
     assert "6 of the rows that are read again are older than 90d" in said[0]
@@ -106,6 +109,8 @@ def test_old_rows_and_dead_letters_go_and_nothing_else_whatever_happens_then(
     see.assert_exactly_once(young(topic.ledger), ends)
     assert all(found.passed for found in examine(spec, connections().catalog, connections().cluster))
     assert {each.what for each in snapshot_log(see.table)[:3]} == {"replay", "part of the replay"}
+    found = changes_since(read, read_of(see.table), see.table)
+    assert (found.unknown, bool(found.ranges)) == ("", True), "derived tables know what it did"
 
     # Others expire all positions. Of partition 2 no row is left that would prove it.
     see.table.maintenance.expire_snapshots()

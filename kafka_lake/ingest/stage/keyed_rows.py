@@ -1,7 +1,7 @@
 """The way of keyed tables: a batch's changes are folded to one for each key, and merged into the run's branch."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -49,8 +49,8 @@ from kafka_lake.ingest.stage.staged import StagedTable, side_summary, staged_tab
 from kafka_lake.ingest.stage.variant_table import append_nothing
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import TableState, read_state, row_count, summary_of
+from kafka_lake.spark.shuffles import shuffles
 
-_PARTITIONS = "spark.sql.shuffle.partitions"
 _ROWS_WORTH_A_PARTITION = 1_000_000
 _MERGED = "spark.merge-into.num-target-rows-"
 _ABOUT_CHANGES = T.StructType(
@@ -171,7 +171,7 @@ def write_changes(batch: ChangesToStage, undo: ExitStack) -> StagedChanges:
 
 def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedChanges:
     tasks = max(batch.tasks, 2) + row_count(batch.state.table) // _ROWS_WORTH_A_PARTITION
-    held.enter_context(_shuffles(batch.context.connections.spark(), tasks))
+    held.enter_context(shuffles(batch.context.connections.spark(), tasks))
     all_changes, figures = _told(batch, held)
     batch = _since_past(batch, all_changes, figures)
     changes = _counting(batch, all_changes.drop(READS, SOURCE))
@@ -345,17 +345,3 @@ def _stage_deletes(batch: ChangesToStage, rows: DataFrame, there_are: bool, undo
         branch.discard()
         return None
     return staged
-
-
-@contextmanager
-def _shuffles(spark: Any, partitions: int) -> Iterator[None]:
-    """Let shuffles of the block have so many partitions: two hundred, Spark's own, cost seconds for a few changes."""
-    before = spark.conf.get(_PARTITIONS, None)
-    spark.conf.set(_PARTITIONS, str(partitions))
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(_PARTITIONS)
-        else:
-            spark.conf.set(_PARTITIONS, before)
