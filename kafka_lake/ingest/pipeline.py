@@ -18,7 +18,7 @@ from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.decode.excepted import refuse_excepted
 from kafka_lake.ingest.decode.key_columns import refuse_other_keys
-from kafka_lake.ingest.gate import AuditedSide, Published, audit_and_publish, refused_if_main_moved
+from kafka_lake.ingest.gate import Published, audit_and_publish, refused_if_main_moved
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import waited
@@ -28,13 +28,13 @@ from kafka_lake.ingest.routes.new_tables import telling, with_known
 from kafka_lake.ingest.routes.sides import Shares, create_for, create_sides, shared_out
 from kafka_lake.ingest.stage.history_table import refuse_no_history
 from kafka_lake.ingest.stage.staged import Staged
-from kafka_lake.ingest.stage_tables import discard, stage_sides, stage_table
+from kafka_lake.ingest.stage_tables import StagedSide, audit_sides, discard, stage_sides, stage_table
 from kafka_lake.ingest.table_state import Tables, tables, with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.lake.positions import TableState
 
-Sides = list[AuditedSide]
+Sides = list[StagedSide]
 
 
 @dataclass(frozen=True)
@@ -134,12 +134,13 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
             _tell_of_new_tables(attempt, context, found, shares)
         else:
             yield replace(known, created=_created(shares), decoding=todo)
-            sides: Sides = stage_sides(create_sides(shares, attempt.topic), attempt.failed_so_far)
+            sides: Sides = stage_sides(create_sides(shares, attempt.topic))
             staged: Staged = _stage_last(context, found, shares, sides)
             context.effort.done("stage")
             yield known
+            audited = audit_sides(sides, staged, attempt.failed_so_far)
             published: Published = audit_and_publish(
-                context, found, shares.plan, staged, failed_so_far=attempt.failed_so_far, sides=sides
+                context, found, shares.plan, staged, failed_so_far=attempt.failed_so_far, sides=audited
             )
     if shares.shows_new_tables:
         yield from _steps(attempt)
