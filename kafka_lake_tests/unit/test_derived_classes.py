@@ -133,6 +133,7 @@ def where(tables: Rows, chosen: set[int]) -> Rows:
     return {n: [row for row in rows if n == "stores" or row[3] in chosen] for n, rows in tables.items()}
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", [0, *(exhaustive(number) for number in range(10_000, 60_000, 10_000))])
 def test_what_is_not_refused_is_of_its_class(first: int) -> None:
     connection = duckdb.connect()
