@@ -83,9 +83,11 @@ def _said(error: Exception) -> str:
         return str(error)
     if not isinstance(error, ValidationError):
         return str(error)
-    told = error.errors(include_url=False)
-    lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg'].removeprefix('Value error, ')}".lstrip(": ") for e in told]
-    return "; ".join(dict.fromkeys(lines))
+    told: dict[str, str] = {}
+    for each in error.errors(include_url=False):
+        # A value that fits no member of a union is refused once for each; the first tells enough.
+        told.setdefault(str(each["loc"][0]) if each["loc"] else "", each["msg"].removeprefix("Value error, "))
+    return "; ".join(f"{setting}: {text}" if setting else text for setting, text in told.items())
 
 
 def _problems(route: Mapping[str, Any]) -> Iterator[str]:
@@ -93,7 +95,7 @@ def _problems(route: Mapping[str, Any]) -> Iterator[str]:
         yield "when: is missing. Write for example when: {field: type, equals: order}."
     if not route.get("table"):
         yield "table: is missing. Name the table of these records."
-    if (route.get("maintenance") or {}).get("keep_rows"):
+    if isinstance(given := route.get("maintenance"), Mapping) and given.get("keep_rows"):
         yield "maintenance: keep_rows: can't be combined with routes yet."
     known = {*("schema", "except"), *pydantic_fields(TopicTable), "when"} - {"except_columns"}
     for name in route:
@@ -111,7 +113,7 @@ def when_of(given: Mapping[str, Any]) -> When:
     Raises:
         ConfigurationError: If it is none.
 
-    >>> when_of({"field": "type", "in": ["click", 7]})
+    >>> when_of({"field": "type", "in": ["click", "7"]})
     When(field='type', header=None, sql=None, values=('click', '7'))
     """
     kinds = [kind for kind in _KINDS if given.get(kind) is not None]
@@ -120,7 +122,9 @@ def when_of(given: Mapping[str, Any]) -> When:
     if len(kinds) != 1:
         raise ConfigurationError(f"when: has {' and '.join(kinds) or 'none'} of field:, header: and sql:. Write one.")
     (kind,) = kinds
-    name = str(given[kind])
+    name = _text(given[kind])
+    if not name.strip():
+        raise ConfigurationError(f"when: {kind}: is empty.")
     if kind == "sql":
         if "equals" in given or "in" in given:
             raise ConfigurationError("when: sql: is a whole condition. Leave out equals: and in:.")
@@ -130,19 +134,26 @@ def when_of(given: Mapping[str, Any]) -> When:
     values = given["in"] if "in" in given else [given["equals"]]
     if not isinstance(values, list) or not values:
         raise ConfigurationError("when: in: is no list of values.")
+    if kind == "field" and name.startswith("$"):
+        raise ConfigurationError(f"when: field: {name!r} is a path. Write it without $, as in source.table.")
     if kind == "field" and (not all(name.split(".")) or set(_NOT_IN_FIELDS) & set(name)):
         raise ConfigurationError(f"when: field: {name!r} is no name of a field. Use sql: for such names.")
     return When(**{kind: name}, values=tuple(map(_text, values)))
 
 
 def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
     if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise ConfigurationError(
-        f"when: {value!r} is neither text nor a number, true or false. Use sql: for what is missing, null or nested."
-    )
+        # NO is Norway, too.
+        word = str(value).lower()
+        raise ConfigurationError(
+            f"when: YAML reads a value as {word} (also yes, no, on, off). Write the text in quotes."
+        )
+    if isinstance(value, int | float):
+        # 007 is 7 to YAML, 1.10 is 1.1, and 12:30 is 750.
+        raise ConfigurationError(f"when: YAML reads a value as the number {value}. Write the text in quotes.")
+    raise ConfigurationError(f"when: {value!r} is no text. Use sql: for what is missing, null or nested.")
 
 
 def route_problems(spec: TopicTable) -> Iterator[str]:
@@ -165,12 +176,13 @@ def route_problems(spec: TopicTable) -> Iterator[str]:
 
 
 def _shared(spec: TopicTable) -> Iterator[str]:
-    owners: dict[tuple[str, ...], str] = {}
-    for each in spec.tables:
+    owners: dict[tuple[str, ...], int] = {}
+    for number, each in enumerate(spec.tables):
         # Some catalogs know no upper case.
         for name in dict.fromkeys(tuple(part.lower() for part in identifier) for identifier in each.identifiers):
-            other = owners.setdefault(name, each.table)
-            if other is not each.table:
+            first = owners.setdefault(name, number)
+            if first != number:
+                other = spec.tables[first].table
                 both = f"{other} and {each.table}" if other != each.table else f"{each.table} twice"
                 yield (
                     f"routes: table {'.'.join(name)} would be that of {both}. Give each route a table of its own; "
@@ -181,10 +193,11 @@ def _shared(spec: TopicTable) -> Iterator[str]:
 def _unreachable(routes: Sequence[Route]) -> Iterator[str]:
     taken: dict[tuple[tuple[str, str], str], str] = {}
     for route in routes:
-        for value in route.when.values:
+        for value in route.when.values or ("",):
             first = taken.setdefault((route.when.source, value), route.to.table)
             if first != route.to.table:
+                what = f"{route.when.source[1]} {value!r}" if value else "a record"
                 yield (
-                    f"routes: table {route.to.table} would never get {route.when.source[1]} {value!r}, since table "
+                    f"routes: table {route.to.table} would never get {what}, since table "
                     f"{first} comes first and takes it. Leave it out of one of them."
                 )

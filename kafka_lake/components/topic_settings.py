@@ -22,7 +22,7 @@ from kafka_lake.components.route_settings import OF_RECORDS, route_problems, rou
 from kafka_lake.components.rule_problems import rule_problems
 from kafka_lake.components.rule_settings import RuleSettings
 from kafka_lake.components.shared_table_problems import topics_problems
-from kafka_lake.components.text import AsWrittenList, Limit, OptionalText, Properties, Text, TextList, TextMap
+from kafka_lake.components.text import AsWrittenList, Limit, OptionalText, Properties, Text, TextList, TextMap, rendered
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan.start import start_timestamp_ms
 from kafka_lake.ingest.rule import RuleEntry
@@ -163,7 +163,10 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         if self.maintenance is not None:
             given["maintenance"] = vars(self.maintenance)
         given |= {"topic": self.topic, **({"cluster": self.cluster} if self.cluster else {})}
-        return routes_of(self.routes, given, lambda settings: self._like(settings).topic_table(folder))
+        # The other settings of a route are rendered as those of a document.
+        context = self.resolution()
+        routes = [{**each, "when": rendered(context, each["when"])} if "when" in each else each for each in self.routes]
+        return routes_of(routes, given, lambda settings: self._like(settings).topic_table(folder))
 
     def _like(self, settings: Mapping[str, Any]) -> "TopicSettings":
         """Return what a document with other settings would be; raises as Dagster does when it loads one."""

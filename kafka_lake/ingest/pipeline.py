@@ -128,7 +128,10 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
     if found.table is None or found.table.head is None:
         yield from _create(attempt, todo, records, replace(known, created=_missing(context, found)))
         return
-    with refused_if_main_moved(context, found.table), shared_out(context, attempt.topic, todo, records) as shares:
+    with (
+        refused_if_main_moved(context, found.table),
+        shared_out(context, attempt.topic, todo, own=found, records=records) as shares,
+    ):
         yield replace(known, created=_created(shares), decoding=todo)
         sides: Sides = _stage_sides(create_sides(shares, attempt.topic))
         staged: Staged = _stage_last(context, found, shares, sides)
@@ -217,7 +220,7 @@ def _stage_sides(shares: Shares) -> Sides:
 def _stage_last(context: Context, found: Tables, shares: Shares, sides: Sides) -> Staged:
     """Stage what the topic's own table gets; if that fails, nothing staged is left."""
     try:
-        return _stage(context, found, shares.plan, shares.records, others=shares.others)
+        return _stage(context, found, shares.told(sides), shares.records, others=shares.others)
     except BaseException:
         _discard(sides)
         raise

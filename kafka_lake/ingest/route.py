@@ -32,6 +32,10 @@ class When:
         return "sql", str(self.sql)
 
     def __str__(self) -> str:
-        """Return the condition as messages have it."""
+        """Return the condition as the end of a sentence about records.
+
+        >>> str(When(field="type", values=("click", "view"))), str(When(sql="key is null"))
+        ("with field type 'click' or 'view'", 'for which key is null')
+        """
         kind, name = self.source
-        return f"sql {name}" if kind == "sql" else f"{kind} {name} in {', '.join(map(repr, self.values))}"
+        return f"for which {name}" if kind == "sql" else f"with {kind} {name} {' or '.join(map(repr, self.values))}"

@@ -14,6 +14,7 @@ from kafka_lake.components.assets import settings_of
 from kafka_lake.components.kafka_topic_table import refuse_shared_tables
 from kafka_lake.components.route_settings import when_of
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.routes.given import GIVEN, Given, given_after, parsed
 from kafka_lake.ingest.routes.share import counted, is_ahead, is_of_another_log, share_of
 from kafka_lake_tests.unit.test_component import load
 
@@ -32,18 +33,25 @@ class Table:
     position: Position | None = None
     rows: list[tuple[int, int]] = field(default_factory=list)
     unfinished: int | None = None
+    given: Given = field(default_factory=Given)
 
 
 @dataclass
 class World:
-    """A topic of two partitions, whose records are for table ``offset % tables``; table 0 is the topic's own."""
+    """A topic of two partitions, whose records are for table ``(offset + routes) % tables``; table 0 is its own."""
 
     ends: list[int]
     tables: list[Table]
+    routes: int = 0
     resets: set[int] = field(default_factory=set)
 
     def records(self, ranges: tuple[OffsetRange, ...], table: int) -> list[tuple[int, int]]:
-        return [(r.partition, o) for r in ranges for o in range(r.start, r.end) if o % len(self.tables) == table]
+        return [
+            (r.partition, o)
+            for r in ranges
+            for o in range(r.start, r.end)
+            if (o + self.routes) % len(self.tables) == table
+        ]
 
 
 class Run:
@@ -51,14 +59,18 @@ class Run:
 
     number = 0
 
-    def __init__(self, world: World, to: tuple[int, int] | None) -> None:
+    def __init__(
+        self, world: World, to: tuple[int, int] | None, at_most: int = 1000, partitions: tuple[int, ...] = (0, 1)
+    ) -> None:
         Run.number += 1
         self.world, self.id, self.is_reset = world, Run.number, to is not None
         own = world.tables[0]
         position = own.position or at(0, 0)
-        self.left: list[tuple[Table, int, Position, list[tuple[int, int]]]] = []
-        ranges = tuple(OffsetRange(p, position.offsets[p], end) for p, end in enumerate(world.ends))
-        plan = Plan(ranges, at(*world.ends), 0)
+        self.left: list[tuple[Table, int, Position, list[tuple[int, int]], Given]] = []
+        reads = [at_most if p in partitions else 0 for p in position.offsets]
+        ends = [min(end, position.offsets[p] + reads[p]) for p, end in enumerate(world.ends)]
+        ranges = tuple(OffsetRange(p, position.offsets[p], ends[p]) for p in partitions)
+        plan = Plan(ranges, at(*ends), 0)
         if to is not None:
             stays = at(*(min(t, o) for t, o in zip(to, position.offsets.values(), strict=True)))
             plan = Plan(
@@ -66,28 +78,32 @@ class Run:
             )
         for number, table in enumerate(world.tables):
             if table.unfinished is not None and not self.is_reset:
-                if table.unfinished not in world.resets:
+                if table.unfinished not in world.resets and own.position is not None:
                     self.left = []
                     return
                 table.unfinished = None
-            share = plan if number == 0 else share_of(plan, table.position)
-            rows = [*table.rows, *world.records(share.ranges, number)]
-            rows = [
-                (p, o) for p, o in rows if not any(d.partition == p and d.start <= o < d.end for d in share.deletes)
+            conditions = str(world.routes)
+            share = plan if number == 0 else share_of(plan, table.position, table.given.by(conditions))
+            given = Given() if self.is_reset else given_after(plan, table.position, table.given, conditions)
+            stay = [
+                (p, o)
+                for p, o in table.rows
+                if not any(d.partition == p and d.start <= o < d.end for d in share.deletes)
             ]
-            if number == 0 or rows != table.rows or (self.is_reset and table.position is not None):
-                self.left.append((table, table.head, share.after, rows))
+            rows = [*stay, *world.records(share.ranges, number)]
+            if number == 0 or share.deletes or rows != table.rows or (self.is_reset and table.position is not None):
+                self.left.append((table, table.head, share.after, rows, given))
         self.left = [*self.left[1:], self.left[0]]
 
     def step(self) -> bool:
         """Publish the next table; a refusal ends the run. Return whether there is more to do."""
         if not self.left:
             return False
-        table, head, after, rows = self.left.pop(0)
+        table, head, after, rows, given = self.left.pop(0)
         if table.head != head:
             self.left = []
             return False
-        table.head, table.position, table.rows = head + 1, after, rows
+        table.head, table.position, table.rows, table.given = head + 1, after, rows, given
         is_own = table is self.world.tables[0]
         if self.is_reset:
             if is_own:
@@ -102,16 +118,25 @@ class Run:
 def test_whatever_is_killed_or_races_each_record_is_in_its_table_once(data: st.DataObject, tables: int) -> None:
     world = World([0, 0], [Table() for _ in range(tables)])
     running: list[Run] = []
-    target = None
+    target, changed = None, False
     for _ in range(data.draw(st.integers(1, 25))):
-        what = data.draw(st.sampled_from(["produce", "begin", "step", "step", "step", "kill", "reset"]))
+        what = data.draw(
+            st.sampled_from(["produce", "begin", "step", "step", "step", "kill", "reset", "routes", "drop"])
+        )
         if what == "produce":
             world.ends = [end + data.draw(st.integers(0, 5)) for end in world.ends]
         elif what == "begin":
-            running.append(Run(world, None))
+            partitions = data.draw(st.sampled_from([(0, 1), (0,), (1,)]))
+            running.append(Run(world, None, data.draw(st.sampled_from([2, 1000])), partitions))
         elif what == "reset":
             target = tuple(data.draw(st.integers(0, end)) for end in world.ends)
             running.append(Run(world, (target[0], target[1])))
+        elif what == "routes":
+            # Definitions are loaded again: no run goes on by the former ones.
+            running, changed, world.routes = [], True, data.draw(st.integers(0, tables - 1))
+        elif what == "drop":
+            own = world.tables[0]
+            own.head, own.position, own.rows = own.head + 1, None, []
         elif running and what == "step":
             run = data.draw(st.sampled_from(running))
             if not run.step():
@@ -123,12 +148,15 @@ def test_whatever_is_killed_or_races_each_record_is_in_its_table_once(data: st.D
         last = Run(world, (0, 0))
         while last.step():
             pass
-    last = Run(world, None)
-    while last.step():
-        pass
+    for at_most in (3, 1000):
+        last = Run(world, None, at_most)
+        while last.step():
+            pass
     everything = tuple(OffsetRange(p, 0, end) for p, end in enumerate(world.ends))
+    every = sorted(row for table in world.tables for row in table.rows)
+    assert every == sorted((r.partition, o) for r in everything for o in range(r.start, r.end))
     for number, table in enumerate(world.tables):
-        assert sorted(table.rows) == world.records(everything, number)
+        assert changed or sorted(table.rows) == world.records(everything, number)
 
 
 def test_a_position_says_nothing_where_the_log_is_another_one() -> None:
@@ -167,7 +195,7 @@ routes:
     schema: type string, id bigint
     rules: [{not_null: [id], on_failure: fail}]
     dead_letters: fail
-  - when: {header: kind, in: [click, 7, true]}
+  - when: {header: kind, in: [click, '7', 'true']}
     table: clicks
     namespace: web
     write: upsert
@@ -195,7 +223,14 @@ def test_a_table_of_a_route_has_its_settings_and_those_of_the_records() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("equals: order", "equals: null"), "neither text nor a number"),
+        (("equals: order", "equals: null"), "None is no text"),
+        (("equals: order", "equals: NO"), r"YAML reads a value as false \(also yes, no, on, off\). Write the text in"),
+        (("equals: order", "equals: 007"), "YAML reads a value as the number 7"),
+        (("field: type", "field: on"), "YAML reads a value as true"),
+        (("field: type", "field: $.type"), "is a path"),
+        (("field: type, equals: order", "sql: ''"), "sql: is empty"),
+        (("dead_letters: fail", "maintenance: 5"), "maintenance: Input should be a valid dictionary"),
+        (("dead_letters: fail", "mask: 5"), r"number 1 \(orders\): mask: "),
         (("equals: order", ""), "needs equals: with a value or in:"),
         (("field: type", "feld: type"), "there is no feld"),
         (("field: type", "field: a..b"), "no name of a field"),
@@ -210,8 +245,16 @@ def test_a_table_of_a_route_has_its_settings_and_those_of_the_records() -> None:
         (("table: orders", "table: Events"), "table shop.events would be that of events and Events"),
         (("table: orders", "table: events__dead_letters"), "would be that of events and events__dead_letters"),
         (("table: clicks", "table: orders\n    #"), None),
+        (("table: clicks\n    namespace: web", "table: orders"), "table shop.orders would be that of orders twice"),
+        (
+            (
+                "header: kind, in: [click, '7', 'true']",
+                "sql: key is null}\n    table: nulls\n  - when: {sql: key is null",
+            ),
+            "table clicks would never get a record",
+        ),
         (("namespace: web", "namespace: shop"), None),
-        (("header: kind, in: [click, 7, true]", "field: type, equals: order"), "table clicks would never get type"),
+        (("header: kind, in: [click, '7', 'true']", "field: type, equals: order"), "table clicks would never get type"),
         (("otherwise: ignore", "otherwise: dead_letter\ndead_letters: skip"), "loses the records"),
         (("otherwise: ignore", "history: true\nwrite: upsert"), "history: can't be combined"),
     ],
@@ -244,7 +287,13 @@ def test_what_the_topics_own_settings_rule_out(more: str, said: str) -> None:
 
 
 def test_conditions_compare_text_as_json_has_it() -> None:
-    assert when_of({"field": "n", "in": [1, 1.5, False, "x"]}).values == ("1", "1.5", "false", "x")
+    assert when_of({"field": "n", "in": ["1", "1.50", "false", "x"]}).values == ("1", "1.50", "false", "x")
+
+
+def test_templates_in_conditions_are_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGION", "007")
+    component, _ = load(ROUTED.replace("equals: order", 'equals: "{{ env.REGION }}"'))
+    assert component.topic_table().routes[0].when.values == ("007",)
 
 
 def test_a_table_of_a_route_is_nobody_elses() -> None:
@@ -267,3 +316,25 @@ def test_each_table_is_an_asset_of_the_topics_run() -> None:
     assert "shop/orders__dead_letters" not in specs
     topics = [settings_of(dict(each.metadata)) for each in specs.values() if "kafka_lake/topic_table" in each.metadata]
     assert [(each.topic, len(each.tables)) for each in topics] == [("shop.events", 3)]
+
+
+def test_what_a_table_has_been_given_counts_by_the_same_conditions_and_without_a_gap() -> None:
+    plan = Plan((OffsetRange(0, 5, 9),), at(9, 3), 0)
+    before = Given("now", {0: 2, 1: 1})
+    assert given_after(plan, at(5, 3), before, "now").since == {0: 5, 1: 1}
+    assert given_after(plan, at(5, 3), before, "other").since == {0: 5}
+    # The topic has gone on in partition 1 without it: by which routes, nobody knows.
+    assert given_after(plan, at(5, 2), before, "now").since == {0: 5}
+    # It was further than this plan goes: by the same conditions, or by others.
+    assert given_after(plan, at(20, 3), before, "now").since == {0: 5, 1: 1}
+    assert given_after(plan, at(20, 3), before, "other").since == {}
+    doubtful = share_of(plan, at(7, 3), {0: 6})
+    assert (doubtful.kind, doubtful.keep_missing, doubtful.ranges) == ("replace", True, plan.ranges)
+    assert (doubtful.deletes, doubtful.after.offsets) == ((OffsetRange(0, 5, 7),), {0: 9, 1: 3})
+    assert share_of(plan, at(20, 3), {}).deletes == (OffsetRange(0, 5, 9),)
+
+
+def test_a_summary_that_tells_nothing_of_a_share_makes_nothing_certain() -> None:
+    told = Given("now", {1: 5})
+    for text, found in ((told.marks()[GIVEN], told), ("", Given()), ("[]", Given()), ('{"since": 3}', Given())):
+        assert parsed(text) == found

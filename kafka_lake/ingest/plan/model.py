@@ -1,6 +1,7 @@
 """What one commit reads, and the position that it leaves behind."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position
@@ -15,12 +16,14 @@ class Share:
         elsewhere: How many others get, or nobody does.
         is_side: Whether the table is not the topic's own: it may be behind the plan's start, and never beyond it.
         as_dead_letters: Whether its records are dead letters since no route takes them.
+        marks: More of the snapshot's summary.
     """
 
     records: int
     elsewhere: int
     is_side: bool = False
     as_dead_letters: bool = False
+    marks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

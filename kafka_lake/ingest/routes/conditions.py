@@ -94,7 +94,9 @@ def _check(records: DataFrame, spec: TopicTable, sql: str, table: str) -> None:
         # A filter takes nothing but a condition on single rows; Connect looks at it when the schema is asked.
         records.filter(F.expr(sql)).schema  # noqa: B018
     except AnalysisException as error:
-        reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
+        # What can't be parsed is told in the second line.
+        told = next(filter(None, map(str.strip, str(error).splitlines())), "")
+        reason = told.partition(" SQLSTATE")[0].rstrip(" ;.")
         raise ConfigurationError(
             f"Topic {spec.topic}: routes: {table}: {sql!r} is no condition on a record: {reason}.",
             f"Nothing was published. Correct when: sql:; the record's columns are {', '.join(records.columns)}.",
