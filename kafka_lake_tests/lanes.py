@@ -146,6 +146,7 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
             "integration/test_routes.py::test_a_race_for_the_first_records_of_a_table",
             "integration/test_routes.py::"
             "test_a_new_route_is_filled_by_a_replay_and_takes_the_rows_from_the_table_before",
+            "integration/test_routes.py::test_what_a_killed_run_gave_to_a_table_is_replaced_if_the_routes_change",
         ),
         "unit/test_routes.py::test_whatever_is_killed_or_races_each_record_is_in_its_table_once",
     ),

@@ -129,7 +129,10 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
     if found.table is None or found.table.head is None:
         yield from _create(attempt, todo, records, replace(known, created=_missing(context, found)))
         return
-    with refused_if_main_moved(context, found.table), shared_out(context, attempt.topic, todo, records) as shares:
+    with (
+        refused_if_main_moved(context, found.table),
+        shared_out(context, attempt.topic, todo, own=found, records=records) as shares,
+    ):
         if shares.shows_new_tables:
             _tell_of_new_tables(attempt, context, found, shares)
         else:
@@ -227,7 +230,8 @@ def _tell_of_new_tables(attempt: Attempt, context: Context, found: Tables, share
 def _stage_last(context: Context, found: Tables, shares: Shares, sides: Sides) -> Staged:
     """Stage what the topic's own table gets; if that fails, nothing staged is left."""
     try:
-        return stage_table(context, found, shares.plan, shares.records, others=shares.others)
+        plan = shares.told((each.side, each.staged) for each in sides)
+        return stage_table(context, found, plan, shares.records, others=shares.others)
     except BaseException:
         discard(sides)
         raise

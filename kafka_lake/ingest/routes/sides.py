@@ -5,9 +5,10 @@ what Spark knows of its blocks, without a look at the others'. Where routes go b
 order is Kafka's.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -16,10 +17,7 @@ from pyspark.sql import functions as F
 from kafka_lake.common.errors import PublishRefusedError, TableError
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.dead_letters.reconcile import reconcile
-from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
-from kafka_lake.ingest.effort import Effort
-from kafka_lake.ingest.plan.identity import another_topic
+from kafka_lake.ingest.decode.by_schema.names import SchemaNames
 from kafka_lake.ingest.plan.model import Plan, Share
 from kafka_lake.ingest.routes.conditions import (
     OWN,
@@ -31,12 +29,16 @@ from kafka_lake.ingest.routes.conditions import (
     routed,
     schema_names,
 )
+from kafka_lake.ingest.routes.found import Found, found_table, of_table, position_of
+from kafka_lake.ingest.routes.given import conditions_of, given_after, given_of
+from kafka_lake.ingest.routes.heads import HEADS, heads_of, refuse_lost
 from kafka_lake.ingest.routes.new_tables import NewValues, new_values
-from kafka_lake.ingest.routes.share import counted, is_ahead, is_of_another_log, share_of
-from kafka_lake.ingest.routes.unfinished_reset import refuse_unfinished
-from kafka_lake.ingest.table_state import Tables, tables, with_position
+from kafka_lake.ingest.routes.share import has_more_letters, is_ahead, is_doubtful, is_of_another_log, share_of
+from kafka_lake.ingest.stage.staged import Staged
+from kafka_lake.ingest.table_state import Tables
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import TableState
 
 _LEVEL = StorageLevel.MEMORY_AND_DISK
 
@@ -71,6 +73,7 @@ class Shares:
         sides: The tables of routes that get records or, by a reset or replay, lose rows.
         ignored: Records that no table gets, as ``otherwise: ignore`` says.
         values: What the records have of values without a table; None if they have none.
+        heads: The commits that the tables of routes have, as `heads_of` has them.
     """
 
     plan: Plan
@@ -79,38 +82,59 @@ class Shares:
     sides: tuple[Side, ...] = ()
     ignored: int = 0
     values: NewValues | None = None
+    heads: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def shows_new_tables(self) -> bool:
         """Return whether the topic's own table is to tell of new tables first. Nothing is shared out then."""
         return self.values is not None and bool(self.values.admission.new)
 
+    def told(self, sides: Iterable[tuple[Side, Staged]]) -> Plan:
+        """Return what of the plan is for the topic's own table, with the commits that other tables have beside it."""
+        if self.plan.share is None:
+            return self.plan
+        staged = {side.context.table_name: each.primary.appended for side, each in sides}
+        marks = {HEADS: json.dumps({**self.heads, **staged})}
+        return replace(self.plan, share=replace(self.plan.share, marks=marks))
+
 
 @contextmanager
-def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFrame) -> Iterator[Shares]:
+def shared_out(context: Context, topic: TopicEnds, plan: Plan, *, own: Tables, records: DataFrame) -> Iterator[Shares]:
     """Share out a plan's records among the topic's tables during the block.
 
     Args:
         context: Of the run.
         topic: What the topic holds.
         plan: The commit.
+        own: The topic's own table, which is there.
         records: Its records, lazy.
 
     Raises:
         ConfigurationError: If a route's condition can't be asked.
-        TableError: If a table of a route holds another topic's records, or a reset of it is unfinished.
+        TableError: If a table of a route holds another topic's records, was dropped or set back, or a reset of it is
+            unfinished.
     """
     spec = context.spec
     # A record that alone makes its batch fail is looked at by nobody, and dead letters are their own table's.
     reads = plan.records_at_most > 0 and plan.undecodable is None
     moves = plan.kind == "reset" or is_of_another_log(plan)
-    if not spec.has_routes or not (reads or moves):
+    if not spec.has_routes or not (reads or moves or plan.undecodable is not None):
         yield Shares(plan, records)
         return
-    found = [_found(_of(context, route.to), topic, spec.identifier, plan) for route in spec.every_route]
-    if not reads:
-        yield Shares(plan, records, sides=tuple(_moved(plan, each, records) for each in found if _position(each)))
+    found = [found_table(of_table(context, route.to), topic, spec.identifier, plan) for route in spec.every_route]
+    if plan.undecodable is not None and not moves:
+        yield Shares(
+            plan, records, sides=tuple(_without(plan, each, records) for each in found if _may_have(plan, each))
+        )
         return
+    beside = {each.table_name: its.table.table if its.table else None for each, its in found}
+    if not reads:
+        own_plan = replace(plan, share=Share(0, 0)) if plan.kind == "reset" else plan
+        sides = tuple(_moved(plan, each, records) for each in found if position_of(each))
+        yield Shares(own_plan, records, sides=sides, heads=heads_of(beside))
+        return
+    if plan.kind == "append" and own.table is not None:
+        refuse_lost(context, own.table.table, beside)
     # Which schemas and values there are is known once the records have been read.
     is_late = asks_for_schemas(spec) or spec.route_by is not None
     kept = records if is_late else routed(records, spec).sortWithinPartitions(ROUTE, "partition", "offset")
@@ -123,9 +147,10 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFram
             # They are told of first, and the records are shared out anew.
             yield Shares(plan, records, values=values)
             return
-        batch = _Batch(plan, shared, *counts_of(shared))
-        sides = (batch.side(number, each) for number, each in enumerate(found))
-        yield replace(batch.own(context, tuple(side for side in sides if side is not None)), values=values)
+        batch = _Batch(plan, spec, shared, names, *counts_of(shared))
+        given = (batch.side(number, each) for number, each in enumerate(found))
+        shares = batch.own(context, own, tuple(side for side in given if side is not None))
+        yield replace(shares, values=values, heads=heads_of(beside))
     finally:
         # A server that is gone has forgotten them.
         with suppress(Exception):
@@ -147,7 +172,7 @@ def _created(side: Side, topic: TopicEnds) -> Side:
         return side
     create_for(context, side.records)
     context.observer.step_done("table created")
-    _, found = _found(context, topic, None, side.plan)
+    _, found = found_table(context, topic, None, side.plan)
     if found.table is None or found.table.position is not None:
         # Its share was that of a table without a position.
         raise PublishRefusedError(f"Table {context.table_name}: others have created and filled it meanwhile.")
@@ -162,123 +187,94 @@ def create_for(context: Context, records: DataFrame) -> None:
         context.decoding.create_table(context.spec, context.connections, records, True)
 
 
-_Found = tuple[Context, Tables]
-
-
 @dataclass(frozen=True)
 class _Batch:
     """The records of a plan, each with its route, as Spark keeps them.
 
     Args:
         plan: The commit.
+        spec: Of the topic, with the values that have a table.
         kept: The records.
+        names: Of their schemas.
         total: How many there are.
         counts: How many each route takes.
     """
 
     plan: Plan
+    spec: TopicTable
     kept: DataFrame
+    names: SchemaNames
     total: int
     counts: Mapping[int, int]
 
-    def side(self, number: int, found: _Found) -> Side | None:
+    def side(self, number: int, found: Found) -> Side | None:
         """Return the share of a route's table; None if the commit has nothing for it."""
         context, its = found
-        position, count = _position(found), self.counts.get(number, 0)
-        changes = self.plan.kind == "replace" or is_of_another_log(self.plan)
+        position, count = position_of(found), self.counts.get(number, 0)
+        given, conditions = given_of(its.table), conditions_of(self.spec, number, self.names)
+        since = given.by(conditions)
+        in_doubt = is_doubtful(position, self.plan, since)
+        letters_in_doubt = has_more_letters(_position_of(its.dead_letters), position, self.plan)
+        changes = self.plan.kind == "replace" or is_of_another_log(self.plan) or in_doubt or letters_in_doubt
         if not count and not (changes and its.table is not None):
             return None
-        share, records = share_of(self.plan, position), of_route(self.kept, number)
+        share, records = share_of(self.plan, position, since), of_route(self.kept, number)
         elsewhere = self.total - count
-        if self.plan.kind == "append" and is_ahead(position, self.plan):
+        if self.plan.kind == "append" and is_ahead(position, self.plan) and not in_doubt:
             records = context.connections.frames.within(records, share.ranges)
             count = records.count()
             elsewhere = max(0, share.records_at_most - count)
             if not count and not changes:
                 return None
-        share = replace(share, share=Share(count, elsewhere, is_side=True))
-        return Side(context, its, plan=share, records=records, others=self._others(number))
+        reads_on = self.plan.kind == "append"
+        marks = given_after(self.plan, position, given, conditions).marks() if reads_on else {}
+        share = replace(share, share=Share(count, elsewhere, is_side=True, marks=marks))
+        others = self._others(number) if share.kind == "replace" or letters_in_doubt else None
+        return Side(context, its, plan=share, records=records, others=others)
 
-    def own(self, context: Context, sides: tuple[Side, ...]) -> Shares:
+    def own(self, context: Context, own: Tables, sides: tuple[Side, ...]) -> Shares:
         """Return the shares: what no route takes is for the topic's own table, or for none."""
         otherwise, count = context.spec.otherwise, self.counts.get(OWN, 0)
         records, ignored = of_route(self.kept, OWN), 0
         if otherwise == "ignore":
             records, count, ignored = records.filter(F.lit(False)), 0, count
         share = Share(count, self.total - count, as_dead_letters=otherwise == "dead_letter")
-        others = self._others(None if otherwise == "ignore" else OWN)
+        may_have = self.plan.kind == "replace" or has_more_letters(_position_of(own.dead_letters), None, self.plan)
+        others = self._others(None if otherwise == "ignore" else OWN) if may_have else None
         return Shares(replace(self.plan, share=share), records, others=others, sides=sides, ignored=ignored)
 
-    def _others(self, number: int | None) -> DataFrame | None:
-        """Return what names the records of the other tables, where a table may have rows of them; None else.
+    def _others(self, number: int | None) -> DataFrame:
+        """Return what names the records of the other tables, of which a table may have rows.
 
         Args:
             number: The table's route; None if it gets no records.
         """
-        if self.plan.kind != "replace":
-            return None
-        topic_id = F.lit(self.plan.after.identity.topic_id or None).cast("string").alias("topic_id")
-        kept = self.kept if number is None else not_of_route(self.kept, number)
-        return kept.select(topic_id, "partition", "offset")
+        return _named(self.plan, self.kept if number is None else not_of_route(self.kept, number))
 
 
-def _moved(plan: Plan, found: _Found, records: DataFrame) -> Side:
+def _position_of(state: TableState | None) -> Position | None:
+    return state.position if state else None
+
+
+def _named(plan: Plan, records: DataFrame) -> DataFrame:
+    topic_id = F.lit(plan.after.identity.topic_id or None).cast("string").alias("topic_id")
+    return records.select(topic_id, "partition", "offset")
+
+
+def _moved(plan: Plan, found: Found, records: DataFrame) -> Side:
     context, its = found
-    share = replace(share_of(plan, _position(found)), share=Share(0, 0, is_side=True))
+    share = replace(share_of(plan, position_of(found)), share=Share(0, 0, is_side=True))
     return Side(context, its, share, records)
 
 
-def _of(context: Context, spec: TopicTable) -> Context:
-    """Return what a run works with for another table of its topic."""
-    observer, name = context.observer, ".".join(spec.identifier)
-    told = replace(observer, step_done=lambda step: observer.step_done(f"{name}: {step}"))
-    return replace(context, spec=spec, observer=told, effort=Effort())
+def _may_have(plan: Plan, found: Found) -> bool:
+    """Return whether a table of a route may have a row or a dead letter of what the plan reads."""
+    return position_of(found) is not None and (plan.kind == "replace" or is_ahead(position_of(found), plan))
 
 
-def _found(context: Context, topic: TopicEnds, own: tuple[str, str] | None, plan: Plan) -> _Found:
-    """Return a table of a route as it is, dead letters reconciled."""
-    found = tables(context)
-    if found.dead_letters and found.table and unreconciled(found.table, found.dead_letters):
-        reconcile(context)
-        found = tables(context)
-    if found.table is None:
-        return context, found
-    if own is not None and plan.kind != "reset":
-        refuse_unfinished(context, own, found.table.table)
-    state = with_position(context, topic, found.table, required=plan.kind != "reset")
-    if state.position is not None:
-        if state.position.identity.topic != plan.after.identity.topic:
-            raise another_topic(state.position, topic.now)
-        state = replace(state, position=_trusted(context, topic, plan, state.position))
-    return context, Tables(state, found.dead_letters)
-
-
-def _trusted(context: Context, topic: TopicEnds, plan: Plan, position: Position) -> Position:
-    """Return how far a table has been in the log as it is now: it may have been cut off, and have grown again, since.
-
-    The topic's own position tells of that for what lies before it. A side table may have been further.
-    """
-    if not is_ahead(position, plan):
-        return position
-    if topic.is_behind(position):
-        # Another run has been further than this one could know when it began.
-        topic.poll()
-    now, reached = topic.validated(position), counted(position, plan)
-    starts = {r.partition: r.start for r in plan.ranges}
-    offsets = dict(position.offsets)
-    for partition, offset in reached.items():
-        cut = now.cut_off.get(partition, offset)
-        offsets[partition] = min(
-            offset, starts.get(partition, 0) if cut is None else cut, now.end.get(partition, offset)
-        )
-    if offsets != dict(position.offsets):
-        context.observer.warn(
-            f"Table {context.table_name}: the log of topic {context.spec.topic} was cut off before its position "
-            f"{dict(position.offsets)}: records from {offsets} on are other ones than those that it has, and come too."
-        )
-    return replace(position, offsets=offsets)
-
-
-def _position(found: _Found) -> Position | None:
-    state = found[1].table
-    return state.position if state else None
+def _without(plan: Plan, found: Found, records: DataFrame) -> Side:
+    """Return the share of a table that loses the record which makes its batch fail: that is a dead letter now."""
+    context, its = found
+    share = replace(share_of(plan, position_of(found), {}), undecodable=None, deletes=plan.ranges)
+    share = replace(share, share=Share(0, share.records_at_most, is_side=True))
+    return Side(context, its, plan=share, records=records.filter(F.lit(False)), others=_named(plan, records))

@@ -13,6 +13,7 @@ from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass, most_frequent_first
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json.decoder import Json
+from kafka_lake.ingest.decode.rows import none_failed
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decoding import Decoded
 from kafka_lake.ingest.keyed.not_sent import with_not_sent
@@ -129,7 +130,7 @@ class Batch:
         """Append what Arrow wrote as one snapshot."""
         undo.callback(arrow.release)
         branch.append(arrow.files, self._summary({**self.marks, **arrow.marks}))
-        failed = self.records if arrow.failed is None else arrow.failed
+        failed = none_failed(self.records) if arrow.failed is None else arrow.failed
         classes = most_frequent_first(DeadLetterClass(**vars(each)) for each in arrow.failures)
         primary = staged_table(branch, branch.head, self.state, arrow.spans)
         return WrittenBatch(primary, {**arrow.counts, CLASSES: classes}, lambda: failed)
@@ -166,7 +167,7 @@ class Batch:
         )
 
     def _summary(self, marks: Mapping[str, str]) -> dict[str, str]:
-        again = self.plan.ranges if self.plan.kind == "replace" else ()
+        again = self.plan.deletes if self.plan.kind == "replace" else ()
         who = author_summary(self.context.run_id, self.plan.kind, again)
         return {**positions_summary(self.plan.after, self.state.others), **who, **marks}
 

@@ -64,7 +64,7 @@ def stage_dead_letters(
         plan: Its position goes into the snapshot's summary, unless the table has been further.
         dead_letters: The records that became no row, as rows of the table.
         primary: The rows that are staged with them.
-        others: What names the records that go to other tables; None if there are none.
+        others: What names the records that go to other tables, whose dead letters are, too; None if there are none.
 
     Returns:
         What was staged, None if the table has all of them; and how many it has already.
@@ -84,7 +84,7 @@ def stage_dead_letters(
         if may_be_obsolete(context, plan):
             gone = context.connections.frames.without(known, dead_letters)
             obsolete = gone.select("partition", "offset").collect()
-        elif others is not None and may_have_moved(plan, others):
+        elif others is not None:
             frames = context.connections.frames
             moved = frames.without(known, frames.without(known, others, OFFSET), OFFSET)
             obsolete = moved.select("partition", "offset").collect()
@@ -128,11 +128,6 @@ def may_be_obsolete(context: Context, plan: Plan) -> bool:
     `kafka_lake.ingest.dead_letters.reconcile` knows.
     """
     return context.spec.write == "upsert" and plan.kind == "append"
-
-
-def may_have_moved(plan: Plan, others: DataFrame | None) -> bool:
-    """Return whether a plan may read records again that are for another table now: their dead letters are, too."""
-    return plan.kind == "replace" and others is not None
 
 
 def _delete(context: Context, branch: StagingBranch, records: Sequence[Row], topic_id: str) -> None:

@@ -22,7 +22,6 @@ from kafka_lake.ingest.stage.dead_letter_rows import (
     added_rows,
     known_dead_letters,
     may_be_obsolete,
-    may_have_moved,
     stage_dead_letters,
 )
 from kafka_lake.ingest.stage.expired_rows import leave_out_expired
@@ -173,7 +172,7 @@ def _unread(plan: Plan) -> tuple[str, str] | None:
 def _marks(source: _Source, dead_letters_before: TableState | None) -> dict[str, str]:
     """Return what the snapshot's summary tells of the commit, beside position and run."""
     context, plan = source.context, source.plan
-    marks = {}
+    marks = dict(plan.share.marks) if plan.share else {}
     if plan.kind == "reset":
         marks[RESET] = context.run_id
     if source.state.adopted:
@@ -283,7 +282,7 @@ def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack, before:
 def _has_obsolete(source: _Source, before: TableState | None) -> bool:
     """Return whether the dead-letter table has some of what the plan reads, and may have it for no reason any more."""
     context, plan = source.context, source.plan
-    may_be = may_be_obsolete(context, plan) or may_have_moved(plan, source.others)
+    may_be = may_be_obsolete(context, plan) or source.others is not None
     if before is None or context.spec.dead_letters != "table" or not may_be:
         return False
     return known_dead_letters(context, plan, before) is not None
