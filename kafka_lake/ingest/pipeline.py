@@ -128,7 +128,10 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
     if found.table is None or found.table.head is None:
         yield from _create(attempt, todo, records, replace(known, created=_missing(context, found)))
         return
-    with refused_if_main_moved(context, found.table), shared_out(context, attempt.topic, todo, records) as shares:
+    with (
+        refused_if_main_moved(context, found.table),
+        shared_out(context, attempt.topic, todo, records, found) as shares,
+    ):
         yield replace(known, created=_created(shares), decoding=todo)
         sides: Sides = _stage_sides(create_sides(shares, attempt.topic))
         staged: Staged = _stage_last(context, found, shares, sides)
@@ -206,7 +209,7 @@ def _stage_sides(shares: Shares) -> Sides:
         for side in shares.sides:
             assert side.found.table is not None, "it has been created"
             with refused_if_main_moved(side.context, side.found.table):
-                staged.append((side, _stage(side.context, side.found, side.plan, side.records, others=side.others)))
+                staged.append((side, _stage(side.context, side.found, side)))
             side.context.effort.done("stage")
     except BaseException:
         _discard(staged)
@@ -217,7 +220,7 @@ def _stage_sides(shares: Shares) -> Sides:
 def _stage_last(context: Context, found: Tables, shares: Shares, sides: Sides) -> Staged:
     """Stage what the topic's own table gets; if that fails, nothing staged is left."""
     try:
-        return _stage(context, found, shares.plan, shares.records, others=shares.others)
+        return _stage(context, found, shares)
     except BaseException:
         _discard(sides)
         raise
@@ -228,10 +231,18 @@ def _discard(sides: Sides) -> None:
         staged.discard()
 
 
-def _stage(context: Context, found: Tables, todo: Plan, records: DataFrame, others: DataFrame | None = None) -> Staged:
+def _stage(context: Context, found: Tables, its: Side | Shares) -> Staged:
     assert found.table is not None, "it has been created"
     try:
-        return stage(context, found.table, todo, records, dead_letters_before=found.dead_letters, others=others)
+        return stage(
+            context,
+            found.table,
+            its.plan,
+            its.records,
+            dead_letters_before=found.dead_letters,
+            others=its.others,
+            written=its.written,
+        )
     except SchemaRefusedError as error:
         raise GateFailedError(error.message, [schema_refused(error)], error.remedy, context.spec.identifier) from error
 

@@ -1,12 +1,14 @@
 """The tables of a topic's routes in a commit: found, given their share of the records, and staged.
 
-The records are read once. Spark keeps them until the commit is done, ordered by route: so a table's share is found by
-what Spark knows of its blocks, without a look at the others'.
+The records are read once. Tables that Arrow can write are written together, by one job. What is for the others, Spark
+keeps until the commit is done, ordered by route: so a table's share is found by what Spark knows of its blocks, without
+a look at the others'.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -23,11 +25,13 @@ from kafka_lake.ingest.plan.model import Plan, Share
 from kafka_lake.ingest.routes.conditions import OWN, ROUTE, of_route, routed
 from kafka_lake.ingest.routes.share import counted, is_ahead, is_of_another_log, share_of
 from kafka_lake.ingest.routes.unfinished_reset import refuse_unfinished
+from kafka_lake.ingest.stage.arrow_tables import Prewritten, TableToWrite, prewritten, table_to_write, write_tables
 from kafka_lake.ingest.table_state import Tables, tables, with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_table import TopicTable
 
 _LEVEL = StorageLevel.MEMORY_AND_DISK
+_WORTH_A_JOB = 2
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Side:
         plan: Its share of the topic's plan.
         records: Its share of the records, lazy.
         others: What names the records that other tables get, lazy; None if it can have no rows of theirs.
+        route: The number of its route, where it gets records.
+        written: Its rows, if they have been written together with those of other tables.
     """
 
     context: Context
@@ -47,6 +53,8 @@ class Side:
     plan: Plan
     records: DataFrame
     others: DataFrame | None = None
+    route: int = OWN
+    written: Prewritten | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,8 @@ class Shares:
         others: What names the records of the other tables, lazy; None if it can have no rows of theirs.
         sides: The tables of routes that get records or, by a reset or replay, lose rows.
         ignored: Records that no table gets, as ``otherwise: ignore`` says.
+        written: The rows of the topic's own table, if they have been written together with those of other tables.
+        batch: The records that were shared out; None if there are none.
     """
 
     plan: Plan
@@ -66,17 +76,20 @@ class Shares:
     others: DataFrame | None = None
     sides: tuple[Side, ...] = ()
     ignored: int = 0
+    written: Prewritten | None = None
+    batch: "_Batch | None" = None
 
 
 @contextmanager
-def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFrame) -> Iterator[Shares]:
-    """Share out a plan's records among the topic's tables during the block.
+def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFrame, own: Tables) -> Iterator[Shares]:
+    """Share out a plan's records among the topic's tables during the block; what can be written together is, first.
 
     Args:
         context: Of the run.
         topic: What the topic holds.
         plan: The commit.
         records: Its records, lazy.
+        own: The topic's own tables as the plan saw them.
 
     Raises:
         ConfigurationError: If a route's condition can't be asked.
@@ -93,16 +106,58 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFram
     if not reads:
         yield Shares(plan, records, sides=tuple(_moved(plan, each, records) for each in found if _position(each)))
         return
-    kept = routed(records, spec).sortWithinPartitions(ROUTE, "partition", "offset").persist(_LEVEL)
-    try:
-        counts = {int(row[ROUTE]): row["count"] for row in kept.groupBy(ROUTE).count().collect()}
-        batch = _Batch(plan, kept, counts)
+    with ExitStack() as forget:
+        batch = _shared(context, plan, routed(records, spec), [(context, own), *found], forget)
         sides = (batch.side(number, each) for number, each in enumerate(found))
         yield batch.own(context, tuple(side for side in sides if side is not None))
-    finally:
+
+
+def _shared(context: Context, plan: Plan, records: DataFrame, found: "Sequence[_Found]", forget: ExitStack) -> "_Batch":
+    """Write what can be written together, or count the records of each table.
+
+    Args:
+        context: Of the run.
+        plan: The commit.
+        records: With their routes.
+        found: The topic's own tables, and those of its routes.
+        forget: Lets Spark forget what it keeps.
+    """
+    everything = records.sortWithinPartitions(ROUTE, "partition", "offset")
+    keep = cache(lambda: _kept(everything, forget))
+    batch = _Batch(plan, everything, {}, forget)
+    together = {}
+    for number, each in enumerate(found, start=OWN):
+        if (table := _together(plan, number, each, context.spec)) is not None:
+            together[number] = table
+    if together:
+        unwanted = [OWN] if context.spec.otherwise == "ignore" else []
+        done = batch.write(context, records, together, lambda number: of_route(keep(), number), unwanted)
+        if done is not None:
+            return done
+    counts = {int(row[ROUTE]): row["count"] for row in keep().groupBy(ROUTE).count().collect()}
+    return replace(batch, left=keep(), counts=counts)
+
+
+def _kept(records: DataFrame, forget: ExitStack) -> DataFrame:
+    kept = records.persist(_LEVEL)
+    forget.callback(_forgotten, [kept])
+    return kept
+
+
+def _forgotten(frames: Sequence[DataFrame]) -> None:
+    for each in frames:
         # A server that is gone has forgotten them.
         with suppress(Exception):
-            kept.unpersist()
+            each.unpersist()
+
+
+def _together(plan: Plan, number: int, found: "_Found", topic: TopicTable) -> TableToWrite | None:
+    """Return what is to be written of a table together with others; None if it goes its own way."""
+    context, its = found
+    is_own = number == OWN
+    if (is_own and topic.otherwise != "table") or (not is_own and is_ahead(_position(found), plan)):
+        return None
+    return table_to_write(context, its.table, plan)
 
 
 def create_sides(shares: Shares, topic: TopicEnds) -> Shares:
@@ -111,7 +166,8 @@ def create_sides(shares: Shares, topic: TopicEnds) -> Shares:
     Raises:
         PublishRefusedError: If others were faster, and have committed to such a table. The runner plans again.
     """
-    return replace(shares, sides=tuple(_created(side, topic) for side in shares.sides))
+    sides = tuple(_created(side, topic) for side in shares.sides)
+    return replace(shares, sides=sides if shares.batch is None else shares.batch.written_now(sides))
 
 
 def _created(side: Side, topic: TopicEnds) -> Side:
@@ -140,17 +196,70 @@ _Found = tuple[Context, Tables]
 
 @dataclass(frozen=True)
 class _Batch:
-    """The records of a plan, each with its route, as Spark keeps them.
+    """The records of a plan, each with its route.
 
     Args:
         plan: The commit.
-        kept: The records.
+        left: Those of tables that are still to be written, as Spark keeps them.
         counts: How many each route takes.
+        forget: Lets Spark forget what it keeps.
+        written: The rows of tables that have been written, by the number of their route.
     """
 
     plan: Plan
-    kept: DataFrame
+    left: DataFrame
     counts: Mapping[int, int]
+    forget: ExitStack
+    written: Mapping[int, Prewritten] = field(default_factory=dict)
+
+    def write(
+        self,
+        context: Context,
+        records: DataFrame,
+        tables: Mapping[int, TableToWrite],
+        again: Callable[[int], DataFrame],
+        unwanted: Sequence[int] = (),
+    ) -> "_Batch | None":
+        """Write tables together.
+
+        Args:
+            context: Of the run.
+            records: Theirs and others.
+            tables: The tables, by the number of their route.
+            again: Gives the records of a route once more.
+            unwanted: Routes of no table.
+
+        Returns:
+            The batch as it is then, whose records are what is left of these; None if Spark can't do it.
+        """
+        named, nobody = {str(number): table for number, table in tables.items()}, tuple(map(str, unwanted))
+        spark = context.connections.spark()
+        done = write_tables(spark, records, column=ROUTE, tables=named, plan=self.plan, unwanted=nobody)
+        if done is None:
+            return None
+        self.forget.callback(_forgotten, done.frames)
+        written = {
+            int(name): prewritten(by, named[name], partial(again, int(name))) for name, by in done.by_table.items()
+        }
+        counts = {int(name): count for name, count in done.counts.items()}
+        context.observer.step_done("tables written")
+        return replace(self, left=done.left, counts=counts, written=written)
+
+    def written_now(self, sides: tuple[Side, ...]) -> tuple[Side, ...]:
+        """Write the tables together that have been created since the others were written, and return all."""
+        tables = {}
+        for side in sides:
+            if side.written is None and self.plan.kind == "append":
+                table = table_to_write(side.context, side.found.table, self.plan)
+                if table is not None and not is_ahead(_position((side.context, side.found)), self.plan):
+                    tables[side.route] = table
+        if len(tables) < _WORTH_A_JOB:
+            return sides
+        records = self.left.filter(F.col(ROUTE).isin(*map(str, tables)))
+        done = self.write(sides[0].context, records, tables, again=lambda number: of_route(self.left, number))
+        if done is None:
+            return sides
+        return tuple(replace(side, written=done.written.get(side.route, side.written)) for side in sides)
 
     @property
     def total(self) -> int:
@@ -164,7 +273,7 @@ class _Batch:
         changes = self.plan.kind == "replace" or is_of_another_log(self.plan)
         if not count and not (changes and its.table is not None):
             return None
-        share, records = share_of(self.plan, position), of_route(self.kept, number)
+        share, records = share_of(self.plan, position), of_route(self.left, number)
         elsewhere = self.total - count
         if self.plan.kind == "append" and is_ahead(position, self.plan):
             records = context.connections.frames.within(records, share.ranges)
@@ -173,17 +282,19 @@ class _Batch:
             if not count and not changes:
                 return None
         share = replace(share, share=Share(count, elsewhere, is_side=True))
-        return Side(context, its, plan=share, records=records, others=self._others(number))
+        others, written = self._others(number), self.written.get(number)
+        return Side(context, its, plan=share, records=records, others=others, route=number, written=written)
 
     def own(self, context: Context, sides: tuple[Side, ...]) -> Shares:
         """Return the shares: what no route takes is for the topic's own table, or for none."""
         otherwise, count = context.spec.otherwise, self.counts.get(OWN, 0)
-        records, ignored = of_route(self.kept, OWN), 0
+        records, ignored = of_route(self.left, OWN), 0
         if otherwise == "ignore":
             records, count, ignored = records.filter(F.lit(False)), 0, count
         share = Share(count, self.total - count, as_dead_letters=otherwise == "dead_letter")
         others = self._others(None if otherwise == "ignore" else OWN)
-        return Shares(replace(self.plan, share=share), records, others=others, sides=sides, ignored=ignored)
+        plan, written = replace(self.plan, share=share), self.written.get(OWN)
+        return Shares(plan, records, others=others, sides=sides, ignored=ignored, written=written, batch=self)
 
     def _others(self, number: int | None) -> DataFrame | None:
         """Return what names the records of the other tables, where a table may have rows of them; None else.
@@ -194,8 +305,8 @@ class _Batch:
         if self.plan.kind != "replace":
             return None
         topic_id = F.lit(self.plan.after.identity.topic_id or None).cast("string").alias("topic_id")
-        kept = self.kept if number is None else self.kept.filter(F.col(ROUTE) != str(number))
-        return kept.select(topic_id, "partition", "offset")
+        others = self.left if number is None else self.left.filter(F.col(ROUTE) != str(number))
+        return others.select(topic_id, "partition", "offset")
 
 
 def _moved(plan: Plan, found: _Found, records: DataFrame) -> Side:
