@@ -24,7 +24,7 @@ from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import waited
 from kafka_lake.ingest.routes.conditions import records_of
-from kafka_lake.ingest.routes.sides import Shares, Side, create_for, create_sides, shared_out
+from kafka_lake.ingest.routes.sides import Shares, Side, create_declared, create_for, create_sides, shared_out
 from kafka_lake.ingest.stage.history_table import refuse_no_history
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.stage import stage
@@ -180,7 +180,8 @@ def _plan(attempt: Attempt, found: Tables) -> Plan | None:
 def _missing(context: Context, found: Tables) -> frozenset[tuple[str, str]]:
     if found.table is not None:
         return frozenset()
-    return frozenset(each for each in context.spec.identifiers if context.connections.catalog.table(each) is None)
+    every = (each for spec in context.spec.tables for each in spec.identifiers)
+    return frozenset(each for each in every if context.connections.catalog.table(each) is None)
 
 
 def _create(attempt: Attempt, todo: Plan, records: DataFrame, known: Outcome) -> Iterator[Outcome]:
@@ -189,6 +190,7 @@ def _create(attempt: Attempt, todo: Plan, records: DataFrame, known: Outcome) ->
     yield replace(known, decoding=todo)
     if context.spec.routes and todo.undecodable is None:
         create_for(context, records_of(records, context.spec, context.spec))
+        create_declared(context, records)
     else:
         context.decoding.create_table(context.spec, context.connections, records, todo.undecodable is not None)
     context.observer.step_done("table created")

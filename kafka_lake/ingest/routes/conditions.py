@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.route import When
+from kafka_lake.ingest.routes.field_text import text_of
 from kafka_lake.ingest.topic_table import TopicTable
 
 ROUTE = "_route"
@@ -73,16 +74,7 @@ def _read(kind: str, name: str) -> Column:
     if kind == "header":
         named = F.filter("headers", lambda header: header["key"] == name)
         return F.try_element_at(named, F.lit(-1))["value"].cast("string")
-    return F.get_json_object(F.col("value").cast("string"), path_of(name))
-
-
-def path_of(field: str) -> str:
-    """Return the JSON path of a field; a dot leads into an object.
-
-    >>> path_of("source.table")
-    "$['source']['table']"
-    """
-    return "$" + "".join(f"['{name}']" for name in field.split("."))
+    return text_of(name)
 
 
 def _holds(found: Column, when: When) -> Column:

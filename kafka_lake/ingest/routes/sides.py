@@ -5,12 +5,11 @@ keeps until the commit is done, ordered by route: so a table's share is found by
 a look at the others'.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -24,13 +23,13 @@ from kafka_lake.ingest.plan.identity import another_topic
 from kafka_lake.ingest.plan.model import Plan, Share
 from kafka_lake.ingest.routes.conditions import OWN, ROUTE, of_route, routed
 from kafka_lake.ingest.routes.share import counted, is_ahead, is_of_another_log, share_of
+from kafka_lake.ingest.routes.together import kept, write_together
 from kafka_lake.ingest.routes.unfinished_reset import refuse_unfinished
-from kafka_lake.ingest.stage.arrow_tables import Prewritten, TableToWrite, prewritten, table_to_write, write_tables
+from kafka_lake.ingest.stage.arrow_tables import Prewritten, TableToWrite, table_to_write
 from kafka_lake.ingest.table_state import Tables, tables, with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_table import TopicTable
 
-_LEVEL = StorageLevel.MEMORY_AND_DISK
 _WORTH_A_JOB = 2
 
 
@@ -107,13 +106,13 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, records: DataFram
         yield Shares(plan, records, sides=tuple(_moved(plan, each, records) for each in found if _position(each)))
         return
     with ExitStack() as forget:
-        batch = _shared(context, plan, routed(records, spec), [(context, own), *found], forget)
+        batch = _shared(context, plan, routed(records, spec), found=[(context, own), *found], forget=forget)
         sides = (batch.side(number, each) for number, each in enumerate(found))
         yield batch.own(context, tuple(side for side in sides if side is not None))
 
 
 def _shared(context: Context, plan: Plan, records: DataFrame, found: "Sequence[_Found]", forget: ExitStack) -> "_Batch":
-    """Write what can be written together, or count the records of each table.
+    """Write what can be written together; what can't, Spark keeps.
 
     Args:
         context: Of the run.
@@ -122,33 +121,24 @@ def _shared(context: Context, plan: Plan, records: DataFrame, found: "Sequence[_
         found: The topic's own tables, and those of its routes.
         forget: Lets Spark forget what it keeps.
     """
-    everything = records.sortWithinPartitions(ROUTE, "partition", "offset")
-    keep = cache(lambda: _kept(everything, forget))
-    batch = _Batch(plan, everything, {}, forget)
-    together = {}
+    keep = cache(lambda: kept(records.sortWithinPartitions(ROUTE, "partition", "offset"), forget))
+    tables = {}
     for number, each in enumerate(found, start=OWN):
         if (table := _together(plan, number, each, context.spec)) is not None:
-            together[number] = table
-    if together:
-        unwanted = [OWN] if context.spec.otherwise == "ignore" else []
-        done = batch.write(context, records, together, lambda number: of_route(keep(), number), unwanted)
-        if done is not None:
-            return done
+            tables[number] = table
+    together = write_together(
+        context,
+        plan,
+        records,
+        tables,
+        again=lambda number: of_route(keep(), number),
+        unwanted=[OWN] if context.spec.otherwise == "ignore" else [],
+        forget=forget,
+    )
+    if together is not None:
+        return _Batch(plan, together.left, together.counts, written=together.written, forget=forget)
     counts = {int(row[ROUTE]): row["count"] for row in keep().groupBy(ROUTE).count().collect()}
-    return replace(batch, left=keep(), counts=counts)
-
-
-def _kept(records: DataFrame, forget: ExitStack) -> DataFrame:
-    kept = records.persist(_LEVEL)
-    forget.callback(_forgotten, [kept])
-    return kept
-
-
-def _forgotten(frames: Sequence[DataFrame]) -> None:
-    for each in frames:
-        # A server that is gone has forgotten them.
-        with suppress(Exception):
-            each.unpersist()
+    return _Batch(plan, keep(), counts, written={}, forget=forget)
 
 
 def _together(plan: Plan, number: int, found: "_Found", topic: TopicTable) -> TableToWrite | None:
@@ -167,7 +157,7 @@ def create_sides(shares: Shares, topic: TopicEnds) -> Shares:
         PublishRefusedError: If others were faster, and have committed to such a table. The runner plans again.
     """
     sides = tuple(_created(side, topic) for side in shares.sides)
-    return replace(shares, sides=sides if shares.batch is None else shares.batch.written_now(sides))
+    return replace(shares, sides=sides if shares.batch is None else shares.batch.write_created(sides))
 
 
 def _created(side: Side, topic: TopicEnds) -> Side:
@@ -181,6 +171,23 @@ def _created(side: Side, topic: TopicEnds) -> Side:
         # Its share was that of a table without a position.
         raise PublishRefusedError(f"Table {context.table_name}: others have created and filled it meanwhile.")
     return replace(side, found=found)
+
+
+def create_declared(context: Context, records: DataFrame) -> None:
+    """Create the tables of routes whose columns are declared and which Arrow can write: so none must wait for another.
+
+    Args:
+        context: Of the run, whose topic's own table has just been created.
+        records: Of the topic; they aren't looked at.
+    """
+    for route in context.spec.routes:
+        spec = route.to
+        if spec.format != "json" or spec.write != "append" or context.connections.catalog.table(spec.identifier):
+            continue
+        if context.decoding.decoder(spec, context.connections, None).fixed is not None:
+            its = _of(context, spec)
+            create_for(its, records)
+            its.observer.step_done("table created")
 
 
 def create_for(context: Context, records: DataFrame) -> None:
@@ -202,61 +209,34 @@ class _Batch:
         plan: The commit.
         left: Those of tables that are still to be written, as Spark keeps them.
         counts: How many each route takes.
+        written: The rows of tables that have been written, by the numbers of their routes.
         forget: Lets Spark forget what it keeps.
-        written: The rows of tables that have been written, by the number of their route.
     """
 
     plan: Plan
     left: DataFrame
     counts: Mapping[int, int]
+    written: Mapping[int, Prewritten]
     forget: ExitStack
-    written: Mapping[int, Prewritten] = field(default_factory=dict)
 
-    def write(
-        self,
-        context: Context,
-        records: DataFrame,
-        tables: Mapping[int, TableToWrite],
-        again: Callable[[int], DataFrame],
-        unwanted: Sequence[int] = (),
-    ) -> "_Batch | None":
-        """Write tables together.
-
-        Args:
-            context: Of the run.
-            records: Theirs and others.
-            tables: The tables, by the number of their route.
-            again: Gives the records of a route once more.
-            unwanted: Routes of no table.
-
-        Returns:
-            The batch as it is then, whose records are what is left of these; None if Spark can't do it.
-        """
-        named, nobody = {str(number): table for number, table in tables.items()}, tuple(map(str, unwanted))
-        spark = context.connections.spark()
-        done = write_tables(spark, records, column=ROUTE, tables=named, plan=self.plan, unwanted=nobody)
-        if done is None:
-            return None
-        self.forget.callback(_forgotten, done.frames)
-        written = {
-            int(name): prewritten(by, named[name], partial(again, int(name))) for name, by in done.by_table.items()
-        }
-        counts = {int(name): count for name, count in done.counts.items()}
-        context.observer.step_done("tables written")
-        return replace(self, left=done.left, counts=counts, written=written)
-
-    def written_now(self, sides: tuple[Side, ...]) -> tuple[Side, ...]:
-        """Write the tables together that have been created since the others were written, and return all."""
+    def write_created(self, sides: tuple[Side, ...]) -> tuple[Side, ...]:
+        """Write the tables together that have been created since the others were, and return all."""
         tables = {}
         for side in sides:
-            if side.written is None and self.plan.kind == "append":
-                table = table_to_write(side.context, side.found.table, self.plan)
-                if table is not None and not is_ahead(_position((side.context, side.found)), self.plan):
-                    tables[side.route] = table
+            found = side.context, side.found
+            if side.written is None and (table := _together(self.plan, side.route, found, side.context.spec)):
+                tables[side.route] = table
         if len(tables) < _WORTH_A_JOB:
             return sides
-        records = self.left.filter(F.col(ROUTE).isin(*map(str, tables)))
-        done = self.write(sides[0].context, records, tables, again=lambda number: of_route(self.left, number))
+        done = write_together(
+            sides[0].context,
+            self.plan,
+            self.left.filter(F.col(ROUTE).isin(*map(str, tables))),
+            tables,
+            again=lambda number: of_route(self.left, number),
+            unwanted=[],
+            forget=self.forget,
+        )
         if done is None:
             return sides
         return tuple(replace(side, written=done.written.get(side.route, side.written)) for side in sides)

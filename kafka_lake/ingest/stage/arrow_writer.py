@@ -140,7 +140,7 @@ def by_arrow(
     if done is None:
         return None
     reports, frames = done
-    return outcome(spec, state.table, reports, frames, records)
+    return outcome(spec, state.table, reports, frames=frames, records=records)
 
 
 def run_tasks(
