@@ -130,7 +130,7 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
         return
     with (
         refused_if_main_moved(context, found.table),
-        shared_out(context, attempt.topic, todo, records, found) as shares,
+        shared_out(context, attempt.topic, todo, records=records, own=found) as shares,
     ):
         yield replace(known, created=_created(shares), decoding=todo)
         sides: Sides = _stage_sides(create_sides(shares, attempt.topic))
