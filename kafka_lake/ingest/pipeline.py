@@ -24,8 +24,10 @@ from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import waited
 from kafka_lake.ingest.routes.by_value import as_properties
 from kafka_lake.ingest.routes.conditions import first_records_of
+from kafka_lake.ingest.routes.creation import create_declared, create_for, create_sides
 from kafka_lake.ingest.routes.new_tables import telling, with_known
-from kafka_lake.ingest.routes.sides import Shares, create_for, create_sides, shared_out
+from kafka_lake.ingest.routes.shared import Shares
+from kafka_lake.ingest.routes.sides import shared_out
 from kafka_lake.ingest.stage.history_table import refuse_no_history
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.stage_tables import discard, stage_sides, stage_table
@@ -188,7 +190,8 @@ def _plan(attempt: Attempt, found: Tables) -> Plan | None:
 def _missing(context: Context, found: Tables) -> frozenset[tuple[str, str]]:
     if found.table is not None:
         return frozenset()
-    return frozenset(each for each in context.spec.identifiers if context.connections.catalog.table(each) is None)
+    every = (each for spec in context.spec.tables for each in spec.identifiers)
+    return frozenset(each for each in every if context.connections.catalog.table(each) is None)
 
 
 def _create(attempt: Attempt, todo: Plan, records: DataFrame, known: Outcome) -> Iterator[Outcome]:
@@ -197,6 +200,7 @@ def _create(attempt: Attempt, todo: Plan, records: DataFrame, known: Outcome) ->
     yield replace(known, decoding=todo)
     if context.spec.has_routes and todo.undecodable is None:
         create_for(context, first_records_of(records, context.spec, context.connections))
+        create_declared(context, records)
     else:
         context.decoding.create_table(context.spec, context.connections, records, todo.undecodable is not None)
     context.observer.step_done("table created")
@@ -231,7 +235,7 @@ def _stage_last(context: Context, found: Tables, shares: Shares, sides: Sides) -
     """Stage what the topic's own table gets; if that fails, nothing staged is left."""
     try:
         plan = shares.told((each.side, each.staged) for each in sides)
-        return stage_table(context, found, plan, shares.records, others=shares.others)
+        return stage_table(context, found, plan, shares.records, others=shares.others, written=shares.written)
     except BaseException:
         discard(sides)
         raise

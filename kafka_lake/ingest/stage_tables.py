@@ -10,7 +10,8 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.gate import AuditedSide, GateFailedError, audited, refused_if_main_moved
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.routes.refused import as_warnings, may_refuse, refused
-from kafka_lake.ingest.routes.sides import Shares, Side
+from kafka_lake.ingest.routes.shared import Shares, Side
+from kafka_lake.ingest.stage.arrow_tables import Prewritten
 from kafka_lake.ingest.stage.schema_plan import SchemaRefusedError
 from kafka_lake.ingest.stage.stage import stage
 from kafka_lake.ingest.stage.staged import Staged
@@ -20,7 +21,13 @@ _FailedSoFar = Mapping[tuple[str, str], tuple[int, int]]
 
 
 def stage_table(
-    context: Context, found: Tables, todo: Plan, records: DataFrame, others: DataFrame | None = None
+    context: Context,
+    found: Tables,
+    todo: Plan,
+    records: DataFrame,
+    *,
+    others: DataFrame | None = None,
+    written: Prewritten | None = None,
 ) -> Staged:
     """Stage what a table gets.
 
@@ -30,13 +37,22 @@ def stage_table(
         todo: The table's plan.
         records: Its records, lazy.
         others: What names the records of other tables; None if it can have no rows of theirs.
+        written: Its rows, if they have been written together with those of other tables.
 
     Raises:
         GateFailedError: If the schema of the records doesn't fit the table's, or isn't allowed. Nothing is staged.
     """
     assert found.table is not None, "it has been created"
     try:
-        return stage(context, found.table, todo, records, dead_letters_before=found.dead_letters, others=others)
+        return stage(
+            context,
+            found.table,
+            todo,
+            records,
+            dead_letters_before=found.dead_letters,
+            others=others,
+            written=written,
+        )
     except SchemaRefusedError as error:
         raise GateFailedError(error.message, [schema_refused(error)], error.remedy, context.spec.identifier) from error
 
@@ -83,7 +99,7 @@ def _staged(side: Side, failed_so_far: _FailedSoFar) -> AuditedSide:
     context = side.context
     assert side.found.table is not None, "it has been created"
     with refused_if_main_moved(context, side.found.table):
-        staged = stage_table(context, side.found, side.plan, side.records, others=side.others)
+        staged = stage_table(context, side.found, side.plan, side.records, others=side.others, written=side.written)
         context.effort.done("stage")
         try:
             findings, by_partition = audited(context, side.plan, staged, failed_so_far)

@@ -12,6 +12,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.decode.by_schema.names import SchemaNames, name_of, names_in
 from kafka_lake.ingest.decode.choose import fetch_of
 from kafka_lake.ingest.route import LONGEST_VALUE, When
+from kafka_lake.ingest.routes.field_text import text_of
 from kafka_lake.ingest.topic_table import TopicTable
 
 ROUTE = "_route"
@@ -175,7 +176,7 @@ def _read(kind: str, name: str, names: SchemaNames) -> Column:
     if kind == "header":
         named = F.filter("headers", lambda header: header["key"] == name)
         return F.try_element_at(named, F.lit(-1))["value"].cast("string")
-    return F.get_json_object(_text(), path_of(name))
+    return text_of(name)
 
 
 def _text() -> Column:
@@ -191,15 +192,6 @@ def _source_table(envelope: str) -> Column:
     names = ("schema", "db") if envelope == "debezium" else ("database",)
     within = F.coalesce(*(F.get_json_object(told, f"$.{each}") for each in names))
     return F.concat(within, F.lit("."), F.get_json_object(told, "$.table"))
-
-
-def path_of(field: str) -> str:
-    """Return the JSON path of a field; a dot leads into an object.
-
-    >>> path_of("source.table")
-    "$['source']['table']"
-    """
-    return "$" + "".join(f"['{name}']" for name in field.split("."))
 
 
 def _holds(found: Column, when: When, names: SchemaNames) -> Column:

@@ -54,7 +54,7 @@ def conditions_of(spec: TopicTable, number: int, names: SchemaNames) -> str:
         names: Of the records' schemas, as routes see them.
     """
     before = () if spec.all_matches else spec.routes[:number]
-    whens = [each.when for each in (*before, spec.every_route[number])]
+    whens = [*(each.when for each in before), spec.when_of(number)]
     told: list[Sequence[object]] = [(each.source, each.values, each.schema) for each in whens]
     if any(each.schema for each in whens):
         told.append(sorted(start.hex() for start, name in names.items() if name is None))

@@ -19,7 +19,8 @@ from kafka_lake.ingest.decoding import Decoded
 from kafka_lake.ingest.keyed.not_sent import with_not_sent
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.refused import Refused
-from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow, why_not
+from kafka_lake.ingest.stage.arrow_doubts import why_not
+from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow
 from kafka_lake.ingest.stage.keyed_rows import ChangesToStage, write_changes
 from kafka_lake.ingest.stage.replaced_rows import delete_replaced
 from kafka_lake.ingest.stage.shape import shaped
@@ -68,6 +69,7 @@ class Batch:
         branch: Name of the branch to write to.
         marks: More of the summary.
         refused: Records that become no row although they decode; None if there are none.
+        written: The rows, if Arrow has written them already.
     """
 
     context: Context
@@ -79,6 +81,7 @@ class Batch:
     branch: str
     marks: Mapping[str, str]
     refused: Refused | None = None
+    written: ByArrow | None = None
 
     def write(self, undo: ExitStack) -> WrittenBatch:
         """Stage the rows, by Arrow if it can.
@@ -89,7 +92,6 @@ class Batch:
         context, spec = self.context, self.context.spec
         spark = context.connections.spark()
         assert self.state.head is not None, "ensure_table gives every table a first snapshot"
-        doubt = why_not(spec, self.decoder, target=self.target, state=self.state, plan=self.plan)
         branch = StagingBranch(
             spark=spark,
             catalog=context.connections.catalog,
@@ -100,6 +102,9 @@ class Batch:
         )
         branch.create()
         undo.callback(branch.discard)
+        if self.written is not None:
+            return self._append_files(branch, self.written, undo)
+        doubt = why_not(spec, self.decoder, target=self.target, state=self.state, plan=self.plan)
         tasks = tasks_of(self.plan, spark)
         if not doubt:
             assert isinstance(self.decoder, Json), "others have no way by Arrow"

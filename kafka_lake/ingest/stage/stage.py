@@ -16,6 +16,7 @@ from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.refused import Refused
+from kafka_lake.ingest.stage.arrow_tables import Prewritten
 from kafka_lake.ingest.stage.batch import CLASSES, DELETES, HISTORY, KEYED, Batch, WrittenBatch
 from kafka_lake.ingest.stage.compatibility import refuse_incompatible
 from kafka_lake.ingest.stage.dead_letter_rows import (
@@ -47,6 +48,7 @@ def stage(
     *,
     dead_letters_before: TableState | None = None,
     others: DataFrame | None = None,
+    written: Prewritten | None = None,
 ) -> Staged:
     """Decode the records and write rows and dead letters to branches of their tables.
 
@@ -57,6 +59,7 @@ def stage(
         records: The planned records, lazy.
         dead_letters_before: The dead-letter table as the plan saw it; None if there is none.
         others: What names the plan's records that go to other tables; None if there are none.
+        written: The rows, if they have been written together with those of other tables.
 
     Returns:
         What was staged. ``main`` of every table is as it was.
@@ -72,7 +75,7 @@ def stage(
         decoder = context.decoding.unreadable(context.spec, *unread)
         # There are no rows, and without a transform the columns are those of the table.
         context = replace(context, spec=replace(context.spec, transform=None))
-    source = _Source(context, state, plan, records, others=others)
+    source = _Source(context, state, plan, records, others=others, written=written)
     marks = _marks(source, dead_letters_before)
     with ExitStack() as undo:
         rows = _stage_rows(source, decoder, marks, undo)
@@ -124,6 +127,11 @@ class _Source:
     plan: Plan
     records: DataFrame
     others: DataFrame | None = None
+    written: Prewritten | None = None
+
+    def unwritten(self) -> "_Source":
+        """Return the same where nothing is written yet."""
+        return self if self.written is None else replace(self, records=self.written.again(), written=None)
 
 
 @dataclass(frozen=True)
@@ -202,7 +210,7 @@ def _stage_without(
     """
     undo.close()
     marks = {**marks, REFUSED: refused_mark(refused)}
-    rows = _stage_rows(source, before.decoder, marks, undo, refused=refused)
+    rows = _stage_rows(source.unwritten(), before.decoder, marks, undo, refused=refused)
     same_rows = rows.batch.primary.rows + len(refused) == before.batch.primary.rows
     if not same_rows or rows.batch.counts["failed"] != before.batch.counts["failed"] + len(refused):
         raise AuditFailedError(
@@ -227,6 +235,8 @@ def _stage_rows(
     for _ in range(_PASSES):
         name = branch_name(context.run_id, state.head or 0)
         plan, left_out = context.decoding.evolve_table(context.spec, state, decoder, source.records)
+        if source.written is not None and not source.written.fits(plan.target, state):
+            source = source.unwritten()
         batch = Batch(
             context=context,
             state=state,
@@ -237,6 +247,7 @@ def _stage_rows(
             branch=name,
             marks={**marks, **decoder.marks()},
             refused=refused,
+            written=source.written.by if source.written else None,
         )
         written = batch.write(undo)
         context.observer.step_done("primary staged")
@@ -251,6 +262,7 @@ def _stage_rows(
             return _StagedRows(written, decoder, wiser, left_out)
         # The batch itself shows what was not known: give the table what that needs, and stage it again.
         undo.close()
+        source = source.unwritten()
     raise TableError(
         f"Topic {context.spec.topic}: after {_PASSES} passes over the same records table {context.table_name} still "
         "lacks columns for some of their fields.",
