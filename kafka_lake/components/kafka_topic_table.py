@@ -52,7 +52,15 @@ class KafkaTopicTable(FromDocument, TopicSettings):
             ConfigurationError: If a schema file isn't there, or what is kept of those tables is damaged.
         """
         spec = super().topic_table(folder)
-        return spec if spec.route_by is None or self._context is None else knowing(spec, kept(self.state_path))
+        if spec.route_by is None or self._context is None:
+            return spec
+        try:
+            state = self.state_path
+        except OSError as error:
+            # Where no folder can be made for it, nothing has been kept.
+            log.warning("Topic %s: route_by: no tables of values are assets: %s", spec.full_topic, error)
+            return spec
+        return knowing(spec, kept(state))
 
     @property
     def state_path(self) -> Path:

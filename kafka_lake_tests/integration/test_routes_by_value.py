@@ -162,4 +162,5 @@ def test_each_table_of_a_source_is_a_keyed_table_in_a_namespace_that_is_allowed(
     assert [(row["id"], row["city"]) for row in view(tables["_stores"]).rows()] == [(1, "Köln")]
     assert [(row["id"], row["name"]) for row in view(tables["_pizzas"]).rows()] == [(1, "Marinara")]
     assert [row["offset"] for row in view(spec).dead_letters()] == [6]
+    assert [each.name for each in view(spec).table.schema().fields] == ["_kafka"], "columns are of its own records"
     assert "namespace secrets is not among namespaces" in warned[-1]
