@@ -88,8 +88,9 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, *, own: Tables, r
             total, counts = counts_of(keep())
             batch = Batch(plan, spec, keep(), names, total=total, counts=counts, written={})
         else:
-            total, counts = sum(together.counts.values()), together.counts
-            batch = Batch(plan, spec, together.left, names, total=total, counts=counts, written=together.written)
+            total = sum(together.counts.values())
+            left, written = together.left, together.written
+            batch = Batch(plan, spec, left, names, total=total, counts=together.counts, written=written)
         given = (batch.side(number, each) for number, each in enumerate(found))
         shares = batch.own(context, own, tuple(side for side in given if side is not None))
         write = tuple if alone else partial(created_together, plan, batch.left, forget=forget)
