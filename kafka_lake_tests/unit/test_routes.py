@@ -190,7 +190,7 @@ class Run:
 
 @settings(max_examples=300)
 @given(st.data(), st.integers(2, 4), st.booleans())
-def test_whatever_is_killed_or_races_each_record_is_in_its_tables_once(
+def test_whatever_is_killed_or_races_each_record_is_in_its_table_once(
     data: st.DataObject, tables: int, all_matches: bool
 ) -> None:
     rests = st.frozensets(st.integers(0, RESTS - 1))
