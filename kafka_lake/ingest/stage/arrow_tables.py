@@ -30,6 +30,8 @@ from kafka_lake.ingest.tasks import told
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState
 
+_TASKS_FOR_EACH_TABLE = 2
+_ORDER = (TABLE, "partition", "offset")
 _RETURNED = T.StructType([*RETURNED[:-3], T.StructField(TABLE, T.StringType()), *RETURNED[-3:]])
 
 
@@ -119,7 +121,9 @@ def write_tables(
 ) -> WrittenTables | None:
     """Decode and write the records of several tables.
 
-    A task sorts its records by table, and writes one table after the other.
+    A task sorts its records by table, and writes one table after the other. Two tasks may both write all tables. More
+    of them share the tables among themselves. So there are never more files than twice the tables, or the tables and
+    the tasks together, but for what is beyond the size of a file.
 
     Args:
         spark: The session.
@@ -142,8 +146,11 @@ def write_tables(
 
     def write(given: DataFrame, withheld: bool) -> DataFrame:
         mine = {name: vars(replace(work, withheld=withheld)) for name, work in works.items()}
+        # By ranges, each task beyond the first parts one table in two at the most, however many records which has.
+        few = tasks <= _TASKS_FOR_EACH_TABLE
+        spread = given.coalesce(tasks) if few else given.repartitionByRange(tasks, *_ORDER)
         task = told(decode_and_write_tables, {"works": mine, "unwanted": tuple(unwanted), "withheld": withheld})
-        return given.coalesce(tasks).sortWithinPartitions(TABLE, "partition", "offset").mapInArrow(task, _RETURNED)
+        return spread.sortWithinPartitions(*_ORDER).mapInArrow(task, _RETURNED)
 
     withhold = may_withhold(spark, (each.state for each in tables.values()), plan)
     done = run_tasks(spark, records.withColumnRenamed(column, TABLE), withhold, write, also=[TABLE])
