@@ -22,6 +22,7 @@ from kafka_lake.executors.json.task import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
 from kafka_lake.executors.writing import task as write_task
 from kafka_lake.executors.writing.report import Failure, Report, loaded, merged
 from kafka_lake.executors.writing.spans import Span
+from kafka_lake.executors.writing.tables import decode_and_write_tables
 from kafka_lake.executors.writing.task import LARGE, REPORT
 from kafka_lake.executors.writing.work import Work
 from kafka_lake.ingest.decode.json.decoder import Json
@@ -310,6 +311,7 @@ def work_of(spec: TopicTable, decoder: Json, target: Target, table: Table, plan:
 def prepare() -> None:
     """Do what is done once in a process, before there is a batch."""
     packed(write_task.decode_and_write)
+    packed(decode_and_write_tables)
 
 
 def _reports(frame: DataFrame) -> list[Report] | None:
