@@ -128,11 +128,11 @@ def _write(
         return None
     forget.callback(_forgotten, done.frames)
     context.observer.step_done("tables written")
-    return Together(
-        {int(name): prewritten(by, named[name], partial(again, int(name))) for name, by in done.by_table.items()},
-        {int(name): count for name, count in done.counts.items()},
-        done.left,
-    )
+    written = {int(name): prewritten(by, named[name], partial(again, int(name))) for name, by in done.by_table.items()}
+    for each in written.values():
+        # A table that failed before it keeps the others from being staged.
+        forget.callback(each.discard)
+    return Together(written, {int(name): count for name, count in done.counts.items()}, done.left)
 
 
 def kept(records: DataFrame, forget: ExitStack) -> DataFrame:

@@ -1,9 +1,11 @@
 """Several tables written by Arrow in one job: each record to the table of its route, the records read once."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -61,16 +63,31 @@ class Prewritten:
         target: The columns that were decoded into.
         layout: Schema, partition spec and properties of the table as it was written.
         again: Gives the records once more, should they have to be written in another way.
+        table: The table.
+        taken: Has something in it once the files have been given to a snapshot.
     """
 
     by: ByArrow
     target: Target
     layout: object
     again: Callable[[], DataFrame]
+    table: Table
+    taken: list[str] = field(default_factory=list, compare=False)
 
     def fits(self, target: Target, state: TableState) -> bool:
         """Return whether this is what would be written for a table as it is now."""
         return self.target == target and self.layout == _layout(state)
+
+    def take(self) -> ByArrow:
+        """Return what Arrow did, whose files are those of a snapshot to be from now on."""
+        self.taken.append("by a stage")
+        return self.by
+
+    def discard(self) -> None:
+        """Delete the files if no snapshot was to have them. Never raises: what stays is no part of the table."""
+        for each in () if self.taken else self.by.files:
+            with suppress(Exception):
+                self.table.io.delete(each.file_path)
 
 
 @dataclass(frozen=True)
@@ -183,7 +200,7 @@ def write_tables(
 
 def prewritten(by: ByArrow, table: TableToWrite, again: Callable[[], DataFrame]) -> Prewritten:
     """Return what was written for a table, as its stage takes it."""
-    return Prewritten(by, table.target, _layout(table.state), again)
+    return Prewritten(by, table.target, _layout(table.state), again, table=table.state.table)
 
 
 def _layout(state: TableState) -> object:

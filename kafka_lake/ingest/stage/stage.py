@@ -247,7 +247,7 @@ def _stage_rows(
             branch=name,
             marks={**marks, **decoder.marks()},
             refused=refused,
-            written=source.written.by if source.written else None,
+            written=source.written.take() if source.written else None,
         )
         written = batch.write(undo)
         context.observer.step_done("primary staged")
