@@ -22,6 +22,7 @@ from kafka_lake.ingest.routes.found import Found, found_table, of_table, positio
 from kafka_lake.ingest.routes.given import conditions_of, given_after, given_of
 from kafka_lake.ingest.routes.heads import HEADS, heads_of, refuse_lost
 from kafka_lake.ingest.routes.share import has_more_letters, is_ahead, is_doubtful, is_of_another_log, share_of
+from kafka_lake.ingest.stage.dead_letter_rows import named
 from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.table_state import Tables
 from kafka_lake.ingest.topic_ends import TopicEnds
@@ -222,16 +223,11 @@ class _Batch:
         Args:
             number: The table's route; None if it gets no records.
         """
-        return _named(self.plan, self.kept if number is None else self.kept.filter(F.col(ROUTE) != str(number)))
+        return named(self.plan, self.kept if number is None else self.kept.filter(F.col(ROUTE) != str(number)))
 
 
 def _position_of(state: TableState | None) -> Position | None:
     return state.position if state else None
-
-
-def _named(plan: Plan, records: DataFrame) -> DataFrame:
-    topic_id = F.lit(plan.after.identity.topic_id or None).cast("string").alias("topic_id")
-    return records.select(topic_id, "partition", "offset")
 
 
 def _moved(plan: Plan, found: Found, records: DataFrame) -> Side:
@@ -250,4 +246,4 @@ def _without(plan: Plan, found: Found, records: DataFrame) -> Side:
     context, its = found
     share = replace(share_of(plan, position_of(found), {}), undecodable=None, deletes=plan.ranges)
     share = replace(share, share=Share(0, share.records_at_most, is_side=True))
-    return Side(context, its, plan=share, records=records.filter(F.lit(False)), others=_named(plan, records))
+    return Side(context, its, plan=share, records=records.filter(F.lit(False)), others=named(plan, records))
