@@ -16,6 +16,7 @@ from kafka_lake.ingest.routes.given import conditions_of, given_after, given_of
 from kafka_lake.ingest.routes.share import has_more_letters, is_ahead, is_doubtful, is_of_another_log, share_of
 from kafka_lake.ingest.routes.shared import Shares, Side
 from kafka_lake.ingest.stage.arrow_tables import Prewritten
+from kafka_lake.ingest.stage.dead_letter_rows import named
 from kafka_lake.ingest.table_state import Tables
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -112,9 +113,3 @@ def have_others(plan: Plan, spec: TopicTable, names: SchemaNames, *, own: Tables
 def letters_of(found: Tables) -> Position | None:
     """Return the position of a dead-letter table; None if it has none, or there is none."""
     return found.dead_letters.position if found.dead_letters else None
-
-
-def named(plan: Plan, records: DataFrame) -> DataFrame:
-    """Return what names a plan's records, lazily."""
-    topic_id = F.lit(plan.after.identity.topic_id or None).cast("string").alias("topic_id")
-    return records.select(topic_id, "partition", "offset")

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.plan.model import Plan, Share
-from kafka_lake.ingest.routes.batch import Batch, have_others, named
+from kafka_lake.ingest.routes.batch import Batch, have_others
 from kafka_lake.ingest.routes.conditions import OWN, ROUTE, asks_for_schemas, counts_of, of_route, routed, schema_names
 from kafka_lake.ingest.routes.found import Found, found_table, of_table, position_of
 from kafka_lake.ingest.routes.heads import heads_of, refuse_lost
@@ -23,6 +23,7 @@ from kafka_lake.ingest.routes.new_tables import new_values
 from kafka_lake.ingest.routes.share import is_ahead, is_of_another_log, share_of
 from kafka_lake.ingest.routes.shared import Shares, Side
 from kafka_lake.ingest.routes.together import created_together, kept, written_together
+from kafka_lake.ingest.stage.dead_letter_rows import named
 from kafka_lake.ingest.table_state import Tables
 from kafka_lake.ingest.topic_ends import TopicEnds
 

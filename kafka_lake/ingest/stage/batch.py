@@ -13,6 +13,7 @@ from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass, most_frequent_first
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json.decoder import Json
+from kafka_lake.ingest.decode.key_columns import key_columns
 from kafka_lake.ingest.decode.rows import none_failed
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decoding import Decoded
@@ -142,14 +143,15 @@ class Batch:
 
     def _merge(self, branch: StagingBranch, decoded: Decoded, tasks: int, undo: ExitStack) -> WrittenBatch:
         """Merge changes as one snapshot."""
-        assert isinstance(self.decoder, Changes), "changes are decoded by nothing else"
+        # What is set apart as it is, and what no route takes, has no changes, and a decoder that knows no keys.
+        decoder, known = self.decoder, key_columns(self.context.spec, self.state.table)
         staged = write_changes(
             ChangesToStage(
                 context=self.context,
                 state=self.state,
                 branch=branch,
                 changes=decoded.rows,
-                key=self.decoder.key_in(self.target),
+                key=decoder.key_in(self.target) if isinstance(decoder, Changes) else known,
                 topic_id=self.plan.after.identity.topic_id,
                 summary=self._summary(self.marks),
                 tasks=tasks,

@@ -279,7 +279,9 @@ def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack, before:
     rows = context.decoding.dead_letters(spec, batch.judged(), context.run_id, plan.after.identity.topic_id)
     table, known = None, 0
     if plan.kind != "dead_letter_replay" and spec.dead_letters == "table":
-        table, known = stage_dead_letters(context, plan, rows, batch.primary, others=source.others)
+        table, known = stage_dead_letters(
+            context, plan, rows, primary=batch.primary, records=source.records, others=source.others
+        )
         if table is not None:
             undo.callback(table.branch.discard)
         context.observer.step_done("dead letters staged")
