@@ -150,11 +150,17 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
             "integration/test_routes.py::test_a_race_for_the_first_records_of_a_table",
             "integration/test_routes.py::"
             "test_a_new_route_is_filled_by_a_replay_and_takes_the_rows_from_the_table_before",
+            "integration/test_routes.py::test_what_a_killed_run_gave_to_a_table_is_replaced_if_the_routes_change",
         ),
         "unit/test_routes.py::test_whatever_is_killed_or_races_each_record_is_in_its_table_once",
     ),
     "integration/test_routes_by_value.py::test_values_get_tables_up_to_a_limit_and_each_record_comes_once": (
         "unit/test_routes_by_value.py::test_whatever_is_killed_or_races_each_record_comes_once"
+    ),
+    # Each way out of the one job, and a table's share in it.
+    "integration/test_routes_together.py::"
+    "test_one_job_writes_the_tables_that_it_can_and_the_others_get_what_is_theirs": (
+        "integration/test_routes.py::test_odd_values_go_where_the_page_says_and_others_as_otherwise_says"
     ),
     **dict.fromkeys(
         (

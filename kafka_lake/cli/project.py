@@ -214,9 +214,10 @@ def connections_at_hand(
         spark = SparkResource(spark_config={}, catalog=catalog)
     # What Spark refuses becomes an error of ours; PySpark would log the JVM's stack trace before it.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    try:
-        servers = kafka.cluster().bootstrap_servers if kafka.names_brokers else None
-        with broker_at_hand(Ports.from_env(), tell_user, servers) if with_broker else nullcontext():
+    servers = kafka.cluster().bootstrap_servers if kafka.names_brokers else None
+    with broker_at_hand(Ports.from_env(), tell_user, servers) if with_broker else nullcontext():
+        # The stack kills what is left in its block: Spark is to end before that.
+        try:
             connections = build_connections(kafka, catalog, spark, registry)
             if with_broker:
                 connections.cluster.check()
@@ -228,8 +229,8 @@ def connections_at_hand(
             if with_broker and of_project:
                 specs = [each for each in topics_if_any() if each.cluster == kafka.cluster_name]
                 register_topics(specs, connections.cluster, tell_user)
-    finally:
-        spark.stop()
+        finally:
+            spark.stop()
 
 
 def topics_if_any() -> list[TopicTable]:

@@ -203,7 +203,7 @@ def build_topic_assets(
     settings = dg.MetadataValue.json(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True))
     table = _table(spec, sources, shown, description=shown.description or told, metadata={SETTINGS: settings})
     others = [
-        _table(route.to, sources, shown, description=f"The records of Kafka topic {spec.full_topic} with {route.when}.")
+        _table(route.to, sources, shown, description=f"The records of Kafka topic {spec.full_topic} {route.when}.")
         for route in spec.every_route
     ]
     checks = [check for each in spec.tables for check in _checks(each)]

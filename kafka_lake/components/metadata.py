@@ -138,7 +138,7 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
                     "| class | records | sample | reason | value |",
                     "|---|---|---|---|---|",
                     *(
-                        f"| {c.name} | {c.count} | partition {c.partition} offset {c.offset} "
+                        f"| {c.name} | {c.count} | {c.place} "
                         f"| {_cell(c.message)} | {f'`{_cell(c.value)}`' if c.value else ''} |"
                         for c in classes
                     ),

@@ -10,6 +10,7 @@ from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import of_cluster, partition_key, table_key
 from kafka_lake.ingest import run
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.dead_letters.replayable import replayable
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -30,8 +31,9 @@ def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
     def replay(context: dg.OpExecutionContext, config: ReplayConfig) -> None:
         with as_failures(allow_retries=False):
             connections = connections_of(context.resources, cluster)
-            for spec in (table for each in _chosen(context, cluster, config.topic) for table in each.tables):
-                _replay(context, spec, connections, config.where)
+            for each in _chosen(context, cluster, config.topic):
+                for spec in replayable(each, connections.catalog):
+                    _replay(context, spec, connections, config.where)
 
     @dg.job(
         name=of_cluster("replay_dead_letters", cluster),

@@ -90,9 +90,11 @@ def said(error: Exception) -> str:
         return str(error)
     if not isinstance(error, ValidationError):
         return str(error)
-    told = error.errors(include_url=False)
-    lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg'].removeprefix('Value error, ')}".lstrip(": ") for e in told]
-    return "; ".join(dict.fromkeys(lines))
+    told: dict[str, str] = {}
+    for each in error.errors(include_url=False):
+        # A value that fits no member of a union is refused once for each; the first tells enough.
+        told.setdefault(str(each["loc"][0]) if each["loc"] else "", each["msg"].removeprefix("Value error, "))
+    return "; ".join(f"{setting}: {text}" if setting else text for setting, text in told.items())
 
 
 def _problems(route: Mapping[str, Any]) -> Iterator[str]:
@@ -100,7 +102,7 @@ def _problems(route: Mapping[str, Any]) -> Iterator[str]:
         yield "when: is missing. Write for example when: {field: type, equals: order}."
     if not route.get("table"):
         yield "table: is missing. Name the table of these records."
-    if (route.get("maintenance") or {}).get("keep_rows"):
+    if isinstance(given := route.get("maintenance"), Mapping) and given.get("keep_rows"):
         yield "maintenance: keep_rows: can't be combined with routes yet."
     yield from unknown_settings({name: value for name, value in route.items() if name != "when"})
 
@@ -123,8 +125,8 @@ def when_of(given: Mapping[str, Any]) -> When:
     Raises:
         ConfigurationError: If it is none.
 
-    >>> print(when_of({"field": "type", "in": ["click", 7]}))
-    field type in 'click', '7'
+    >>> print(when_of({"field": "type", "in": ["click", "7"]}))
+    with field type 'click' or '7'
     """
     kinds = [kind for kind in _KINDS if given.get(kind) is not None]
     if unknown := [name for name in given if name not in (*_KINDS, "equals", "in")]:
@@ -138,7 +140,9 @@ def when_of(given: Mapping[str, Any]) -> When:
         raise ConfigurationError(f"when: {kind}: is a whole condition. Leave out equals: and in:.")
     if kind == "schema":
         return When(schema=_names(given[kind]))
-    name = str(given[kind])
+    name = _text(given[kind])
+    if not name.strip():
+        raise ConfigurationError(f"when: {kind}: is empty.")
     if kind == "sql":
         return When(sql=name)
     if ("equals" in given) == ("in" in given):
@@ -146,6 +150,8 @@ def when_of(given: Mapping[str, Any]) -> When:
     values = given["in"] if "in" in given else [given["equals"]]
     if not isinstance(values, list) or not values:
         raise ConfigurationError("when: in: is no list of values.")
+    if kind == "field" and name.startswith("$"):
+        raise ConfigurationError(f"when: field: {name!r} is a path. Write it without $, as in source.table.")
     if kind == "field" and not is_field(name):
         raise ConfigurationError(f"when: field: {name!r} is no name of a field. Use sql: for such names.")
     texts = tuple(map(_text, values))
@@ -165,13 +171,18 @@ def _names(given: object) -> tuple[str, ...]:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
     if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise ConfigurationError(
-        f"when: {value!r} is neither text nor a number, true or false. Use sql: for what is missing, null or nested."
-    )
+        # NO is Norway, too.
+        word = str(value).lower()
+        raise ConfigurationError(
+            f"when: YAML reads a value as {word} (also yes, no, on, off). Write the text in quotes."
+        )
+    if isinstance(value, int | float):
+        # 007 is 7 to YAML, 1.10 is 1.1, and 12:30 is 750.
+        raise ConfigurationError(f"when: YAML reads a value as the number {value}. Write the text in quotes.")
+    raise ConfigurationError(f"when: {value!r} is no text. Use sql: for what is missing, null or nested.")
 
 
 def route_problems(spec: TopicTable) -> Iterator[str]:
@@ -214,12 +225,13 @@ def route_problems(spec: TopicTable) -> Iterator[str]:
 
 
 def _shared(spec: TopicTable) -> Iterator[str]:
-    owners: dict[tuple[str, ...], str] = {}
-    for each in spec.tables:
+    owners: dict[tuple[str, ...], int] = {}
+    for number, each in enumerate(spec.tables):
         # Some catalogs know no upper case.
         for name in dict.fromkeys(tuple(part.lower() for part in identifier) for identifier in each.identifiers):
-            other = owners.setdefault(name, each.table)
-            if other is not each.table:
+            first = owners.setdefault(name, number)
+            if first != number:
+                other = spec.tables[first].table
                 both = f"{other} and {each.table}" if other != each.table else f"{each.table} twice"
                 yield (
                     f"routes: table {'.'.join(name)} would be that of {both}. Give each route a table of its own; "
@@ -238,10 +250,11 @@ def _unreachable(routes: Sequence[Route]) -> Iterator[str]:
                     f"routes: table {route.to.table} would never get schema {name!r}, since table {first} comes first "
                     "and takes it. Leave it out of one of them, or change their order."
                 )
-        for value in route.when.values:
+        for value in () if route.when.schema else route.when.values or ("",):
             first = taken.setdefault((route.when.source, value), route.to.table)
             if first != route.to.table:
+                what = f"{route.when.source[1]} {value!r}" if value else "a record"
                 yield (
-                    f"routes: table {route.to.table} would never get {route.when.source[1]} {value!r}, since table "
+                    f"routes: table {route.to.table} would never get {what}, since table "
                     f"{first} comes first and takes it. Leave it out of one of them."
                 )

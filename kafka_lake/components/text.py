@@ -92,12 +92,12 @@ def _no_truth_value(value: object) -> object:
     return _text(value) if isinstance(value, bool) else value
 
 
-def _rendered(context: dg.ResolutionContext, value: Any) -> Any:
+def rendered(context: dg.ResolutionContext, value: Any) -> Any:
     """Return a string, or the strings of a list or a mapping, with their templates rendered as text."""
     if isinstance(value, Mapping):
-        return {key: _rendered(context.at_path(key), each) for key, each in value.items()}
+        return {key: rendered(context.at_path(key), each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_rendered(context.at_path(number), each) for number, each in enumerate(value)]
+        return [rendered(context.at_path(number), each) for number, each in enumerate(value)]
     if not isinstance(value, str) or not any(mark in value for mark in _TEMPLATE_MARKS):
         return value
     # By Dagster first: its errors name file and line, and only it can give nothing, a list or a mapping.
@@ -109,7 +109,7 @@ def _rendered(context: dg.ResolutionContext, value: Any) -> Any:
 
 def rendered_as(model: Any) -> dg.Resolver:
     """Return what gives a setting of a type its templates' values, and leaves other text as it is written."""
-    return dg.Resolver(_rendered, model_field_type=model, inject_before_resolve=False)
+    return dg.Resolver(rendered, model_field_type=model, inject_before_resolve=False)
 
 
 def _as_written(model: Any) -> dg.Resolver:

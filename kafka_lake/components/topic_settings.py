@@ -32,6 +32,7 @@ from kafka_lake.components.text import (
     Text,
     TextList,
     TextMap,
+    rendered,
 )
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan.start import start_timestamp_ms
@@ -180,8 +181,11 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         def document(settings: Mapping[str, Any]) -> TopicTable:
             return self._like(settings).topic_table(folder)
 
+        # The other settings of a route are rendered as those of a document.
+        context, routes = self.resolution(), self.routes or ()
+        routes = [{**each, "when": rendered(context, each["when"])} if "when" in each else each for each in routes]
         by = None if self.route_by is None else route_by_of(self.route_by, given, self.namespace, document)
-        return routes_of(self.routes or (), given, document), by
+        return routes_of(routes, given, document), by
 
     def _like(self, settings: Mapping[str, Any]) -> "TopicSettings":
         """Return what a document with other settings would be; raises as Dagster does when it loads one."""

@@ -157,14 +157,19 @@ def _refuse(task: Task, spec: TopicTable, chosen: Sequence[TopicTable]) -> None:
 
 
 def _of_topic(commit: Commit, topic: str) -> Commit:
-    """Return a commit whose findings name the topic: partitions of several topics have the same numbers."""
-    return replace(commit, findings=tuple(_named(each, topic) for each in commit.findings))
+    """Return a commit that names the topic where it names partitions: those of several topics have the same numbers."""
+    findings = tuple(_named(each, topic) for each in commit.findings)
+    return replace(commit, findings=findings, classes=tuple(replace(each, topic=topic) for each in commit.classes))
 
 
 def _named(finding: Finding, topic: str) -> Finding:
-    if finding.check != "offset_continuity":
+    facts: dict[str, object] = dict(finding.facts)
+    if finding.check == "dead_letters":
+        facts = {name: f"topic {topic} {each}" if name.startswith("sample_") else each for name, each in facts.items()}
+    elif finding.check in ("offset_continuity", "data_loss"):
+        facts = {f"{topic}/{name.removeprefix('partition_')}": each for name, each in facts.items()}
+    else:
         return finding
-    facts = {f"{topic}/{name.removeprefix('partition_')}": each for name, each in finding.facts.items()}
     return replace(finding, facts=facts, problems=tuple(f"topic {topic}: {each}" for each in finding.problems))
 
 

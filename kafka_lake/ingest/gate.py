@@ -18,7 +18,7 @@ from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.publish import publish
 from kafka_lake.ingest.retry import short_pauses
-from kafka_lake.ingest.routes.sides import Side
+from kafka_lake.ingest.routes.shared import Side
 from kafka_lake.ingest.routes.unfinished_reset import UNFINISHED, finish
 from kafka_lake.ingest.rule_finding import RULES_REMEDY
 from kafka_lake.ingest.stage.rebase import can_follow, follow

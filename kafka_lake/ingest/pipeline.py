@@ -18,23 +18,25 @@ from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.decode.excepted import refuse_excepted
 from kafka_lake.ingest.decode.key_columns import refuse_other_keys
-from kafka_lake.ingest.gate import Published, audit_and_publish, refused_if_main_moved
+from kafka_lake.ingest.gate import AuditedSide, Published, audit_and_publish, refused_if_main_moved
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import waited
 from kafka_lake.ingest.routes.by_value import as_properties
 from kafka_lake.ingest.routes.conditions import first_records_of
+from kafka_lake.ingest.routes.creation import create_declared, create_for, create_sides
 from kafka_lake.ingest.routes.new_tables import telling, with_known
-from kafka_lake.ingest.routes.sides import Shares, create_for, create_sides, shared_out
+from kafka_lake.ingest.routes.shared import Shares
+from kafka_lake.ingest.routes.sides import shared_out
 from kafka_lake.ingest.stage.history_table import refuse_no_history
 from kafka_lake.ingest.stage.staged import Staged
-from kafka_lake.ingest.stage_tables import StagedSide, audit_sides, discard, stage_sides, stage_table
+from kafka_lake.ingest.stage_tables import discard, stage_sides, stage_table
 from kafka_lake.ingest.table_state import Tables, tables, with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.lake.positions import TableState
 
-Sides = list[StagedSide]
+Sides = list[AuditedSide]
 
 
 @dataclass(frozen=True)
@@ -129,18 +131,20 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
     if found.table is None or found.table.head is None:
         yield from _create(attempt, todo, records, replace(known, created=_missing(context, found)))
         return
-    with refused_if_main_moved(context, found.table), shared_out(context, attempt.topic, todo, records) as shares:
+    with (
+        refused_if_main_moved(context, found.table),
+        shared_out(context, attempt.topic, todo, own=found, records=records) as shares,
+    ):
         if shares.shows_new_tables:
             _tell_of_new_tables(attempt, context, found, shares)
         else:
             yield replace(known, created=_created(shares), decoding=todo)
-            sides: Sides = stage_sides(create_sides(shares, attempt.topic))
+            sides: Sides = stage_sides(create_sides(shares, attempt.topic), attempt.failed_so_far)
             staged: Staged = _stage_last(context, found, shares, sides)
             context.effort.done("stage")
             yield known
-            audited = audit_sides(sides, staged, attempt.failed_so_far)
             published: Published = audit_and_publish(
-                context, found, shares.plan, staged, failed_so_far=attempt.failed_so_far, sides=audited
+                context, found, shares.plan, staged, failed_so_far=attempt.failed_so_far, sides=sides
             )
     if shares.shows_new_tables:
         yield from _steps(attempt)
@@ -186,7 +190,8 @@ def _plan(attempt: Attempt, found: Tables) -> Plan | None:
 def _missing(context: Context, found: Tables) -> frozenset[tuple[str, str]]:
     if found.table is not None:
         return frozenset()
-    return frozenset(each for each in context.spec.identifiers if context.connections.catalog.table(each) is None)
+    every = (each for spec in context.spec.tables for each in spec.identifiers)
+    return frozenset(each for each in every if context.connections.catalog.table(each) is None)
 
 
 def _create(attempt: Attempt, todo: Plan, records: DataFrame, known: Outcome) -> Iterator[Outcome]:
@@ -195,6 +200,7 @@ def _create(attempt: Attempt, todo: Plan, records: DataFrame, known: Outcome) ->
     yield replace(known, decoding=todo)
     if context.spec.has_routes and todo.undecodable is None:
         create_for(context, first_records_of(records, context.spec, context.connections))
+        create_declared(context, records)
     else:
         context.decoding.create_table(context.spec, context.connections, records, todo.undecodable is not None)
     context.observer.step_done("table created")
@@ -228,7 +234,8 @@ def _tell_of_new_tables(attempt: Attempt, context: Context, found: Tables, share
 def _stage_last(context: Context, found: Tables, shares: Shares, sides: Sides) -> Staged:
     """Stage what the topic's own table gets; if that fails, nothing staged is left."""
     try:
-        return stage_table(context, found, shares.plan, shares.records, others=shares.others)
+        plan = shares.told((each.side, each.staged) for each in sides)
+        return stage_table(context, found, plan, shares.records, others=shares.others, written=shares.written)
     except BaseException:
         discard(sides)
         raise

@@ -54,11 +54,17 @@ class When:
         return any(_glob(each).fullmatch(schema) for each in self.schema)
 
     def __str__(self) -> str:
-        """Return the condition as messages have it."""
+        """Return the condition as the end of a sentence about records.
+
+        >>> str(When(field="type", values=("click", "view"))), str(When(sql="key is null"))
+        ("with field type 'click' or 'view'", 'for which key is null')
+        """
         kind, name = self.source
         if kind == "schema":
-            return f"schema {', '.join(self.schema)}"
-        return f"sql {name}" if kind == "sql" else f"{kind} {name} in {', '.join(map(repr, self.values))}"
+            return f"with schema {' or '.join(map(repr, self.schema))}"
+        if kind == "source_table":
+            return f"of the source's table {' or '.join(map(repr, self.values))}"
+        return f"for which {name}" if kind == "sql" else f"with {kind} {name} {' or '.join(map(repr, self.values))}"
 
 
 def _glob(pattern: str) -> re.Pattern[str]:

@@ -458,6 +458,13 @@ class TopicTable:
         """Return the routes, and after them those of values that have a table."""
         return self.routes if self.route_by is None else (*self.routes, *self.route_by.routes)
 
+    def when_of(self, number: int) -> When:
+        """Return the condition of one of `every_route`, of which there may be many."""
+        if self.route_by is None or number < len(self.routes):
+            return self.routes[number].when
+        value, *_ = self.route_by.known[number - len(self.routes)]
+        return self.route_by.when(value)
+
     @property
     def group(self) -> str | None:
         """Return the consumer group that mirrors the position; None for none."""

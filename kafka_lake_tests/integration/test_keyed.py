@@ -366,6 +366,10 @@ def test_a_change_that_makes_its_batch_fail_becomes_a_dead_letter(
     (letter,) = view(spec).dead_letters()
     assert (letter["offset"], letter["error_class"]) == (1, "undecodable")
     assert "more than anybody can bear" in letter["error_message"]
+    # Read again after the cause was fixed, it is a row and no dead letter any more.
+    fixed = replace(spec, delete_when="v = 'gone'")
+    replay(fixed, connections(), "run-2", Extent())
+    assert (rows(view(fixed), "v"), view(fixed).dead_letters()) == ([("a",), ("poison",)], [])
 
 
 def test_text_of_times_is_ordered_by_time(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:

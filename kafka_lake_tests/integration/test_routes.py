@@ -419,3 +419,81 @@ def test_with_all_matches_a_record_is_in_each_table_that_takes_it(
     send_events(topic, 6, chance)
     done = ingest(spec_for("even", otherwise="ignore"), connections(), "ignored")
     assert done.total("ignored") == sum(sent.offset % 2 for sent in topic.ledger[-6:])
+
+
+def test_what_a_killed_run_gave_to_a_table_is_replaced_if_the_routes_change(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, killed_at: Callable[..., bool]
+) -> None:
+    topic, chance = new_topic(2), random.Random(23)
+    to = [TopicTable(topic.name, NAMESPACE, f"{topic.table}_{name}", schema="id bigint") for name in NAMES[:2]]
+
+    def routed(*kinds: Sequence[str], **its: Any) -> TopicTable:
+        whens = (When(field="type", values=tuple(each)) for each in kinds)
+        return topic.spec("id bigint", routes=tuple(map(Route, whens, to)), **its)
+
+    def assert_by(kinds: Sequence[Sequence[str]], since: int = 0) -> None:
+        """Assert that records from a number on are where these routes say, and that each is somewhere once."""
+        spec, every = routed(*kinds), Counter[tuple[int, int]]()
+        for number, each in enumerate(spec.tables):
+            table = view(each)
+            rows = [(r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in table.rows()]
+            its = Counter(rows) + Counter((r["partition"], r["offset"]) for r in table.dead_letters())
+            every += its
+            for sent in topic.ledger[since:]:
+                kind = json.loads(sent.value or b"")["type"]
+                is_its = next((n for n, names in enumerate(kinds, 1) if kind in names), 0) == number
+                assert its[sent.place] == int(is_its), (each.table, sent)
+        assert every == Counter(sent.place for sent in topic.ledger)
+
+    def send(count: int) -> int:
+        for number in range(count):
+            value = {"type": chance.choice(KINDS), "id": "none" if number % 5 == 0 else number}
+            topic.send(value, chance.randrange(2))
+        return len(topic.ledger) - count
+
+    before, after = (("order",), ("click",)), (("order", "refund"), ("view", "click"))
+    send(10)
+    ingest(routed(*before), connections(), "first")
+    since = send(14)
+    # The first table is further than the topic, and lacks refunds; the topic's dead letters have those of others.
+    assert killed_at(routed(*before), "dead letters published")
+    # Several commits until the topic is where that table is.
+    ingest(routed(*after, max_records_per_commit=6), connections(), "changed")
+    assert_by(after, since)
+    # The topic's own table is dropped: others have what older routes gave them, and more than there is of them now.
+    since = send(5)
+    view(routed(*after)).catalog.pyiceberg.drop_table(routed(*after).identifier)
+    ingest(routed(*before), connections(), "dropped")
+    assert_by(before)
+
+
+def test_a_table_of_a_route_that_is_set_back_gets_its_rows_by_a_replay(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    orders = TopicTable(topic.name, NAMESPACE, f"{topic.table}_orders", schema="id bigint")
+    spec = topic.spec("id bigint", routes=(Route(When(field="type", values=("order",)), orders),))
+    for number in range(2):
+        topic.send({"type": "order", "id": number})
+        topic.send({"type": "refund", "id": number})
+        ingest(spec, connections(), f"run-{number}")
+    side = view(orders)
+    (first, *_) = [each.snapshot_id for each in side.table.metadata.snapshots if each.parent_snapshot_id]
+    connections().spark().sql(side.call("rollback_to_snapshot", snapshot_id=str(first)))
+    assert side.ids() == [0]
+    topic.send({"type": "order", "id": 2})
+    with pytest.raises(TableError, match=rf"table {NAMESPACE}\.{orders.table} was set back.*Nothing was read"):
+        ingest(spec, connections(), "refused")
+    replay(spec, connections(), "replay", Extent())
+    ingest(spec, connections(), "goes on")
+    assert (side.ids(), view(spec).ids()) == ([0, 1, 2], [0, 1])
+
+    # A record that nobody can route any more is a dead letter, and no longer a row.
+    topic.send({"type": "order", "id": 3}, key=b"5")
+    ingest(spec, connections(), "with a key")
+    big = TopicTable(topic.name, NAMESPACE, f"{topic.table}_big", schema="id bigint")
+    raises = Route(When(sql="cast(concat(string(key), 'x') as int) > 0"), big)
+    replay(topic.spec("id bigint", routes=(raises, *spec.routes)), connections(), "raises", Extent("4"))
+    assert side.ids() == [0, 1, 2]
+    (letter,) = view(spec).dead_letters()
+    assert (letter["offset"], letter["error_class"]) == (5, "undecodable")

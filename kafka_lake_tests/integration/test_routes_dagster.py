@@ -62,8 +62,8 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
     assert rows == {
         (own, "0"): 1, (own, "1"): 0, (own, None): 1,
         (orders, "0"): 1, (orders, "1"): 1, (orders, None): 2,
-        # It has had no record, and there is no such table yet.
-        (clicks, "0"): 0, (clicks, "1"): 0, (clicks, None): None,
+        # It has had no record; its columns are declared, so there is an empty table.
+        (clicks, "0"): 0, (clicks, "1"): 0, (clicks, None): 0,
     }  # fmt: skip
     checks = {(each.asset_key, each.check_name) for each in result.get_asset_check_evaluations()}
     assert checks >= {(key, name) for key in keys for name in CHECKS} | {(orders, "rule_small")}

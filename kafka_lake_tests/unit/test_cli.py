@@ -438,6 +438,31 @@ def test_systems_are_as_the_definitions_say_and_spark_is_stopped(monkeypatch: py
     assert stopped == [True]
 
 
+def test_spark_ends_before_the_local_stack_kills_what_was_started_in_its_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[str] = []
+
+    class Spark(SparkResource):
+        def stop(self) -> None:
+            ended.append("spark")
+
+    @contextmanager
+    def stack(*_arguments: object) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            ended.append("stack")
+
+    monkeypatch.setattr(kafka_lake.cli.project, "broker_at_hand", stack)
+    monkeypatch.setattr(KafkaCluster, "check", lambda _: None)
+    resources = {"kafka": KafkaResource(), "spark": Spark(spark_config={}, catalog=CatalogResource())}
+    monkeypatch.setattr(kafka_lake.definitions, "defs", dg.Definitions(resources=resources))
+    with kafka_lake.cli.project.connections_at_hand(print, with_catalog=False):
+        assert not ended
+    assert ended == ["spark", "stack"]
+
+
 def broken_project(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[str, str]) -> None:
     """Make the command line load a project of these definitions."""
     package = folder / "broken"

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
+from kafka_lake.components.topics_of_a_table import _of_topic
 from kafka_lake.ingest.commit import Commit, PublishedNote, Waited
+from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.finding import CHECKS, ColumnNote, Finding
 from kafka_lake.ingest.report import Figures, RunReport, RunSoFar, waited
 
@@ -92,3 +94,19 @@ def test_figures_of_a_part_without_records_leave_the_ages_as_they_are() -> None:
     old, none = Figures(waited=Waited(9.0, 1.0)), Figures()
     assert old.plus(none).waited == none.plus(old).waited == Waited(9.0, 1.0)
     assert old.plus(Figures(waited=Waited(5.0, 0.5))).waited == Waited(9.0, 0.5)
+
+
+def test_in_a_table_of_several_topics_a_sample_names_its_topic() -> None:
+    bad = DeadLetterClass("not_json", 1, 0, 20, "no value", "{")
+    findings = (
+        Finding("dead_letters", ("too many",), {"not_json": 1, "sample_not_json": "partition 0 offset 20"}),
+        Finding("offset_continuity", (), {"partition_0": "5..9"}),
+        Finding("row_count", (), {"rows": 1}),
+    )
+    found = _of_topic(replace(commit(None), classes=(bad,), findings=findings), "shop.eu")
+    assert [each.place for each in found.classes] == ["topic shop.eu partition 0 offset 20"]
+    assert bad.place == "partition 0 offset 20"
+    letters, offsets, rows = found.findings
+    assert letters.facts == {"not_json": 1, "sample_not_json": "topic shop.eu partition 0 offset 20"}
+    assert letters.problems == ("topic shop.eu: too many",)
+    assert (offsets.facts, rows) == ({"shop.eu/0": "5..9"}, findings[2])

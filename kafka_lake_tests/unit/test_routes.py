@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -17,14 +18,18 @@ from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.components.assets import settings_of
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
 from kafka_lake.components.route_settings import route_problems, when_of
+from kafka_lake.ingest.dead_letters.replayable import replayable
 from kafka_lake.ingest.decode.by_schema.names import schema_name
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.route import When
-from kafka_lake.ingest.routes.share import counted, is_ahead, is_of_another_log, share_of
+from kafka_lake.ingest.routes.given import GIVEN, Given, conditions_of, given_after, parsed
+from kafka_lake.ingest.routes.share import counted, has_more_letters, is_ahead, is_of_another_log, share_of
 from kafka_lake.ingest.topic_table import Route, TopicTable
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema
+from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake_tests.unit.test_component import load
 
+RESTS = 4
 TOPIC = TopicIdentity("cluster", "id", "shop")
 
 
@@ -39,9 +44,11 @@ class Table:
     head: int = 0
     letters_head: int = 0
     letters: tuple[tuple[int, int], ...] = ()
+    letters_position: Position | None = None
     position: Position | None = None
     rows: list[tuple[int, int]] = field(default_factory=list)
     unfinished: int | None = None
+    given: Given = field(default_factory=Given)
 
     def reconcile(self) -> None:
         """Take the letters out that are rows, as each run does first."""
@@ -59,18 +66,37 @@ class Staged:
     after: Position
     rows: list[tuple[int, int]]
     letters: tuple[tuple[int, int], ...] | None
+    given: Given
+
+
+def furthest(one: Position, other: Position | None) -> Position:
+    return at(*(max(offset, other.offsets[p] if other else 0) for p, offset in one.offsets.items()))
 
 
 @dataclass
 class World:
-    """A topic of two partitions, whose records are for table ``offset % tables``; table 0 is the topic's own."""
+    """A topic of two partitions, whose tables of routes take records by the rest of the offset; table 0 is its own."""
 
     ends: list[int]
     tables: list[Table]
+    takes: list[frozenset[int]]
+    all_matches: bool = False
     resets: set[int] = field(default_factory=set)
+    told: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+
+    def takers(self, offset: int) -> tuple[int, ...]:
+        found = [number for number, rests in enumerate(self.takes, 1) if offset % RESTS in rests]
+        return tuple(found if self.all_matches else found[:1]) or (0,)
 
     def records(self, ranges: tuple[OffsetRange, ...], table: int) -> list[tuple[int, int]]:
-        return [(r.partition, o) for r in ranges for o in range(r.start, r.end) if o % len(self.tables) == table]
+        return [(r.partition, o) for r in ranges for o in range(r.start, r.end) if table in self.takers(o)]
+
+    def conditions(self, table: int) -> str:
+        routes = tuple(
+            Route(When(sql=str(sorted(rests))), TopicTable("t", "n", f"t{n}")) for n, rests in enumerate(self.takes)
+        )
+        spec = TopicTable("t", "n", "own", routes=routes, all_matches=self.all_matches)
+        return conditions_of(spec, table - 1, {}) if table else ""
 
 
 class Run:
@@ -81,14 +107,24 @@ class Run:
 
     number = 0
 
-    def __init__(self, world: World, to: tuple[int, int] | None, refusing: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        world: World,
+        to: tuple[int, int] | None,
+        at_most: int = 1000,
+        partitions: tuple[int, ...] = (0, 1),
+        refusing: frozenset[int] = frozenset(),
+    ) -> None:
         Run.number += 1
         self.world, self.id, self.is_reset = world, Run.number, to is not None
         own = world.tables[0]
         position = own.position or at(0, 0)
         self.left: list[Staged] = []
-        ranges = tuple(OffsetRange(p, position.offsets[p], end) for p, end in enumerate(world.ends))
-        plan = Plan(ranges, at(*world.ends), 0)
+        reads = [at_most if p in partitions else 0 for p in position.offsets]
+        ends = [min(end, position.offsets[p] + reads[p]) for p, end in enumerate(world.ends)]
+        ranges = tuple(OffsetRange(p, position.offsets[p], ends[p]) for p in partitions)
+        plan = Plan(ranges, at(*ends), 0)
+        self.reads = ranges
         if to is not None:
             stays = at(*(min(t, o) for t, o in zip(to, position.offsets.values(), strict=True)))
             plan = Plan(
@@ -96,22 +132,33 @@ class Run:
             )
         for number, table in enumerate(world.tables):
             if table.unfinished is not None and not self.is_reset:
-                if table.unfinished not in world.resets:
+                if table.unfinished not in world.resets and own.position is not None:
                     self.left = []
                     return
                 table.unfinished = None
             table.reconcile()
-            share = plan if number == 0 else share_of(plan, table.position)
-            taken, letters = world.records(share.ranges, number), None
-            is_refused = number in refusing and taken and not self.is_reset
-            if is_refused and (fresh := [each for each in taken if each not in table.letters]):
-                letters = (*table.letters, *fresh)
-            rows = [*table.rows, *([] if is_refused else taken)]
-            rows = [
-                (p, o) for p, o in rows if not any(d.partition == p and d.start <= o < d.end for d in share.deletes)
+            conditions = world.conditions(number)
+            share = plan if number == 0 else share_of(plan, table.position, table.given.by(conditions))
+            given = Given() if self.is_reset else given_after(plan, table.position, table.given, conditions)
+            taken, letters = world.records(share.ranges, number), table.letters
+            if has_more_letters(table.letters_position, table.position if number else None, plan) or share.deletes:
+                # Those of other tables are none of its own any more.
+                its = world.records(plan.ranges, number)
+                read = {(r.partition, o) for r in plan.ranges for o in range(r.start, r.end)}
+                letters = tuple(each for each in letters if each in its or each not in read)
+            is_refused = number in refusing and bool(taken) and share.kind == "append"
+            if is_refused:
+                letters = (*letters, *(each for each in taken if each not in letters))
+            stay = [
+                (p, o)
+                for p, o in table.rows
+                if not any(d.partition == p and d.start <= o < d.end for d in share.deletes)
             ]
-            if number == 0 or taken or rows != table.rows or (self.is_reset and table.position is not None):
-                self.left.append(Staged(table, table.head, table.letters_head, share.after, rows, letters))
+            rows = [*stay, *([] if is_refused else taken)]
+            changes = taken or share.deletes or letters != table.letters or (self.is_reset and table.position)
+            if number == 0 or changes:
+                fresh = letters if letters != table.letters else None
+                self.left.append(Staged(table, table.head, table.letters_head, share.after, rows, fresh, given))
         self.left = [*self.left[1:], self.left[0]]
 
     def step(self) -> bool:
@@ -124,11 +171,15 @@ class Run:
             return False
         if each.letters is not None:
             table.letters, table.letters_head = each.letters, each.letters_head + 1
+            table.letters_position = furthest(each.after, table.letters_position)
             self.left[0] = replace(each, letters=None, letters_head=table.letters_head)
             return True
         self.left.pop(0)
-        table.head, table.position, table.rows = each.head + 1, each.after, each.rows
+        table.head, table.position, table.rows, table.given = each.head + 1, each.after, each.rows, each.given
         is_own = table is self.world.tables[0]
+        if is_own and not self.is_reset:
+            reads = [(r.partition, o) for r in self.reads for o in range(r.start, r.end)]
+            self.world.told |= {(partition, offset): self.world.takers(offset) for partition, offset in reads}
         if self.is_reset:
             if is_own:
                 self.world.resets.add(self.id)
@@ -138,21 +189,36 @@ class Run:
 
 
 @settings(max_examples=300)
-@given(st.data(), st.integers(2, 4))
-def test_whatever_is_killed_or_races_each_record_is_in_its_table_once(data: st.DataObject, tables: int) -> None:
-    world = World([0, 0], [Table() for _ in range(tables)])
+@given(st.data(), st.integers(2, 4), st.booleans())
+def test_whatever_is_killed_or_races_each_record_is_in_its_table_once(
+    data: st.DataObject, tables: int, all_matches: bool
+) -> None:
+    rests = st.frozensets(st.integers(0, RESTS - 1))
+    takes = data.draw(st.lists(rests, min_size=tables - 1, max_size=tables - 1))
+    world = World([0, 0], [Table() for _ in range(tables)], takes, all_matches)
     running: list[Run] = []
     target = None
     for _ in range(data.draw(st.integers(1, 25))):
-        what = data.draw(st.sampled_from(["produce", "begin", "step", "step", "step", "kill", "reset"]))
+        what = data.draw(
+            st.sampled_from(["produce", "begin", "step", "step", "step", "kill", "reset", "routes", "drop"])
+        )
         if what == "produce":
             world.ends = [end + data.draw(st.integers(0, 5)) for end in world.ends]
         elif what == "begin":
+            partitions = data.draw(st.sampled_from([(0, 1), (0,), (1,)]))
             refusing = data.draw(st.frozensets(st.integers(1, tables - 1)))
-            running.append(Run(world, None, refusing))
+            running.append(Run(world, None, data.draw(st.sampled_from([2, 1000])), partitions, refusing))
         elif what == "reset":
             target = tuple(data.draw(st.integers(0, end)) for end in world.ends)
             running.append(Run(world, (target[0], target[1])))
+        elif what == "routes":
+            # Definitions are loaded again: no run goes on by the former ones.
+            running, world.takes = [], list(world.takes)
+            world.takes[data.draw(st.integers(0, tables - 2))] = data.draw(rests)
+            world.all_matches = data.draw(st.booleans())
+        elif what == "drop":
+            own = world.tables[0]
+            own.head, own.position, own.rows = own.head + 1, None, []
         elif running and what == "step":
             run = data.draw(st.sampled_from(running))
             if not run.step():
@@ -164,13 +230,15 @@ def test_whatever_is_killed_or_races_each_record_is_in_its_table_once(data: st.D
         last = Run(world, (0, 0))
         while last.step():
             pass
-    last = Run(world, None)
-    while last.step():
-        pass
-    everything = tuple(OffsetRange(p, 0, end) for p, end in enumerate(world.ends))
+    for at_most in (3, 1000):
+        last = Run(world, None, at_most)
+        while last.step():
+            pass
     for number, table in enumerate(world.tables):
         table.reconcile()
-        assert sorted([*table.rows, *table.letters]) == world.records(everything, number)
+        its = sorted(place for place, takers in world.told.items() if number in takers)
+        assert sorted([*table.rows, *table.letters]) == its
+    assert len(world.told) == sum(world.ends)
 
 
 def test_a_position_says_nothing_where_the_log_is_another_one() -> None:
@@ -209,7 +277,7 @@ routes:
     schema: type string, id bigint
     rules: [{not_null: [id], on_failure: fail}]
     dead_letters: fail
-  - when: {header: kind, in: [click, 7, true]}
+  - when: {header: kind, in: [click, '7', 'true']}
     table: clicks
     namespace: web
     write: upsert
@@ -237,7 +305,14 @@ def test_a_table_of_a_route_has_its_settings_and_those_of_the_records() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("equals: order", "equals: null"), "neither text nor a number"),
+        (("equals: order", "equals: null"), "None is no text"),
+        (("equals: order", "equals: NO"), r"YAML reads a value as false \(also yes, no, on, off\). Write the text in"),
+        (("equals: order", "equals: 007"), "YAML reads a value as the number 7"),
+        (("field: type", "field: on"), "YAML reads a value as true"),
+        (("field: type", "field: $.type"), "is a path"),
+        (("field: type, equals: order", "sql: ''"), "sql: is empty"),
+        (("dead_letters: fail", "maintenance: 5"), "maintenance: Input should be a valid dictionary"),
+        (("dead_letters: fail", "mask: 5"), r"number 1 \(orders\): mask: "),
         (("equals: order", ""), "needs equals: with a value or in:"),
         (("field: type", "feld: type"), "there is no feld"),
         (("field: type", "field: a..b"), "no name of a field"),
@@ -254,8 +329,16 @@ def test_a_table_of_a_route_has_its_settings_and_those_of_the_records() -> None:
         (("table: orders", "table: Events"), "table shop.events would be that of events and Events"),
         (("table: orders", "table: events__dead_letters"), "would be that of events and events__dead_letters"),
         (("table: clicks", "table: orders\n    #"), None),
+        (("table: clicks\n    namespace: web", "table: orders"), "table shop.orders would be that of orders twice"),
+        (
+            (
+                "header: kind, in: [click, '7', 'true']",
+                "sql: key is null}\n    table: nulls\n  - when: {sql: key is null",
+            ),
+            "table clicks would never get a record",
+        ),
         (("namespace: web", "namespace: shop"), None),
-        (("header: kind, in: [click, 7, true]", "field: type, equals: order"), "table clicks would never get type"),
+        (("header: kind, in: [click, '7', 'true']", "field: type, equals: order"), "table clicks would never get type"),
         (("otherwise: ignore", "otherwise: dead_letter\ndead_letters: skip"), "loses the records"),
         (("otherwise: ignore", "history: true\nwrite: upsert"), "history: can't be combined"),
     ],
@@ -345,7 +428,13 @@ def test_what_the_topics_own_settings_rule_out(more: str, said: str) -> None:
 
 
 def test_conditions_compare_text_as_json_has_it() -> None:
-    assert when_of({"field": "n", "in": [1, 1.5, False, "x"]}).values == ("1", "1.5", "false", "x")
+    assert when_of({"field": "n", "in": ["1", "1.50", "false", "x"]}).values == ("1", "1.50", "false", "x")
+
+
+def test_templates_in_conditions_are_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGION", "007")
+    component, _ = load(ROUTED.replace("equals: order", 'equals: "{{ env.REGION }}"'))
+    assert component.topic_table().routes[0].when.values == ("007",)
 
 
 @pytest.mark.parametrize(
@@ -429,3 +518,40 @@ def test_each_table_is_an_asset_of_the_topics_run() -> None:
     assert "shop/orders__dead_letters" not in specs
     topics = [settings_of(dict(each.metadata)) for each in specs.values() if "kafka_lake/topic_table" in each.metadata]
     assert [(each.topic, len(each.tables)) for each in topics] == [("shop.events", 3)]
+
+
+def test_what_a_table_has_been_given_counts_by_the_same_conditions_and_without_a_gap() -> None:
+    plan = Plan((OffsetRange(0, 5, 9),), at(9, 3), 0)
+    before = Given("now", {0: 2, 1: 1})
+    assert given_after(plan, at(5, 3), before, "now").since == {0: 5, 1: 1}
+    assert given_after(plan, at(5, 3), before, "other").since == {0: 5}
+    # The topic has gone on in partition 1 without it: by which routes, nobody knows.
+    assert given_after(plan, at(5, 2), before, "now").since == {0: 5}
+    # It was further than this plan goes: by the same conditions, or by others.
+    assert given_after(plan, at(20, 3), before, "now").since == {0: 5, 1: 1}
+    assert given_after(plan, at(20, 3), before, "other").since == {}
+    doubtful = share_of(plan, at(7, 3), {0: 6})
+    assert (doubtful.kind, doubtful.keep_missing, doubtful.ranges) == ("replace", True, plan.ranges)
+    assert (doubtful.deletes, doubtful.after.offsets) == ((OffsetRange(0, 5, 7),), {0: 9, 1: 3})
+    assert share_of(plan, at(20, 3), {}).deletes == (OffsetRange(0, 5, 9),)
+
+
+def test_a_summary_that_tells_nothing_of_a_share_makes_nothing_certain() -> None:
+    told = Given("now", {1: 5})
+    for text, found in ((told.marks()[GIVEN], told), ("", Given()), ("[]", Given()), ('{"since": 3}', Given())):
+        assert parsed(text) == found
+
+
+def test_dead_letters_of_keyed_tables_come_last_and_only_if_there_are_any(catalog: LakeCatalog) -> None:
+    def table(name: str, **its: object) -> TopicTable:
+        return TopicTable("events", "lake", name, **its)  # type: ignore[arg-type]
+
+    none, some = table("none", write="upsert"), table("some", write="upsert")
+    topic = table("events", routes=tuple(Route(When(sql="true"), each) for each in (some, none, table("orders"))))
+    letters = pa.table({"offset": pa.array([1], pa.int64())})
+    catalog.ensure_namespace("lake")
+    for each, rows in ((none, letters.slice(0, 0)), (some, letters)):
+        catalog.pyiceberg.create_table(each.dead_letter_table, letters.schema).append(rows)
+    assert [each.table for each in replayable(topic, catalog)] == ["events", "orders", "some"]
+    # Alone, it says why it is refused.
+    assert replayable(none, catalog) == [none]

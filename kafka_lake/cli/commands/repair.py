@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from itertools import chain
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -37,6 +38,7 @@ def dead_letters(
     from kafka_lake.cli import repair
     from kafka_lake.cli.output import dead_letter_tables, followed, replayed_tables
     from kafka_lake.cli.project import connections_at_hand, topic_tables
+    from kafka_lake.ingest.dead_letters.replayable import replayable
     from kafka_lake.ingest.run import replay_dead_letters
 
     specs = topic_tables(topic)
@@ -44,7 +46,8 @@ def dead_letters(
     with connections_at_hand(
         console.err.print, with_broker=replay, with_spark=replay, cluster=specs[0].cluster
     ) as connections:
-        for spec in (table for each in specs for table in each.tables):
+        chosen = [replayable(each, connections.catalog) if replay else each.tables for each in specs]
+        for spec in chain.from_iterable(chosen):
             if replay:
                 with followed(topic, console.err) as observer:
                     done = replay_dead_letters(spec, connections, run_id=str(uuid4()), where=where, observer=observer)
@@ -120,10 +123,13 @@ def reset(
                 continue
             before = position_of(connections.catalog, spec)
             console.out.print(reset_table(spec, resets_of(before, plan)))
+            if others := [".".join(each.identifier) for each in spec.tables[1:]]:
+                console.out.print(f"Likewise: {', '.join(others)}.")
             due.append((spec, pinned(before, plan)))
         if due and not yes:
             console.agree("Set the position?")
         for spec, targets in due:
             with followed(topic, console.err) as observer:
                 run.reset(spec, connections, str(uuid4()), targets, observer=observer)
-            console.out.print(f"{'.'.join(spec.identifier)}: continues at {targets}.")
+            tables = ", ".join(".".join(each.identifier) for each in spec.tables)
+            console.out.print(f"{tables}: {'continue' if spec.has_routes else 'continues'} at {targets}.")

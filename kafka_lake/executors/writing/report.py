@@ -59,6 +59,7 @@ class Report:
         spans: Its rows by Kafka partition, in any order.
         seen: What its batches had that no column takes, as `dumped` says it.
         bytes_read: Of the records' keys, values and headers.
+        table: Whose records they were, where a task writes several tables.
     """
 
     files: tuple[Any, ...] = ()
@@ -73,6 +74,7 @@ class Report:
     spans: tuple[Span, ...] = ()
     seen: tuple[str, ...] = ()
     bytes_read: int = 0
+    table: str | None = None
 
 
 def dumped_report(report: Report) -> bytes:

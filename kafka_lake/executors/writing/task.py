@@ -34,39 +34,73 @@ def decode_and_write(told: Mapping[str, Any]) -> Batches:
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         single_threaded()
-        work = Work(**told)
-        files, report, spans = Files(work), Report(), Spans()
-        decoder = decoder_of(work.decoding)
-        schema = None
+        writer, schema = Writer(Work(**told)), None
         for batch in batches:
-            added = [(ERROR_CLASS, pa.string()), (ERROR_MESSAGE, pa.string()), (REPORT, pa.binary())]
-            schema = schema or pa.schema([*batch.schema, *(pa.field(*each) for each in added)])
-            if large := pc.sum(batch.column(LARGE)).as_py():
-                report = replace(report, large=report.large + large)
-                if work.withheld:
-                    batch = batch.filter(pc.invert(batch.column(LARGE)))
-            whole, apart = batch, None
-            if work.refused:
-                batch, apart = _without_refused(batch, work)
-            rows, kept, failed, decoded = decode(batch, work, decoder)
-            if apart is not None:
-                failed = pa.concat_batches([failed, apart])
-            report = _counted(report, whole, failed)
-            if decoded.seen:
-                report = replace(report, seen=(*report.seen, dumped(decoded.seen, batch)))
-            if len(rows):
-                spans.add(kept)
-                files.add(rows)
+            schema = schema or returned(batch.schema)
+            failed = writer.add(batch)
             if len(failed):
-                report = replace(report, failures=merged((*report.failures, *failures_of(failed))))
-                nothing = pa.nulls(len(failed), pa.binary())
-                yield pa.RecordBatch.from_arrays([*failed.columns, nothing], schema=schema)
+                yield given_back(failed, schema)
         if schema is not None:
-            report = replace(report, files=tuple(files.close()), spans=spans.all())
-            last = {**dict.fromkeys(schema.names), REPORT: dumped_report(report)}
-            yield pa.RecordBatch.from_pylist([last], schema)
+            yield reported(writer.close(), schema)
 
     return run
+
+
+class Writer:
+    """Makes data files of a table of the records that it is given, and counts what becomes of each.
+
+    Args:
+        work: What to do.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._files, self._report, self._spans = Files(work), Report(), Spans()
+        self._decoder = decoder_of(work.decoding)
+
+    def add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Take records, and return those of them that failed, with ``error_class`` and ``error_message``."""
+        report, work = self._report, self._work
+        if large := pc.sum(batch.column(LARGE)).as_py():
+            report = replace(report, large=report.large + large)
+            if work.withheld:
+                batch = batch.filter(pc.invert(batch.column(LARGE)))
+        whole, apart = batch, None
+        if work.refused:
+            batch, apart = _without_refused(batch, work)
+        rows, kept, failed, decoded = decode(batch, work, self._decoder)
+        if apart is not None:
+            failed = pa.concat_batches([failed, apart])
+        report = _counted(report, whole, failed)
+        if decoded.seen:
+            report = replace(report, seen=(*report.seen, dumped(decoded.seen, batch)))
+        if len(rows):
+            self._spans.add(kept)
+            self._files.add(rows)
+        if len(failed):
+            report = replace(report, failures=merged((*report.failures, *failures_of(failed))))
+        self._report = report
+        return failed
+
+    def close(self) -> Report:
+        """Write what is left, and return what was done."""
+        return replace(self._report, files=tuple(self._files.close()), spans=self._spans.all())
+
+
+def returned(given: pa.Schema) -> pa.Schema:
+    """Return the schema of what a task returns, by that of what it is given."""
+    return pa.schema([*given, (ERROR_CLASS, pa.string()), (ERROR_MESSAGE, pa.string()), (REPORT, pa.binary())])
+
+
+def given_back(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return records as a task returns them: what they lack of the columns is null."""
+    missing = [pa.nulls(len(records), field.type) for field in list(schema)[records.num_columns :]]
+    return pa.RecordBatch.from_arrays([*records.columns, *missing], schema=schema)
+
+
+def reported(report: Report, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a report as a task returns it."""
+    return pa.RecordBatch.from_pylist([{**dict.fromkeys(schema.names), REPORT: dumped_report(report)}], schema)
 
 
 def _without_refused(batch: pa.RecordBatch, work: Work) -> tuple[pa.RecordBatch, pa.RecordBatch]:

@@ -18,6 +18,7 @@ class DeadLetterClass:
         offset: Offset of the sample, the first of its class in that partition.
         message: What was wrong with it, which may quote its value; empty where samples are not to be shown.
         value: The beginning of its value, as text; likewise.
+        topic: Its topic, where the table has several; else empty.
     """
 
     name: str
@@ -26,6 +27,13 @@ class DeadLetterClass:
     offset: int
     message: str
     value: str
+    topic: str = ""
+
+    @property
+    def place(self) -> str:
+        """Return where the sample is."""
+        of = f"topic {self.topic} " if self.topic else ""
+        return f"{of}partition {self.partition} offset {self.offset}"
 
     def shown(self, spec: TopicTable) -> "DeadLetterClass":
         """Return what a topic's settings let out of its dead-letter table: into logs, errors and Dagster's pages."""

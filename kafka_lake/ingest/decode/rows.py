@@ -230,6 +230,12 @@ def load_transform(reference: str) -> Any:
     return function
 
 
+def none_failed(records: DataFrame) -> DataFrame:
+    """Return the records that didn't decode where all of them did: none, with the reasons that they haven't."""
+    none = F.lit(None).cast("string")
+    return records.limit(0).withColumns({"error_class": none, "error_message": none})
+
+
 def dead_letters_of(decoded: DataFrame, run_id: str, topic_id: str | None = None) -> DataFrame:
     """Return the rows of the dead-letter table: what didn't decode, with its bytes and the reason.
 

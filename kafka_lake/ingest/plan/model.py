@@ -1,6 +1,7 @@
 """What one commit reads, and the position that it leaves behind."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position
@@ -16,6 +17,7 @@ class Share:
         is_side: Whether the table is not the topic's own: it may be behind the plan's start, and never beyond it.
         as_dead_letters: Whether its records are dead letters since no route takes them.
         refused: Why the table takes none of its records, which are dead letters for that; empty if it takes them.
+        marks: More of the snapshot's summary.
     """
 
     records: int
@@ -23,6 +25,7 @@ class Share:
     is_side: bool = False
     as_dead_letters: bool = False
     refused: str = ""
+    marks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

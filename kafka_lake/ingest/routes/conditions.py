@@ -1,6 +1,6 @@
 """Which tables take a record, as a column of Spark's: the numbers of the routes whose conditions hold."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
 
 from pyspark.errors import AnalysisException
@@ -9,9 +9,10 @@ from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.decode.by_schema.names import name_of, names_in
+from kafka_lake.ingest.decode.by_schema.names import SchemaNames, name_of, names_in
 from kafka_lake.ingest.decode.choose import fetch_of
 from kafka_lake.ingest.route import LONGEST_VALUE, When
+from kafka_lake.ingest.routes.field_text import text_of
 from kafka_lake.ingest.topic_table import TopicTable
 
 ROUTE = "_route"
@@ -25,7 +26,7 @@ OWN = -1
 """What the columns have for records that no route takes."""
 
 
-_NONE: Mapping[bytes, str] = MappingProxyType({})
+_NONE: SchemaNames = MappingProxyType({})
 
 
 def asks_for_schemas(spec: TopicTable) -> bool:
@@ -34,7 +35,7 @@ def asks_for_schemas(spec: TopicTable) -> bool:
     return any(route.when.schema for route in spec.every_route) or (by is not None and by.kind == "schema_name")
 
 
-def schema_names(records: DataFrame, spec: TopicTable, connections: Connections) -> Mapping[bytes, str]:
+def schema_names(records: DataFrame, spec: TopicTable, connections: Connections) -> SchemaNames:
     """Return the names of the records' schemas that routes go by, by the bytes that values begin with.
 
     Args:
@@ -52,10 +53,14 @@ def schema_names(records: DataFrame, spec: TopicTable, connections: Connections)
     names = names_in(records, spec.topic, fetch_of(spec, connections, "value", spec.format))
     if spec.route_by is not None and spec.route_by.kind == "schema_name":
         return names
-    return {start: name for start, name in names.items() if any(route.when.means(name) for route in spec.every_route)}
+    return {
+        start: name
+        for start, name in names.items()
+        if name is None or any(each.when.means(name) for each in spec.every_route)
+    }
 
 
-def routed(records: DataFrame, spec: TopicTable, names: Mapping[bytes, str] = _NONE) -> DataFrame:
+def routed(records: DataFrame, spec: TopicTable, names: SchemaNames = _NONE) -> DataFrame:
     """Return records with the number of the route that takes each, lazily; with ``all_matches`` once for each of them.
 
     Args:
@@ -110,7 +115,7 @@ def first_records_of(records: DataFrame, topic: TopicTable, connections: Connect
     return of_route(routed(records, topic, names), OWN).filter(value.isNull())
 
 
-def values_of(routed_records: DataFrame, topic: TopicTable, names: Mapping[bytes, str]) -> DataFrame:
+def values_of(routed_records: DataFrame, topic: TopicTable, names: SchemaNames) -> DataFrame:
     """Return the values by which records may get tables, in a column ``value``: of those that no route takes, lazily.
 
     With ``all_matches`` of all records. What is too long to be in a name is cut.
@@ -160,7 +165,7 @@ def _all(holds: Sequence[Column]) -> Column:
     return F.when(F.size(numbered) > 0, numbered).otherwise(F.array(F.lit(str(OWN))))
 
 
-def _read(kind: str, name: str, names: Mapping[bytes, str]) -> Column:
+def _read(kind: str, name: str, names: SchemaNames) -> Column:
     """Return what a condition looks at: text, or of SQL whether it holds."""
     if kind == "sql":
         return F.expr(name).cast("boolean")
@@ -171,7 +176,7 @@ def _read(kind: str, name: str, names: Mapping[bytes, str]) -> Column:
     if kind == "header":
         named = F.filter("headers", lambda header: header["key"] == name)
         return F.try_element_at(named, F.lit(-1))["value"].cast("string")
-    return F.get_json_object(_text(), path_of(name))
+    return text_of(name)
 
 
 def _text() -> Column:
@@ -189,20 +194,11 @@ def _source_table(envelope: str) -> Column:
     return F.concat(within, F.lit("."), F.get_json_object(told, "$.table"))
 
 
-def path_of(field: str) -> str:
-    """Return the JSON path of a field; a dot leads into an object.
-
-    >>> path_of("source.table")
-    "$['source']['table']"
-    """
-    return "$" + "".join(f"['{name}']" for name in field.split("."))
-
-
-def _holds(found: Column, when: When, names: Mapping[bytes, str]) -> Column:
+def _holds(found: Column, when: When, names: SchemaNames) -> Column:
     if when.sql is not None:
         return found
     if when.schema:
-        meant = sorted({name for name in names.values() if when.means(name)})
+        meant = sorted({name for name in names.values() if name is not None and when.means(name)})
         return found.isin(meant) if meant else F.lit(False)
     return found.isin(*when.values)
 
@@ -212,7 +208,9 @@ def _check(records: DataFrame, spec: TopicTable, sql: str, table: str) -> None:
         # A filter takes nothing but a condition on single rows; Connect looks at it when the schema is asked.
         records.filter(F.expr(sql)).schema  # noqa: B018
     except AnalysisException as error:
-        reason = str(error).splitlines()[0].partition(" SQLSTATE")[0].rstrip(" ;.")
+        # What can't be parsed is told in the second line.
+        told = next(filter(None, map(str.strip, str(error).splitlines())), "")
+        reason = told.partition(" SQLSTATE")[0].rstrip(" ;.")
         raise ConfigurationError(
             f"Topic {spec.topic}: routes: {table}: {sql!r} is no condition on a record: {reason}.",
             f"Nothing was published. Correct when: sql:; the record's columns are {', '.join(records.columns)}.",

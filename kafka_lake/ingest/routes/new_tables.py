@@ -1,12 +1,12 @@
 """Values that have no table yet: found in a commit's records, and given one before any record goes there."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.decode.by_schema.names import SchemaNames
 from kafka_lake.ingest.plan.model import Plan, position_only
 from kafka_lake.ingest.routes.by_value import Admission, admitted, knowing
 from kafka_lake.ingest.routes.conditions import values_of
@@ -67,7 +67,7 @@ def every_table(context: Context) -> tuple[TopicTable, ...]:
     return spec.tables
 
 
-def new_values(context: Context, routed_records: DataFrame, names: Mapping[bytes, str]) -> NewValues | None:
+def new_values(context: Context, routed_records: DataFrame, names: SchemaNames) -> NewValues | None:
     """Return what a commit's records have of values without a table; None if they have none.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kafka_lake.ingest.finding import Finding
-from kafka_lake.ingest.routes.sides import Side
+from kafka_lake.ingest.routes.shared import Side
 
 
 def may_refuse(side: Side) -> bool:
@@ -29,7 +29,9 @@ def refused(side: Side, reason: str) -> Side:
     assert side.plan.share is not None, "each table of a route has one"
     # The limit is for records that are bad one by one. It may be the very reason.
     context = replace(side.context, spec=replace(side.context.spec, max_dead_letters=None))
-    return replace(side, context=context, plan=replace(side.plan, share=replace(side.plan.share, refused=reason)))
+    return replace(
+        side.unwritten(), context=context, plan=replace(side.plan, share=replace(side.plan.share, refused=reason))
+    )
 
 
 def as_warnings(findings: Sequence[Finding]) -> list[Finding]:

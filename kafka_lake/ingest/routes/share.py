@@ -3,8 +3,13 @@
 A side table may be further than the topic: a run was killed after it had published the side table, and before it
 published the topic's own. So what lies before the table's own position is not given to it again. It may be behind, too:
 a commit that brings it no rows isn't made. What lies between the two had nothing for it.
+
+That a table is further counts only if it got all of its share there: by the same conditions, and from where the topic
+begins now. Else routes were changed after a run was killed, or the topic's own table was dropped, renamed or rolled
+back. Then that part of the side table is replaced.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kafka_lake.common.offsets import OffsetRange, Position
@@ -42,15 +47,50 @@ def is_ahead(own: Position | None, plan: Plan) -> bool:
     return any(reached.get(r.partition, 0) > r.start for r in plan.ranges)
 
 
-def share_of(plan: Plan, own: Position | None) -> Plan:
+def is_doubtful(own: Position | None, plan: Plan, since: Mapping[int, int]) -> bool:
+    """Return whether a side table lacks, or has too much of, what lies between the plan's start and its position.
+
+    Args:
+        own: The side table's position; None if it has none.
+        plan: Of the topic.
+        since: From which offset on, by partition, the table has what today's conditions give it.
+
+    >>> from kafka_lake.common.offsets import TopicIdentity
+    >>> at = lambda offset: Position(TopicIdentity("c", "t", "shop"), {0: offset})
+    >>> [is_doubtful(at(7), Plan((OffsetRange(0, 5, 9),), at(9), 0), since) for since in ({}, {0: 6}, {0: 5})]
+    [True, True, False]
+    """
+    reached = counted(own, plan)
+    return plan.kind == "append" and any(
+        reached.get(r.partition, 0) > r.start < since.get(r.partition, r.start + 1) for r in plan.ranges
+    )
+
+
+def has_more_letters(letters: Position | None, own: Position | None, plan: Plan) -> bool:
+    """Return whether a dead-letter table has been beyond the plan's start, and beyond its own table.
+
+    Then a run was killed between the two. Routes may have been changed since, so that some letters are not its own.
+
+    Args:
+        letters: The dead-letter table's position; None if it has none.
+        own: The table's position; None if it has none.
+        plan: Of the topic.
+    """
+    further, reached = counted(letters, plan), counted(own, plan)
+    return any(further.get(r.partition, 0) > max(r.start, reached.get(r.partition, 0)) for r in plan.ranges)
+
+
+def share_of(plan: Plan, own: Position | None, since: Mapping[int, int] | None = None) -> Plan:
     """Return the plan of a side table.
 
     Args:
         plan: Of the topic.
         own: The side table's position; None if it has none.
+        since: As for `is_doubtful`; None if the table has all of its share up to its position.
 
     Returns:
-        For records that are read on: the ranges beyond the table's own position, and a position that never goes back.
+        For records that are read on: the ranges beyond the table's own position, and a position that never goes back;
+        or if it is in doubt, all ranges, of which rows up to its position are replaced.
         For a part that is read again: that part, and the further one of the two positions. For a reset: the same
         position, and all that the table has from there on is deleted.
 
@@ -70,6 +110,12 @@ def share_of(plan: Plan, own: Position | None) -> Plan:
     after = replace(plan.after, offsets={**plan.after.offsets, **further}, epochs={**plan.after.epochs, **epochs})
     if plan.kind == "replace":
         return replace(plan, after=after)
+    if since is not None and is_doubtful(own, plan, since):
+        held = (OffsetRange(r.partition, r.start, min(reached.get(r.partition, 0), r.end)) for r in plan.ranges)
+        # Rows whose records Kafka no longer has are nobody else's.
+        return replace(
+            plan, kind="replace", deletes=tuple(r for r in held if r.start < r.end), after=after, keep_missing=True
+        )
     starts = {r.partition: min(max(r.start, reached.get(r.partition, 0)), r.end) for r in plan.ranges}
     left = (OffsetRange(r.partition, starts[r.partition], r.end) for r in plan.ranges)
     return replace(plan, ranges=tuple(r for r in left if len(r)), after=after)

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.routes.new_tables import every_table
-from kafka_lake.lake.positions import RESET, ancestors, head_of, summary_of
+from kafka_lake.lake.positions import RESET, ancestors, head_of, read_positions, row_count, summary_of
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +52,14 @@ def is_unfinished(context: Context) -> bool:
 
 
 def _is_finished(context: Context, own: tuple[str, str], run_id: str) -> bool:
-    """Return whether a reset has reached the topic's own table: as it is now, for others may have finished it."""
+    """Return whether a reset has reached the topic's own table: as it is now, for others may have finished it.
+
+    A table that begins anew, since the one before was dropped, is read from further back than any reset would say.
+    """
     now = context.connections.catalog.table(own)
-    return now is not None and any(summary_of(each).get(RESET) == run_id for each in ancestors(now, head_of(now)))
+    if now is None or (not row_count(now) and not read_positions(now)):
+        return True
+    return any(summary_of(each).get(RESET) == run_id for each in ancestors(now, head_of(now)))
 
 
 def finish(context: Context) -> None:

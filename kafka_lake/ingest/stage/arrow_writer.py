@@ -11,25 +11,20 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain
 from typing import Any
-from urllib.parse import urlsplit
 
-from pyiceberg.schema import sanitize_column_names
 from pyiceberg.table import Table
-from pyiceberg.transforms import UnknownTransform, VoidTransform
 from pyspark.errors import PythonException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.executors.json.plain import can_be_plain
 from kafka_lake.executors.json.task import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
 from kafka_lake.executors.writing import task as write_task
 from kafka_lake.executors.writing.report import Failure, Report, loaded, merged
 from kafka_lake.executors.writing.spans import Span
+from kafka_lake.executors.writing.tables import decode_and_write_tables
 from kafka_lake.executors.writing.task import LARGE, REPORT
 from kafka_lake.executors.writing.work import Work
-from kafka_lake.ingest.decode.decoder import Decoder
-from kafka_lake.ingest.decode.json.columns import columns_of
 from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.plan.model import Plan
@@ -51,7 +46,6 @@ _LARGE_BYTES, _LARGE_HEADER_BYTES, _MANY_HEADERS = 8192, 1024, 8
 
 _SAYS = re.compile(r"[\w.]+(Error|Exception)\b")
 _log = logging.getLogger(__name__)
-_SCHEMES = ("", "file", "s3", "s3a", "s3n", "gs", "abfs", "abfss")
 _HEADERS = T.ArrayType(T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())]))
 # What Spark's Kafka source gives, but for the topic; to ask for it would be to plan the reading once more.
 _RECORD: dict[str, T.DataType] = {
@@ -63,7 +57,7 @@ _RECORD: dict[str, T.DataType] = {
     "timestampType": T.IntegerType(),
     "headers": _HEADERS,
 }
-_RETURNED = T.StructType(
+RETURNED = T.StructType(
     [
         T.StructField(*each)
         for each in {
@@ -107,43 +101,6 @@ class ByArrow:
                 frame.unpersist()
 
 
-def why_not(spec: TopicTable, decoder: Decoder, target: Target, state: TableState, plan: Plan) -> str:
-    """Return why a batch can't go by Arrow, empty if it can. Pure.
-
-    Args:
-        spec: The topic's settings.
-        decoder: Its decoder.
-        target: The columns to decode into.
-        state: The table with the columns that it will be written with.
-        plan: The batch.
-    """
-    metadata = state.table.metadata
-    properties = metadata.properties
-    if not spec.arrow:
-        return "arrow is false"
-    if spec.write == "upsert":
-        return "changes are merged by Spark"
-    if not isinstance(decoder, Json):
-        return "the format has a decoder of its own"
-    if spec.transform is not None or plan.kind != "append" or plan.deletes:
-        return "rows are transformed or replaced"
-    if metadata.format_version != 2 or properties.get("write.format.default", "parquet") != "parquet":
-        return "the table's format is written by Spark only"
-    if any(name.startswith(("write.parquet.bloom-filter", "encryption.")) for name in properties):
-        return "the table's properties ask for what Spark alone does"
-    if metadata.sort_order().fields:
-        return "files are sorted by Spark"
-    if sanitize_column_names(state.table.schema()) != state.table.schema():
-        return "a column's name is written by Spark only"
-    if any(isinstance(f.transform, UnknownTransform | VoidTransform) for f in metadata.spec().fields):
-        return "the partition transform is Spark's"
-    if urlsplit(state.table.location()).scheme not in _SCHEMES:
-        return "the file system is Spark's"
-    if not can_be_plain(columns_of(target.columns, target)):
-        return "a column's type, or what feeds it, is looked at record by record"
-    return ""
-
-
 def by_arrow(
     spec: TopicTable,
     spark: Any,
@@ -174,16 +131,44 @@ def by_arrow(
     """
     if spark.conf.get("spark.sql.session.timeZone") != "UTC":
         return None
-    withhold = _may_withhold(spark, state, plan)
-    work = _work(spec, decoder, target=target, table=state.table, plan=plan)
-    work = replace(work, withheld=withhold, **_refusing(refused))
-    frames = [_written(_given(records, withhold).coalesce(tasks), work)]
+    work = replace(work_of(spec, decoder, target=target, table=state.table, plan=plan), **_refusing(refused))
+
+    def write(given: DataFrame, withheld: bool) -> DataFrame:
+        mine = replace(work, withheld=withheld)
+        return given.coalesce(tasks).mapInArrow(told(write_task.decode_and_write, vars(mine)), RETURNED)
+
+    done = run_tasks(spark, records, may_withhold(spark, [state], plan), write)
+    if done is None:
+        return None
+    reports, frames = done
+    return outcome(spec, state.table, reports, frames=frames, records=records)
+
+
+def run_tasks(
+    spark: Any,
+    records: DataFrame,
+    withhold: bool,
+    write: Callable[[DataFrame, bool], DataFrame],
+    also: Sequence[str] = (),
+) -> tuple[list[Report], tuple[DataFrame, ...]] | None:
+    """Let tasks of Spark's write records.
+
+    Args:
+        spark: The session.
+        records: What `read` gave.
+        withhold: Whether large records are left out first, and read once more by themselves.
+        write: Makes the frame of it, by the records as tasks get them, and whether large ones are withheld.
+        also: Other columns of the records that tasks get.
+
+    Returns:
+        What the tasks did, and the frames of what they gave back, which Spark keeps; None if this Spark can't do it.
+    """
+    frames = [write(_given(records, withhold, also), withhold).persist()]
     with _without_bound(spark) if withhold else nullcontext():
         reports = _reports(frames[0])
     if reports is not None and withhold and any(each.large for each in reports):
         # They were left out, and are read once more by themselves.
-        large = replace(work, withheld=False)
-        frames.append(_written(_given(records.filter(_is_large()), False).coalesce(tasks), large))
+        frames.append(write(_given(records.filter(_is_large()), False, also), False).persist())
         more = _reports(frames[1])
         # All that it was given is large, and has been counted.
         reports = None if more is None else [*reports, *(replace(each, large=0) for each in more)]
@@ -191,6 +176,21 @@ def by_arrow(
         for frame in frames:
             frame.unpersist()
         return None
+    return reports, tuple(frames)
+
+
+def outcome(
+    spec: TopicTable, table: Table, reports: Sequence[Report], frames: Sequence[DataFrame], records: DataFrame
+) -> ByArrow:
+    """Return what became of a table's records.
+
+    Args:
+        spec: The table's settings.
+        table: The table.
+        reports: Of the tasks that wrote it.
+        frames: What they gave back, with its records alone.
+        records: Have the columns of the records.
+    """
     done = _merged(reports)
     marks = {DECODED_BY_ARROW: str(done.records - done.failed)}
     if done.large:
@@ -207,7 +207,7 @@ def by_arrow(
     }
     failed = _failed(spec, frames, records) if done.failed else None
     return ByArrow(
-        files=_of(state.table, done.files),
+        files=_of(table, done.files),
         counts=counts,
         failed=failed,
         failures=done.failures,
@@ -217,20 +217,20 @@ def by_arrow(
     )
 
 
-def _written(records: DataFrame, work: Work) -> DataFrame:
-    return records.mapInArrow(told(write_task.decode_and_write, vars(work)), _RETURNED).persist()
-
-
 def _failed(spec: TopicTable, frames: Sequence[DataFrame], records: DataFrame) -> DataFrame:
-    """Return the records that tasks gave back, as they were, with what is wrong with them."""
+    """Return the records that tasks gave back since they failed, as they were, with what is wrong with them."""
+    failed = given_back(spec.topic, frames).filter(F.col(ERROR_CLASS).isNotNull())
+    return failed.select(*records.columns, ERROR_CLASS, ERROR_MESSAGE)
+
+
+def given_back(topic: str, frames: Sequence[DataFrame]) -> DataFrame:
+    """Return all records that tasks gave back, as they were; those that failed with what is wrong with them."""
     full = F.when(F.size("headers") > 0, F.col("headers"))
-    given = [frame.filter(F.col(REPORT).isNull()).drop(REPORT) for frame in frames]
-    whole = reduce(DataFrame.union, given)
-    named = whole.withColumn("topic", F.lit(spec.topic)).withColumn("headers", full)
-    return named.select(*records.columns, ERROR_CLASS, ERROR_MESSAGE)
+    whole = reduce(DataFrame.union, [frame.filter(F.col(REPORT).isNull()).drop(REPORT) for frame in frames])
+    return whole.withColumn("topic", F.lit(topic)).withColumn("headers", full)
 
 
-def _given(records: DataFrame, withhold: bool) -> DataFrame:
+def _given(records: DataFrame, withhold: bool, also: Sequence[str] = ()) -> DataFrame:
     """Return records as Arrow's tasks get them; large ones without what makes them large, if that is withheld."""
     # Null lists one after the other cost Spark's Arrow writer the square of their number.
     none = F.array().cast(_HEADERS)
@@ -240,7 +240,7 @@ def _given(records: DataFrame, withhold: bool) -> DataFrame:
         # Nothing is taken away but where that is said, whatever the condition gives.
         blank = {"key": F.lit(None), "value": F.lit(None), "headers": none}
         given |= {name: F.when(given[LARGE], empty).otherwise(given[name]) for name, empty in blank.items()}
-    return records.select(*[column.alias(name) for name, column in given.items()])
+    return records.select(*[column.alias(name) for name, column in given.items()], *also)
 
 
 def _is_large() -> Column:
@@ -254,7 +254,14 @@ def _is_large() -> Column:
     return F.coalesce(by_bytes | by_headers, F.lit(False))
 
 
-def _may_withhold(spark: Any, state: TableState, plan: Plan) -> bool:
+def may_withhold(spark: Any, states: Iterable[TableState], plan: Plan) -> bool:
+    """Return whether large records may be left out of a batch, and read once more by themselves.
+
+    Args:
+        spark: The session; the bound of its batches is put right.
+        states: The tables that are written, one of which may be known to get such records.
+        plan: The batch.
+    """
     bound = spark.conf.get(_BOUND)
     if bound == _NO_BOUND:
         # Left behind in a session that is kept, by a run that was killed in the midst.
@@ -262,8 +269,8 @@ def _may_withhold(spark: Any, state: TableState, plan: Plan) -> bool:
     elif bound != _USUAL_BOUND:
         # The users' own stays.
         return False
-    head = state.table.current_snapshot()
-    known = head is not None and LARGE_RECORDS in summary_of(head)
+    heads = (state.table.current_snapshot() for state in states)
+    known = any(head is not None and LARGE_RECORDS in summary_of(head) for head in heads)
     return plan.records_at_most >= _LONG_BATCH and not known
 
 
@@ -282,7 +289,8 @@ def _refusing(refused: Refused | None) -> dict[str, Any]:
     return {} if refused is None else {"refused": refused.by_partition(), "reasons": refused.reasons}
 
 
-def _work(spec: TopicTable, decoder: Json, target: Target, table: Table, plan: Plan) -> Work:
+def work_of(spec: TopicTable, decoder: Json, target: Target, table: Table, plan: Plan) -> Work:
+    """Return what tasks are told of a table that they write."""
     slim: dict[str, Any] = {
         "snapshots": [],
         "snapshot_log": [],
@@ -303,6 +311,7 @@ def _work(spec: TopicTable, decoder: Json, target: Target, table: Table, plan: P
 def prepare() -> None:
     """Do what is done once in a process, before there is a batch."""
     packed(write_task.decode_and_write)
+    packed(decode_and_write_tables)
 
 
 def _reports(frame: DataFrame) -> list[Report] | None:

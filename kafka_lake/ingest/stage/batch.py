@@ -13,12 +13,15 @@ from kafka_lake.ingest.decode.changes import Changes
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass, most_frequent_first
 from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.json.decoder import Json
+from kafka_lake.ingest.decode.key_columns import key_columns
+from kafka_lake.ingest.decode.rows import none_failed
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decoding import Decoded
 from kafka_lake.ingest.keyed.not_sent import with_not_sent
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.refused import Refused
-from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow, why_not
+from kafka_lake.ingest.stage.arrow_doubts import why_not
+from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow
 from kafka_lake.ingest.stage.keyed_rows import ChangesToStage, write_changes
 from kafka_lake.ingest.stage.replaced_rows import delete_replaced
 from kafka_lake.ingest.stage.shape import shaped
@@ -67,6 +70,7 @@ class Batch:
         branch: Name of the branch to write to.
         marks: More of the summary.
         refused: Records that become no row although they decode; None if there are none.
+        written: The rows, if Arrow has written them already.
     """
 
     context: Context
@@ -78,6 +82,7 @@ class Batch:
     branch: str
     marks: Mapping[str, str]
     refused: Refused | None = None
+    written: ByArrow | None = None
 
     def write(self, undo: ExitStack) -> WrittenBatch:
         """Stage the rows, by Arrow if it can.
@@ -88,7 +93,6 @@ class Batch:
         context, spec = self.context, self.context.spec
         spark = context.connections.spark()
         assert self.state.head is not None, "ensure_table gives every table a first snapshot"
-        doubt = why_not(spec, self.decoder, target=self.target, state=self.state, plan=self.plan)
         branch = StagingBranch(
             spark=spark,
             catalog=context.connections.catalog,
@@ -99,6 +103,9 @@ class Batch:
         )
         branch.create()
         undo.callback(branch.discard)
+        if self.written is not None:
+            return self._append_files(branch, self.written, undo)
+        doubt = why_not(spec, self.decoder, target=self.target, state=self.state, plan=self.plan)
         tasks = tasks_of(self.plan, spark)
         if not doubt:
             assert isinstance(self.decoder, Json), "others have no way by Arrow"
@@ -129,21 +136,22 @@ class Batch:
         """Append what Arrow wrote as one snapshot."""
         undo.callback(arrow.release)
         branch.append(arrow.files, self._summary({**self.marks, **arrow.marks}))
-        failed = self.records if arrow.failed is None else arrow.failed
+        failed = none_failed(self.records) if arrow.failed is None else arrow.failed
         classes = most_frequent_first(DeadLetterClass(**vars(each)) for each in arrow.failures)
         primary = staged_table(branch, branch.head, self.state, arrow.spans)
         return WrittenBatch(primary, {**arrow.counts, CLASSES: classes}, lambda: failed)
 
     def _merge(self, branch: StagingBranch, decoded: Decoded, tasks: int, undo: ExitStack) -> WrittenBatch:
         """Merge changes as one snapshot."""
-        assert isinstance(self.decoder, Changes), "changes are decoded by nothing else"
+        # What is set apart as it is, and what no route takes, has no changes, and a decoder that knows no keys.
+        decoder, known = self.decoder, key_columns(self.context.spec, self.state.table)
         staged = write_changes(
             ChangesToStage(
                 context=self.context,
                 state=self.state,
                 branch=branch,
                 changes=decoded.rows,
-                key=self.decoder.key_in(self.target),
+                key=decoder.key_in(self.target) if isinstance(decoder, Changes) else known,
                 topic_id=self.plan.after.identity.topic_id,
                 summary=self._summary(self.marks),
                 tasks=tasks,
@@ -166,7 +174,7 @@ class Batch:
         )
 
     def _summary(self, marks: Mapping[str, str]) -> dict[str, str]:
-        again = self.plan.ranges if self.plan.kind == "replace" else ()
+        again = self.plan.deletes if self.plan.kind == "replace" else ()
         who = author_summary(self.context.run_id, self.plan.kind, again)
         return {**positions_summary(self.plan.after, self.state.others), **who, **marks}
 

@@ -55,7 +55,13 @@ def known_dead_letters(context: Context, plan: Plan, dead_letters: TableState) -
 
 
 def stage_dead_letters(
-    context: Context, plan: Plan, dead_letters: DataFrame, primary: StagedTable, others: DataFrame | None = None
+    context: Context,
+    plan: Plan,
+    dead_letters: DataFrame,
+    *,
+    primary: StagedTable,
+    records: DataFrame,
+    others: DataFrame | None = None,
 ) -> tuple[StagedTable | None, int]:
     """Write dead letters to a branch of their table.
 
@@ -64,7 +70,8 @@ def stage_dead_letters(
         plan: Its position goes into the snapshot's summary, unless the table has been further.
         dead_letters: The records that became no row, as rows of the table.
         primary: The rows that are staged with them.
-        others: What names the records that go to other tables; None if there are none.
+        records: The table's records, those that became rows included.
+        others: What names the records that go to other tables, whose dead letters are, too; None if there are none.
 
     Returns:
         What was staged, None if the table has all of them; and how many it has already.
@@ -81,14 +88,17 @@ def stage_dead_letters(
     # Of the very snapshot that the branch starts from: what others publish meanwhile refuses this one.
     obsolete = list[Row]()
     if (known := known_dead_letters(context, plan, state)) is not None:
+        frames = context.connections.frames
         if may_be_obsolete(context, plan):
-            gone = context.connections.frames.without(known, dead_letters)
+            # What Kafka no longer has was not read, and stays a dead letter.
+            unread = frames.without(known, named(plan, records), OFFSET)
+            unread = unread if others is None else frames.without(unread, others, OFFSET)
+            gone = frames.without(frames.without(known, dead_letters), unread, OFFSET)
             obsolete = gone.select("partition", "offset").collect()
-        elif others is not None and may_have_moved(plan, others):
-            frames = context.connections.frames
+        elif others is not None:
             moved = frames.without(known, frames.without(known, others, OFFSET), OFFSET)
             obsolete = moved.select("partition", "offset").collect()
-        fresh = context.connections.frames.without(dead_letters, known)
+        fresh = frames.without(dead_letters, known)
         known_failed = dead_letters.count() - fresh.count()
         dead_letters = fresh
     summary = {
@@ -123,16 +133,22 @@ def stage_dead_letters(
 def may_be_obsolete(context: Context, plan: Plan) -> bool:
     """Return whether dead letters of what a plan reads are taken out if their records are none any more.
 
-    A run that died between its two publications has left them; what it has read is read again, and a change of a keyed
-    table may find what it lacked. The rows of such a table don't tell of each record, as those of others do, by which
-    `kafka_lake.ingest.dead_letters.reconcile` knows.
+    A run that died between its two publications has left them; what it has read is read again, as by a replay, and a
+    change of a keyed table may find what it lacked. The rows of such a table don't tell of each record, as those of
+    others do, by which `kafka_lake.ingest.dead_letters.reconcile` knows.
     """
-    return context.spec.write == "upsert" and plan.kind == "append"
+    return context.spec.write == "upsert" and plan.kind in ("append", "replace")
 
 
-def may_have_moved(plan: Plan, others: DataFrame | None) -> bool:
-    """Return whether a plan may read records again that are for another table now: their dead letters are, too."""
-    return plan.kind == "replace" and others is not None
+def named(plan: Plan, records: DataFrame) -> DataFrame:
+    """Return what names records as rows and dead letters do: the topic's id, partition and offset.
+
+    Args:
+        plan: Its position tells the topic.
+        records: As Kafka gives them.
+    """
+    topic_id = F.lit(plan.after.identity.topic_id or None).cast("string").alias("topic_id")
+    return records.select(topic_id, "partition", "offset")
 
 
 def _delete(context: Context, branch: StagingBranch, records: Sequence[Row], topic_id: str) -> None:

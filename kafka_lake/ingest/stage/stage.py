@@ -16,13 +16,13 @@ from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.rules.refused import Refused
+from kafka_lake.ingest.stage.arrow_tables import Prewritten
 from kafka_lake.ingest.stage.batch import CLASSES, DELETES, HISTORY, KEYED, Batch, WrittenBatch
 from kafka_lake.ingest.stage.compatibility import refuse_incompatible
 from kafka_lake.ingest.stage.dead_letter_rows import (
     added_rows,
     known_dead_letters,
     may_be_obsolete,
-    may_have_moved,
     stage_dead_letters,
 )
 from kafka_lake.ingest.stage.expired_rows import leave_out_expired
@@ -48,6 +48,7 @@ def stage(
     *,
     dead_letters_before: TableState | None = None,
     others: DataFrame | None = None,
+    written: Prewritten | None = None,
 ) -> Staged:
     """Decode the records and write rows and dead letters to branches of their tables.
 
@@ -58,6 +59,7 @@ def stage(
         records: The planned records, lazy.
         dead_letters_before: The dead-letter table as the plan saw it; None if there is none.
         others: What names the plan's records that go to other tables; None if there are none.
+        written: The rows, if they have been written together with those of other tables.
 
     Returns:
         What was staged. ``main`` of every table is as it was.
@@ -73,7 +75,7 @@ def stage(
         decoder = context.decoding.unreadable(context.spec, *unread)
         # There are no rows, and without a transform the columns are those of the table.
         context = replace(context, spec=replace(context.spec, transform=None))
-    source = _Source(context, state, plan, records, others=others)
+    source = _Source(context, state, plan, records, others=others, written=written)
     marks = _marks(source, dead_letters_before)
     with ExitStack() as undo:
         rows = _stage_rows(source, decoder, marks, undo)
@@ -125,6 +127,11 @@ class _Source:
     plan: Plan
     records: DataFrame
     others: DataFrame | None = None
+    written: Prewritten | None = None
+
+    def unwritten(self) -> "_Source":
+        """Return the same where nothing is written yet."""
+        return self if self.written is None else replace(self, records=self.written.again(), written=None)
 
 
 @dataclass(frozen=True)
@@ -173,7 +180,7 @@ def _unread(plan: Plan) -> tuple[str, str] | None:
 def _marks(source: _Source, dead_letters_before: TableState | None) -> dict[str, str]:
     """Return what the snapshot's summary tells of the commit, beside position and run."""
     context, plan = source.context, source.plan
-    marks = {}
+    marks = dict(plan.share.marks) if plan.share else {}
     if plan.kind == "reset":
         marks[RESET] = context.run_id
     if source.state.adopted:
@@ -203,7 +210,7 @@ def _stage_without(
     """
     undo.close()
     marks = {**marks, REFUSED: refused_mark(refused)}
-    rows = _stage_rows(source, before.decoder, marks, undo, refused=refused)
+    rows = _stage_rows(source.unwritten(), before.decoder, marks, undo, refused=refused)
     same_rows = rows.batch.primary.rows + len(refused) == before.batch.primary.rows
     if not same_rows or rows.batch.counts["failed"] != before.batch.counts["failed"] + len(refused):
         raise AuditFailedError(
@@ -228,6 +235,8 @@ def _stage_rows(
     for _ in range(_PASSES):
         name = branch_name(context.run_id, state.head or 0)
         plan, left_out = context.decoding.evolve_table(context.spec, state, decoder, source.records)
+        if source.written is not None and not source.written.fits(plan.target, state):
+            source = source.unwritten()
         batch = Batch(
             context=context,
             state=state,
@@ -238,6 +247,7 @@ def _stage_rows(
             branch=name,
             marks={**marks, **decoder.marks()},
             refused=refused,
+            written=source.written.take() if source.written else None,
         )
         written = batch.write(undo)
         context.observer.step_done("primary staged")
@@ -252,6 +262,7 @@ def _stage_rows(
             return _StagedRows(written, decoder, wiser, left_out)
         # The batch itself shows what was not known: give the table what that needs, and stage it again.
         undo.close()
+        source = source.unwritten()
     raise TableError(
         f"Topic {context.spec.topic}: after {_PASSES} passes over the same records table {context.table_name} still "
         "lacks columns for some of their fields.",
@@ -268,7 +279,9 @@ def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack, before:
     rows = context.decoding.dead_letters(spec, batch.judged(), context.run_id, plan.after.identity.topic_id)
     table, known = None, 0
     if plan.kind != "dead_letter_replay" and spec.dead_letters == "table":
-        table, known = stage_dead_letters(context, plan, rows, batch.primary, others=source.others)
+        table, known = stage_dead_letters(
+            context, plan, rows, primary=batch.primary, records=source.records, others=source.others
+        )
         if table is not None:
             undo.callback(table.branch.discard)
         context.observer.step_done("dead letters staged")
@@ -283,7 +296,7 @@ def _stage_failed(source: _Source, batch: WrittenBatch, undo: ExitStack, before:
 def _has_obsolete(source: _Source, before: TableState | None) -> bool:
     """Return whether the dead-letter table has some of what the plan reads, and may have it for no reason any more."""
     context, plan = source.context, source.plan
-    may_be = may_be_obsolete(context, plan) or may_have_moved(plan, source.others)
+    may_be = may_be_obsolete(context, plan) or source.others is not None
     if before is None or context.spec.dead_letters != "table" or not may_be:
         return False
     return known_dead_letters(context, plan, before) is not None

@@ -16,6 +16,9 @@ from kafka_lake.kafka.schemas import WriterSchema
 
 _MOST_IDS = 1_000
 
+SchemaNames = Mapping[bytes, str | None]
+"""The names of values' schemas by the bytes that the values begin with; None for ids that the registry doesn't know."""
+
 
 def schema_name(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE) -> str | None:
     """Return the name of a schema; None if it has none, or can't be read.
@@ -49,7 +52,7 @@ def schema_name(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE) -> str | Non
     return parsed if isinstance(parsed, str) and "." in parsed else None
 
 
-def names_in(records: DataFrame, topic: str, fetch: Callable[[int], WriterSchema]) -> Mapping[bytes, str]:
+def names_in(records: DataFrame, topic: str, fetch: Callable[[int], WriterSchema]) -> SchemaNames:
     """Return the names of the schemas that values were written with, by the bytes that those values begin with.
 
     Args:
@@ -79,10 +82,11 @@ def names_in(records: DataFrame, topic: str, fetch: Callable[[int], WriterSchema
         for row in prefixes.filter("prefix is not null").distinct().limit(_MOST_IDS).collect():
             prefix = bytes(row["prefix"])
             names[_start(row["id"]) + prefix] = schema_name(schemas[row["id"]], prefix)
-    return {start: name for start, name in names.items() if name is not None}
+    unknown = dict.fromkeys(_start(id_) for id_ in found if id_ not in schemas)
+    return {**{start: name for start, name in names.items() if name is not None}, **unknown}
 
 
-def name_of(value: Column, names: Mapping[bytes, str]) -> Column:
+def name_of(value: Column, names: SchemaNames) -> Column:
     """Return the name of the schema of a value; null if it has none of these.
 
     Args:
@@ -90,7 +94,7 @@ def name_of(value: Column, names: Mapping[bytes, str]) -> Column:
         names: By the bytes that values of the schema begin with.
     """
     found = F.lit(None).cast("string")
-    for start, name in names.items():
+    for start, name in ((start, name) for start, name in names.items() if name is not None):
         found = F.when(F.substring(value, 1, len(start)) == F.lit(start), F.lit(name)).otherwise(found)
     return found
 

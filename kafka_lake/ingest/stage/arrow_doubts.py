@@ -1,0 +1,54 @@
+"""Whether a batch can go by Arrow: what Spark alone can decode or write, goes by Spark."""
+
+from urllib.parse import urlsplit
+
+from pyiceberg.schema import sanitize_column_names
+from pyiceberg.transforms import UnknownTransform, VoidTransform
+
+from kafka_lake.executors.json.plain import can_be_plain
+from kafka_lake.ingest.decode.decoder import Decoder
+from kafka_lake.ingest.decode.json.columns import columns_of
+from kafka_lake.ingest.decode.json.decoder import Json
+from kafka_lake.ingest.decode.target import Target
+from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.positions import TableState
+
+_SCHEMES = ("", "file", "s3", "s3a", "s3n", "gs", "abfs", "abfss")
+
+
+def why_not(spec: TopicTable, decoder: Decoder, target: Target, state: TableState, plan: Plan) -> str:
+    """Return why a batch can't go by Arrow, empty if it can. Pure.
+
+    Args:
+        spec: The topic's settings.
+        decoder: Its decoder.
+        target: The columns to decode into.
+        state: The table with the columns that it will be written with.
+        plan: The batch.
+    """
+    metadata = state.table.metadata
+    properties = metadata.properties
+    if not spec.arrow:
+        return "arrow is false"
+    if spec.write == "upsert":
+        return "changes are merged by Spark"
+    if not isinstance(decoder, Json):
+        return "the format has a decoder of its own"
+    if spec.transform is not None or plan.kind != "append" or plan.deletes:
+        return "rows are transformed or replaced"
+    if metadata.format_version != 2 or properties.get("write.format.default", "parquet") != "parquet":
+        return "the table's format is written by Spark only"
+    if any(name.startswith(("write.parquet.bloom-filter", "encryption.")) for name in properties):
+        return "the table's properties ask for what Spark alone does"
+    if metadata.sort_order().fields:
+        return "files are sorted by Spark"
+    if sanitize_column_names(state.table.schema()) != state.table.schema():
+        return "a column's name is written by Spark only"
+    if any(isinstance(f.transform, UnknownTransform | VoidTransform) for f in metadata.spec().fields):
+        return "the partition transform is Spark's"
+    if urlsplit(state.table.location()).scheme not in _SCHEMES:
+        return "the file system is Spark's"
+    if not can_be_plain(columns_of(target.columns, target)):
+        return "a column's type, or what feeds it, is looked at record by record"
+    return ""
