@@ -39,6 +39,26 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "test_a_change_that_finds_what_it_lacked_once_a_run_has_died_is_no_dead_letter_any_more[False]": (
         "integration/test_keyed.py::test_a_run_killed_at_a_step_leaves_each_key_as_it_shall_be"
     ),
+    # What a replay does with rows whose records Kafka no longer has, in the model.
+    "integration/test_replay_and_reset.py::test_a_replay_of_what_kafka_lost_is_refused_or_keeps_the_rows": (
+        "unit/test_protocol_model.py::test_rows_whose_records_kafka_compacted_away_stay_when_they_are_read_again"
+    ),
+    "integration/test_routes.py::test_a_table_of_a_route_that_is_set_back_gets_its_rows_by_a_replay": (
+        "unit/test_route_heads.py::test_a_table_of_a_route_that_is_set_back_or_gone_stops_the_run"
+    ),
+    "integration/test_keyed.py::test_what_is_read_again_from_before_a_tombstone_stays_gone[False-0:4-left0]": (
+        "integration/test_keyed.py::test_the_order_is_the_columns_and_a_delete_is_remembered"
+    ),
+    "integration/test_history.py::test_a_history_can_have_the_name_of_the_table": (
+        "integration/test_history.py::test_a_late_change_splits_the_interval_that_it_falls_in"
+    ),
+    # A rule that fails a run, and where rules are asked.
+    "integration/test_rules.py::test_a_rule_that_fails_and_one_beyond_its_share_publish_nothing": (
+        "integration/test_routes.py::test_a_rule_of_one_table_stops_all_or_that_table_alone"
+    ),
+    "e2e/test_engine.py::test_rules_are_kept_through_a_connect_server": (
+        "integration/test_rules.py::test_what_breaks_rules_is_one_dead_letter_each_and_all_others_are_rows"
+    ),
     # The same kill; what rules refuse are dead letters like others.
     "integration/test_rules.py::test_a_run_killed_between_its_publications_is_completed_by_the_next": (
         "integration/test_exactly_once.py::test_a_run_killed_at_any_step_is_completed_by_the_next"

@@ -356,7 +356,7 @@ def test_errors_that_can_not_be_told_are_refused(topic: TopicTable, ddl: str, ma
 OF_OTHER_FORMATS = {"not_text", "no_schema_id", "unknown_schema", "malformed", "bad_key", "too_deep", "undecodable"}
 OF_CHANGES = {"not_a_change", "no_key", "no_order", "other_key", "value_not_sent", "key_changed", "several_rows"}
 OF_RULES = {"rule:<name>"}
-OF_ROUTES = {"unrouted"}
+OF_ROUTES = {"table_refused", "unrouted"}
 
 
 def test_each_class_has_a_meaning(records: Records) -> None:

@@ -38,7 +38,7 @@ def letters(see: View) -> list[tuple[int, str]]:
     return sorted((row["offset"], row["error_class"]) for row in see.dead_letters())
 
 
-@pytest.mark.every_pair
+@pytest.mark.in_contract
 def test_new_fields_at_every_depth_are_found_in_the_pass_that_writes(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

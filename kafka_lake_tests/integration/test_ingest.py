@@ -245,7 +245,7 @@ def test_nested_fields_are_matched_by_name_and_not_by_position(
     assert rows[3] == {"id": 3, "shop": None, "lines": None}
 
 
-@pytest.mark.every_pair
+@pytest.mark.in_contract
 def test_the_table_is_laid_out_as_asked(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     for number in range(4):

@@ -419,7 +419,7 @@ def test_files_that_no_snapshot_knows_are_removed_and_all_others_stay(
     see.assert_exactly_once(topic.ledger)
 
 
-@pytest.mark.every_pair
+@pytest.mark.in_contract
 def test_what_was_staged_in_vain_goes_and_no_other_snapshot(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

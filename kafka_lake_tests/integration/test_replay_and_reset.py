@@ -58,7 +58,7 @@ def delete_before(topic: Topic, offset: int, partition: int = 0) -> None:
     topic.admin.delete_records([place])[TopicPartition(topic.name, partition)].result(20)
 
 
-@pytest.mark.every_pair
+@pytest.mark.in_contract
 @pytest.mark.exhaustive
 def test_records_read_again_are_swapped_for_what_todays_transform_gives(
     new_topic: NewTopic, connections: NewConnections, view: NewView
