@@ -2,20 +2,16 @@
 
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.data import SMALL, Topic, fill
-from benchmarks.meter import adopt_orphans
-from benchmarks.ours import NAMESPACE, Engine, Moment, catalog_in, measured
+from benchmarks.ours import NAMESPACE, Engine, Moment, asked, catalog_in, measured, task_of
 from benchmarks.results import document
 from benchmarks.throughput import scratch
 from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine as Deriving
 from kafka_lake.derive.run import derive
@@ -85,16 +81,8 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
         assert broker.pid is not None
         tell_user(f"producing {settings.records:,} records")
         topic = fill(broker.bootstrap_servers, SMALL, settings.records)
-        task = {
-            "bootstrap": broker.bootstrap_servers,
-            "broker": broker.pid,
-            "records": topic.records,
-            "size": topic.size,
-            "more": max(1000, settings.records // 100),
-            "spark_config": settings.engine.spark_config(),
-            "folder": str(folder),
-            "told": str(folder / "told.json"),
-        }
+        task = task_of(broker.bootstrap_servers, broker.pid, topic, engine=settings.engine, folder=folder)
+        task |= {"more": max(1000, settings.records // 100), "told": str(folder / "told.json")}
         names = [(each, step) for each in PASSES for step in STEPS]
         repeats = measured("benchmarks.derived", task, folder / "engine.log", len(names), "A derived table failed.")
         told = json.loads((folder / "told.json").read_text())
@@ -154,28 +142,19 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def main() -> None:
     """Do what the one argument says, a repeat's JSON a line; the process that is measured."""
-    adopt_orphans()
-    task = json.loads(sys.argv[1])
-    topic = Topic(SMALL, task["records"], task["size"])
-    kafka = KafkaResource(properties={"bootstrap.servers": task["bootstrap"]})
-    catalog = catalog_in(Path(task["folder"]))
-    spark = SparkResource(spark_config=task["spark_config"], catalog=catalog)
-    connections = Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
-    # What Python and the JVM say goes to the log; the results alone are the output.
-    output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    told: list[dict[str, int]] = []
-    for number, _ in enumerate(PASSES):
-        if number == 1:
-            fill(task["bootstrap"], SMALL, task["more"])
-        for step in STEPS:
-            begin = Moment.now(os.getpid(), task["broker"])
-            told.append(_ingested(connections, number) if step == "ingest" else _derived(connections, step, number))
-            print(
-                json.dumps(asdict(Moment.now(os.getpid(), task["broker"]).since(begin, topic))), file=output, flush=True
-            )
-    Path(task["told"]).write_text(json.dumps(told))
-    spark.stop()
+    with asked() as it:
+        topic = Topic(SMALL, it.task["records"], it.task["size"])
+        told: list[dict[str, int]] = []
+        for number, _ in enumerate(PASSES):
+            if number == 1:
+                fill(it.task["bootstrap"], SMALL, it.task["more"])
+            for step in STEPS:
+                begin = Moment.now(os.getpid(), it.task["broker"])
+                told.append(
+                    _ingested(it.connections, number) if step == "ingest" else _derived(it.connections, step, number)
+                )
+                it.tell(Moment.now(os.getpid(), it.task["broker"]).since(begin, topic))
+        Path(it.task["told"]).write_text(json.dumps(told))
 
 
 def _ingested(connections: Connections, number: int) -> dict[str, int]:

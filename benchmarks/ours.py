@@ -5,8 +5,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -156,17 +156,8 @@ def cold_and_warm(bootstrap: str, broker: int, topic: Topic, engine: Engine, fol
     folder.mkdir(parents=True)
     names = [f"t{number}" for number in range(warm + 1)]
     start = Moment.of_a_start(broker)
-    task = {
-        "bootstrap": bootstrap,
-        "broker": broker,
-        "topic": topic.shape.name,
-        "records": topic.records,
-        "size": topic.size,
-        "spark_config": engine.spark_config(),
-        "folder": str(folder),
-        "tables": names,
-        "begin": asdict(start),
-    }
+    told = {"topic": topic.shape.name, "tables": names, "begin": asdict(start)}
+    task = {**task_of(bootstrap, broker, topic, engine=engine, folder=folder), **told}
     failure = f"The ingest of {topic.shape.name} failed."
     repeats = measured("benchmarks.ours", task, folder / "engine.log", len(names), failure)
     catalog = catalog_in(folder).open()
@@ -207,25 +198,65 @@ def measured(module: str, task: Mapping[str, Any], log: Path, count: int, failur
     return repeats
 
 
-def main() -> None:
-    """Do what the one argument says, a repeat's JSON a line; the process that is measured."""
+def task_of(bootstrap: str, broker: int, topic: Topic, engine: Engine, folder: Path) -> dict[str, Any]:
+    """Return what each process that `measured` starts is told; it begins by `asked`.
+
+    Args:
+        bootstrap: The brokers, ``host:port``.
+        broker: Process id of the broker.
+        topic: What to ingest.
+        engine: How Spark is set up.
+        folder: For catalog and tables.
+    """
+    return {
+        "bootstrap": bootstrap,
+        "broker": broker,
+        "records": topic.records,
+        "size": topic.size,
+        "spark_config": engine.spark_config(),
+        "folder": str(folder),
+    }
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a process that is measured works with.
+
+    Args:
+        task: What it was told.
+        connections: What to ingest with.
+        tell: Called with each repeat.
+    """
+
+    task: Mapping[str, Any]
+    connections: Connections
+    tell: Callable[[Repeat], None]
+
+
+@contextmanager
+def asked() -> Iterator[Asked]:
+    """Give what the one argument says, with a Spark of its own during the block; the process that is measured."""
     adopt_orphans()
     task = json.loads(sys.argv[1])
-    topic = Topic({**SHAPES, **DIRTY}[task["topic"]], task["records"], task["size"])
     kafka = KafkaResource(properties={"bootstrap.servers": task["bootstrap"]})
     catalog = catalog_in(Path(task["folder"]))
     spark = SparkResource(spark_config=task["spark_config"], catalog=catalog)
     connections = Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
-    begin: Moment | None = Moment(**task["begin"])
     # What Python and the JVM say goes to the log; the results alone are the output.
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    for table in task["tables"]:
-        print(
-            json.dumps(asdict(ingest_once(connections, topic, table, begin, task["broker"]))), file=output, flush=True
-        )
-        begin = None
+    yield Asked(task, connections, lambda repeat: print(json.dumps(asdict(repeat)), file=output, flush=True))
     spark.stop()
+
+
+def main() -> None:
+    """Ingest a topic into one new table after the other; the process that is measured."""
+    with asked() as it:
+        topic = Topic({**SHAPES, **DIRTY}[it.task["topic"]], it.task["records"], it.task["size"])
+        begin: Moment | None = Moment(**it.task["begin"])
+        for table in it.task["tables"]:
+            it.tell(ingest_once(it.connections, topic, table, begin, it.task["broker"]))
+            begin = None
 
 
 if __name__ == "__main__":

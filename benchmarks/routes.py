@@ -1,24 +1,17 @@
 """What tables of routes cost: the same topic into one table and into several, in turn, in one warm process."""
 
-import json
 import os
 import statistics
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from benchmarks.data import SMALL, Topic, fill
-from benchmarks.meter import adopt_orphans
-from benchmarks.ours import NAMESPACE, Engine, Moment, catalog_in, measured
+from benchmarks.ours import NAMESPACE, Engine, Moment, asked, catalog_in, measured, task_of
 from benchmarks.results import Repeat, document
 from benchmarks.throughput import scratch
 from benchmarks.verify import BY_OFFSET, contents
 from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import Route, TopicTable
@@ -72,17 +65,9 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
         assert broker.pid is not None
         tell_user(f"producing {settings.records:,} records")
         topic = fill(broker.bootstrap_servers, SHAPE, settings.records)
-        begin = Moment.of_a_start(broker.pid)
         names = [f"{case}@{n}" for n in range(settings.repeats + 1) for case in settings.cases]
-        task = {
-            "bootstrap": broker.bootstrap_servers,
-            "broker": broker.pid,
-            "records": topic.records,
-            "size": topic.size,
-            "spark_config": settings.engine.spark_config(),
-            "folder": str(folder),
-            "cases": names,
-            "begin": asdict(begin),
+        task = task_of(broker.bootstrap_servers, broker.pid, topic, engine=settings.engine, folder=folder) | {
+            "cases": names
         }
         repeats = measured(
             "benchmarks.routes", task, folder / "engine.log", len(names), "An ingest with routes failed."
@@ -132,22 +117,12 @@ def _spec(number: int, routes: int) -> TopicTable:
 
 def main() -> None:
     """Do what the one argument says, a repeat's JSON a line; the process that is measured."""
-    adopt_orphans()
-    task = json.loads(sys.argv[1])
-    topic = Topic(SHAPE, task["records"], task["size"])
-    kafka = KafkaResource(properties={"bootstrap.servers": task["bootstrap"]})
-    catalog = catalog_in(Path(task["folder"]))
-    spark = SparkResource(spark_config=task["spark_config"], catalog=catalog)
-    connections = Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
-    # What Python and the JVM say goes to the log; the results alone are the output.
-    output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    for number, name in enumerate(task["cases"]):
-        begin = Moment.now(os.getpid(), task["broker"])
-        ingest(_spec(number, CASES[name.partition("@")[0]]), connections, f"bench-{number}")
-        repeat = Moment.now(os.getpid(), task["broker"]).since(begin, topic)
-        print(json.dumps(asdict(repeat)), file=output, flush=True)
-    spark.stop()
+    with asked() as it:
+        topic = Topic(SHAPE, it.task["records"], it.task["size"])
+        for number, name in enumerate(it.task["cases"]):
+            begin = Moment.now(os.getpid(), it.task["broker"])
+            ingest(_spec(number, CASES[name.partition("@")[0]]), it.connections, f"bench-{number}")
+            it.tell(Moment.now(os.getpid(), it.task["broker"]).since(begin, topic))
 
 
 if __name__ == "__main__":

@@ -237,6 +237,11 @@ def _text(error: BaseException) -> str:
         return f"stopped SparkContext: {type(unreadable).__name__}"
 
 
+def without_data(error: BaseException) -> str:
+    """Return what may be told of an error outside: the sentence of one of ours, which quotes no data, or its class."""
+    return error.message if isinstance(error, KafkaLakeError) else type(error).__qualname__
+
+
 def headline(error: BaseException | None) -> str:
     """Return the line of an error that says most, with neither stack trace nor secrets."""
     if isinstance(error, PySparkException | Py4JJavaError) and (raised := _RAISED.findall(_text(error))):

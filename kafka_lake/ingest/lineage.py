@@ -20,7 +20,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField, StructType
 
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.ingest.causes import without_data
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.rows import change_columns
@@ -79,9 +79,7 @@ class Lineage:
             parent = parent_run.Job(namespace, f"kafka/{context.spec.topic}")
             facets["parent"] = parent_run.ParentRunFacet(parent_run.Run(of_dagster), parent)
         if isinstance(error, Exception):
-            # Its text may quote data if it is none of ours.
-            said = error.message if isinstance(error, KafkaLakeError) else type(error).__qualname__
-            facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(said, "PYTHON")
+            facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(without_data(error), "PYTHON")
         run = str(uuid5(NAMESPACE_URL, f"{context.run_id} {context.table_name}"))
         return RunEvent(
             eventTime=datetime.now(UTC).isoformat(),

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.ingest.causes import without_data
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.effort import Step
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 """OpenTelemetry's variables that say where traces go; without both, nothing is sent."""
 _FLUSH_MS = 5_000
+_NOT_INSTALLED = "Traces are asked for by the environment, and not sent: pip install 'kafka-lake[otel]'"
 
 
 def trace_commit(context: Context, commit: Commit) -> None:
@@ -93,8 +94,7 @@ def _spans(
     for step in steps:
         tracer.start_span(step.name, context=inside, start_time=step.began).end(step.ended)
     if error is not None:
-        said = error.message if isinstance(error, KafkaLakeError) else type(error).__qualname__
-        span.set_status(trace.Status(trace.StatusCode.ERROR, said))
+        span.set_status(trace.Status(trace.StatusCode.ERROR, without_data(error)))
     span.end(steps[-1].ended)
 
 
@@ -104,7 +104,7 @@ def _tracer() -> Any:
     asked = any(map(os.environ.get, ENDPOINTS)) and os.environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
     if find_spec("opentelemetry") is None:
         if asked:
-            log.warning("Traces are asked for by the environment, and not sent: pip install 'kafka-lake[otel]'")
+            log.warning(_NOT_INSTALLED)
         return None
     from opentelemetry import trace
 
@@ -120,7 +120,7 @@ def _set_up() -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        log.warning("Traces are asked for by the environment, and not sent: pip install 'kafka-lake[otel]'")
+        log.warning(_NOT_INSTALLED)
         return
     from opentelemetry import trace
 

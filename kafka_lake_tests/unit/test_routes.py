@@ -302,6 +302,19 @@ def test_a_table_of_a_route_has_its_settings_and_those_of_the_records() -> None:
     assert spec.otherwise == "ignore"
 
 
+def assert_refused(document: str, change: tuple[str, str], said: str | None) -> None:
+    """Assert that a document with a change isn't loaded, and what is said then; that it is loaded, if nothing is."""
+    text = document.replace(*change)
+    assert text != document
+    if said is None:
+        load(text)
+        return
+    with pytest.raises(Exception, match="building definitions") as error:
+        load(text)
+    with pytest.raises(ConfigurationError, match=said):
+        raise error.value.__cause__ or error.value
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -344,15 +357,7 @@ def test_a_table_of_a_route_has_its_settings_and_those_of_the_records() -> None:
     ],
 )
 def test_what_is_no_route_is_refused_by_name(change: tuple[str, str], said: str | None) -> None:
-    text = ROUTED.replace(*change)
-    assert text != ROUTED
-    if said is None:
-        load(text)
-        return
-    with pytest.raises(Exception, match="building definitions") as error:
-        load(text)
-    with pytest.raises(ConfigurationError, match=said):
-        raise error.value.__cause__ or error.value
+    assert_refused(ROUTED, change, said)
 
 
 def test_with_all_matches_routes_may_take_the_same_records() -> None:

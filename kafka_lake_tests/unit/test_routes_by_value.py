@@ -17,6 +17,7 @@ from kafka_lake.ingest.routes.by_value import admitted, as_properties, knowing, 
 from kafka_lake.ingest.routes.share import share_of
 from kafka_lake.ingest.topic_table import Route, RouteBy, TopicTable
 from kafka_lake_tests.unit.test_component import load
+from kafka_lake_tests.unit.test_routes import assert_refused
 
 TOPIC = TopicIdentity("cluster", "id", "shop")
 
@@ -225,15 +226,7 @@ def test_settings_of_route_by_are_those_of_all_its_tables() -> None:
     ],
 )
 def test_what_is_no_route_by_is_refused_by_name(change: tuple[str, str], said: str | None) -> None:
-    text = ROUTED.replace(*change)
-    assert text != ROUTED
-    if said is None:
-        load(text)
-        return
-    with pytest.raises(Exception, match="building definitions") as error:
-        load(text)
-    with pytest.raises(ConfigurationError, match=said.replace("{", r"\{")):
-        raise error.value.__cause__ or error.value
+    assert_refused(ROUTED, change, said and said.replace("{", r"\{"))
 
 
 @pytest.mark.parametrize(
