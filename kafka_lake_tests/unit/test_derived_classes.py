@@ -140,7 +140,7 @@ def test_what_is_not_refused_is_of_its_class(first: int) -> None:
     for name in (*UPSTREAM, "stores"):
         connection.execute(f"CREATE TABLE {name} (k INT, x INT, d INT, _kafka INT)")
     judged = Counter[str]()
-    for seed in range(first, first + (10_000 if first else 120)):
+    for seed in range(first, first + (10_000 if first else 60)):
         written = Written(seed)
         sql, tables = written.statement(), written.rows()
         for write in ("aggregate", "append"):

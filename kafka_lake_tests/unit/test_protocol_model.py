@@ -37,7 +37,7 @@ EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "0"))
 # A mutant needn't die of the shortest history.
 MUTANTS = "KAFKA_LAKE_MUTANTS" in os.environ
 HISTORIES = settings(
-    max_examples=EXAMPLES or (20 if MUTANTS else 100),
+    max_examples=EXAMPLES or (20 if MUTANTS else 50),
     derandomize=not EXAMPLES,
     phases=[Phase.generate] if MUTANTS else tuple(Phase),
     stateful_step_count=12,
