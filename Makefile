@@ -199,6 +199,11 @@ bench-maintenance: COMMITS ?= 43200
 bench-maintenance: $(STAMP) ## A day of commits by a fast writer with maintenance on: commit and planning time (COMMITS=43200)
 	@$(BIN)/python -m benchmarks maintenance --commits $(COMMITS)
 
+.PHONY: soak
+soak: MINUTES ?= 60
+soak: $(STAMP) ## Ten topics with rules, routes, maintenance and kills now and then; each record is compared (MINUTES=60 KEEP=1: into docs/ too)
+	@$(BIN)/python -m benchmarks soak --minutes $(MINUTES) $(if $(KEEP),--keep)
+
 .PHONY: lint
 lint: $(STAMP) ## Style, format, types, import rules, that each test can be loaded, the links of the documentation
 	@$(BIN)/ruff check $(wildcard $(PACKAGES))

@@ -15,6 +15,7 @@ from benchmarks import hot as hot_keys
 from benchmarks import maintenance as of_tables
 from benchmarks import routes as of_routes
 from benchmarks import rules as of_rows
+from benchmarks import soak as everything
 from benchmarks import upsert as upserts
 from benchmarks.chart import draw
 from benchmarks.dirty import Settings as DirtySettings
@@ -192,6 +193,27 @@ def upsert(
     _out.print(results.on_terminal(f"A keyed table of {rows:,} rows", upserts.HEADER, upserts.rows(result)))
     _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
     _compared(result)
+
+
+@app.command()
+def soak(
+    minutes: Annotated[float, typer.Option(min=0.5)] = 60.0,
+    rate: Annotated[float, typer.Option(min=1, help="Records per second and topic.")] = 20.0,
+    every: Annotated[int, typer.Option(min=1, help="Seconds between two looks of the sensor.")] = 20,
+    kill_every: Annotated[float, typer.Option(min=0, help="Seconds between two kills; 0 for none.")] = 240.0,
+    seed: Annotated[int, typer.Option(help="Decides what is killed when.")] = 7,
+    keep: Keep = False,
+) -> None:
+    """Ten topics of a deployment with everything on, kills now and then, each record compared in the end."""
+    with scratch() as folder:
+        result = everything.measure(everything.Soak(minutes, rate, every, kill_every, seed), folder, _tell_user)
+    _out.print(results.on_terminal(f"{result['records']:,} records", everything.HEADER, everything.rows(result)))
+    for problem in result["problems"]:
+        _out.print(problem, markup=False)
+    _out.print(f"{len(result['kills'])} kills. " + ("Each record is there once." if not result["problems"] else ""))
+    _save(result, keep)
+    if result["problems"]:
+        raise typer.Exit(1)
 
 
 @app.command()

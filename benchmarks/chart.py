@@ -15,7 +15,8 @@ _RATES = (("records_per_second", "records per second"), ("records_per_cpu_second
 def draw(result: Mapping[str, Any], folder: Path) -> Path:
     """Draw a result into a folder, under its benchmark's name, and return the path."""
     mpl.use("Agg")
-    figure = _histograms(result) if "cases" in result else _dirt(result) if "topics" in result else _bars(result)
+    kinds = (("cases", _histograms), ("topics", _dirt), ("slices", _over_time))
+    figure = next((drawn for part, drawn in kinds if part in result), _bars)(result)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['benchmark']}.png"
     figure.savefig(path, dpi=110)
@@ -63,6 +64,28 @@ def _dirt(result: Mapping[str, Any]) -> Figure:
         axes.spines[["top", "right", "bottom"]].set_visible(False)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(contenders))
     figure.suptitle(f"{result['settings']['records']:,} records each, {result['machine']['cores']} cores, warm")
+    return figure
+
+
+def _over_time(result: Mapping[str, Any]) -> Figure:
+    """Return how long records waited, and the memory of each process, over the time of a soak."""
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    fresh, memory = figure.subplots(1, 2)
+    middles = [(each["from"] + each["to"]) / 2 for each in result["slices"]]
+    for name, label in (("p50", "median"), ("p95", "95 %")):
+        fresh.plot(middles, [each["seconds"].get(name, 0) for each in result["slices"]], marker="o", label=label)
+    for each in result["kills"]:
+        fresh.axvline(each["at"] / 60, color="#e6b0aa", linewidth=0.8, zorder=0)
+    fresh.set_title("seconds from a record to its row; lines are kills")
+    minutes = [each["at"] / 60 for each in result["samples"]]
+    for part in sorted({name for each in result["samples"] for name in each["memory"]}):
+        memory.plot(minutes, [each["memory"].get(part, 0) / 2**20 for each in result["samples"]], label=part)
+    memory.set_title("memory, MiB")
+    for axes in (fresh, memory):
+        axes.set_xlabel("minutes")
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, fontsize="small")
+        axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

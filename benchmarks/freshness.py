@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import count, pairwise
@@ -83,14 +83,7 @@ run_launcher:
   class: ForkingRunLauncher
 """
 
-_WORKSPACE = """\
-load_from:
-  - python_file:
-      relative_path: location.py
-      location_name: kafka_lake
-"""
-
-_LOCATION = """\
+_DEFINITIONS = """\
 from pathlib import Path
 
 import dagster as dg
@@ -133,23 +126,32 @@ def write_project(case: Case, folder: Path) -> None:
         case: What it has.
         folder: Where to; made.
     """
+    documents = {"cluster": _CLUSTER.format(seconds=case.sensor_seconds)}
+    for name in case.names():
+        documents[name] = _TOPIC.format(name=name, namespace=NAMESPACE, ddl=SMALL.ddl)
+        if case.continuous is not None:
+            documents[name] += f"  continuous: {case.continuous}\n"
+    write_documents(documents, folder, _FORKING if case.forking else "")
+
+
+def write_documents(documents: Mapping[str, str], folder: Path, instance: str = "") -> None:
+    """Write a Dagster project.
+
+    Args:
+        documents: Its YAML documents, by the name of their folders.
+        folder: Where to; made.
+        instance: What ``dagster.yaml`` has besides the settings of this repository.
+    """
     package = folder / "fresh"
-    cluster = package / "defs" / "cluster"
-    cluster.mkdir(parents=True)
+    for name, text in documents.items():
+        (package / "defs" / name).mkdir(parents=True)
+        (package / "defs" / name / "defs.yaml").write_text(text)
     for each in (package, package / "defs"):
         (each / "__init__.py").touch()
     (folder / "pyproject.toml").write_text(_PROJECT)
-    (folder / "workspace.yaml").write_text(_WORKSPACE.replace("location.py", "fresh/location.py"))
-    (package / "location.py").write_text(_LOCATION)
+    (package / "definitions.py").write_text(_DEFINITIONS)
     settings = (Path(__file__).parents[1] / "dagster.yaml").read_text()
-    (folder / "dagster.yaml").write_text(settings + (_FORKING if case.forking else ""))
-    (cluster / "defs.yaml").write_text(_CLUSTER.format(seconds=case.sensor_seconds))
-    for name in case.names():
-        text = _TOPIC.format(name=name, namespace=NAMESPACE, ddl=SMALL.ddl)
-        if case.continuous is not None:
-            text += f"  continuous: {case.continuous}\n"
-        (package / "defs" / name).mkdir()
-        (package / "defs" / name / "defs.yaml").write_text(text)
+    (folder / "dagster.yaml").write_text(settings + instance)
 
 
 @dataclass
@@ -277,18 +279,7 @@ def run_case(
     write_project(case, folder)
     ledgers = {name: Ledger(case.partitions) for name in case.names()}
     with ExitStack() as context:
-        context.enter_context(_deployment(folder))
-        ports = Ports.from_env()
-        check_free(ports.broker, ports.ui, ports.connect)
-        stack = context.enter_context(Stack(ports, tell_user))
-        bootstrap = stack.start_broker()
-        for name in ledgers:
-            ensure_topic(bootstrap, name, case.partitions)
-        stack.start_connect(CatalogResource().open())
-        found = targets()
-        stack.start_dagster(dagster_options(found), dagster_folder(found))
-        catalog = CatalogResource().open()
-        catalog.ensure_namespace(NAMESPACE)
+        stack, bootstrap, catalog = context.enter_context(deployed(folder, ledgers, case.partitions, tell_user))
         watching = context.enter_context(in_thread(lambda stop: watch(catalog, ledgers, stop)))
         with ExitStack() as load:
             tell_user(f"{case.name}: the load begins")
@@ -297,13 +288,13 @@ def run_case(
                 for name in ledgers
             ]
             threads = [watching, *producers]
-            _await(lambda: all(any(each.seen) for each in ledgers.values()), stack, threads, "every table to fill")
-            _await(_later(warm_up), stack, threads, "")
+            await_all(lambda: all(any(each.seen) for each in ledgers.values()), stack, threads, "every table to fill")
+            await_all(later(warm_up), stack, threads, "")
             tell_user(f"{case.name}: measuring for {seconds:.0f} s")
             begin, before, commits = time.monotonic(), _usage(), _commits(ledgers)
-            _await(_later(seconds), stack, threads, "")
+            await_all(later(seconds), stack, threads, "")
             end, after, commits = time.monotonic(), _usage(), _commits(ledgers) - commits
-        _await(lambda: all(each.complete() for each in ledgers.values()), stack, [watching], "the last records")
+        await_all(lambda: all(each.complete() for each in ledgers.values()), stack, [watching], "the last records")
     waits = sorted(wait for each in ledgers.values() for wait in each.waits(begin, end))
     used = {part: after[part] - before[part] for part in after}
     return outcome(case, waits, end - begin, commits, used)
@@ -329,6 +320,39 @@ def outcome(case: Case, waits: Sequence[float], seconds: float, commits: int, cp
         "commits_per_topic_and_minute": commits / case.topics / seconds * 60,
         "cpu_seconds_per_100_s": {part: used / seconds * 100 for part, used in cpu.items()},
     }
+
+
+@contextmanager
+def deployed(
+    folder: Path, topics: Iterable[str], partitions: int, tell_user: Callable[[str], None]
+) -> Iterator[tuple[Stack, str, LakeCatalog]]:
+    """Run a project on a local stack of its own: brokers with empty topics, a Connect server, Dagster.
+
+    Args:
+        folder: Of the project, and for everything that the deployment writes.
+        topics: Their names.
+        partitions: Of each topic.
+        tell_user: Called with a line of progress.
+
+    Yields:
+        The stack, the brokers as ``host:port``, and the catalog.
+
+    Raises:
+        KafkaLakeError: If a server doesn't come up.
+    """
+    with _deployment(folder):
+        ports = Ports.from_env()
+        check_free(ports.broker, ports.ui, ports.connect)
+        with Stack(ports, tell_user) as stack:
+            bootstrap = stack.start_broker()
+            for name in topics:
+                ensure_topic(bootstrap, name, partitions)
+            stack.start_connect(CatalogResource().open())
+            found = targets()
+            stack.start_dagster(dagster_options(found), dagster_folder(found))
+            catalog = CatalogResource().open()
+            catalog.ensure_namespace(NAMESPACE)
+            yield stack, bootstrap, catalog
 
 
 @contextmanager
@@ -382,12 +406,24 @@ def in_thread(work: Callable[[threading.Event], None]) -> Iterator[Running]:
     running.check()
 
 
-def _later(seconds: float) -> Callable[[], bool]:
+def later(seconds: float) -> Callable[[], bool]:
+    """Return what tells whether so many seconds have gone by."""
     until = time.monotonic() + seconds
     return lambda: time.monotonic() >= until
 
 
-def _await(reached: Callable[[], bool], stack: Stack, threads: Sequence[Running], what: str) -> None:
+def await_all(reached: Callable[[], bool], stack: Stack, threads: Sequence[Running], what: str) -> None:
+    """Wait until something is reached.
+
+    Args:
+        reached: Tells whether it is.
+        stack: Its servers must go on.
+        threads: What goes wrong in one of them is raised.
+        what: What is waited for, at most ten minutes; empty for as long as it takes.
+
+    Raises:
+        KafkaLakeError: If it takes too long, or a server ended.
+    """
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not reached():
         stack.check()

@@ -185,8 +185,11 @@ def test_the_deployments_of_freshness_are_ones_that_dagster_takes(name: str, tmp
 
 def freshness_assets(folder: Path) -> set[str]:
     script = (
-        "import runpy, dagster as dg\n"
-        "found = runpy.run_path('fresh/location.py')['defs']()\n"
+        "import importlib\n"
+        "from kafka_lake.cli.find_project import targets\n"
+        "[target] = targets()\n"
+        "assert target.of_folder, target\n"
+        "found = importlib.import_module(target.module).defs()\n"
         "print(*(key.to_user_string() for key in found.resolve_asset_graph().get_all_asset_keys()))"
     )
     done = subprocess.run(
