@@ -142,8 +142,8 @@ def configured_catalog() -> CatalogResource:
     return _of(_resources_at_hand(), "catalog", CatalogResource)
 
 
-def documents_about_many_topics() -> list[KafkaTopics]:
-    """Return the project's documents of type KafkaTopics.
+def documents_about_many_topics() -> list[KafkaTopics | KafkaTopicTable]:
+    """Return the project's documents of type KafkaTopics, and those by whose patterns topics share a table.
 
     Raises:
         ConfigurationError: If the definitions can't be loaded.
@@ -151,7 +151,10 @@ def documents_about_many_topics() -> list[KafkaTopics]:
     at = target()
     with _loading(at):
         tree = _definitions(at).component_tree
-        return tree.get_all_components(KafkaTopics) if tree is not None else []
+        if tree is None:
+            return []
+        patterns = [each for each in tree.get_all_components(KafkaTopicTable) if each.pattern is not None]
+        return [*tree.get_all_components(KafkaTopics), *patterns]
 
 
 def documents_with_tables_by_value() -> list[KafkaTopicTable]:

@@ -12,6 +12,7 @@ from kafka_lake.cli.project import (
     documents_with_tables_by_value,
 )
 from kafka_lake.common.errors import ConfigurationError, KafkaLakeError
+from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.components.kafka_topics import KafkaTopics
 from kafka_lake.components.routed_state import keep
 from kafka_lake.ingest.routes.by_value import knowing
@@ -24,8 +25,9 @@ class KnownTopic:
     Args:
         document: Where that is, as users name it.
         topic: The topic, with its cluster's name before it if that has one.
-        table: Its table; empty if it has none yet.
-        state: ``known``; ``new`` if it has no table yet; ``gone`` if it has one and the cluster has no such topic.
+        table: Its table, or the one that it is to fill; empty if it has none yet.
+        state: ``known``; ``new`` if it has no table yet, or doesn't fill it yet; ``gone`` if it has one and the cluster
+            has no such topic.
     """
 
     document: str
@@ -52,7 +54,7 @@ def known_topics(tell_user: Callable[[str], None], refresh: bool = False) -> lis
         raise ConfigurationError(
             "No document here is about many topics, or about tables by value.",
             "Add a YAML document of type kafka_lake.KafkaTopics to defs/; docs/many-topics.md has one. Or set "
-            "route_by:, as in docs/routing.md.",
+            "topics: to a pattern, or route_by:, as in docs/routing.md.",
         )
     return [topic for each in documents for topic in _compared(each, tell_user, refresh)]
 
@@ -118,27 +120,32 @@ def refresh_unknown(tell_user: Callable[[str], None]) -> None:
         for each in documents_about_many_topics():
             if not each.is_known:
                 new = [topic.topic for topic in _compared(each, tell_user, refresh=True)]
-                tell_user(f"{each.shown}: {len(new)} topics match and get tables.")
+                goal = f"fill {each.full_table}" if isinstance(each, KafkaTopicTable) else "get tables"
+                tell_user(f"{each.shown}: {len(new)} topics match and {goal}.")
     except KafkaLakeError as error:
         tell_user(str(error))
 
 
-def _compared(document: KafkaTopics, tell_user: Callable[[str], None], refresh: bool) -> list[KnownTopic]:
+def _compared(
+    document: KafkaTopics | KafkaTopicTable, tell_user: Callable[[str], None], refresh: bool
+) -> list[KnownTopic]:
     with connections_at_hand(tell_user, with_catalog=False, cluster=document.cluster) as connections:
         names = connections.cluster.topics()
+        known, new, gone = document.known(), document.new(names), set(document.gone(names))
         if refresh:
-            document.refresh()
-    gone, before = set(document.gone(names)), f"{document.cluster}/" if document.cluster else ""
+            document.keep(names)
+    before = f"{document.cluster}/" if document.cluster else ""
     found = [
         KnownTopic(
             document=document.shown,
-            topic=f"{before}{topic.topic}",
-            table=".".join(topic.topic_table().identifier),
-            state="gone" if topic.topic in gone else "known",
+            topic=f"{before}{topic}",
+            table=table,
+            state="gone" if topic in gone else "known",
         )
-        for topic in document.topic_tables()
+        for topic, table in known
     ]
-    return [*found, *(KnownTopic(document.shown, f"{before}{name}", "", "new") for name in document.new(names))]
+    table = document.full_table if isinstance(document, KafkaTopicTable) else ""
+    return [*found, *(KnownTopic(document.shown, f"{before}{name}", table, "new") for name in new)]
 
 
 def values_table(found: Sequence[ValueTable]) -> Table:
@@ -154,5 +161,6 @@ def topics_table(found: Sequence[KnownTopic]) -> Table:
     shown = Table("topic", "table", "", box=None, pad_edge=False, header_style="bold")
     said = {"known": "", "new": "new: no table yet", "gone": "gone from Kafka; the table stays"}
     for each in found:
-        shown.add_row(each.topic, each.table, said[each.state])
+        joins = each.state == "new" and each.table
+        shown.add_row(each.topic, each.table, "new: not in the table yet" if joins else said[each.state])
     return shown

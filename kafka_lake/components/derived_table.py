@@ -1,5 +1,7 @@
 """`type: kafka_lake.DerivedTable`: a query over tables becomes a table, its asset and its checks."""
 
+import logging
+
 import dagster as dg
 
 from kafka_lake.common.errors import ConfigurationError
@@ -12,6 +14,8 @@ from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.components.keys import key_of, op_name_of
 from kafka_lake.derive.derived_table import NEWS
 from kafka_lake.derive.derived_table import DerivedTable as Settings
+
+log = logging.getLogger(__name__)
 
 
 class DerivedTable(FromDocument, DerivedSettings):
@@ -28,15 +32,26 @@ class DerivedTable(FromDocument, DerivedSettings):
             ConfigurationError: If the settings don't go together, or with the tables that are read.
         """
         tree = context.component_tree
+        documents, many = tree.get_all_components(KafkaTopicTable), tree.get_all_components(HasTopics)
         topics = [
-            *tree.get_all_components(KafkaTopicTable),
-            *(topic for each in tree.get_all_components(HasTopics) for topic in each.topic_tables()),
+            *(each for each in documents if each.every_topic),
+            *(topic for each in many for topic in each.topic_tables()),
         ]
         project = Project(
             [table for each in topics for table in each.topic_table(each._place.parent).tables],
             [each.derived_table() for each in tree.get_all_components(DerivedTable)],
         )
         spec = self.derived_table()
+        missing = [".".join(each) for each in spec.upstream.values() if project.why_not_incremental(each) is None]
+        if missing and not (all(each.every_topic for each in documents) and all(each.is_known for each in many)):
+            # What tells the topics needs definitions that load.
+            log.warning(
+                "Table %s: from: %s isn't known, nor are all topics that a pattern matches. Run `kafka-lake topics "
+                "refresh`.",
+                spec.name,
+                missing[0],
+            )
+            return dg.Definitions()
         check_derived(spec, project)
         asset = build_derived_asset(spec, self.presentation())
         return dg.Definitions(assets=[asset], schedules=[_schedule(spec)] if spec.every != NEWS else [])

@@ -30,6 +30,11 @@ class HasTopics(FromDocument):
         folder = self._place.parent
         return dg.Definitions(assets=[each for topic in topics for each in topic.assets(folder)])
 
+    @property
+    def is_known(self) -> bool:
+        """Return whether it is known which topics there are."""
+        return True
+
     def topic_tables(self) -> Sequence[KafkaTopicTable]:
         """Return the topics, each as a document of its own would have it."""
         raise NotImplementedError
@@ -44,11 +49,13 @@ class HasTopics(FromDocument):
         return "/".join(self._place.parts[-3:])
 
 
-def new_topics(documents: Iterable[HasTopics], names: Sequence[str]) -> str:
+def new_topics(documents: Iterable[HasTopics | KafkaTopicTable], names: Sequence[str]) -> str:
     """Return what to do about topics that no table is for yet; empty if there are none.
 
     Args:
-        documents: All documents about topics of a cluster.
+        documents: All documents about topics of a cluster, and those by whose patterns topics share a table.
         names: The topics of the cluster.
     """
-    return sentence({each.shown: each.new(names) for each in documents})
+    documents = list(documents)
+    tables = {each.shown: each.full_table for each in documents if isinstance(each, KafkaTopicTable)}
+    return sentence({each.shown: each.new(names) for each in documents}, tables)

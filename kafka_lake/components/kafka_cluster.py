@@ -101,10 +101,12 @@ class KafkaCluster(HasDefaults):
             ConfigurationError: If two topics have a table in common, if a topic's cluster isn't there, or if several
                 clusters can't be told apart.
         """
-        many = context.component_tree.get_all_components(HasTopics)
+        of_many = context.component_tree.get_all_components(HasTopics)
+        documents = context.component_tree.get_all_components(KafkaTopicTable)
+        many: list[HasTopics | KafkaTopicTable] = [*of_many, *(each for each in documents if each.pattern is not None)]
         topics = [
-            *context.component_tree.get_all_components(KafkaTopicTable),
-            *(topic for each in many for topic in each.topic_tables()),
+            *(each for each in documents if each.every_topic),
+            *(topic for each in of_many for topic in each.topic_tables()),
         ]
         clusters = sorted(context.component_tree.get_all_components(KafkaCluster), key=lambda each: str(each._place))
         places = [Place(each.name, each._place) for each in clusters]

@@ -1,8 +1,9 @@
 """`type: kafka_lake.KafkaTopicTable`: a few lines of YAML become source asset, table asset and checks."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from kafka_lake.components.from_document import FromDocument
 from kafka_lake.components.has_defaults import cluster_maintenance
 from kafka_lake.components.maintenance_problems import maintenance_problems
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
+from kafka_lake.components.names_of_topics import keep_names, kept_names
 from kafka_lake.components.routed_state import kept, state_of_document
 from kafka_lake.components.topic_settings import TopicSettings
 from kafka_lake.components.which_cluster import Place
@@ -39,8 +41,73 @@ class KafkaTopicTable(FromDocument, TopicSettings):
 
     @property
     def every_topic(self) -> tuple[str, ...]:
-        """Return the topics that fill the table."""
-        return tuple(self.topics) or (self.topic,)
+        """Return the topics that fill the table; of a pattern those that it matches, as far as they are known.
+
+        Raises:
+            ConfigurationError: If the file that has the names of the cluster's topics is damaged.
+        """
+        if self.pattern is None:
+            return super().every_topic
+        return self._matching(self._names or ()) if self._context is not None else ()
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether it is known which topics fill the table."""
+        return self.pattern is None or self._names is not None
+
+    @property
+    def shown(self) -> str:
+        """Return where the document is, as users name it."""
+        return "/".join(self._place.parts[-3:])
+
+    @property
+    def full_table(self) -> str:
+        """Return the table's name; of a document with a pattern, which names its table."""
+        return f"{self.namespace}.{self.table}"
+
+    def known(self) -> list[tuple[str, str]]:
+        """Return the topics that the pattern matches, as far as they are known, each with the table."""
+        return [(topic, self.full_table) for topic in self.every_topic]
+
+    def new(self, names: Iterable[str]) -> list[str]:
+        """Return the topics among those of the cluster that the pattern matches and that aren't known yet."""
+        known = set(self.every_topic)
+        return [topic for topic in self._matching(names) if topic not in known]
+
+    def gone(self, names: Iterable[str]) -> list[str]:
+        """Return the topics that fill the table and are not among those of the cluster."""
+        there = set(names)
+        return [topic for topic in self.every_topic if topic not in there]
+
+    def keep(self, names: Sequence[str]) -> None:
+        """Keep the names of the cluster's topics; the next load of definitions has those that the pattern matches.
+
+        Args:
+            names: Those of all topics of the cluster, as they are now.
+        """
+        keep_names(self.state_path, names)
+
+    def _matching(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the topics that the pattern matches, but for those that another document names."""
+        assert self.pattern is not None, "who asks has looked"
+        every = self._context.component_tree.get_all_components(KafkaTopicTable)
+        others = {
+            topic
+            for each in every
+            if each.pattern is None and each.cluster == self.cluster
+            for topic in each.every_topic
+        }
+        return tuple(each.name for each in self.pattern.matching(names) if each.name not in others)
+
+    @cached_property
+    def _names(self) -> tuple[str, ...] | None:
+        """The names of the cluster's topics, as they are kept; None if they aren't yet."""
+        try:
+            state = self.state_path
+        except OSError:
+            # Where no folder can be made for it, nothing has been kept.
+            return None
+        return kept_names(state, self.shown) if state.exists() else None
 
     def topic_table(self, folder: Path = Path()) -> TopicTable:
         """Return the settings as the pipeline takes them, with the tables that values have got.
@@ -64,8 +131,8 @@ class KafkaTopicTable(FromDocument, TopicSettings):
 
     @property
     def state_path(self) -> Path:
-        """Return the file that has the tables that values have got, as `kafka-lake topics refresh` found them."""
-        topic = full_topic(self.cluster, self.topic)
+        """Return the file that has what `kafka-lake topics refresh` found: the tables that values have, or topics."""
+        topic = full_topic(self.cluster, self.topic if self.pattern is None else self.full_table)
         return state_of_document(Path(self._context.project_root), self._place, topic)
 
     def tables(self) -> tuple[tuple[str, str], ...]:
@@ -79,7 +146,11 @@ class KafkaTopicTable(FromDocument, TopicSettings):
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Return the topic's assets and checks."""
+        """Return the topic's assets and checks; none as long as it isn't known which topics there are."""
+        if not self.every_topic:
+            why = "none that is known matches topics:" if self.is_known else "no topics are known yet"
+            log.warning("%s: table %s: %s. Run `kafka-lake topics refresh`.", self.shown, self.full_table, why)
+            return dg.Definitions()
         return dg.Definitions(assets=self.assets(context.path))
 
     def assets(self, folder: Path) -> list[Any]:
@@ -159,7 +230,7 @@ def refuse_shared_tables(components: Iterable[KafkaTopicTable]) -> None:
             if (same := topics.setdefault((each.cluster, topic), each)) is not each:
                 raise ConfigurationError(
                     f"Topic {topic} would have two tables: by {same._place} and by {each._place}.",
-                    "Leave it to one of them; a document of type KafkaTopics has exclude: for that.",
+                    "Leave it to one of them; a document with a pattern has exclude: for that.",
                 )
         for table in each.tables():
             if (other := owners.setdefault(table, each)) is not each:

@@ -1,7 +1,6 @@
 """`type: kafka_lake.KafkaTopics`: all topics that a pattern matches, each with a table, from one YAML document."""
 
 import asyncio
-import json
 import logging
 import re
 from collections.abc import Iterable, Sequence
@@ -18,6 +17,7 @@ from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.has_topics import HasTopics
 from kafka_lake.components.kafka_cluster import KafkaCluster
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.names_of_topics import keep_names, kept_names
 from kafka_lake.components.text import AsWritten, AsWrittenByName, OptionalText, TextOrList
 from kafka_lake.components.topic_pattern import FoundTopic, TopicPattern, check_template, compiled, filled
 from kafka_lake.components.which_cluster import Place
@@ -27,7 +27,7 @@ from kafka_lake.kafka.cluster import KafkaCluster as Brokers
 log = logging.getLogger(__name__)
 
 _ANY = FoundTopic("any_topic", {"topic": "any_topic"})
-_OWN = {"topic": "topics:", "topics": "topics:", "cluster": "cluster:"}
+_OWN = {"topic": "topics:", "topics": "topics:", "exclude": "exclude:", "cluster": "cluster:"}
 
 
 def _kept_by_hand() -> DefsStateConfigArgs:
@@ -129,7 +129,7 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
             ConfigurationError: If the project has no such cluster.
             KafkaError: If the brokers don't answer. The file is as it was.
         """
-        state_path.write_text(json.dumps({"topics": self.brokers().topics()}))
+        keep_names(state_path, self.brokers().topics())
 
     def brokers(self) -> Brokers:
         """Return the cluster.
@@ -153,6 +153,10 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
             )
         asyncio.run(self.refresh_state(self._context.project_root))
 
+    def keep(self, names: Sequence[str]) -> None:
+        """Do as `refresh`: what the names are is for Dagster to ask."""
+        self.refresh()
+
     @property
     def is_known(self) -> bool:
         """Return whether the names of the cluster's topics are known."""
@@ -171,30 +175,13 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
         Raises:
             ConfigurationError: If the settings of one can't be.
         """
-        self._names = None if state_path is None else self._kept(state_path)
+        self._names = None if state_path is None else kept_names(state_path, self.shown)
         if not self._documents:
             # What can't be is told before there is any topic.
             self._document(_ANY)
         if self._names is None:
             log.warning("%s: no topics are known yet. Run `kafka-lake topics refresh`.", self.shown)
         return self.defs_of(self._documents)
-
-    def _kept(self, state: Path) -> tuple[str, ...]:
-        """Return the names that `write_state_to_path` wrote.
-
-        Raises:
-            ConfigurationError: If the file has others, or is damaged.
-        """
-        try:
-            names = json.loads(state.read_text())["topics"]
-            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                raise TypeError("that is no list of names")
-        except (ValueError, TypeError, KeyError, OSError) as error:
-            raise ConfigurationError(
-                f"{self.shown}: {state} doesn't have the names of the cluster's topics: {type(error).__name__}.",
-                "Delete that file, and run `kafka-lake topics refresh`. Until then no topic is known.",
-            ) from error
-        return tuple(names)
 
     @property
     def place(self) -> Place:
@@ -206,9 +193,14 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
         self.build_defs(self._context)
         return self._documents
 
+    def known(self) -> list[tuple[str, str]]:
+        """Return the topics of the document, each with its table."""
+        return [(each.topic, ".".join(each.topic_table().identifier)) for each in self.topic_tables()]
+
     def new(self, names: Iterable[str]) -> list[str]:
         """Return the topics among those of the cluster that the document is about and doesn't know yet."""
         others = {*(each.topic for each in self.topic_tables()), *self._with_documents}
+        others |= {name for each in self._patterns for name in each.new(names)}
         return [each.name for each in self.pattern.matching(names) if each.name not in others]
 
     def gone(self, names: Iterable[str]) -> list[str]:
@@ -230,6 +222,12 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
         """The topics of the cluster that have documents of their own."""
         every = self._context.component_tree.get_all_components(KafkaTopicTable)
         return frozenset(topic for each in every if each.cluster == self.cluster for topic in each.every_topic)
+
+    @property
+    def _patterns(self) -> list[KafkaTopicTable]:
+        """The documents of the cluster by whose patterns topics share a table."""
+        every = self._context.component_tree.get_all_components(KafkaTopicTable)
+        return [each for each in every if each.cluster == self.cluster and each.pattern is not None]
 
     def _overrides(self, pattern: str, topic: str) -> bool:
         """Return whether an override is for a topic: what is the name of one is no regular expression besides."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.components.route_settings import Document, is_field, said, unknown_settings
+from kafka_lake.components.route_settings import Document, is_field, said, unknown_settings, with_own
 from kafka_lake.ingest.route import RouteByKind
 from kafka_lake.ingest.routes.by_value import template_problems
 from kafka_lake.ingest.topic_table import TABLE_NAME, RouteBy
@@ -29,7 +29,7 @@ def route_by_of(given: Mapping[str, Any], topic: Mapping[str, Any], namespace: s
     """
     for problem in _route_by_problems(given):
         raise ConfigurationError(f"Topic {topic['topic']}: route_by: {problem}")
-    settings = {**topic, **{name: value for name, value in given.items() if name not in _OF_ROUTE_BY}}
+    settings = with_own(topic, {name: value for name, value in given.items() if name not in _OF_ROUTE_BY})
     on_error, to = settings.pop("on_table_error", "fail"), {**settings, "table": "any_value"}
     to.pop("namespace", None)
     (kind,) = (each for each in _ROUTE_BY_KINDS if given.get(each) is not None)

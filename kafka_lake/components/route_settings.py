@@ -14,6 +14,9 @@ OF_RECORDS = (
     "namespace",
     "metadata_column",
     "format",
+    "schema_file",
+    "message",
+    "subject",
     "key_format",
     "key_column",
     "key_schema",
@@ -74,7 +77,7 @@ def routes_of(given: Sequence[Mapping[str, Any]], topic: Mapping[str, Any], docu
         where = f"routes: number {number} ({each.get('table') or 'without a table'})"
         for problem in _problems(each):
             raise ConfigurationError(f"Topic {topic['topic']}: {where}: {problem}")
-        settings = {**topic, **{name: value for name, value in each.items() if name != "when"}}
+        settings = with_own(topic, {name: value for name, value in each.items() if name != "when"})
         # A document of such a table alone has no use for it.
         on_error = settings.pop("on_table_error", "fail")
         try:
@@ -82,6 +85,19 @@ def routes_of(given: Sequence[Mapping[str, Any]], topic: Mapping[str, Any], docu
         except (ConfigurationError, ValueError) as error:
             raise ConfigurationError(f"Topic {topic['topic']}: {where}: {said(error)}") from error
     return tuple(routes)
+
+
+def with_own(topic: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a table: those of the topic's records, and its own.
+
+    A table with a format of its own has no use for the topic's schema file, nor for the message that is chosen in it.
+
+    Args:
+        topic: As `routes_of` takes it.
+        own: Of the table.
+    """
+    less = {"schema_file", "message"} if "format" in own else {"message"} if "schema_file" in own else set[str]()
+    return {**{name: value for name, value in topic.items() if name not in less}, **own}
 
 
 def said(error: Exception) -> str:

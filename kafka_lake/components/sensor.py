@@ -19,6 +19,7 @@ from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, TABLE_TAG
 from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.freshness import changes
 from kafka_lake.components.has_topics import HasTopics, new_topics
+from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.components.keys import TOPIC_TAG, of_cluster, op_name, partition_key, table_key, work_name
 from kafka_lake.components.metadata import topic_materialization
 from kafka_lake.components.partitions import missing_keys, partitions_of
@@ -114,7 +115,7 @@ def build_sensor(
     running: bool,
     catch_up_seconds: float = 0.0,
     cluster: str | None = None,
-    many: Sequence[HasTopics] = (),
+    many: Sequence[HasTopics | KafkaTopicTable] = (),
 ) -> dg.SensorDefinition:
     """Return the sensor of a cluster.
 
@@ -123,7 +124,8 @@ def build_sensor(
         running: Whether it is on by default.
         catch_up_seconds: For how long a run polls instead of the sensor; 0 for not at all.
         cluster: The cluster's name; None if it has none.
-        many: Documents about many topics of the cluster; those that they don't know yet are told of.
+        many: Documents about many topics of the cluster, and those by whose patterns topics share a table; topics that
+            they don't know yet are told of.
     """
     kafka = of_cluster("kafka", cluster)
     pace = Pace(float(interval_seconds), catch_up_seconds)
@@ -145,7 +147,7 @@ def build_sensor(
             brokers: KafkaCluster = getattr(resources, kafka).cluster()
             new = new_topics(many, brokers.topics()) if many else ""
             if not specs:
-                return dg.SkipReason(new or "No topics: none of the cluster matches topics: of a KafkaTopics document.")
+                return dg.SkipReason(new or "No topics: none of the cluster matches topics: of a document.")
             catalog = resources.catalog.open()
             found = poll_topics(context, specs, cluster=brokers, catalog=catalog, pace=pace)
         if new and isinstance(found, dg.SensorResult):

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.components.topic_pattern import compiled
 from kafka_lake.ingest.topic_table import InDocuments, TopicName
 
 _NOT_YET = ("routes", "route_by", "continuous")
@@ -16,7 +18,9 @@ def topics_problems(settings: Any) -> Iterator[str]:
     Args:
         settings: Those of a document.
     """
-    topics: Sequence[str] = settings.topics
+    topics: Sequence[str] | str = settings.topics
+    if settings.exclude and not isinstance(topics, str):
+        yield r"exclude: is for a pattern, as in topics: 'shop\..*'. Leave it out, or write topics: as one text."
     if not topics:
         if settings.topic is None:
             yield (
@@ -26,14 +30,7 @@ def topics_problems(settings: Any) -> Iterator[str]:
         return
     if settings.topic is not None:
         yield f"topic: {settings.topic} can't stand beside topics:. Write it into that list, or leave one of them out."
-    if twice := [topic for topic, count in Counter(topics).items() if count > 1]:
-        yield f"topics: has {twice[0]} twice. Leave one of them out."
-    (allowed,) = (each.pattern for each in get_args(TopicName) if isinstance(each, InDocuments))
-    if wrong := [topic for topic in topics if not re.fullmatch(allowed, topic)]:
-        yield (
-            f"topics: {wrong[0]!r} can't be the name of a topic. Write each topic's whole name. A pattern is for "
-            "documents of type kafka_lake.KafkaTopics, which give each topic a table of its own."
-        )
+    yield from _pattern_problems(topics, settings.exclude) if isinstance(topics, str) else _names_problems(topics)
     if settings.table is None:
         yield "table: is missing. Name the table that the topics fill."
     if settings.metadata_column is None:
@@ -48,3 +45,23 @@ def topics_problems(settings: Any) -> Iterator[str]:
     for name in _NOT_YET:
         if getattr(settings, name):
             yield f"{name}: can't be combined with topics: yet. Leave it out, or give each topic a table of its own."
+
+
+def _names_problems(topics: Sequence[str]) -> Iterator[str]:
+    if twice := [topic for topic, count in Counter(topics).items() if count > 1]:
+        yield f"topics: has {twice[0]} twice. Leave one of them out."
+    (allowed,) = (each.pattern for each in get_args(TopicName) if isinstance(each, InDocuments))
+    if wrong := [topic for topic in topics if not re.fullmatch(allowed, topic)]:
+        yield (
+            f"topics: {wrong[0]!r} can't be the name of a topic. A list has whole names. A pattern is one text, as in "
+            r"topics: 'shop\..*'."
+        )
+
+
+def _pattern_problems(pattern: str, exclude: Sequence[str]) -> Iterator[str]:
+    try:
+        compiled("topics", pattern)
+        for each in exclude:
+            compiled("exclude", each)
+    except ConfigurationError as error:
+        yield str(error)

@@ -135,6 +135,9 @@ def _one_or_several(value: object) -> object:
 TextOrList = Annotated[list[str], rendered_as(Annotated[list[_TextModel], BeforeValidator(_one_or_several)])]
 """A list of `Text`, or one `Text`."""
 
+TextOrTextList = Annotated[list[str] | str, rendered_as(list[_TextModel] | _TextModel)]
+"""A list of `Text`, or one `Text`: which of them it is matters."""
+
 TextMap = Annotated[dict[str, str], rendered_as(Annotated[dict[str, str], BeforeValidator(_each(_text))])]
 """A mapping of `Text` to `Text`."""
 

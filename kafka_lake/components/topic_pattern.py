@@ -3,10 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.topic_table import derived_table_name
 
+_NONE: Mapping[str, str] = MappingProxyType({})
 _PLACE = re.compile(r"\{(?P<name>\w*)\}")
 
 
@@ -115,21 +117,28 @@ def filled(template: str, topic: FoundTopic) -> str:
     return derived_table_name(_PLACE.sub(lambda each: topic.parts[each["name"]], template))
 
 
-def sentence(found: Mapping[str, Sequence[str]]) -> str:
-    """Return what to do about topics that a pattern means and no table is for; empty if there are none.
+def sentence(found: Mapping[str, Sequence[str]], tables: Mapping[str, str] = _NONE) -> str:
+    """Return what to do about topics that a pattern means and that aren't known yet; empty if there are none.
 
     Args:
         found: Such topics by the document that has the pattern.
+        tables: The tables of documents whose topics fill one table.
 
     >>> sentence({"defs/shop/defs.yaml": ["shop.a", "shop.b"]})[:70]
     'defs/shop/defs.yaml: 2 new topics match and have no table yet: shop.a,'
+    >>> sentence({"shop/defs.yaml": ["shop.a"]}, {"shop/defs.yaml": "lake.all"})[:67]
+    "shop/defs.yaml: 1 new topic matches and isn't in lake.all yet: shop"
     """
     told = []
     for document, names in found.items():
         if names:
             shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-            count = "1 new topic matches and has" if len(names) == 1 else f"{len(names)} new topics match and have"
-            told.append(f"{document}: {count} no table yet: {shown}")
+            count = "1 new topic matches and" if len(names) == 1 else f"{len(names)} new topics match and"
+            one, table = len(names) == 1, tables.get(document)
+            lack = (
+                ("has" if one else "have") + " no table" if table is None else f"{'is' if one else 'are'}n't in {table}"
+            )
+            told.append(f"{document}: {count} {lack} yet: {shown}")
     return (
         f"{'; '.join(told)}. Run `kafka-lake topics refresh` and reload the code location in Dagster." if told else ""
     )

@@ -32,8 +32,11 @@ from kafka_lake.components.text import (
     Text,
     TextList,
     TextMap,
+    TextOrList,
+    TextOrTextList,
     rendered,
 )
+from kafka_lake.components.topic_pattern import TopicPattern
 from kafka_lake.ingest.decode.ddl import check_ddl
 from kafka_lake.ingest.plan.start import start_timestamp_ms
 from kafka_lake.ingest.rule import RuleEntry
@@ -61,7 +64,7 @@ _YAML_TYPES: dict[object, object] = {
     str: Text,
     str | None: OptionalText,
     tuple[str, ...]: TextList,
-    tuple[TopicName, ...]: TextList,
+    tuple[TopicName, ...]: TextOrTextList,
     Mapping[str, str]: TextMap,
     int | str | None: Limit,
     Maintenance: MaintenanceSettings | None,
@@ -131,6 +134,11 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
 
     model_config = ConfigDict(extra="forbid")
 
+    exclude: TextOrList = Field(
+        default_factory=list,
+        description="With a pattern in topics: topics that aren't meant, as regular expressions.",
+        examples=[r".*\.internal"],
+    )
     owners: TextList = Field(default_factory=list, description="Owners, as Dagster shows them.")
     group: OptionalText = Field(default=None, description="Dagster's asset group; the namespace by default.")
     description: OptionalText = Field(default=None, description="What the records are.")
@@ -152,9 +160,16 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
             folder: Where the document is; schema files are named from there.
 
         Raises:
-            ConfigurationError: If a schema file isn't there.
+            ConfigurationError: If a schema file isn't there, or ``topics`` is a pattern that no known topic matches.
         """
         given = {name: getattr(self, _FIELDS.get(name, name)) for name in pydantic_fields(TopicTable)}
+        if self.pattern is not None:
+            if not self.every_topic:
+                raise ConfigurationError(
+                    f"Table {self.namespace}.{self.table}: topics: no topic is known that {self.topics!r} matches.",
+                    "Run `kafka-lake topics refresh`.",
+                )
+            given["topics"], given["topic"] = self.every_topic, self.every_topic[0]
         given["rules"] = tuple(rule.entry() for rule in self.rules)
         given["maintenance"] = self.maintenance and self.maintenance.policy()
         for setting in ("schema_file", "key_schema_file"):
@@ -164,6 +179,16 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         for problem in route_problems(spec):
             raise ConfigurationError(f"Topic {self.topic}: {problem}")
         return spec
+
+    @property
+    def pattern(self) -> TopicPattern | None:
+        """Return by which names topics fill the table; None if the document names each of them."""
+        return TopicPattern((self.topics,), tuple(self.exclude)) if isinstance(self.topics, str) else None
+
+    @property
+    def every_topic(self) -> tuple[str, ...]:
+        """Return the topics that fill the table; of a pattern none, since only a project knows what it matches."""
+        return () if self.pattern is not None else tuple(self.topics) or (self.topic,)
 
     def _routes(self, folder: Path) -> tuple[tuple[Route, ...], RouteBy | None]:
         if not self.routes and self.route_by is None:
@@ -218,7 +243,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
         for problem in topics_problems(self):
             raise ValueError(problem)
         # Settings and messages have one of them; `TopicTable.each_topic` gives all.
-        self.topic: str = self.topic or self.topics[0]
+        self.topic: str = self.topic or (self.topics if isinstance(self.topics, str) else self.topics[0])
         try:
             for text in self.partition_by:
                 parse_partition_field(text)
@@ -256,7 +281,7 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                 "Give the metadata column another name with metadata_column:."
             )
         table = self.table or derived_table_name(self.topic)
-        if self.cluster is None and self.namespace == "kafka" and table in (self.topics or [self.topic]):
+        if self.cluster is None and self.namespace == "kafka" and self._is_of(table):
             raise ValueError(
                 f"namespace: topic {table} and its table would be the same asset, kafka/{table}. "
                 "Choose another namespace: or table:."
@@ -270,6 +295,10 @@ class TopicSettings(_TopicFields):  # type: ignore[misc]
                 "Use hash or none."
             )
         return self
+
+    def _is_of(self, topic: str) -> bool:
+        """Return whether the table is filled from a topic of this name."""
+        return bool(self.pattern.matching([topic])) if self.pattern is not None else topic in self.every_topic
 
     def _keyed_problems(self) -> Iterator[str]:
         """Give what is set and can't be, given how the table is written."""

@@ -137,6 +137,8 @@ def audit_and_publish(
                 if each.retry_state.attempt_number > 1:
                     staged = _followed(context, todo, staged)
                 findings, by_partition = audited(context, todo, staged, failed_so_far)
+                if context.spec.has_routes and not done:
+                    _refuse_if_overtaken(context, todo, staged)
                 done = done or tuple((each.side, _published_side(each)) for each in sides)
                 visible_at = _published(context, found, todo, staged, also=also)
     except BaseException:
@@ -147,6 +149,23 @@ def audit_and_publish(
         for its in sides:
             finish(its.side.context)
     return Published(staged, findings, by_partition, at=visible_at, sides=done)
+
+
+def _refuse_if_overtaken(context: Context, todo: Plan, staged: Staged) -> None:
+    """Refuse what others were faster with, before a table of a route or a dead letter is published for nothing.
+
+    Others may have had other routes, or known a value's table that this run doesn't: then what they gave to one table
+    would come to another one, too.
+
+    Raises:
+        PublishRefusedError: If ``main`` of the topic's own table has moved.
+    """
+    table = context.connections.catalog.table(context.spec.identifier)
+    head = head_of(table) if table else None
+    if head == staged.primary.branch.head:
+        return
+    said = f"Table {context.table_name}: main moved from snapshot {staged.primary.branch.head} to {head} meanwhile."
+    raise _OvertakenError(said) if can_follow(todo, staged) else PublishRefusedError(said)
 
 
 def _published_side(each: AuditedSide) -> Published:

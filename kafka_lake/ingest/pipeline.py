@@ -20,6 +20,7 @@ from kafka_lake.ingest.decode.excepted import refuse_excepted
 from kafka_lake.ingest.decode.key_columns import refuse_other_keys
 from kafka_lake.ingest.gate import AuditedSide, Published, audit_and_publish, refused_if_main_moved
 from kafka_lake.ingest.jobs.job import Job
+from kafka_lake.ingest.left import left_by, reconcile_sides
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import waited
 from kafka_lake.ingest.routes.by_value import as_properties
@@ -33,7 +34,6 @@ from kafka_lake.ingest.stage.staged import Staged
 from kafka_lake.ingest.stage_tables import discard, stage_sides, stage_table
 from kafka_lake.ingest.table_state import Tables, tables, with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.lake.positions import TableState
 
 Sides = list[AuditedSide]
@@ -150,8 +150,9 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
         yield from _steps(attempt)
         return
     job.published(published.staged)
+    reconcile_sides(published)
     commit = _report(context, shares, published)
-    yield replace(known, done=Done(commit, todo, _left(context, found, published.staged)))
+    yield replace(known, done=Done(commit, todo, left_by(context, found, published.staged)))
 
 
 def _find(attempt: Attempt) -> Tables:
@@ -239,21 +240,6 @@ def _stage_last(context: Context, found: Tables, shares: Shares, sides: Sides) -
     except BaseException:
         discard(sides)
         raise
-
-
-def _left(context: Context, found: Tables, staged: Staged) -> Tables | None:
-    """Return the tables as a commit left them; None where an answer was lost, or dead letters may be obsolete now."""
-    table = staged.primary.branch.published
-    dead_letters = found.dead_letters.table if found.dead_letters else None
-    if staged.dead_letters:
-        dead_letters = staged.dead_letters.branch.published
-        if dead_letters is None:
-            return None
-    if table is None:
-        return None
-    left = state_of(context.spec, table)
-    beside = state_of(context.spec, dead_letters) if dead_letters else None
-    return None if beside and unreconciled(left, beside) else Tables(left, beside)
 
 
 def _report(context: Context, shares: Shares, published: Published) -> Commit:

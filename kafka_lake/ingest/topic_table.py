@@ -353,8 +353,9 @@ class TopicTable:
     )
     topics: tuple[TopicName, ...] = Field(
         default=(),
-        description="Instead of topic: several topics of one cluster that fill the same table, which `table` names. "
-        "`_kafka.topic` tells their rows apart. See [many topics](many-topics.md#many-topics-in-one-table).",
+        description="Instead of topic: several topics of one cluster that fill the same table, which `table` names: a "
+        "list, or one text, which is a regular expression that matches their names. `_kafka.topic` tells their rows "
+        "apart. See [many topics](many-topics.md#many-topics-in-one-table).",
         examples=[["shop.eu.orders", "shop.us.orders"]],
     )
     otherwise: Otherwise = Field(

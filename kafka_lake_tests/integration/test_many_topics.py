@@ -1,6 +1,7 @@
 """One document for many topics of a real cluster: by the command, the sensor and the tables."""
 
 import json
+import re
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -132,12 +133,14 @@ def test_topics_that_match_get_tables_and_new_ones_are_told_of(
     address = {"bootstrap.servers": broker.bootstrap_servers}
     admin, producer = AdminClient(address), Producer(address)
 
-    def topic(of: str) -> Topic:
-        made = Topic(f"{name}.{of}", f"{name}_{of.lower()}", admin, producer)
+    def topic(of: str, between: str = ".") -> Topic:
+        made = Topic(f"{name}{between}{of}", f"{name}_{of.lower()}", admin, producer)
         made.create(1)
         return made
 
     topics = {each: topic(each) for each in ("Orders", "users")}
+    several = {each: topic(each, "_") for each in "ac"}
+    several["a"].send({"id": 7})
     topic("users.internal")
     for number, each in enumerate(topics.values()):
         each.send({"id": number, "who": each.name})
@@ -146,13 +149,14 @@ def test_topics_that_match_get_tables_and_new_ones_are_told_of(
             "cluster": f"KafkaCluster\nkafka_properties: {{bootstrap.servers: '{broker.bootstrap_servers}'}}",
             "many": f"KafkaTopics\ntopics: '{name}\\..*'\nexclude: .*internal\nnamespace: {NAMESPACE}\n"
             f"overrides: {{{name}.users: {{write: upsert, key: [id]}}}}",
+            "several": f"KafkaTopicTable\ntopics: '{name}_.*'\nexclude: .*c\nnamespace: {NAMESPACE}\ntable: {name}",
         }
     )
     told = json.loads(project.command("topics", "list", "--json"))
     assert [(each["topic"], each["table"], each["state"]) for each in told] == [
-        (f"{name}.Orders", "", "new"), (f"{name}.users", "", "new"),
+        (f"{name}.Orders", "", "new"), (f"{name}.users", "", "new"), (f"{name}_a", f"{NAMESPACE}.{name}", "new"),
     ]  # fmt: skip
-    assert f"{name}.Orders" in project.command("topics", "refresh")
+    assert re.search(rf"{name}_a +{NAMESPACE}\.{name} +new: not in the table yet", project.command("topics", "refresh"))
     # What the documents name is there: no broker of our own is started beside it.
     assert not (project.folder / "home" / "kafka").exists()
     # The sensor asks for a run of each, and the runs have the settings.
@@ -170,8 +174,13 @@ def test_topics_that_match_get_tables_and_new_ones_are_told_of(
     for added in asked.dynamic_partitions_requests:
         instance.add_dynamic_partitions(added.partitions_def_name, added.partition_keys)
     assert {key for request in asked.run_requests for key in request.asset_selection} == {
-        dg.AssetKey([NAMESPACE, each.table]) for each in topics.values()
+        dg.AssetKey([NAMESPACE, table]) for table in (*(each.table for each in topics.values()), name)
     }
+    shared = next(each for each in topics_of(repository) if each.topics)
+    ingest(shared, connections(), "run")
+    # Another topic is told of before it joins the table.
+    several["b"] = topic("b", "_")
+    several["b"].send({"id": 8})
     for each, keyed in ((topics["Orders"], {}), (topics["users"], {"write": "upsert", "key": ("id",)})):
         spec = each.spec(None, **keyed)
         ingest(spec, connections(), "run")
@@ -180,9 +189,16 @@ def test_topics_that_match_get_tables_and_new_ones_are_told_of(
         ]
     skipped = tick().skip_message
     instance.dispose()
-    assert f"1 new topic matches and has no table yet: {later.name}. Run `kafka-lake topics refresh`" in skipped
+    assert f"1 new topic matches and has no table yet: {later.name}; " in skipped
+    assert f"isn't in {NAMESPACE}.{name} yet: {name}_b. Run `kafka-lake topics refresh`" in skipped
     admin.delete_topics([topics["users"].name])[topics["users"].name].result(20)
     later.wait_for(lambda: topics["users"].name not in admin.list_topics(timeout=10).topics)
     shown = project.command("topics", "list")
     assert "gone from Kafka; the table stays" in shown
     assert "new: no table yet" in shown
+    project.command("topics", "refresh")
+    shared = next(each for each in topics_of(project.definitions().get_repository_def()) if each.topics)
+    for each in shared.each_topic:
+        ingest(each, connections(), "again")
+    found = sorted((row["id"], row["_kafka"]["topic"]) for row in view(shared).rows())
+    assert found == [(7, f"{name}_a"), (8, f"{name}_b")]

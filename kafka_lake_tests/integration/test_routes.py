@@ -165,6 +165,35 @@ def test_of_two_racing_runs_each_record_comes_once(
         assert_all_once(spec, topic.ledger, view)
 
 
+def test_a_run_that_others_overtake_with_other_routes_gives_nothing_to_a_table(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+
+    def by(kind: str) -> TopicTable:
+        to = TopicTable(topic.name, NAMESPACE, f"{topic.table}_{kind}", schema="id bigint")
+        return topic.spec("id bigint", routes=(Route(When(field="type", values=(kind,)), to),), otherwise="dead_letter")
+
+    before, after = by("refund"), by("click")
+    for number, kind in enumerate(("refund", "click")):
+        topic.send({"type": kind, "id": number})
+    ingest(before, connections(), "first")
+    others: list[str] = []
+
+    def overtake(done: str) -> None:
+        if done == "audited" and not others:
+            others.append(done)
+            ingest(after, connections(), "overtaker")
+
+    # To the one refunds are rows of a table, to the other clicks; the rest are dead letters.
+    topic.send({"type": "click", "id": 2})
+    topic.send({"type": "refund", "id": 3})
+    ingest(before, connections(), "overtaken", observer=Observer(step_done=overtake))
+    assert others
+    assert [view(each).ids() for each in (after, after.tables[1], before.tables[1])] == [[], [2], [0]]
+    assert sorted(row["offset"] for row in view(after).dead_letters()) == [1, 3]
+
+
 def test_a_race_for_the_first_records_of_a_table(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
@@ -300,6 +329,11 @@ def test_a_rule_of_one_table_stops_all_or_that_table_alone(
     with pytest.raises(GateFailedError, match="rule_small"):
         replay(spec, connections(), "again", Extent())
     assert sorted(view(lenient).ids()) == [1, 2, 4, 6]
+    # Once the rule is gone, a replay makes rows of them, and they are no dead letters any more.
+    ruleless = Route(orders.when, replace(lenient, rules=()))
+    replay(replace(spec, routes=(ruleless, *routes[1:])), connections(), "without the rule", Extent())
+    assert sorted(view(lenient).ids()) == [1, 2, 4, 6, 1000]
+    assert view(lenient).dead_letters() == []
 
 
 def test_odd_values_go_where_the_page_says_and_others_as_otherwise_says(

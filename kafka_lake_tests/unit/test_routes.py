@@ -384,6 +384,36 @@ routes:
 """
 
 
+def test_the_schema_file_of_a_topic_counts_for_its_routes(tmp_path: Path) -> None:
+    for name in ("events.proto", "orders.proto"):
+        (tmp_path / name).write_text("message X {}")
+    routes = """
+routes:
+  - when: {header: type, equals: a}
+    table: a
+  - when: {header: type, equals: b}
+    table: b
+    message: B
+  - when: {header: type, equals: c}
+    table: c
+    schema_file: orders.proto
+  - when: {header: type, equals: d}
+    table: d
+    format: json
+route_by: {header: type, table: "x_{value}", message: V}
+"""
+    text = f"topic: e\nformat: protobuf\nschema_file: events.proto\nmessage: E\nsubject: s{routes}"
+    for name in ("events.proto", "orders.proto"):
+        text = text.replace(f" {name}", f" {tmp_path / name}")
+    component, _ = load(text)
+    spec = component.topic_table()
+    found = [*(route.to for route in spec.routes), spec.route_by.to]
+    assert [(each.schema_file and Path(each.schema_file).name, each.message, each.subject) for each in found] == [
+        ("events.proto", "E", "s"), ("events.proto", "B", "s"), ("orders.proto", None, "s"), (None, None, "s"),
+        ("events.proto", "V", "s"),
+    ]  # fmt: skip
+
+
 def test_what_a_table_does_that_cant_take_its_records_is_the_topics_setting_or_its_own() -> None:
     component, _ = load(LENIENT)
     assert [each.on_table_error for each in component.topic_table().tables[1:]] == ["dead_letter", "fail"]

@@ -38,6 +38,7 @@ def test_variables_become_properties():
     ("environ", "servers"),
     [
         ({}, "127.0.0.1:19092"),
+        ({"KAFKA_LAKE_BROKER_PORT": "20092"}, "127.0.0.1:20092"),
         ({"KAFKA_LAKE_BOOTSTRAP_SERVERS": ""}, "127.0.0.1:19092"),
         ({"KAFKA_LAKE_KAFKA_BOOTSTRAP_SERVERS": "a:1"}, "a:1"),
         ({"KAFKA_LAKE_KAFKA_BOOTSTRAP_SERVERS": "a:1", "KAFKA_LAKE_BOOTSTRAP_SERVERS": "b:2"}, "b:2"),

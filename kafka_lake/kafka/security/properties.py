@@ -103,7 +103,7 @@ def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str |
     if cluster:
         return found
     found["bootstrap.servers"] = environment.BOOTSTRAP_SERVERS.value(variables) or found.get(
-        "bootstrap.servers", "127.0.0.1:19092"
+        "bootstrap.servers", f"127.0.0.1:{environment.BROKER_PORT.value(variables)}"
     )
     return found
 
