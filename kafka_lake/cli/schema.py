@@ -13,7 +13,7 @@ from rich.table import Table
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.printable import printable
-from kafka_lake.components.metadata import readable
+from kafka_lake.components.table_page import readable
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.preview import Preview, preview
 from kafka_lake.ingest.topic_table import REGISTERED, TopicTable

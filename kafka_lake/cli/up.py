@@ -43,7 +43,7 @@ def stay_up(
     check_alone()
     connect = needs_connect(ports)
     check_free(*([ports.broker, ports.registry] if demo else []), ports.ui, *([ports.connect] if connect else []))
-    with interruptible(), Stack(ports, tell_user, shared=True) as stack:
+    with interruptible(), Stack(ports, tell_user, shared=True) as stack, _tells_of_its_end(tell_user):
         tasks = demo(stack) if demo else []
         if s3:
             stack.start_object_store()
@@ -82,6 +82,14 @@ def _register_topics(tell_user: Callable[[str], None]) -> None:
         return
     for name, cluster in clusters.items():
         register_topics([spec for spec in specs if spec.cluster == name], cluster, tell_user)
+
+
+@contextmanager
+def _tells_of_its_end(tell_user: Callable[[str], None]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        tell_user("Stopping… Runs in progress end first.")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A topic's share of the asset graph: the topic itself, its table below it, and the checks of the table."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import partial
@@ -27,6 +28,7 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.rule_checks import rule_check_spec
+from kafka_lake.components.table_page import settings_in, settings_table
 from kafka_lake.components.topics_of_a_table import Task, examined, materialize_topics
 from kafka_lake.components.yield_slot import yields_slot
 from kafka_lake.ingest.commit import Commit
@@ -46,13 +48,14 @@ from kafka_lake.ingest.run import ingest, replay
 from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.topic_table import TopicTable
 
-SETTINGS = "kafka_lake/topic_table"
+SETTINGS = "topic_settings"
 _AS_JSON = TypeAdapter(TopicTable)
 _REPORT_SECONDS = 20.0
 TABLE_TAG = "kafka_lake/table"
-# Of runs that continue: until when they do. A catch-up run first reads all that was there when it began.
-CATCH_UP_TAG = "kafka_lake/catch_up_until"
-CONTINUOUS_TAG = "kafka_lake/continuous_until"
+# Of runs that continue: until when they do, and how many commits they have made. A catch-up run first reads all that
+# was there when it began. The names are short: Dagster's page of all runs cuts tags off after some thirty letters.
+CATCH_UP_TAG = "catch_up"
+CONTINUOUS_TAG = "continuous"
 
 _CHECK_DESCRIPTIONS = {
     "row_count": "Rows, dead letters and tombstones together are as many as the records read.",
@@ -200,7 +203,7 @@ def build_topic_assets(
     ]
     source, keys = sources[0], [each.key for each in sources]
     told = f"The records of {spec.told}{' that no route takes' if spec.has_routes else ''}."
-    settings = dg.MetadataValue.json(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True))
+    settings = settings_table(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True))
     table = _table(spec, sources, shown, description=shown.description or told, metadata={SETTINGS: settings})
     others = [
         _table(route.to, sources, shown, description=f"The records of Kafka topic {spec.full_topic} {route.when}.")
@@ -313,14 +316,9 @@ def _context(reporter: Reporter) -> Context:
 
 def _run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
     context = reporter.context
-    tag = CONTINUOUS_TAG if run.target is None else CATCH_UP_TAG
-    tags = {tag: _end(run.settings)}
-    call(
-        reporter.connections.retry,
-        context.log.warning,
-        "Tagging the run",
-        lambda: context.instance.add_run_tags(context.run_id, tags),
-    )
+    end = datetime.now(UTC) + timedelta(seconds=run.settings.time_limit)
+    policy = reporter.connections.retry
+    call(policy, context.log.warning, "Tagging the run", lambda: _tag(context, run, end, commits=0))
     # Until all have one, Dagster takes what the run has not materialized yet for in progress.
     silent = set(run.partitions)
     try:
@@ -329,6 +327,9 @@ def _run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
                 f"{len(report.commits)} commits, {report.total('rows')} rows, "
                 f"{report.total('dead_letters')} dead letters in {report.seconds:.0f} s."
             )
+            with suppress(Exception):
+                # It is for people alone, and the next report makes up for it.
+                _tag(context, run, end, commits=reporter.so_far.figures.commits + len(report.commits))
             if run.ended is None:
                 yield from reporter.interval(report, silent)
                 silent.clear()
@@ -346,8 +347,22 @@ def _run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
     yield from reporter.end(report)
 
 
-def _end(settings: Continuous) -> str:
-    return (datetime.now(UTC) + timedelta(seconds=settings.time_limit)).isoformat(timespec="seconds")
+def _tag(context: dg.AssetExecutionContext, run: ContinuousRun, end: datetime, commits: int) -> None:
+    tag = CONTINUOUS_TAG if run.target is None else CATCH_UP_TAG
+    context.instance.add_run_tags(context.run_id, {tag: continues_until(end, commits)})
+
+
+def continues_until(end: datetime, commits: int) -> str:
+    """Return what the page of all runs shows of a run that continues.
+
+    Args:
+        end: When its time is over, in UTC.
+        commits: How many it has made.
+
+    >>> continues_until(datetime(2026, 11, 26, 16, 35), 12)
+    'until 16:35Z, 12 commits'
+    """
+    return f"until {end:%H:%M}Z, {commits:,} commits"
 
 
 def _despite_an_error(reporter: Reporter, report: RunReport, silent: set[int]) -> list[Event]:
@@ -379,8 +394,7 @@ def _check_published(
 
 def settings_of(metadata: dict[str, Any]) -> TopicTable:
     """Return the settings that an asset's metadata carries, as `build_topic_assets` put them there."""
-    value = metadata[SETTINGS]
-    return _AS_JSON.validate_python(value.data if isinstance(value, dg.JsonMetadataValue) else value)
+    return _AS_JSON.validate_python(settings_in(metadata[SETTINGS]))
 
 
 def topics_of(repository: dg.RepositoryDefinition | None) -> list[TopicTable]:

@@ -7,14 +7,19 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
+from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.components.keys import dead_letter_check_op_name, dead_letter_key, of_cluster
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.sample_rows import newest_rows, quoted_cell
+from kafka_lake.components.table_page import in_a_window
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import row_count
 
 CHECK = "no_dead_letters"
+_SAMPLES, _FIRST_BYTES = 10, 400
+_QUOTED = ("error_message", "value")
 _COUNTED_BY_CLASS = 1_000_000
 """Of more dead letters than that, a report tells the number alone, which metadata know."""
 
@@ -80,12 +85,29 @@ def _verdict(spec: TopicTable, catalog: LakeCatalog) -> dict[str, Any]:
     count = row_count(table)
     classes = classes_in(table) if table is not None and 0 < count <= _COUNTED_BY_CLASS else Counter[str]()
     found = ", ".join(f"{number} {name}" for name, number in classes.most_common()) or f"{count} dead letters"
+    samples = {"newest": _newest(spec, table)} if table is not None and count else {}
     return {
         "passed": not count,
         "severity": dg.AssetCheckSeverity.WARN,
         "description": f"{found}: see `kafka-lake dead-letters {spec.full_topic}`." if count else "0 dead letters",
-        "metadata": {"dead_letters": count, **classes},
+        "metadata": {"dead_letters": count, **samples, **classes},
     }
+
+
+def _newest(spec: TopicTable, table: Table) -> dg.MetadataValue:
+    """Return some of the newest dead letters, with what may be quoted of them."""
+    place = ["topic"] if spec.is_shared else []
+    columns = [*place, "partition", "offset", "error_class", *(["error_message", "value"] if spec.samples else [])]
+    rows = newest_rows(table, columns, _SAMPLES)
+    cells = [
+        [quoted_cell(_text(row[name]), spec) if name in _QUOTED else str(row[name]) for name in columns] for row in rows
+    ]
+    head = [{"error_class": "class", "error_message": "reason"}.get(name, name) for name in columns]
+    return in_a_window(markdown_table(head, cells))
+
+
+def _text(value: bytes | str | None) -> str:
+    return value[:_FIRST_BYTES].decode(errors="replace") if isinstance(value, bytes) else value or ""
 
 
 def classes_in(table: Table) -> Counter[str]:

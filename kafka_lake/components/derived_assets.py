@@ -13,6 +13,7 @@ from kafka_lake.components.keys import key_of, op_name_of, pool_name_of
 from kafka_lake.components.metadata import check_result
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.rule_checks import rule_check_spec, with_all_rules
+from kafka_lake.components.table_page import about_table, settings_in, settings_table
 from kafka_lake.derive.derived_table import CLASSES, DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.report import DeriveReport
@@ -20,9 +21,8 @@ from kafka_lake.derive.run import derive
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import row_count
 
-SETTINGS = "kafka_lake/derived_table_settings"
+SETTINGS = "table_settings"
 DERIVED_TAG = "kafka_lake/derived_table"
 """Tag of the assets of derived tables, and of the runs that the sensor asks for: of those, the table."""
 AUDIT = "audit"
@@ -57,9 +57,8 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
         deps=[key_of(each) for each in (*spec.upstream.values(), *spec.joined.values())],
         tags={DERIVED_TAG: ""},
         metadata={
-            SETTINGS: dg.MetadataValue.json(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True)),
+            SETTINGS: settings_table(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True)),
             "dagster/table_name": spec.name,
-            "class": CLASSES[spec.write],
         }
         | ({"query": dg.MetadataValue.md(f"```sql\n{spec.sql.strip()}\n```")} if spec.sql else {}),
     )
@@ -160,13 +159,11 @@ def _metadata(spec: DerivedTable, report: DeriveReport, catalog: LakeCatalog) ->
     table = catalog.table(spec.identifier)
     metadata: dict[str, Any] = {
         "dagster/table_name": f"{catalog.name}.{spec.name}",
-        "dagster/row_count": row_count(table),
+        **(about_table(table, catalog, spec.identifier) if table is not None else {}),
         "class": CLASSES[spec.write],
         "rows_added": report.rows,
         "seconds": round(report.seconds, 1),
     }
-    if table is not None:
-        metadata["dagster/uri"] = table.location()
     if report.snapshot is not None:
         metadata |= {"snapshot_id": str(report.snapshot), "commit": report.kind}
     if report.full:
@@ -190,8 +187,7 @@ def _metadata(spec: DerivedTable, report: DeriveReport, catalog: LakeCatalog) ->
 
 def settings_of(metadata: dict[str, Any]) -> DerivedTable:
     """Return the settings that an asset's metadata carries, as `build_derived_asset` put them there."""
-    value = metadata[SETTINGS]
-    return _AS_JSON.validate_python(value.data if isinstance(value, dg.JsonMetadataValue) else value)
+    return _AS_JSON.validate_python(settings_in(metadata[SETTINGS]))
 
 
 def derived_of(repository: dg.RepositoryDefinition | None) -> list[DerivedTable]:

@@ -19,9 +19,10 @@ from kafka_lake.components.derived_assets import DERIVED_TAG, derived_of
 from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.keys import key_of
 from kafka_lake.components.topic_runs import IN_FLIGHT
-from kafka_lake.derive.derived_table import NEWS, DerivedTable
-from kafka_lake.derive.plan import load, plan
+from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.derive.plan import DerivePlan, load, plan
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.positions import DERIVED, ancestors, summary_of
 
 SENSOR = "derived_tables"
 _FIRST_PAUSE = 5.0
@@ -81,7 +82,8 @@ def build_derived_sensor(interval_seconds: int, running: bool) -> dg.SensorDefin
         minimum_interval_seconds=interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
         description="Compares the snapshots of upstream tables with those that derived tables were made of, and "
-        "requests a run for each derived table that lacks something. Tables with a cron expression under every: have "
+        "requests a run for each derived table that lacks something, at most once in the duration that its every: may "
+        "have. Tables with a cron expression under every: have "
         "a schedule instead.",
     )
     def derived_tables(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -114,7 +116,7 @@ def evaluate(
         last = before.get(spec.name)
         if last is not None:
             asked[spec.name] = last
-        if spec.every != NEWS:
+        if spec.at_most_every is None:
             continue
         if key_of(spec.identifier) in making:
             notes.append(f"{spec.name}: a run is in flight")
@@ -132,13 +134,29 @@ def evaluate(
         if last is not None and times and (seconds := last.pause(now)) > 0:
             notes.append(f"{spec.name}: its last run published nothing, the next one starts in {seconds:.0f} s")
             continue
+        if (seconds := _rest(spec, todo, now)) > 0:
+            notes.append(f"{spec.name}: at most once in {spec.every}, the next run starts in {seconds:.0f} s")
+            continue
         asked[spec.name] = Asked(todo.head, now, times + 1)
         requests.append(_request(spec, now))
+        notes.append(f"{spec.name}: a run is requested")
+    if requests:
+        # Dagster shows no reason of a tick that requests runs, but its log.
+        context.log.info("; ".join(notes))
     return dg.SensorResult(
         run_requests=requests,
         skip_reason=None if requests else "; ".join(notes) or "No derived tables.",
         cursor=json.dumps(asdict(Cursor(asked))),
     )
+
+
+def _rest(spec: DerivedTable, todo: DerivePlan, now: float) -> float:
+    """Return for how many seconds more a table is left alone, since it has been brought up to date so lately."""
+    if not spec.at_most_every or todo.table is None:
+        return 0.0
+    commits = (each for each in ancestors(todo.table, todo.head) if DERIVED in summary_of(each))
+    newest = next(commits, None)
+    return newest.timestamp_ms / 1000 + spec.at_most_every - now if newest else 0.0
 
 
 def _request(spec: DerivedTable, now: float) -> dg.RunRequest:

@@ -54,7 +54,7 @@ class DerivedTable(FromDocument, DerivedSettings):
             return dg.Definitions()
         check_derived(spec, project)
         asset = build_derived_asset(spec, self.presentation())
-        return dg.Definitions(assets=[asset], schedules=[_schedule(spec)] if spec.every != NEWS else [])
+        return dg.Definitions(assets=[asset], schedules=[_schedule(spec)] if spec.at_most_every is None else [])
 
 
 def _schedule(spec: Settings) -> dg.ScheduleDefinition:
@@ -67,6 +67,6 @@ def _schedule(spec: Settings) -> dg.ScheduleDefinition:
         )
     except dg.DagsterInvalidDefinitionError as error:
         raise ConfigurationError(
-            f"Table {spec.name}: every: {spec.every!r} is neither {NEWS} nor a cron expression.",
-            "Write five fields, as in '0 * * * *' for each hour.",
+            f"Table {spec.name}: every: {spec.every!r} is neither {NEWS} nor a duration nor a cron expression.",
+            "Write 5m for at most once in five minutes, or five fields, as in '0 * * * *' for each hour.",
         ) from error

@@ -1,27 +1,23 @@
 """What a run's report looks like on Dagster's pages."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict
-from hashlib import sha256
 from typing import Any
 
 import dagster as dg
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
 
-from kafka_lake.common.offsets import Watermarks, lag
+from kafka_lake.common.offsets import lag
 from kafka_lake.components.keys import topic_key
 from kafka_lake.components.rule_checks import share_metadata
+from kafka_lake.components.table_page import about_table, in_a_window
 from kafka_lake.ingest.commit import moment
 from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.report import Figures, PartitionReport, RunReport
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.history import schema_history
-from kafka_lake.lake.how_to_read import how_to_read_page
 from kafka_lake.lake.losses import recorded_losses
-from kafka_lake.lake.positions import row_count, summary_of
 from kafka_lake.lake.tables.schema_update import sources_of
 
 _SHOWN_CHANGES = 20
@@ -50,24 +46,6 @@ def check_result(
         severity=dg.AssetCheckSeverity.WARN if finding.warns else dg.AssetCheckSeverity.ERROR,
         description="; ".join(finding.problems) or None,
         metadata=metadata,
-    )
-
-
-def topic_materialization(spec: TopicTable, now: Watermarks, behind: Mapping[int, int]) -> dg.AssetMaterialization:
-    """Return what Dagster shows of a topic: its end, which is its data version, and what its table lacks of it.
-
-    It is others who fill the topic. Dagster's page of what is only ever observed says that it is never materialized.
-
-    Args:
-        spec: The topic.
-        now: Its watermarks.
-        behind: Offsets still to consume by partition; those that are left out have none.
-    """
-    version = sha256(repr(sorted(now.end.items())).encode()).hexdigest()[:16]
-    lags = {f"lag_partition_{p}": count for p, count in behind.items() if count}
-    figures = {"end_offset": sum(now.end.values()), "lag": sum(behind.values()), "partitions": len(now.end)}
-    return dg.AssetMaterialization(
-        topic_key(spec), metadata={**figures, **lags}, tags={"dagster/data_version": version}
     )
 
 
@@ -132,7 +110,7 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
     if spec.history:
         metadata["history_table"] = f"{catalog.name}.{'.'.join(spec.history_table)}"
     if classes := report.classes():
-        metadata["dead_letter_classes"] = dg.MetadataValue.md(
+        metadata["dead_letter_classes"] = in_a_window(
             "\n".join(
                 [
                     "| class | records | sample | reason | value |",
@@ -145,39 +123,13 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
                 ]
             )
         )
-    snapshot = table.current_snapshot() if table else None
-    if table and snapshot:
-        metadata |= {
-            # As text: snapshot ids are larger than what a browser's numbers hold.
-            "snapshot_id": str(snapshot.snapshot_id),
-            **_totals(snapshot),
-            "dagster/row_count": row_count(table),
-            "dagster/uri": table.location(),
-            "how_to_read": dg.MetadataValue.md(how_to_read_page(catalog.name, spec.identifier, catalog.properties)),
-            "dagster/column_schema": dg.TableSchema(
-                columns=[
-                    dg.TableColumn(
-                        f.name,
-                        readable(str(f.field_type)),
-                        description=f.doc,
-                        constraints=dg.TableColumnConstraints(nullable=not f.required),
-                    )
-                    for f in table.schema().fields
-                ]
-            ),
-        }
+    if table and table.current_snapshot():
+        metadata |= about_table(table, catalog, spec.identifier)
         if changes := schema_changes(table):
             metadata["schema_changes"] = dg.MetadataValue.table(changes)
         if spec.transform is None:
             metadata["dagster/column_lineage"] = column_lineage(spec, table)
     return metadata
-
-
-def _totals(newest: Snapshot) -> dict[str, int]:
-    """Return files and bytes of a table, as far as its newest snapshot tells them."""
-    told = summary_of(newest)
-    found = {"files_in_table": told.get("total-data-files"), "bytes_in_table": told.get("total-files-size")}
-    return {name: int(text) for name, text in found.items() if text is not None}
 
 
 def schema_changes(table: Table) -> list[dg.TableRecord]:
@@ -211,17 +163,6 @@ def column_lineage(spec: TopicTable, table: Table) -> dg.TableColumnLineage:
             name: [dg.TableColumnDep(asset_key=topic, column_name=sources.get(name, name)) for topic in topics]
             for name in fields
         }
-    )
-
-
-def readable(iceberg_type: str) -> str:
-    """Return an Iceberg type as text without field ids and the word optional.
-
-    >>> readable("struct<11: topic: optional string, 12: partition: optional int>")
-    'struct<topic: string, partition: int>'
-    """
-    return re.sub(
-        r"\d+: ([^:]+): (?:optional |(required) )", lambda m: f"{m[1]}: {m[2] + ' ' if m[2] else ''}", iceberg_type
     )
 
 

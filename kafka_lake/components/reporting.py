@@ -18,18 +18,18 @@ from kafka_lake.common.markdown import table as markdown_table
 from kafka_lake.common.offsets import lag
 from kafka_lake.components.dead_letters import is_reported, report_dead_letters
 from kafka_lake.components.history import report_history
-from kafka_lake.components.keys import partition_key, partitions_in, table_key, work_name
+from kafka_lake.components.keys import partition_key, partitions_in, table_key, topic_key, work_name
 from kafka_lake.components.metadata import (
     check_result,
     figures_metadata,
     history_metadata,
     partition_metadata,
     table_metadata,
-    topic_materialization,
 )
 from kafka_lake.components.partitions import register_partitions
 from kafka_lake.components.rule_checks import with_all_rules
 from kafka_lake.components.sample_rows import sample_rows
+from kafka_lake.components.topic_page import told_before, topic_materialization
 from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.finding import GATES, Finding
@@ -202,8 +202,14 @@ class Reporter:
         key = partial(partition_key, spec)
         self._told("its partitions", lambda: register_partitions(instance, work_name(spec), partitions, key), patiently)
         # The sensor leaves the topic alone while its run goes on, and its page would show the lag from before.
-        topic = topic_materialization(spec, report.watermarks, lag(report.position, report.watermarks))
-        self._told("its topic", lambda: instance.report_runless_asset_event(topic), patiently)
+        self._told("its topic", lambda: self._report_topic(report), patiently)
+
+    def _report_topic(self, report: RunReport) -> None:
+        instance, now = self.context.instance, report.watermarks
+        before = told_before(instance, [self.spec]).get(topic_key(self.spec))
+        rate = before.rate(sum(now.end.values()), time.time()) if before else None
+        told = topic_materialization(self.spec, now, lag(report.position, now), rate)
+        instance.report_runless_asset_event(told)
 
     def _told(self, what: str, tell: Callable[[], T], patiently: bool) -> T | None:
         """Return what comes of telling; None if that fails for a reason that passes: what is committed is committed."""
@@ -232,7 +238,7 @@ class Reporter:
         about = table_metadata(report, table, self.connections.catalog, self.spec)
         if table is not None and (rows := self._sample_rows(report, table)) is not None:
             about["sample_rows"] = rows
-        return dg.AssetMaterialization(table_key(self.spec), metadata={**figures, **about})
+        return dg.AssetMaterialization(table_key(self.spec), metadata={**about, **figures})
 
     def _sample_rows(self, report: RunReport, table: Table) -> dg.MetadataValue | None:
         try:

@@ -20,9 +20,9 @@ from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.freshness import changes
 from kafka_lake.components.has_topics import HasTopics, new_topics
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
-from kafka_lake.components.keys import TOPIC_TAG, of_cluster, op_name, partition_key, table_key, work_name
-from kafka_lake.components.metadata import topic_materialization
+from kafka_lake.components.keys import TOPIC_TAG, of_cluster, op_name, partition_key, table_key, topic_key, work_name
 from kafka_lake.components.partitions import missing_keys, partitions_of
+from kafka_lake.components.topic_page import told_before, topic_materialization
 from kafka_lake.components.topic_runs import WORK_TAG, attempts, busy_topics, failed_lately, pause
 from kafka_lake.ingest.plan.append import backlog
 from kafka_lake.ingest.topic_table import TopicTable
@@ -254,7 +254,8 @@ def evaluate(
     due: dict[str, list[Work]] = {}
     every: dict[str, list[Work]] = {}
     keys: dict[str, Sequence[str]] = {}
-    additions, topics, failures, reasons, notes = [], [], [], [], []
+    additions, failures, reasons, notes = [], [], [], []
+    told: list[tuple[Work, Watermarks]] = []
     there = [spec.identifier for spec in specs if isinstance(answers[spec.topic], Watermarks)]
     positions = all_positions(catalog, there)
     for spec in specs:
@@ -276,9 +277,11 @@ def evaluate(
         every.setdefault(name, []).append(work)
         keys[name] = known
         if work.new_partitions:
+            # Of a topic without records, its page shouldn't say that it is never materialized.
+            told.append((work, now))
             additions.append(partitions_of(name).build_add_request(list(work.new_partitions)))
         if name in busy:
-            notes.append(f"{spec.topic}: a run is in flight")
+            notes.append(f"{spec.topic}: {_behind(work)}a run is in flight: {busy[name][:8]}")
             continue
         if not work.offsets and not work.losses and not work.opens:
             notes.append(f"{spec.topic}: up to date")
@@ -287,7 +290,9 @@ def evaluate(
             notes.append(f"{spec.topic}: its last runs failed, the next one starts in {seconds:.0f} s")
             continue
         due.setdefault(name, []).append(work)
-        topics.append(topic_materialization(spec, now, work.behind))
+        notes.append(f"{spec.topic}: {_behind(work)}a run is requested")
+        if not work.new_partitions:
+            told.append((work, now))
     if failures and len(failures) == len(specs):
         # What is wrong with brokers or catalog is the same for all.
         raise KafkaLakeError("No topic could be polled: " + "; ".join(dict.fromkeys(reasons)))
@@ -297,7 +302,24 @@ def evaluate(
     before = attempts(context, list(asked.values()))
     ids = [WorkId(name, found, before[name, found]) for name, found in asked.items()]
     requests = [_request(every[each.name], keys[each.name], pace, each) for each in ids]
+    # Dagster shows no reason of a tick that requests runs, but its log.
+    context.log.info("; ".join([*notes, *failures]))
+    topics = _topics(context.instance, told)
     return dg.SensorResult(run_requests=requests, dynamic_partitions_requests=additions, asset_events=topics)
+
+
+def _behind(work: Work) -> str:
+    return f"{work.offsets:,} behind, " if work.offsets else ""
+
+
+def _topics(instance: dg.DagsterInstance, told: Sequence[tuple[Work, Watermarks]]) -> list[dg.AssetMaterialization]:
+    before, now = told_before(instance, [work.spec for work, _ in told]), time.time()
+    found = []
+    for work, ends in told:
+        last = before.get(topic_key(work.spec))
+        rate = last.rate(sum(ends.end.values()), now) if last else None
+        found.append(topic_materialization(work.spec, ends, work.behind, rate))
+    return found
 
 
 @dataclass(frozen=True)

@@ -33,14 +33,20 @@ _LONGEST_PAUSE = 1800.0
 _CLOCKS_DIFFER = 3600.0
 
 
-def busy_topics(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable]) -> set[str]:
-    """Return the topics that have a run in flight, by `work_name`; ends runs that died with their process."""
+def busy_topics(context: dg.SensorEvaluationContext, specs: Sequence[TopicTable]) -> dict[str, str]:
+    """Return the topics that have a run in flight, by `work_name`, with its id; ends runs that died with their process.
+
+    Args:
+        context: Of the tick.
+        specs: The topics.
+    """
     # By what a run makes, not by who asked for it: runs launched in the UI carry none of our tags.
     in_flight = context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT))
     runs = list(_of_this_location(context, end_dead(context.instance, in_flight)))
-    making = {key for run in runs for key in run.asset_selection or ()}
-    tagged = {run.tags[TOPIC_TAG] for run in runs if TOPIC_TAG in run.tags}
-    return tagged | {work_name(spec) for spec in specs if making & {*map(table_key, spec.tables)}}
+    making = {key: run.run_id for run in runs for key in run.asset_selection or ()}
+    tagged = {run.tags[TOPIC_TAG]: run.run_id for run in runs if TOPIC_TAG in run.tags}
+    made = {work_name(spec): making[key] for spec in specs for key in map(table_key, spec.tables) if key in making}
+    return made | tagged
 
 
 def failed_lately(context: dg.SensorEvaluationContext) -> set[str]:

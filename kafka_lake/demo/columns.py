@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
-from kafka_lake.components.metadata import readable
+from kafka_lake.components.table_page import readable
 from kafka_lake.lake.history import schema_history
 from kafka_lake.lake.positions import RUN_ID, summary_of
 

@@ -70,7 +70,15 @@ def generate_orders(count: int, seed: int, first_id: int, end: datetime) -> Iter
 
 def next_order_id(bootstrap: str, topic: str) -> int:
     """Return an id greater than every order's in the topic; raises what ``next_id`` raises."""
-    return next_id(bootstrap, topic, lambda message: int(json.loads(message.value())["order_id"]))
+    return next_id(bootstrap, topic, lambda message: _id_of(message.value()))
+
+
+def _id_of(value: bytes | None) -> int:
+    """Return an order's id; -1 of what is no order: people try what becomes of such records."""
+    try:
+        return int(json.loads(value or b"")["order_id"])
+    except (ValueError, TypeError, KeyError):
+        return -1
 
 
 class OrderProducer(TopicProducer):

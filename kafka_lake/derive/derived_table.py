@@ -7,6 +7,8 @@ from typing import Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from kafka_lake.common.durations import seconds_of
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.ingest.topic_table import TableName
 from kafka_lake.lake.maintenance.settings import Maintenance
@@ -81,9 +83,9 @@ class DerivedTable:
     )
     every: str = Field(
         default=NEWS,
-        description="When the table is brought up to date: `news`, when an upstream table has changed, or a cron "
-        "expression.",
-        examples=["0 * * * *"],
+        description="When the table is brought up to date: `news`, when an upstream table has changed; a duration, the "
+        "same but at most once in that time; or a cron expression.",
+        examples=["5m", "0 * * * *"],
     )
     lookback: str | None = Field(
         default=None,
@@ -141,6 +143,14 @@ class DerivedTable:
     def joined(self) -> dict[str, Identifier]:
         """Return the tables of ``join``, by the names that the query knows them by."""
         return {each.rpartition(".")[2]: self._identifier_of(each) for each in self.join}
+
+    @property
+    def at_most_every(self) -> float | None:
+        """Return the seconds between two runs at least, of a table that follows its upstream tables; None by cron."""
+        try:
+            return 0.0 if self.every == NEWS else seconds_of(self.every)
+        except ConfigurationError:
+            return None
 
     @property
     def named_rules(self) -> tuple[Rule, ...]:

@@ -1,12 +1,13 @@
 """A topic's assets as Dagster runs them: one run for all partitions, their metadata, and checks that gate."""
 
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -471,8 +472,12 @@ def test_a_run_that_goes_on_tells_in_a_tag_until_when(new_topic: NewTopic, runne
         found = {name: text for name, text in run.tags.items() if name in (CATCH_UP_TAG, CONTINUOUS_TAG)}
         assert set(found) == ({tag} if tag else set())
         for text in found.values():
+            until, commits = re.fullmatch(r"until (\d\d:\d\d)Z, (\d+) commits", text).groups()  # type: ignore[union-attr]
             # Up to a quarter less, so that runs that began together don't end together.
-            assert 440 <= datetime.fromisoformat(text).timestamp() - time.time() <= 600
+            now = datetime.now(UTC)
+            end = datetime.combine(now.date(), datetime.strptime(until, "%H:%M").time(), UTC)
+            assert timedelta(seconds=380) <= (end - now) % timedelta(days=1) <= timedelta(seconds=600)
+            assert int(commits) == 1
 
 
 CATCH_UP = {"catch_up_for": 120.0, "poll_every": 0.3}

@@ -3,6 +3,7 @@
 import json
 import resource
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -234,13 +235,37 @@ def test_dead_letters_are_told_by_class_up_to_a_number_and_by_number_beyond(
     spec = TopicTable("orders", "shop", "orders")
     none = dead_letters._verdict(spec, catalog)
     assert (none["passed"], none["description"], none["metadata"]) == (True, "0 dead letters", {"dead_letters": 0})
-    letters = pa.schema([("error_class", pa.string())])
+    letters = pa.schema(
+        [
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("error_class", pa.string()),
+            ("error_message", pa.string()),
+            ("value", pa.binary()),
+        ]
+    )
     table = catalog.pyiceberg.create_table(spec.dead_letter_table, letters)
-    for name in ("not_json", "wrong_type", "not_json"):
-        table.append(pa.Table.from_pylist([{"error_class": name}], letters))
+    for offset, name in enumerate(("not_json", "wrong_type", "not_json")):
+        place = {"partition": 7, "offset": offset, "error_message": f"no. {offset}"}
+        letter = {"error_class": name, **place, "value": b"4111 | \xff" + b"x" * 500}
+        table.append(pa.Table.from_pylist([letter], letters))
     found = dead_letters._verdict(spec, catalog)
+    newest = found["metadata"].pop("newest").value
     assert (found["passed"], found["metadata"]) == (False, {"dead_letters": 3, "not_json": 2, "wrong_type": 1})
     assert found["description"] == "2 not_json, 1 wrong_type: see `kafka-lake dead-letters orders`."
+    assert [line.split(" | ")[:4] for line in newest.splitlines()[2:]] == [
+        ["| 7", "2", "not_json", "`no. 2`"],
+        ["| 7", "1", "wrong_type", "`no. 1`"],
+        ["| 7", "0", "not_json", "`no. 0`"],
+    ]
+    assert "4111 \\| \ufffd" in newest
+    monkeypatch.setattr(dead_letters, "_SAMPLES", 1)
+    masked = dead_letters._verdict(replace(spec, mask=(r"\d{4}",)), catalog)["metadata"]["newest"].value
+    assert "4111" not in masked
+    assert "no. 1" not in masked
+    hidden = dead_letters._verdict(replace(spec, samples=False), catalog)["metadata"]["newest"].value
+    assert hidden.split("\n")[0] == "| partition | offset | class |"
+    assert hidden.rstrip().split("\n")[2:] == ["| 7 | 2 | not_json |"]
 
     def read(_: Table) -> Any:
         raise AssertionError("every letter was read")
@@ -248,6 +273,7 @@ def test_dead_letters_are_told_by_class_up_to_a_number_and_by_number_beyond(
     monkeypatch.setattr(dead_letters, "_COUNTED_BY_CLASS", 2)
     monkeypatch.setattr(dead_letters, "classes_in", read)
     found = dead_letters._verdict(spec, catalog)
+    del found["metadata"]["newest"]
     assert (found["passed"], found["metadata"]) == (False, {"dead_letters": 3})
     assert found["description"] == "3 dead letters: see `kafka-lake dead-letters orders`."
 

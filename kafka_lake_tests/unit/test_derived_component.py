@@ -72,7 +72,7 @@ def test_a_document_becomes_an_asset_below_its_upstream_tables() -> None:
         node = graph.get(dg.AssetKey(["lake", "revenue"]))
         assert (node.partitions_def, node.pools) == (None, {"table_lake_revenue"})
         assert {key.name for key in node.check_keys} == {"audit", "upstream_read"}
-        assert "keyed" in node.metadata["class"]
+        assert "keyed" in (node.description or "")
         sensor = repository.get_sensor_def("derived_tables")
         chosen: Any = sensor.asset_selection
         assert len(chosen.resolve(graph)) == 3
@@ -107,7 +107,7 @@ def test_a_key_of_columns_is_a_list_or_one_name() -> None:
         ({"sql": "SELECT sum(total) AS hour FROM orders"}, r"sum\(\) without GROUP BY"),
         ({"write": "append", "key": {}}, r"needs a query that is row-wise: GROUP BY depends on other rows.*"),
         ({"write": "merge"}, r"append"),
-        ({"every": "sometimes"}, r"every: 'sometimes' is neither news nor a cron"),
+        ({"every": "sometimes"}, r"every: 'sometimes' is neither news nor a duration"),
         ({"from": []}, r"from"),
         ({"sql": None}, r"sql: or transform: is needed"),
         ({"colour": "red"}, r"colour"),

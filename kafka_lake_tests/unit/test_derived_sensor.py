@@ -97,6 +97,20 @@ def test_a_run_in_flight_is_waited_for(instance: dg.DagsterInstance) -> None:
     assert ticks.tick() == ([], "lake.t: a run is in flight")
 
 
+def test_a_table_with_a_duration_is_asked_for_at_most_once_in_that_time(instance: dg.DagsterInstance) -> None:
+    upstream, spec = Upstream(), replace(SPEC, every="2m")
+    upstream.append(0, 0)
+    ticks = Ticks(Catalog(orders=upstream_table(upstream)), instance)
+    assert ticks.tick([spec])[0] == ["lake/t"], "a table that isn't there yet needn't wait"
+    made = derived(spec, read_of(Upstream().table()))
+    newest = made.metadata.snapshots[-1]
+    made.metadata.snapshots[-1] = newest.model_copy(update={"timestamp_ms": 999_000})
+    ticks.catalog.tables["t"] = made
+    asked, why = ticks.tick([spec], seconds=60)
+    assert (asked, why) == ([], "lake.t: at most once in 2m, the next run starts in 58 s")
+    assert ticks.tick([spec], seconds=60)[0] == ["lake/t"]
+
+
 def test_one_table_that_can_not_be_planned_keeps_no_other_from_its_run(instance: dg.DagsterInstance) -> None:
     upstream = Upstream()
     upstream.append(0, 0)

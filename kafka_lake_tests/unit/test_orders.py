@@ -132,3 +132,8 @@ def test_no_broker_is_an_error_that_names_the_topic(monkeypatch: pytest.MonkeyPa
         orders.produce_orders("127.0.0.1:1", orders.TOPIC, 1, 1)
     with pytest.raises(KafkaLakeError, match=orders.TOPIC):
         topics.ensure_topic("127.0.0.1:1", orders.TOPIC, 6)
+
+
+def test_an_order_of_the_demo_is_known_by_its_id_and_other_records_are_none():
+    values = [b'{"order_id": 7}', b'{"order_id": "x"}', b'{"order', b"[]", b"{}", None]
+    assert [orders._id_of(each) for each in values] == [7, -1, -1, -1, -1, -1]

@@ -63,7 +63,8 @@ def test_wide_tables_say_how_much_is_left_out(catalog: LakeCatalog) -> None:
     found: Any = sample_rows(TopicTable("orders", "lake", "orders", sample_rows=5), made, newest(made))
     assert "`19`" in found.value
     assert "`20`" not in found.value
-    assert found.value.endswith("… and 10 more columns.")
+    assert found.value.rstrip().endswith("… and 10 more columns.")
+    assert len(found.value) >= 1000, "Dagster shows shorter Markdown in a narrow column"
 
 
 @pytest.mark.parametrize("settings", [{}, {"sample_rows": 5, "samples": False}])

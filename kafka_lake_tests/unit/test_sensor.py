@@ -23,6 +23,7 @@ from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.components.sensor import Pace, build_sensor, evaluate, poll_topics
+from kafka_lake.components.topic_page import told_before
 from kafka_lake.components.topic_runs import WORK_TAG
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -302,7 +303,8 @@ def test_a_topic_that_must_wait_keeps_no_other_waiting(state, instance, catalog,
     assert [r.tags[TOPIC_TAG] for r in result.run_requests] == ["pasta"], "which has not failed itself"
     assert result.run_requests[0].run_key.endswith("#0"), "it is the first for this work"
     told = str(tick(instance, catalog, (SPEC,)).skip_message)
-    why = {"in flight": "a run is in flight", "up to date": "up to date", "failing": "its last runs failed"}[state]
+    flight = "60 behind, a run is in flight"
+    why = {"in flight": flight, "up to date": "up to date", "failing": "its last runs failed"}[state]
     assert told.startswith(f"pizzas: {why}")
 
 
@@ -388,3 +390,23 @@ def test_why_nothing_is_asked_for_is_told_of_each_topic(instance, catalog, answe
     with pytest.raises(KafkaLakeError) as refused:
         tick(instance, catalog, (SPEC, OTHER))
     assert refused.value.message.startswith("No topic could be polled: pizzas: Topic pasta: no such topic.; pasta:")
+
+
+def test_the_page_of_a_topic_tells_how_fast_records_come_and_that_a_partition_has_caught_up(
+    instance, catalog, answers, monkeypatch
+):
+    (first,) = tick(instance, catalog).asset_events
+    assert "records_per_second" not in first.metadata, "nobody knows since when it has had them"
+    instance.report_runless_asset_event(first)
+    then = told_before(instance, [SPEC])[first.asset_key]
+    monkeypatch.setattr(sensor.time, "time", lambda: then.at + 10.0)
+    consumed(catalog, {0: 5, **dict.fromkeys(range(1, 12), 4)})
+    (second,) = tick(instance, catalog).asset_events
+    assert second.metadata["records_per_second"].value == 0.0
+    assert (second.metadata["lag_partition_0"].value, second.metadata["lag_partition_1"].value) == (0, 1)
+    assert second.metadata["table"].value == dg.AssetKey(["pizza", "orders"])
+
+
+def test_a_tick_that_requests_runs_tells_why_in_its_log(instance, catalog, answers, capfd):
+    tick(instance, catalog)
+    assert "pizzas: 60 behind, a run is requested" in capfd.readouterr().err
