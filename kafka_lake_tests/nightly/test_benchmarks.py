@@ -13,15 +13,17 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import yaml
 
-from benchmarks import backlog, backlog_tables, freshness, ours, results
+from benchmarks import backlog, backlog_tables, freshness, ours, results, soak
 from benchmarks.chart import draw
 from benchmarks.data import DIRTY, ORDERS, SMALL, Topic, fill
 from benchmarks.dirty import said
 from benchmarks.limits import limit
 from benchmarks.results import DIRTY_HEADER, HEADER, Series, as_json, dirty_rows, document, throughput_rows
+from kafka_lake.common.server_process import free_port
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.demo.topics import ensure_topic
 from kafka_lake.ingest.connections import Connections
@@ -224,3 +226,43 @@ def test_a_backlog_is_read_once_though_its_run_is_killed_in_the_midst(monkeypatc
     ):
         assert rows
         assert {len(row) for row in rows} == {len(header)}
+
+
+@pytest.mark.timeout(900)
+def test_a_minute_with_everything_on_and_a_kill_leaves_each_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("BROKER", "UI", "CONNECT", "REGISTRY"):
+        monkeypatch.setenv(f"KAFKA_LAKE_{name}_PORT", str(free_port()))
+    result = soak.measure(soak.Soak(minutes=1, rate=10, every=5, kill_every=20), tmp_path, print)
+    assert result["problems"] == []
+    assert result["kills"]
+    assert result["records"] > 6000
+    assert sum(each["records"] for each in result["slices"]) > 5000
+    assert {"broker", "Spark", "daemon", "webserver", "code server"} <= set(result["samples"][-1]["memory"])
+    assert all(each["snapshots"] for each in result["health"].values())
+    assert draw(json.loads(json.dumps(result)), tmp_path).stat().st_size > 10_000
+
+
+def test_what_differs_is_seen(catalog_resource: CatalogResource) -> None:
+    """A row too many, one that is missing, and a value that is another one."""
+    catalog, ledger = catalog_resource.open(), soak.Sent(1)
+    catalog.ensure_namespace(ours.NAMESPACE)
+    ledger.numbers[0].extend((0, 1, 2))
+    made = [{**soak.row(number), "_kafka": {"partition": 0, "offset": number}} for number in (0, 1, 1)]
+    made[0]["store"] = "other"
+    rows = pa.Table.from_pylist(made)
+    dead = pa.Table.from_pylist([{"partition": 0, "offset": 9}])
+    for name, content in (("plain_0", rows), ("plain_0__dead_letters", dead)):
+        catalog.pyiceberg.create_table((ours.NAMESPACE, name), content.schema).append(content)
+    try:
+        found = soak.differing(catalog, "plain_0", ledger)
+    finally:
+        for name in ("plain_0", "plain_0__dead_letters"):
+            catalog.pyiceberg.drop_table((ours.NAMESPACE, name))
+    assert [each.partition(" instead")[0].partition(", such")[0] for each in found] == [
+        f"plain_0: { ({**soak.row(0), 'store': 'other'}) }",
+        "plain_0: 1 missing",
+        "plain_0: 1 too many",
+        "plain_0: dead letters: 1 too many",
+    ]
