@@ -88,8 +88,15 @@ class DerivedTable:
     lookback: str | None = Field(
         default=None,
         description="How late a row may come, by its `time` and Kafka's timestamp of its record. Later rows are "
-        "computed as all others; each run counts them, and a check warns.",
+        "computed as all others; each run counts them, and a check warns. With `wait_for`: how long rows wait.",
         examples=["2d"],
+    )
+    wait_for: tuple[str, ...] = Field(
+        default=(),
+        description="Tables of `join` whose rows may come later than those that look them up: a row that finds none "
+        "is kept back for up to `lookback`, by Kafka's timestamp of its record. Then it is written as the query gives "
+        "it, and counted.",
+        examples=[["stores"]],
     )
     time: str | None = Field(
         default=None,
@@ -141,6 +148,11 @@ class DerivedTable:
     def joined(self) -> dict[str, Identifier]:
         """Return the tables of ``join``, by the names that the query knows them by."""
         return {each.rpartition(".")[2]: self._identifier_of(each) for each in self.join}
+
+    @property
+    def waited_for(self) -> tuple[str, ...]:
+        """Return the tables of ``wait_for``, by the names that the query knows them by."""
+        return tuple(each.rpartition(".")[2] for each in self.wait_for)
 
     @property
     def named_rules(self) -> tuple[Rule, ...]:
