@@ -1,6 +1,7 @@
 """A derived table in the asset graph: an asset below the tables that it is made from, with its checks."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
@@ -28,6 +29,7 @@ DERIVED_TAG = "kafka_lake/derived_table"
 AUDIT = "audit"
 UPSTREAM_READ = "upstream_read"
 LATE_ROWS = "late_rows"
+WAITING_ROWS = "waiting_rows"
 _AS_JSON = TypeAdapter(DerivedTable)
 
 
@@ -73,7 +75,10 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
         ),
         *(rule_check_spec(rule, key) for rule in spec.named_rules),
     ]
-    if spec.lookback:
+    if spec.wait_for:
+        told = f"Counts records that wait for {', '.join(spec.wait_for)}; warns of those that it was too late for."
+        checks.append(dg.AssetCheckSpec(WAITING_ROWS, asset=key, description=told))
+    if spec.lookback and spec.time:
         told = f"Warns of new rows whose {spec.time} is more than {spec.lookback} before their record."
         checks.append(dg.AssetCheckSpec(LATE_ROWS, asset=key, description=told))
 
@@ -111,6 +116,7 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
                 check_results=[
                     *_checks(key, report),
                     *_late(key, spec, report),
+                    *_waiting(key, spec, report),
                     *(check_result(each, key) for each in with_all_rules(report.findings, spec.named_rules)),
                 ],
             )
@@ -136,7 +142,7 @@ def _checks(key: dg.AssetKey, report: DeriveReport) -> list[dg.AssetCheckResult]
 
 
 def _late(key: dg.AssetKey, spec: DerivedTable, report: DeriveReport) -> Iterator[dg.AssetCheckResult]:
-    if spec.lookback:
+    if spec.lookback and spec.time:
         late = report.late or 0
         yield dg.AssetCheckResult(
             asset_key=key,
@@ -146,6 +152,33 @@ def _late(key: dg.AssetKey, spec: DerivedTable, report: DeriveReport) -> Iterato
             description=f"{late:,} new rows came later than {spec.lookback}" if late else None,
             metadata={"late_rows": late},
         )
+
+
+def _waiting(key: dg.AssetKey, spec: DerivedTable, report: DeriveReport) -> Iterator[dg.AssetCheckResult]:
+    if not spec.wait_for:
+        return
+    tables, told = ", ".join(spec.wait_for), list[str]()
+    if report.unmatched:
+        told.append(f"{report.unmatched:,} records older than {spec.lookback} were written without a row of {tables}")
+    if report.waiting and report.waiting_since is not None:
+        since = datetime.fromtimestamp(report.waiting_since / 1000, UTC)
+        told.append(f"{report.waiting:,} records wait for {tables}, the oldest since {since:%Y-%m-%d %H:%M:%S} UTC")
+    yield dg.AssetCheckResult(
+        asset_key=key,
+        check_name=WAITING_ROWS,
+        passed=not report.unmatched,
+        severity=dg.AssetCheckSeverity.WARN,
+        description="; ".join(told) or None,
+        metadata=_waiting_figures(report),
+    )
+
+
+def _waiting_figures(report: DeriveReport) -> dict[str, int]:
+    return {
+        "records_waiting": report.waiting or 0,
+        "records_released": report.released,
+        "records_unmatched": report.unmatched,
+    }
 
 
 def _sentence(report: DeriveReport) -> str:
@@ -172,6 +205,8 @@ def _metadata(spec: DerivedTable, report: DeriveReport, catalog: LakeCatalog) ->
         metadata["keys_computed"] = report.keys
     if report.rederived:
         metadata["offsets_derived_again"] = report.rederived
+    if report.waiting is not None:
+        metadata |= _waiting_figures(report)
     if report.late is not None:
         metadata["late_rows"] = report.late
     for name, each in report.upstream.items():

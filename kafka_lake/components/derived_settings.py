@@ -47,6 +47,7 @@ _KINDS = {
     "on_change": OnChange,
     "every": Text,
     "lookback": OptionalText,
+    "wait_for": TextOrList,
     "time": OptionalText,
     "partition_by": TextOrList,
     "sort_by": TextOrList,

@@ -12,6 +12,7 @@ from sqlglot import exp
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.keyed import keyed_problems
+from kafka_lake.derive.lookups import lacking_queries
 from kafka_lake.derive.parts import aggregates_of, expression_queries, laterals, not_judged
 from kafka_lake.derive.query import ORIGIN, parsed, parsed_key, sources_of, tables_read, with_of, with_origin
 
@@ -58,6 +59,8 @@ def query_problems(spec: DerivedTable) -> Iterator[str]:
             yield from (f"write: {spec.write} needs a query that is row-wise: {each}" for each in problems)
             if not problems:
                 with_origin(spec.sql, spec.upstream)
+                if spec.wait_for and len(spec.sources) == 1:
+                    lacking_queries(spec)
         elif spec.write == "aggregate":
             yield from _key_problems(spec)
             yield from _keyed_problems(spec, query)
@@ -112,7 +115,8 @@ def _settings_problems(spec: DerivedTable) -> Iterator[str]:
         yield f"key: {given[0]} has an expression. With write: upsert the key is of columns of the result; list them."
     if spec.order_by and spec.write != "upsert":
         yield f"order_by: has no effect with write: {spec.write}. Leave it out."
-    if (spec.lookback is None) != (spec.time is None):
+    yield from _waiting_problems(spec)
+    if (spec.lookback is None) != (spec.time is None) and not (spec.wait_for and spec.time is None):
         setting, lacks = ("lookback", "time") if spec.time is None else ("time", "lookback")
         yield f"{setting}: needs {lacks}:, to tell which rows are late. Set both, or none of them."
     if spec.lookback and not spec.is_incremental:
@@ -122,6 +126,26 @@ def _settings_problems(spec: DerivedTable) -> Iterator[str]:
             yield f"maintenance: {setting}: isn't for derived tables yet. Leave it out."
     if spec.write == "replace" and spec.on_change == "forward":
         yield "on_change: forward has no effect with write: replace, which computes everything each time."
+
+
+def _waiting_problems(spec: DerivedTable) -> Iterator[str]:
+    if not spec.wait_for:
+        return
+    joined = {each.lower() for each in spec.joined}
+    if lacks := [each for each in spec.waited_for if each.lower() not in joined]:
+        yield f"wait_for: {lacks[0]} is no table of join:. Add it there, or take it out of wait_for:."
+    if spec.lookback is None:
+        yield "wait_for: needs lookback:, which says for how long rows wait. Set both."
+    if not spec.is_row_wise:
+        why = "reads all rows each time" if spec.write == "replace" else "computes keys from all of their rows"
+        yield (
+            f"wait_for: isn't for write: {spec.write}, which {why}. Let a table with write: append wait, and make "
+            "this one of that."
+        )
+    if spec.sql is None:
+        yield "wait_for: needs sql:, since nobody can tell what a transform joins. Use sql:, or leave wait_for: out."
+    if len(spec.sources) > 1:
+        yield "wait_for: is for tables with one table under from:. Make one of each, and unite them by UNION ALL."
 
 
 def _names_problems(spec: DerivedTable, read: Set[str]) -> Iterator[str]:

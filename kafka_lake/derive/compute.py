@@ -9,11 +9,14 @@ from pyspark.sql import functions as F
 
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.derive.bounds import Bound, bounds_of, within
+from kafka_lake.derive.by_offset import rows_without
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.frames import Frames
+from kafka_lake.derive.kept_back import KeptBack, kept_back
 from kafka_lake.derive.plan import DerivePlan, ranges_by_topic, topic_of
 from kafka_lake.derive.query import ORIGIN
 from kafka_lake.derive.record import APPEND, MERGE, REBUILD, REWRITE
+from kafka_lake.derive.waiting import joined
 from kafka_lake.lake.catalog import quoted
 
 _KEY = "kafka_lake_key_"
@@ -34,6 +37,7 @@ class Computed:
         possible: The keys that rows may have, likewise; None if any.
         candidates: Newest rows that count only if the table has no newer ones.
         bounds: Where the rows that were read lie, by the upstream table; of others nobody knows.
+        kept_back: What becomes of records that find no row to look up.
     """
 
     rows: DataFrame
@@ -43,6 +47,7 @@ class Computed:
     possible: DataFrame | None = None
     candidates: bool = False
     bounds: Mapping[str, Sequence[Bound]] = field(default_factory=dict)
+    kept_back: KeptBack = field(default_factory=KeptBack)
 
 
 def compute(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
@@ -62,17 +67,52 @@ def compute(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
     told = {name: frames.ranges(name) for name in plan.upstream}
     by_topic = ranges_by_topic(told, plan)
     ranges = {name: tuple(by_topic.get(topic_of(each.identity), ())) for name, each in plan.upstream.items()}
+    if plan.waiting.ranges and (plan.looks_again or by_topic):
+        # Only a table of one upstream table has them.
+        looked_at = plan.waiting.ranges
+        ranges = {name: tuple(joined([*each, *looked_at])) for name, each in ranges.items()}
+    else:
+        looked_at = ()
+    if not spec.is_row_wise:
+        return _keyed(frames, spec, plan, ranges)
+    new = {name: frames.new(name, ranges[name]) for name in plan.upstream}
+    back = _kept_back(frames, spec, plan, new, looked_at=looked_at)
     if spec.write == "append":
-        rows = frames.query({name: frames.new(name, ranges[name]) for name in plan.upstream})
         gone = {topic: tuple(sorted(each)) for topic, each in by_topic.items()}
-        return Computed(rows, REWRITE if gone else APPEND, ranges=gone or None)
-    if spec.write == "upsert" and not by_topic:
-        rows = frames.query({name: frames.new(name) for name in plan.upstream})
-        return Computed(newest(rows, spec), MERGE, candidates=True)
+        kind = REWRITE if gone or back.released else APPEND
+        return Computed(frames.query(_but(plan, new, back)), kind, ranges=gone or None, kept_back=back)
+    if not by_topic:
+        rows = newest(frames.query(_but(plan, new, back)), spec)
+        return Computed(rows, MERGE, candidates=True, kept_back=back)
     touched = frames.kept(_touched(frames, spec, plan, ranges))
-    if spec.write == "upsert":
-        rows = newest(having(frames.query({name: frames.whole(name) for name in plan.upstream}), touched, spec), spec)
-        return Computed(rows, MERGE, keys=touched)
+    there = _but(plan, {name: frames.whole(name) for name in plan.upstream}, back)
+    rows = newest(having(frames.query(there), touched, spec), spec)
+    return Computed(rows, MERGE, keys=touched, kept_back=back)
+
+
+def _kept_back(
+    frames: Frames,
+    spec: DerivedTable,
+    plan: DerivePlan,
+    rows: Mapping[str, DataFrame],
+    *,
+    looked_at: Sequence[OffsetRange] = (),
+) -> KeptBack:
+    if not spec.wait_for and not plan.waiting.ranges:
+        return KeptBack()
+    (one,) = rows.values()
+    return kept_back(frames, spec, plan, one, looked_at=looked_at)
+
+
+def _but(plan: DerivePlan, rows: Mapping[str, DataFrame], back: KeptBack) -> dict[str, DataFrame]:
+    """Return rows of upstream tables but for those that are kept back."""
+    return {name: rows_without(each, plan.upstream[name], back.waiting.ranges) for name, each in rows.items()}
+
+
+def _keyed(
+    frames: Frames, spec: DerivedTable, plan: DerivePlan, ranges: Mapping[str, Sequence[OffsetRange]]
+) -> Computed:
+    touched = frames.kept(_touched(frames, spec, plan, ranges))
     with frames.explained():
         bounds = {name: _bounds(frames.whole(name), touched, spec) for name in plan.upstream}
         read = {name: _with_keys(frames.whole(name).filter(within(bounds[name])), touched, spec) for name in bounds}
@@ -80,12 +120,14 @@ def compute(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
 
 
 def _everything(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
-    rows = frames.query({name: frames.whole(name) for name in plan.upstream})
+    whole = {name: frames.whole(name) for name in plan.upstream}
+    back = _kept_back(frames, spec, plan, whole) if spec.wait_for else KeptBack()
+    rows = frames.query(_but(plan, whole, back))
     kind = APPEND if plan.is_first else REBUILD
     if spec.write == "upsert":
         rows = newest(rows, spec)
     if spec.write != "aggregate":
-        return Computed(rows, kind)
+        return Computed(rows, kind, kept_back=back)
     with frames.explained():
         keys = [_keys(frames.whole(name), spec) for name in plan.upstream]
         return Computed(rows, kind, possible=reduce(DataFrame.union, keys).distinct())

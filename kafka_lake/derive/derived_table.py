@@ -90,8 +90,15 @@ class DerivedTable:
     lookback: str | None = Field(
         default=None,
         description="How late a row may come, by its `time` and Kafka's timestamp of its record. Later rows are "
-        "computed as all others; each run counts them, and a check warns.",
+        "computed as all others; each run counts them, and a check warns. With `wait_for`: how long rows wait.",
         examples=["2d"],
+    )
+    wait_for: tuple[str, ...] = Field(
+        default=(),
+        description="Tables of `join` whose rows may come later than those that look them up: a row that finds none "
+        "is kept back for up to `lookback`, by Kafka's timestamp of its record. Then it is written as the query gives "
+        "it, and counted.",
+        examples=[["stores"]],
     )
     time: str | None = Field(
         default=None,
@@ -151,6 +158,11 @@ class DerivedTable:
             return 0.0 if self.every == NEWS else seconds_of(self.every)
         except ConfigurationError:
             return None
+
+    @property
+    def waited_for(self) -> tuple[str, ...]:
+        """Return the tables of ``wait_for``, by the names that the query knows them by."""
+        return tuple(each.rpartition(".")[2] for each in self.wait_for)
 
     @property
     def named_rules(self) -> tuple[Rule, ...]:

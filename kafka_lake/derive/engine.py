@@ -22,6 +22,7 @@ class Engine:
         observer: Is told what happens.
         retry: How often and how patiently errors that may pass are met with another attempt.
         commit_slots: Whose commits wait for each other; None if they needn't.
+        clock: Seconds since 1970: how long rows have waited.
         sleep: Pauses between attempts, for that many seconds.
     """
 
@@ -31,4 +32,5 @@ class Engine:
     observer: Observer = field(default_factory=Observer)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     commit_slots: CommitSlots | None = None
+    clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep

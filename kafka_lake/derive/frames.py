@@ -5,19 +5,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from uuid import uuid4
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.derive.by_offset import new_rows, within
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.plan import DerivePlan, Pinned
 from kafka_lake.derive.query import ORIGIN, over_views, with_origin
 from kafka_lake.ingest.decode.rows import load_transform
 from kafka_lake.ingest.record_keys import added_between, at_version
-from kafka_lake.lake.catalog import quoted
 
 
 class Frames:
@@ -43,7 +43,7 @@ class Frames:
 
     def new(self, name: str, ranges: Sequence[OffsetRange] = ()) -> DataFrame:
         """Return the rows of an upstream table that are new, and those of some offsets."""
-        return self.whole(name).filter(is_new(self._plan.upstream[name], ranges))
+        return new_rows(self.whole(name), self._plan.upstream[name], ranges)
 
     def before(self, name: str, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return the rows of some offsets as they were when the table was read last."""
@@ -90,12 +90,8 @@ class Frames:
             ConfigurationError: If the query doesn't go with the tables' columns, or gives columns that no table has.
         """
         spec = self._spec
-        read = dict(frames)
-        for name, each in self._plan.joined.items():
-            rows = self._rows(each, each.read.snapshot)
-            read[name] = rows.drop(ORIGIN) if each.origin else rows
         with self.explained():
-            result = self._computed(read)
+            result = self._computed(self._with_joined(frames))
             names = [each.lower() for each in result.columns]
         if twice := sorted({each for each in names if names.count(each) > 1}):
             raise ConfigurationError(
@@ -122,6 +118,26 @@ class Frames:
                     f"Table {spec.name}: {within}column {field.name} {told}.", "Give it another type by CAST."
                 )
         return result
+
+    def asked(self, sql: str, frames: Mapping[str, DataFrame]) -> DataFrame:
+        """Return what another query gives, over the same tables.
+
+        Args:
+            sql: The query.
+            frames: The rows of the upstream tables, by their names in the query.
+
+        Raises:
+            ConfigurationError: If it doesn't go with the tables' columns.
+        """
+        with self.explained():
+            return self._over_views(sql, self._with_joined(frames))
+
+    def _with_joined(self, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+        read = dict(frames)
+        for name, each in self._plan.joined.items():
+            rows = self._rows(each, each.read.snapshot)
+            read[name] = rows.drop(ORIGIN) if each.origin else rows
+        return read
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -157,12 +173,14 @@ class Frames:
                 )
             return result
         assert spec.sql is not None, "there is a query or a transform"
+        return self._over_views(with_origin(spec.sql, spec.upstream) if spec.is_row_wise else spec.sql, read)
+
+    def _over_views(self, sql: str, read: Mapping[str, DataFrame]) -> DataFrame:
         spark = self._engine.spark()
         views = {name: f"kafka_lake_{uuid4().hex}" for name in read}
         for name, view in views.items():
             read[name].createOrReplaceTempView(view)
             self._held.callback(spark.catalog.dropTempView, view)
-        sql = with_origin(spec.sql, spec.upstream) if spec.is_row_wise else spec.sql
         frame: DataFrame = spark.sql(over_views(sql, views))
         return frame
 
@@ -189,36 +207,3 @@ def _not_stored(kind: T.DataType) -> str:
 
 def _renamed(rows: DataFrame, each: Pinned) -> DataFrame:
     return rows if each.origin in (None, ORIGIN) else rows.withColumnRenamed(each.origin, ORIGIN)
-
-
-def _place(field: str) -> Column:
-    return F.col(f"{quoted(ORIGIN)}.{quoted(field)}")
-
-
-def of_topic(each: Pinned) -> Column:
-    """Return whether a row is of the upstream table's topic as it is now."""
-    topic_id = each.identity.topic_id
-    return _place("topic_id") == F.lit(topic_id) if topic_id else _place("topic_id").isNull()
-
-
-def is_new(each: Pinned, ranges: Sequence[OffsetRange] = ()) -> Column:
-    """Return whether a row came after the upstream table was read, or is of some offsets."""
-    since = each.changes.new_since if each.changes else {}
-    found = _place("partition") > max(since) if since else F.lit(True)
-    for partition, offset in since.items():
-        found = found | ((_place("partition") == partition) & (_place("offset") >= offset))
-    for one in ranges:
-        found = found | _in_range(one)
-    return of_topic(each) & found
-
-
-def within(each: Pinned, ranges: Sequence[OffsetRange]) -> Column:
-    """Return whether a row is of some offsets."""
-    found = F.lit(False)
-    for one in ranges:
-        found = found | _in_range(one)
-    return of_topic(each) & found
-
-
-def _in_range(one: OffsetRange) -> Column:
-    return (_place("partition") == one.partition) & (_place("offset") >= one.start) & (_place("offset") < one.end)

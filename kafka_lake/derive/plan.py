@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
+from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import OffsetRange, TopicIdentity
 from kafka_lake.derive.derived_table import DerivedTable, Identifier
 from kafka_lake.derive.detect import Changes, changes_since
 from kafka_lake.derive.query import fingerprint
 from kafka_lake.derive.record import Read, Record, read_of, record_of
+from kafka_lake.derive.waiting import Waiting
 from kafka_lake.ingest.decode.key_columns import KEYED
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import DERIVED, ancestors, has_origin, head_of, read_state, row_count, summary_of
@@ -55,6 +57,9 @@ class DerivePlan:
         full: Why everything is computed; empty if what is new is enough.
         is_first: Whether no commit was made of anything yet.
         of_others: Snapshots of the derived table, since its own last one, by which others have changed its rows.
+        waiting: Records whose rows are kept back by now.
+        looks_again: Whether those are asked again for what they wait for.
+        now: Seconds since 1970, by which they have waited.
     """
 
     table: Table | None
@@ -65,6 +70,9 @@ class DerivePlan:
     full: str = ""
     is_first: bool = False
     of_others: tuple[int, ...] = ()
+    waiting: Waiting = field(default_factory=Waiting)
+    looks_again: bool = False
+    now: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,9 @@ def load(spec: DerivedTable, catalog: LakeCatalog) -> State:
     )
 
 
-def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = "") -> DerivePlan | None:
+def plan(
+    spec: DerivedTable, state: State, rebuild: bool = False, zone: str = "", *, now: float = 0.0
+) -> DerivePlan | None:
     """Return the next commit; None if the table is up to date. Pure.
 
     Args:
@@ -116,6 +126,7 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = ""
         state: The tables.
         rebuild: Whether to compute everything again, whatever there is.
         zone: Spark's session time zone, as far as it is known.
+        now: Seconds since 1970: rows that are kept back don't wait for ever.
 
     Raises:
         ConfigurationError: If the query, or the time zone, has changed and ``on_change`` is ``fail``, or an upstream
@@ -141,7 +152,9 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = ""
     changes = {n: changes_since(before[n], reads[n], each, whole) for n, each in tables.items() if n in before}
     why = _why_full(spec, known, record, rebuild=rebuild)
     counting = state.upstream if spec.is_incremental else tables
-    if not why and not any(changes[name].news for name in counting if name in changes):
+    waiting = known.waiting if known else Waiting()
+    looks_again = _looks_again(spec, waiting, changes, now=now)
+    if not why and not looks_again and not any(changes[name].news for name in counting if name in changes):
         return None
     if spec.write == "replace":
         why = why or "write: replace"
@@ -162,7 +175,19 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = ""
         full=why,
         is_first=known is None,
         of_others=tuple(_of_others(state.table)) if state.table is not None else (),
+        waiting=waiting,
+        looks_again=looks_again,
+        now=now,
     )
+
+
+def _looks_again(spec: DerivedTable, waiting: Waiting, changes: Mapping[str, Changes], *, now: float) -> bool:
+    """Return whether records that wait may have found what they wait for, or have waited for long enough."""
+    if not waiting.ranges or not spec.wait_for or spec.lookback is None:
+        return bool(waiting.ranges)
+    if waiting.has_waited(seconds_of(spec.lookback), now):
+        return True
+    return any(name not in changes or changes[name].news for name in spec.joined)
 
 
 def _of_others(table: Table) -> Iterator[int]:

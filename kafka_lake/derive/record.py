@@ -5,12 +5,13 @@ A derived table is at each moment what its query gives for the upstream snapshot
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from pyiceberg.table import Table
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position
+from kafka_lake.derive.waiting import Waiting
 from kafka_lake.lake.positions import DERIVED, ancestors, head_of, read_state, summary_of
 from kafka_lake.lake.totals import Totals, totals_of
 
@@ -63,12 +64,14 @@ class Record:
         upstream: The tables of ``from``, by the names that the query knows them by.
         joined: The tables of ``join``, likewise.
         zone: Spark's session time zone, which says which day a timestamp is on; empty if nobody wrote it down.
+        waiting: Records before the position whose rows are kept back.
     """
 
     query: str
     upstream: Mapping[str, Read]
     joined: Mapping[str, Read]
     zone: str = ""
+    waiting: Waiting = field(default_factory=Waiting)
 
     def to_json(self) -> str:
         """Return the text that a snapshot's summary has."""
@@ -77,6 +80,7 @@ class Record:
             "from": {name: _document(each) for name, each in self.upstream.items()},
             "join": {name: _document(each) for name, each in self.joined.items()},
             **({"zone": self.zone} if self.zone else {}),
+            **({"waiting": self.waiting.to_document()} if self.waiting.ranges else {}),
         }
         return json.dumps(doc, separators=(",", ":"), sort_keys=True)
 
@@ -94,6 +98,7 @@ class Record:
                 {name: _read(each) for name, each in doc["from"].items()},
                 {name: _read(each) for name, each in doc["join"].items()},
                 str(doc.get("zone", "")),
+                Waiting.of(doc["waiting"]) if "waiting" in doc else Waiting(),
             )
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(f"no record of a derived table: {text!r}") from error

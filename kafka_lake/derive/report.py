@@ -53,6 +53,10 @@ class DeriveReport:
         findings: Of its rules.
         late: New rows that came later than ``lookback``; None if they weren't counted.
         seconds: How long the run took.
+        waiting: Records that are kept back after it; None if none ever are.
+        waiting_since: The least Kafka timestamp of theirs, in milliseconds; None if there are none.
+        released: Records that were kept back before, and are no longer.
+        unmatched: Records that were computed without a row that they look up.
     """
 
     table: str
@@ -66,6 +70,10 @@ class DeriveReport:
     findings: tuple[Finding, ...] = ()
     late: int | None = None
     seconds: float = 0.0
+    waiting: int | None = None
+    waiting_since: int | None = None
+    released: int = 0
+    unmatched: int = 0
 
     @property
     def wasteful(self) -> dict[str, UpstreamRead]:

@@ -12,11 +12,12 @@ from kafka_lake.derive.create import created, evolved
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.frames import Frames
-from kafka_lake.derive.plan import DerivePlan, Pinned, load, plan
-from kafka_lake.derive.record import APPEND
+from kafka_lake.derive.plan import DerivePlan, Pinned, State, load, plan
+from kafka_lake.derive.record import APPEND, record_of
 from kafka_lake.derive.report import DeriveReport, UpstreamRead
 from kafka_lake.derive.scanned import of_keys, of_news
 from kafka_lake.derive.stage import StagedRows, stage
+from kafka_lake.derive.waiting import Waiting
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.retry import call, short_pauses
@@ -82,12 +83,13 @@ def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False) -> DeriveR
 
 def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, began: float) -> DeriveReport:
     state = load(spec, engine.catalog)
-    todo = plan(spec, state, rebuild)
+    now = engine.clock()
+    todo = plan(spec, state, rebuild, now=now)
     engine.observer.step_done("planned")
     if todo is None:
-        return DeriveReport(spec.name, seconds=time.monotonic() - began)
+        return _nothing(spec, state, seconds=time.monotonic() - began)
     zone = engine.spark().conf.get("spark.sql.session.timeZone") or ""
-    todo = plan(spec, state, rebuild, zone) or todo
+    todo = plan(spec, state, rebuild, zone, now=now) or todo
     with engine.commit_slots.take(engine.sleep) if engine.commit_slots else nullcontext(), ExitStack() as held:
         frames = Frames(engine, spec, todo, held)
         if todo.table is None or todo.head is None:
@@ -95,7 +97,7 @@ def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, began: float) ->
             held.callback(_drop_unused, spec, engine)
             engine.observer.step_done("table created")
             # What others did meanwhile counts.
-            todo = plan(spec, load(spec, engine.catalog), rebuild, zone)
+            todo = plan(spec, load(spec, engine.catalog), rebuild, zone, now=now)
             assert todo is not None, "its snapshot tells nothing yet"
             frames = Frames(engine, spec, todo, held)
         if todo.of_others:
@@ -106,6 +108,13 @@ def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, began: float) ->
         held.enter_context(shuffles(engine.spark(), _partitions(todo)))
         evolved(spec, frames, todo)
         return _committed(spec, engine, todo, frames, began=began)
+
+
+def _nothing(spec: DerivedTable, state: State, *, seconds: float) -> DeriveReport:
+    known = record_of(state.table) if state.table is not None and spec.wait_for else None
+    waiting = known.waiting if known is not None else Waiting()
+    number = len(waiting) if spec.wait_for else None
+    return DeriveReport(spec.name, seconds=seconds, waiting=number, waiting_since=waiting.oldest)
 
 
 def _partitions(todo: DerivePlan) -> int:
@@ -149,6 +158,7 @@ def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, frames: Fra
 def _report(
     spec: DerivedTable, engine: Engine, todo: DerivePlan, *, staged: StagedRows, seconds: float
 ) -> DeriveReport:
+    back = staged.kept_back
     return DeriveReport(
         table=spec.name,
         snapshot=staged.table.snapshot,
@@ -163,6 +173,10 @@ def _report(
         findings=staged.findings,
         late=staged.late,
         seconds=seconds,
+        waiting=len(back.waiting) if spec.wait_for else None,
+        waiting_since=back.waiting.oldest,
+        released=sum(map(len, back.released)),
+        unmatched=back.unmatched,
     )
 
 

@@ -15,11 +15,13 @@ from kafka_lake.derive.compute import Computed, compute, having, key_names, not_
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.frames import Frames
+from kafka_lake.derive.kept_back import KeptBack
 from kafka_lake.derive.late import late_rows
 from kafka_lake.derive.plan import DerivePlan
 from kafka_lake.derive.query import ORIGIN
 from kafka_lake.derive.record import REBUILD
 from kafka_lake.derive.rules import ask_rules
+from kafka_lake.derive.waiting import coarse
 from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.keyed.merge import run_merge
 from kafka_lake.ingest.record_keys import at_version
@@ -32,6 +34,7 @@ from kafka_lake.lake.catalog import literal, quoted
 from kafka_lake.lake.positions import DERIVED, POSITION, TableState, summary_of
 
 _OP = "kafka_lake_op"
+_MOST_RELEASED = 1000
 _GOES, _COMES = "goes", "comes"
 _INSERTED = "spark.merge-into.num-target-rows-inserted"
 
@@ -50,6 +53,7 @@ class StagedRows:
         came: The rows that came; None if they are all that the table has.
         findings: Of the table's rules.
         late: New upstream rows that came late; None if they weren't counted.
+        kept_back: What became of records that find no row to look up.
     """
 
     table: StagedTable
@@ -61,6 +65,7 @@ class StagedRows:
     came: DataFrame | None = None
     findings: tuple[Finding, ...] = ()
     late: int | None = None
+    kept_back: KeptBack = field(default_factory=KeptBack)
 
 
 def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, *, branch: StagingBranch) -> StagedRows:
@@ -95,7 +100,8 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
         staged = _merged(engine, spec, computed, frames, branch=branch, state=state, summary=summary)
     _audit_keys(engine, spec, todo, computed=computed, staged=staged)
     findings = ask_rules(spec, _came(engine, spec, staged), staged.rows, whole=staged.came is None)
-    return replace(staged, bounds=computed.bounds, findings=findings, late=late_rows(frames, spec, todo))
+    late = late_rows(frames, spec, todo)
+    return replace(staged, bounds=computed.bounds, findings=findings, late=late, kept_back=computed.kept_back)
 
 
 def _came(engine: Engine, spec: DerivedTable, staged: StagedRows) -> DataFrame:
@@ -106,7 +112,11 @@ def _came(engine: Engine, spec: DerivedTable, staged: StagedRows) -> DataFrame:
 
 def _summary(engine: Engine, spec: DerivedTable, todo: DerivePlan, computed: Computed) -> dict[str, str]:
     ranges = [each for told in (computed.ranges or {}).values() for each in told]
-    told = {DERIVED: todo.record.to_json(), **author_summary(engine.run_id, computed.kind, ranges)}
+    if spec.write == "append":
+        # For tables that are made of this one: rows come at offsets that they have read.
+        ranges += coarse(computed.kept_back.released, _MOST_RELEASED)
+    record = replace(todo.record, waiting=computed.kept_back.waiting)
+    told = {DERIVED: record.to_json(), **author_summary(engine.run_id, computed.kind, ranges)}
     if spec.write == "append" and len(todo.record.upstream) == 1:
         # So it is a log itself, by the offsets of the same topic.
         (read,) = todo.record.upstream.values()
