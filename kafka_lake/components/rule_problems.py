@@ -5,9 +5,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.ingest.rule import KINDS, OF_ROWS, Range, Rule, RuleEntry, rules_of
-from kafka_lake.ingest.topic_table import TopicTable, limit_of, pydantic_fields
+from kafka_lake.ingest.decode.rows import STALE
+from kafka_lake.ingest.rule import KINDS, OF_ROWS, WHOLE_TABLE, ForeignKey, Range, Rule, RuleEntry, rules_of
+from kafka_lake.ingest.topic_table import TopicTable, derived_table_name, limit_of, pydantic_fields
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _TEXT_IN_SQL = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL)
@@ -38,13 +40,26 @@ def rule_problems(settings: Any, declared: Sequence[str] | None) -> Iterator[str
             yield "rules_fail_above: has no effect without rules:. Leave it out."
         return
     if settings.write == "upsert":
-        yield (
-            "rules: aren't there yet for write: upsert, where a refused change would leave an old row behind. Make a "
-            "table from this one, and check that; or use write: append."
-        )
+        yield from _keyed_problems(entries, settings, declared)
     if settings.metadata_column is None:
         yield "metadata_column: rules need it to tell which record a row came from."
     yield from _together(rules_of(entries, settings.rules_fail_above), settings, declared)
+
+
+def _keyed_problems(entries: Sequence[RuleEntry], settings: Any, declared: Sequence[str] | None) -> Iterator[str]:
+    """Give what is wrong with rules of a keyed table."""
+    for number, entry in enumerate(entries):
+        if entry.unique:
+            yield (
+                f"rules: {_where(entry, number)}: isn't there for write: upsert, where each change of a key has the "
+                "same values once more. The table has one row for each key without it."
+            )
+    marks = any(rule.on_failure == "dead_letter" for rule in rules_of(entries))
+    if marks and (own := [name for name in declared or () if name.lower() == STALE]):
+        yield (
+            f"rules: add a column {STALE}, which marks rows whose newest change was refused. Give {own[0]} of schema: "
+            "another name."
+        )
 
 
 def derived_rule_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
@@ -57,6 +72,8 @@ def derived_rule_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
         problems = list(_entry_problems(entry))
         if entry.on_failure == "dead_letter" and not problems:
             problems = ["on_failure: dead_letter is for rows of records. Set fail, which is the default here, or warn."]
+        if entry.within is not None and not problems:
+            problems = ["within: is for rows of records. A derived table has each key once by write: upsert."]
         if entry.fail_above is not None and entry.on_failure is None and not problems:
             problems = ["fail_above: has no effect, since any broken row fails the run. Set on_failure: warn."]
         yield from (f"rules: {_where(entry, number)}: {problem}" for problem in problems)
@@ -72,7 +89,10 @@ def _where(entry: RuleEntry, number: int) -> str:
 def _together(rules: Sequence[Rule], settings: Any, declared: Sequence[str] | None) -> Iterator[str]:
     """Give what is wrong with the rules of a topic that are right one by one."""
     yield from _twice(rules)
+    own = f"{settings.namespace}.{settings.table or derived_table_name(settings.topic)}"
     for rule in rules:
+        if rule.entry.foreign_key is not None and rule.entry.foreign_key.table == own:
+            yield f"rules: {rule.name}: {own} is the topic's own table, whose rows of the same commit it would lack."
         if rule.on_failure == "dead_letter" and settings.dead_letters != "table":
             yield (
                 f"rules: {rule.name}: on_failure: dead_letter needs dead_letters: table, which is "
@@ -160,6 +180,10 @@ def _kind_problems(entry: RuleEntry) -> Iterator[str]:
             yield "regex: is empty, which every text matches."
     if entry.expression is not None:
         yield from _expression_problems(entry.expression)
+    if entry.foreign_key is not None:
+        yield from _foreign_key_problems(entry.foreign_key)
+    if entry.within is not None:
+        yield from _within_problems(entry)
     if (count := entry.row_count) is not None:
         if not count.min and count.max is None:
             yield "row_count never fails. Give min: or max:."
@@ -167,6 +191,25 @@ def _kind_problems(entry: RuleEntry) -> Iterator[str]:
             yield f"from min: {count.min} to max: {count.max} there is no number of rows."
     if entry.null_share is not None:
         yield from _share_problems(entry.null_share.max)
+
+
+def _foreign_key_problems(given: ForeignKey) -> Iterator[str]:
+    if not given.columns:
+        yield "columns: is empty, so that no row has anything to look for."
+    elif given.to and len(given.to) != len(given.columns):
+        yield f"to: has {len(given.to)} columns, and columns: has {len(given.columns)}."
+    if [bool(part) for part in given.table.split(".")] != [True, True]:
+        yield f"table: {given.table!r} is no table. Write namespace.table."
+
+
+def _within_problems(entry: RuleEntry) -> Iterator[str]:
+    if not entry.unique:
+        yield "within: is for unique. Leave it out."
+    elif entry.within != WHOLE_TABLE:
+        try:
+            seconds_of(str(entry.within))
+        except ConfigurationError as error:
+            yield f"within: {error} Write table for all rows."
 
 
 def _range_problems(given: Range) -> Iterator[str]:

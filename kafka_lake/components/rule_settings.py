@@ -6,7 +6,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, create_model
 
 from kafka_lake.components.text import Limit, OptionalText, Text, TextList, rendered_as
-from kafka_lake.ingest.rule import AcceptedValues, NullShare, Pattern, Range, RowCount, RuleEntry
+from kafka_lake.ingest.rule import AcceptedValues, ForeignKey, NullShare, Pattern, Range, RowCount, RuleEntry
 from kafka_lake.ingest.topic_table import pydantic_fields
 
 # YAML reads 5 as a number and "5" as text: a column of the other type has no such value.
@@ -17,6 +17,7 @@ _FIELDS: dict[Any, dict[str, Any]] = {
     AcceptedValues: {"column": Text, "values": Annotated[list[_Value], rendered_as(list[_Value])]},
     Range: {"column": Text, "min": _BOUND, "max": _BOUND},
     Pattern: {"column": Text, "regex": Text},
+    ForeignKey: {"columns": TextList, "table": Text, "to": TextList},
     RowCount: {"min": int | None, "max": int | None},
     NullShare: {"column": Text, "max": Text},
 }

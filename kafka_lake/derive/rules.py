@@ -3,11 +3,13 @@
 from pyspark.sql import DataFrame
 
 from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.query import ORIGIN
 from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.rule_finding import rule_finding
 from kafka_lake.ingest.rules.evaluate import Asked, evaluate
+from kafka_lake.ingest.rules.referred import referred
 from kafka_lake.ingest.rules.result import RuleResult, commit_result
 
 _REMEDY = (
@@ -16,10 +18,11 @@ _REMEDY = (
 )
 
 
-def ask_rules(spec: DerivedTable, rows: DataFrame, count: int, whole: bool) -> tuple[Finding, ...]:
+def ask_rules(engine: Engine, spec: DerivedTable, rows: DataFrame, count: int, *, whole: bool) -> tuple[Finding, ...]:
     """Ask a table's rules of the rows that a commit adds.
 
     Args:
+        engine: Of the run.
         spec: The table.
         rows: The rows.
         count: How many they are.
@@ -37,7 +40,10 @@ def ask_rules(spec: DerivedTable, rows: DataFrame, count: int, whole: bool) -> t
         return ()
     if count:
         column = ORIGIN if spec.is_row_wise else None
-        asked = Asked(topic=spec.name, rules=rules, rows=rows, column=column, declared=True, what="Table")
+        tables = referred(engine, rules, f"Table {spec.name}")
+        asked = Asked(
+            topic=spec.name, rules=rules, rows=rows, column=column, declared=True, what="Table", tables=tables
+        )
         results = evaluate(asked).results
     else:
         # A commit that takes rows away, or holds a position alone, is not the one that somebody counts.

@@ -99,7 +99,7 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
     else:
         staged = _merged(engine, spec, computed, frames, branch=branch, state=state, summary=summary)
     _audit_keys(engine, spec, todo, computed=computed, staged=staged)
-    findings = ask_rules(spec, _came(engine, spec, staged), staged.rows, whole=staged.came is None)
+    findings = ask_rules(engine, spec, _came(engine, spec, staged), staged.rows, whole=staged.came is None)
     late = late_rows(frames, spec, todo)
     return replace(staged, bounds=computed.bounds, findings=findings, late=late, kept_back=computed.kept_back)
 

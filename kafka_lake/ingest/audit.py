@@ -146,10 +146,11 @@ def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedB
             f"{staged.records} records were read, but {batch.changes} changes + {staged.failed} dead letters make "
             f"{batch.changes + staged.failed}"
         )
-    if batch.check.brought != batch.inserted + batch.updated:
+    if batch.check.brought + batch.check.marked != batch.inserted + batch.updated:
+        marked = f", and {batch.check.marked} are marked as stale" if batch.check.marked else ""
         problems.append(
             f"{batch.inserted} rows were inserted and {batch.updated} updated, but {batch.check.brought} are as the "
-            "batch left them"
+            f"batch left them{marked}"
         )
     facts = {
         "records_read": staged.records,
@@ -160,6 +161,7 @@ def _keyed_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: KeyedB
         "rows_deleted": batch.deleted,
         "keys_ignored": batch.ignored,
         "keys_later_deleted": batch.late,
+        **({"keys_stale": batch.check.stale} if batch.check.stale else {}),
         **(batch.history.facts if batch.history else {}),
         "dead_letters": staged.failed,
         "invisible_offsets": max(0, plan.records_at_most - staged.records - plan.elsewhere),

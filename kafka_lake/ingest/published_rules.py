@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pyspark.sql import functions as F
+
 from kafka_lake.common.errors import TableError
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.decode.rows import DELETED
 from kafka_lake.ingest.finding import Finding
 from kafka_lake.ingest.record_keys import metadata_column_of
 from kafka_lake.ingest.rule import Rule
 from kafka_lake.ingest.rule_finding import rule_finding
 from kafka_lake.ingest.rules.evaluate import Asked, evaluate
+from kafka_lake.ingest.rules.referred import referred
 from kafka_lake.ingest.topic_table import TopicTable
 
 
@@ -37,8 +41,11 @@ def examine_rules(spec: TopicTable, connections: Connections, rules: Sequence[Ru
     found = [Finding(rule.check, (), {"rule": rule.said, "asked": "of each commit only"}) for rule in of_commits]
     if alone:
         rows = connections.spark().table(connections.catalog.spark_name(spec.identifier))
+        if spec.write == "upsert" and spec.deletes == "soft":
+            rows = rows.filter(~F.coalesce(F.col(DELETED), F.lit(False)))
         # What is in the table already, no rule takes out: that it is there is the problem.
         strict = tuple(rule if rule.on_failure == "warn" else replace(rule, on_failure="fail") for rule in alone)
-        asked = Asked(topic=spec.topic, rules=strict, rows=rows, column=metadata_column_of(spec))
+        tables = referred(connections, strict, f"Topic {spec.topic}")
+        asked = Asked(topic=spec.topic, rules=strict, rows=rows, column=metadata_column_of(spec), tables=tables)
         found += [rule_finding(each) for each in evaluate(asked).results]
     return found

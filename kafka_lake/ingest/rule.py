@@ -10,9 +10,13 @@ from pydantic.dataclasses import dataclass
 
 OnFailure = Literal["dead_letter", "fail", "warn"]
 ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
-Kind = Literal["not_null", "accepted_values", "range", "pattern", "expression", "unique", "row_count", "null_share"]
+Kind = Literal[
+    "not_null", "accepted_values", "range", "pattern", "expression", "unique", "foreign_key", "row_count", "null_share"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-OF_ROWS: tuple[Kind, ...] = ("not_null", "accepted_values", "range", "pattern", "expression", "unique")
+OF_ROWS: tuple[Kind, ...] = (
+    "not_null", "accepted_values", "range", "pattern", "expression", "unique", "foreign_key",
+)  # fmt: skip
 """Kinds that a row keeps or breaks; the others are about a commit as a whole."""
 RULE_CLASS = "rule:"
 """How the classes of dead letters begin that broke a rule."""
@@ -20,6 +24,8 @@ RULE_CHECK = "rule_"
 """How the names of the rules' checks begin."""
 
 Value = bool | int | float | str
+WHOLE_TABLE = "table"
+"""With `within`: all rows that the table has."""
 _NO_NAME = re.compile(r"[^A-Za-z0-9_]+")
 _LONGEST_NAME = 60
 
@@ -47,6 +53,20 @@ class Pattern:
 
     column: str
     regex: str
+
+
+@dataclass(frozen=True)
+class ForeignKey:
+    """What columns have is in columns of a row of another table of the catalog."""
+
+    columns: tuple[str, ...]
+    table: str
+    to: tuple[str, ...] = ()
+
+    @property
+    def target(self) -> tuple[str, ...]:
+        """Return the columns of the other table."""
+        return self.to or self.columns
 
 
 @dataclass(frozen=True)
@@ -99,6 +119,18 @@ class RuleEntry:
         description="Columns that together are different in all rows of a commit. The first row by Kafka's partition "
         "and offset stays.",
         examples=[["order_id"]],
+    )
+    within: str | None = Field(
+        default=None,
+        description="With unique: the rows of earlier commits that count too. A duration: those that are at most so "
+        "much older, by Kafka's timestamp, than the oldest row of the commit. `table`: all of them.",
+        examples=["7d", "table"],
+    )
+    foreign_key: ForeignKey | None = Field(
+        default=None,
+        description="What `columns` have is in the columns `to` of a row of another `table` of the catalog; `to` is "
+        "`columns` by default. A row with a null among them passes.",
+        examples=[{"columns": ["store"], "table": "lake.stores", "to": ["id"]}],
     )
     row_count: RowCount | None = Field(
         default=None,
@@ -179,8 +211,10 @@ class Rule:
             return f"the number of rows is {_from_to(entry.row_count.min, entry.row_count.max)}"
         if entry.null_share is not None:
             return f"{column} is null in at most {entry.null_share.max} of the rows"
+        if entry.foreign_key is not None:
+            return f"{column} is in {entry.foreign_key.table} ({', '.join(entry.foreign_key.target)})"
         if self.kind == "unique":
-            return f"{column} is different in each row of a commit"
+            return f"{column} is different in each row of {_among(entry.within)}"
         return f"{column} is not null" if self.kind == "not_null" else str(entry.expression)
 
 
@@ -209,6 +243,8 @@ def _of_entry(entry: RuleEntry, fail_above: int | str | None) -> Iterator[Rule]:
         every = [(column,) for column in given]
     elif kind == "unique":
         every = [given]
+    elif isinstance(given, ForeignKey):
+        every = [given.columns]
     else:
         every = [(given.column,) if hasattr(given, "column") else ()]
     for columns in every:
@@ -231,6 +267,12 @@ def _from_to(least: object, greatest: object) -> str:
     if least is None:
         return f"at most {greatest}"
     return f"at least {least}" if greatest is None else f"from {least} to {greatest}"
+
+
+def _among(within: str | None) -> str:
+    if within is None:
+        return "a commit"
+    return "the table" if within == WHOLE_TABLE else f"a commit, and in the {within} before it"
 
 
 def _shown(value: Value) -> str:

@@ -39,6 +39,9 @@ def _facts(result: RuleResult) -> dict[str, object]:
             "failed": result.failed,
             "null": result.nulls,
         }
+    if rule.entry.foreign_key is not None:
+        facts["table"] = rule.entry.foreign_key.table
+        facts["snapshot"] = "none yet" if result.snapshot is None else str(result.snapshot)
     if result.unknown:
         facts["not_in_table"] = ", ".join(result.unknown)
     return facts | {f"sample_partition_{partition}": f"offset {offset}" for partition, offset in result.samples}

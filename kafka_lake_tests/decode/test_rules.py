@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.ingest.rule import (
     AcceptedValues,
+    ForeignKey,
     NullShare,
     OnFailure,
     Pattern,
@@ -24,6 +26,7 @@ from kafka_lake.ingest.rule import (
     rules_of,
 )
 from kafka_lake.ingest.rules.evaluate import Asked, Verdict, evaluate
+from kafka_lake.ingest.rules.referred import BROADCAST_ROWS, Referred
 
 pytestmark = pytest.mark.integration
 
@@ -183,6 +186,59 @@ def test_a_replay_of_dead_letters_compares_with_the_rows_of_the_table(
     # 1 is in the table already; of the two with 2 the first stays.
     found = [(r["partition"], r["offset"]) for r in verdict.refused.records.to_pylist()]
     assert sorted(found) == [(0, 6), (1, 9), (1, 15)]
+
+
+@pytest.mark.parametrize("count", [3, BROADCAST_ROWS + 1])
+def test_a_foreign_key_is_in_the_other_table_and_null_passes(
+    count: int, frame: Callable[[Sequence[Row]], DataFrame]
+) -> None:
+    rows = rows_by(random.Random(3), 200)
+    # Twice and with nulls, as no table of ours has its key, but others may.
+    others = [*rows[:40], *rows[:20]]
+    held = frame(others).selectExpr("CAST(n AS bigint) AS number", "s", "who")
+    tables = {"lake.others": Referred(held, 7, count)}
+    one, both = ForeignKey(("n",), "lake.others", ("number",)), ForeignKey(("n", "s"), "lake.others", ("number", "S"))
+    rules = rules_of([RuleEntry(foreign_key=one), RuleEntry(foreign_key=both), RuleEntry(unique=("d",))])
+    verdict = asked(frame(rows), rules, tables=tables)
+    for result, names in zip(verdict.results, (("n",), ("n", "s")), strict=False):
+        there = {tuple(row[name] for name in names) for row in others}
+        of_rows = [tuple(row[name] for name in names) for row in rows]
+        broken = [place(row) for row, key in zip(rows, of_rows, strict=True) if None not in key and key not in there]
+        assert (result.evaluated, result.failed, result.snapshot) == (200, len(broken), 7)
+        assert result.nulls == sum(None in key for key in of_rows)
+        assert verdict.refused is not None
+        told = verdict.refused.records.to_pylist()
+        refused = {
+            (r["topic_id"], r["partition"], r["offset"])
+            for r in told
+            if result.rule.name in named(verdict.refused.reasons[r["reason"]][1])
+        }
+        assert refused == set(broken)
+    for given, says in ((("s",), "s is string, and number of lake.others is bigint"), (("n",), "has no column m")):
+        wrong = ForeignKey(given, "lake.others", ("number" if given == ("s",) else "m",))
+        with pytest.raises(ConfigurationError, match=says):
+            asked(frame(rows), rules_of([RuleEntry(foreign_key=wrong)]), tables=tables)
+
+
+def test_unique_may_look_at_the_rows_of_earlier_commits(frame: Callable[[Sequence[Row]], DataFrame]) -> None:
+    def at(rows: Sequence[Row], *days: int) -> DataFrame:
+        days_of = F.element_at(F.lit(list(days)), F.col("n"))
+        time = F.timestamp_seconds(F.lit(1_700_000_000)) + F.make_dt_interval(days=days_of)
+        return frame(rows).withColumn("_kafka", F.col("_kafka").withField("timestamp", time)).drop("n")
+
+    rows = rows_by(random.Random(1), 6)
+    for number, row in enumerate(rows):
+        row["n"], row["s"] = number + 1, "abcabc"[number]
+    earlier, new = rows[:3], rows[3:]
+    for within, refused in (("7d", {"c"}), ("1.5d", set()), ("table", {"a", "c"}), (None, set())):
+        verdict = asked(
+            at(new, 0, 0, 0, 20, 20, 12), rules_of([RuleEntry(unique=("s",), within=within)]),
+            earlier=at(earlier, 0, 30, 9).filter("s <> 'b'"),
+        )  # fmt: skip
+        assert verdict.results[0].failed == len(refused), within
+        places = {place(row) for row in new if row["s"] in refused}
+        found = verdict.refused.records.to_pylist() if verdict.refused else []
+        assert {(r["topic_id"], r["partition"], r["offset"]) for r in found} == places
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What the audit of a keyed table asks: is each key of the batch as its newest change left it?"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -10,9 +10,11 @@ from kafka_lake.ingest.decode.rows import DELETED
 from kafka_lake.ingest.keyed.bounds import Bounds
 from kafka_lake.ingest.keyed.history.figures import HistoryBatch
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
+from kafka_lake.ingest.keyed.stale import MARK, checks
 from kafka_lake.ingest.keyed.truncates import Emptied
+from kafka_lake.ingest.rules.evaluate import Verdict
 
-_EACH = ("missing", "older", "undeleted", "brought", "outside")
+_EACH = ("missing", "older", "undeleted", "brought", "outside", "marked", "stale", "unmarked")
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,9 @@ class KeyCheck:
         undeleted: Keys whose delete is newer than the row that they still have.
         brought: Keys whose row is what the batch's change made.
         outside: Keys that are outside of the bounds by which files of the table were skipped.
+        marked: Keys whose row got the mark of a refused change, and nothing else.
+        stale: Keys whose row has such a mark.
+        unmarked: Keys whose row should have such a mark and doesn't, or the other way round.
     """
 
     doubled: int
@@ -34,6 +39,9 @@ class KeyCheck:
     undeleted: int
     brought: int
     outside: int = 0
+    marked: int = 0
+    stale: int = 0
+    unmarked: int = 0
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -44,6 +52,7 @@ class KeyCheck:
             "have a row that is older than their change": self.older,
             "have a row though a newer change deletes it": self.undeleted,
             "are outside of the bounds by which files were skipped": self.outside,
+            "don't tell rightly whether their newest change was refused": self.unmarked,
         }
         return tuple(f"{count} keys {what}" for what, count in said.items() if count)
 
@@ -82,6 +91,7 @@ class KeyedBatch:
         history: What became of it in the history; None for a table without one.
         not_sent: The changes that couldn't be applied, in the order of partition and offset.
         emptied: The truncate before which nothing counts; None if there is none.
+        verdict: What the topic's rules found of the changes that bring rows.
     """
 
     changes: int
@@ -95,6 +105,7 @@ class KeyedBatch:
     not_sent: tuple[NotSent, ...] = ()
     emptied: Emptied | None = None
     history: HistoryBatch | None = None
+    verdict: Verdict = field(default_factory=Verdict)
 
     @property
     def ignored(self) -> int:
@@ -102,7 +113,9 @@ class KeyedBatch:
         return self.keys - self.inserted - self.updated - self.deleted
 
 
-def check_keys(staged: DataFrame, changes: DataFrame, keys: Keys, within: Bounds) -> KeyCheck:
+def check_keys(
+    staged: DataFrame, changes: DataFrame, keys: Keys, within: Bounds, *, has_marks: bool = False
+) -> KeyCheck:
     """Look for each change's key in the table as it is staged.
 
     Args:
@@ -110,16 +123,19 @@ def check_keys(staged: DataFrame, changes: DataFrame, keys: Keys, within: Bounds
         changes: What was merged, one for each key.
         keys: Tell rows apart, and changes older from newer.
         within: Between which values the changes' keys lie.
+        has_marks: Whether rows tell that the newest change of their key was refused.
     """
     is_soft = keys.is_soft
     condition = " AND ".join([keys.same("t", "s"), *within.hold_for("t")])
     numbered = changes.withColumn("__kafka_lake_number", F.monotonically_increasing_id()).alias("s")
     joined = numbered.join(staged.withColumn("__kafka_lake_there", F.lit(True)).alias("t"), F.expr(condition), "left")
     there, own = "t.__kafka_lake_there", f"{keys.order('s')} = {keys.order('t')}"
-    newer = keys.is_newer("s", "t")
+    counts = f"s.{DOES} <> '{MARK}'"
+    newer = f"({counts} AND {keys.is_newer('s', 't')})"
     goes = f"s.{DOES} = '{DELETE}'"
     # A row that is only marked stays, if there was one or the batch itself brought it.
-    stays = f"s.{DOES} <> '{DELETE}'" + (f" OR size(s.{KEPT}) = 0" if is_soft else "")
+    stays = f"{counts} AND (s.{DOES} <> '{DELETE}'" + (f" OR size(s.{KEPT}) = 0" if is_soft else "") + ")"
+    marks = checks(keys) if has_marks else {}
     facts = joined.select(
         F.col("s.__kafka_lake_number").alias("number"),
         F.expr(f"{there} IS NOT NULL").alias("there"),
@@ -130,8 +146,11 @@ def check_keys(staged: DataFrame, changes: DataFrame, keys: Keys, within: Bounds
         F.expr(f"{there} IS NOT NULL AND {goes} AND {newer}" + (f" AND NOT t.{DELETED}" if is_soft else "")).alias(
             "undeleted"
         ),
-        F.expr(f"{there} IS NOT NULL AND {own}").alias("brought"),
+        F.expr(f"{there} IS NOT NULL AND {counts} AND {own}").alias("brought"),
         F.expr(f"NOT ({' AND '.join(['true', *within.hold_for('s')])})").alias("outside"),
+        F.expr(f"{there} IS NOT NULL AND {marks.get('marked', 'false')} AND NOT ({counts} AND {own})").alias("marked"),
+        F.expr(f"{there} IS NOT NULL AND {marks.get('stale', 'false')}").alias("stale"),
+        F.expr(f"{there} IS NOT NULL AND ({marks.get('unmarked', 'false')})").alias("unmarked"),
     )
     each = facts.groupBy("number").agg(
         F.count_if("there").alias("rows"),

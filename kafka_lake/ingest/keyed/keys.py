@@ -12,7 +12,9 @@ from kafka_lake.executors.changes.change import READ
 from kafka_lake.ingest.decode.rows import CHANGE
 from kafka_lake.ingest.topic_table import TopicTable
 
-DOES, KEPT = "__kafka_lake_does", "__kafka_lake_kept"
+OURS = "__kafka_lake_"
+"""How the names of columns begin that go with changes and are none of the table's."""
+DOES, KEPT = f"{OURS}does", f"{OURS}kept"
 AT = "__kafka_lake_at"
 """When a change happened, if its envelope tells."""
 READS = "__kafka_lake_reads"
@@ -129,8 +131,7 @@ class Keys:
 
     def _compared(self, expression: str) -> list[str]:
         """Return what a value of the order is compared by: text that begins as a time does by that time first."""
-        name = expression.partition(".")[2]
-        if name not in {quoted(each) for each in self.texts}:
+        if not any(expression.endswith(f".{quoted(each)}") for each in self.texts):
             return [expression]
         time = f"try_cast({expression} AS timestamp)"
         return [f"CASE WHEN {expression} RLIKE '^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}' THEN {time} END", expression]

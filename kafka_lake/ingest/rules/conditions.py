@@ -2,9 +2,12 @@
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from functools import reduce
+from operator import and_
 from typing import Any, NoReturn
 
 from pyspark.errors import AnalysisException
@@ -14,6 +17,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.rule import Rule
+from kafka_lake.ingest.rules.referred import Referred
 
 _MOST_DIGITS = 38
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
@@ -28,12 +32,15 @@ class Condition:
         rule: The rule.
         kept: Whether a row keeps it; null where nothing can be said.
         keys: Of a `unique`: its columns.
+        refers: Of a `foreign_key`: its columns. Whether a row keeps the rule, a join tells; `kept` is true where
+            nothing is null.
         unknown: Columns that it names and the table doesn't have.
     """
 
     rule: Rule
     kept: Column
     keys: tuple[Column, ...] = ()
+    refers: tuple[Column, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
@@ -45,11 +52,15 @@ class Rows:
         subject: The topic or table, for errors.
         frame: The rows.
         declared: Whether the settings declare all columns: then one that isn't there never comes.
+        untold: The column that names those which a row doesn't tell; None if each row tells all of them.
+        tables: Those that foreign keys refer to.
     """
 
     subject: str
     frame: DataFrame
     declared: bool
+    untold: str | None = None
+    tables: Mapping[str, Referred] = field(default_factory=dict)
 
     def condition(self, rule: Rule) -> Condition:
         """Return what to ask for a rule.
@@ -67,15 +78,40 @@ class Rows:
         if rule.kind == "row_count":
             return Condition(rule, F.lit(True))
         if rule.kind in ("not_null", "null_share"):
-            return Condition(rule, columns[0].isNotNull(), unknown=unknown)
-        if rule.kind == "unique":
-            there = columns[0].isNotNull()
-            for column in columns[1:]:
-                there &= column.isNotNull()
-            return Condition(rule, F.when(there, F.lit(True)), () if unknown else tuple(columns), unknown)
+            return Condition(rule, self._if_told(rule.columns[0], columns[0].isNotNull()), unknown=unknown)
+        if rule.kind in ("unique", "foreign_key"):
+            there = F.when(reduce(and_, [column.isNotNull() for column in columns]), F.lit(True))
+            keys = () if unknown else tuple(columns)
+            if rule.kind == "unique":
+                return Condition(rule, there, keys=keys, unknown=unknown)
+            if keys:
+                self._check_types(rule, [each[1] for each in found if each is not None])
+            return Condition(rule, there, refers=keys, unknown=unknown)
         if found[0] is None:
             return Condition(rule, F.lit(None).cast("boolean"), unknown=unknown)
         return Condition(rule, self._value_rule(rule, *found[0]))
+
+    def _check_types(self, rule: Rule, kinds: Sequence[T.DataType]) -> None:
+        """Refuse a foreign key whose columns can't be compared with those of the other table."""
+        given = rule.entry.foreign_key
+        assert given is not None, "the caller has looked"
+        others = {each.name.lower(): each.dataType for each in self.tables[given.table].rows.schema}
+        if missing := [name for name in given.target if name.lower() not in others]:
+            self._refuse(rule, f"table {given.table} has no column {', '.join(missing)}")
+        for name, kind, target in zip(rule.columns, kinds, given.target, strict=True):
+            other = others[target.lower()]
+            numbers = isinstance(kind, T.NumericType) and isinstance(other, T.NumericType)
+            if not numbers and kind.simpleString() != other.simpleString():
+                here, there = kind.simpleString(), other.simpleString()
+                self._refuse(rule, f"{name} is {here}, and {target} of {given.table} is {there}")
+
+    def _if_told(self, path: str, kept: Column) -> Column:
+        """Return a condition, null in rows that don't tell its column."""
+        names = (path.lower(), path.split(".")[0].lower())
+        found = [name for name in self.frame.columns if name.lower() in names]
+        if self.untold is None or not found:
+            return kept
+        return F.when(~F.array_contains(F.col(self.untold), found[0]), kept)
 
     def _value_rule(self, rule: Rule, column: Column, kind: T.DataType) -> Column:
         entry = rule.entry
@@ -148,7 +184,7 @@ class Rows:
         return F.col(".".join(names)), kind
 
     def _refuse(self, rule: Rule, problem: str, cause: Exception | None = None) -> NoReturn:
-        columns = ", ".join(self.frame.columns)
+        columns = ", ".join(name for name in self.frame.columns if name != self.untold)
         raise ConfigurationError(
             f"{self.subject}: rules: {rule.name}: {problem}.",
             f"Nothing was published. Correct the rule; the table's columns are {columns}.",

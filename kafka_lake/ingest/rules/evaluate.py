@@ -1,10 +1,11 @@
 """Rules asked of staged rows: one pass that counts, and where rows are refused another one that names their records."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -12,9 +13,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
+from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.ingest.rule import Rule
+from kafka_lake.ingest.rule import WHOLE_TABLE, Rule
 from kafka_lake.ingest.rules.conditions import Condition, Rows
+from kafka_lake.ingest.rules.referred import BROADCAST_ROWS, Referred
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.rules.result import RuleResult, commit_result, reason_of
 
@@ -35,8 +38,11 @@ class Asked:
         rows: Rows of the table.
         column: The metadata column; None if rows don't tell records. Then no row can be named nor refused.
         declared: Whether the settings declare all columns.
-        others: Rows that are in the table already, where `unique` is to look at those too; None if it isn't.
+        others: Rows that are in the table already, where each `unique` is to look at those too; None if it isn't.
+        earlier: Rows that are in the table already, for a `unique` with `within`; None if there are none.
         what: What has the name, for errors.
+        untold: The column that names those which a row doesn't tell; None if each row tells all of them.
+        tables: Those that foreign keys refer to.
     """
 
     topic: str
@@ -46,6 +52,9 @@ class Asked:
     declared: bool = False
     others: DataFrame | None = None
     what: str = "Topic"
+    untold: str | None = None
+    earlier: DataFrame | None = None
+    tables: Mapping[str, Referred] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ def evaluate(asked: Asked) -> Verdict:
     Raises:
         ConfigurationError: If a rule can't be asked of these columns.
     """
-    rows = Rows(f"{asked.what} {asked.topic}", asked.rows, asked.declared)
+    rows = Rows(f"{asked.what} {asked.topic}", asked.rows, asked.declared, untold=asked.untold, tables=asked.tables)
     conditions = [rows.condition(rule) for rule in asked.rules]
     evaluation = _Evaluation(asked, conditions)
     results = evaluation.counted()
@@ -104,11 +113,25 @@ class _Evaluation:
         frame = asked.rows.filter(F.spark_partition_id() >= 0)
         for name in dict.fromkeys(name for _, each in self._conditions for name in _unknown_names(each)):
             frame = frame.withColumn(name, F.lit(None))
+        compared = [(n, each.keys or each.refers) for n, each in self._conditions]
         self._frame = frame.select(
             *_places(asked.column),
             *[each.kept.alias(_kept(n)) for n, each in self._conditions],
-            *[key.alias(_KEY.format(n, i)) for n, each in self._unique for i, key in enumerate(each.keys)],
+            *[key.alias(_KEY.format(n, i)) for n, keys in compared for i, key in enumerate(keys)],
         )
+        for n, each in self._conditions:
+            if each.refers:
+                self._frame = self._referring(n, each)
+
+    def _referring(self, n: int, condition: Condition) -> DataFrame:
+        """Return the rows, with what a join tells of a foreign key."""
+        given = condition.rule.entry.foreign_key
+        assert given is not None, "only those refer"
+        keys, held = _keys(n, condition.refers), [f"held_{name}" for name in _keys(n, condition.refers)]
+        others = self._asked.tables[given.table].keys(given.target, held).withColumn("is_held", F.lit(True))
+        same = reduce(and_, [F.col(key) == F.col(other) for key, other in zip(keys, held, strict=True)])
+        kept = F.when(F.col(_kept(n)), F.coalesce(F.col("is_held"), F.lit(False)))
+        return self._frame.join(others, same, "left").withColumn(_kept(n), kept).drop("is_held", *held, *keys)
 
     def counted(self) -> tuple[RuleResult, ...]:
         """Count in one pass over the rows. A `unique` takes another one, and so do samples, if there are any."""
@@ -116,6 +139,7 @@ class _Evaluation:
         for n, _ in self._conditions:
             aggregates += [F.count(_kept(n)).alias(f"told_{n}"), F.count_if(F.col(_kept(n))).alias(f"yes_{n}")]
         found = self._collected(lambda: self._frame.agg(*aggregates).collect())[0]
+        self._count = found["rows"]
         failed = {n: found[f"told_{n}"] - found[f"yes_{n}"] for n, _ in self._conditions}
         samples = self._samples([n for n, each in self._conditions if failed[n] and each.rule.is_of_rows])
         rows = found["rows"]
@@ -131,7 +155,10 @@ class _Evaluation:
             twice = self._collected(lambda: self._twice(n, condition).groupBy("partition").agg(count, first).collect())
             failed = sum(row["failed"] for row in twice)
             samples = _first(twice, "first") if self._asked.column is not None else ()
-        return RuleResult(rule, rows, failed, nulls, samples=samples, unknown=condition.unknown)
+        given, snapshot = rule.entry.foreign_key, None
+        if given is not None:
+            snapshot = self._asked.tables[given.table].snapshot
+        return RuleResult(rule, rows, failed, nulls, samples=samples, unknown=condition.unknown, snapshot=snapshot)
 
     def _samples(self, failed: Sequence[int]) -> dict[int, Samples]:
         """Return the first row of each Kafka partition that breaks a rule, for some rules."""
@@ -143,25 +170,40 @@ class _Evaluation:
 
     def _twice(self, n: int, condition: Condition) -> DataFrame:
         """Return the rows whose key an earlier row has that the other rules don't refuse, or a row of the table."""
-        keys = [_KEY.format(n, i) for i in range(len(condition.keys))]
+        keys = _keys(n, condition.keys)
         keyed = self._frame.filter(F.col(_kept(n)).isNotNull()).select(
             *_PLACE,
             *keys,
             self._broken_alone().alias("broken"),
             F.when(self._is_refused(), F.lit(0)).otherwise(F.lit(1)).alias("stays"),
         )
-        others = self._asked.others
+        others = self._others(condition.rule)
         if others is None:
             # Most keys are there once. Only rows of the others are sorted.
             several = keyed.groupBy(*keys).agg(F.count(F.lit(1)).alias("times")).filter(F.col("times") > 1)
             keyed, there = keyed.join(several.drop("times"), keys, "left_semi"), F.lit(False)
         else:
-            held = others.select(*[key.alias(name) for key, name in zip(condition.keys, keys, strict=True)]).distinct()
+            held = others.select(*[key.alias(name) for key, name in zip(condition.keys, keys, strict=True)])
+            here = keyed.select(*keys).distinct()
+            # The table may have many more rows than the commit: those with other keys are never shuffled.
+            held = held.join(F.broadcast(here) if self._count <= BROADCAST_ROWS else here, keys, "left_semi").distinct()
             keyed = keyed.join(held.withColumn("held", F.lit(True)), keys, "left")
             there = F.coalesce("held", F.lit(False))
         before = Window.partitionBy(*keys).orderBy("partition", "offset").rowsBetween(Window.unboundedPreceding, -1)
         earlier = F.coalesce(F.sum("stays").over(before), F.lit(0)) > 0
         return keyed.withColumn("twice", there | earlier).filter("twice").select(*_PLACE, "broken")
+
+    def _others(self, rule: Rule) -> DataFrame | None:
+        """Return the rows of earlier commits that a `unique` looks at; None if it looks at none."""
+        asked, within = self._asked, rule.entry.within
+        if within is None or asked.earlier is None:
+            return asked.others
+        if within == WHOLE_TABLE or asked.column is None:
+            return asked.earlier
+        at = F.col(f"`{asked.column}`")["timestamp"]
+        oldest = asked.rows.agg(F.min(at).alias("oldest")).collect()[0]["oldest"]
+        since = F.lit(oldest) - F.make_dt_interval(secs=F.lit(Decimal(str(seconds_of(within)))))
+        return asked.earlier.filter(at >= since)
 
     def _broken_alone(self) -> Column:
         """Return the numbers of the rules that a row breaks by itself, as text."""
@@ -233,6 +275,10 @@ def _places(column: str | None) -> list[Column]:
     else:
         told = tuple(F.col(f"`{column}`")[name] for name in _PLACE)
     return [each.alias(name) for each, name in zip(told, _PLACE, strict=True)]
+
+
+def _keys(n: int, columns: Sequence[Column]) -> list[str]:
+    return [_KEY.format(n, i) for i in range(len(columns))]
 
 
 def _first(found: Sequence[Row], name: str) -> Samples:

@@ -22,6 +22,7 @@ class RuleResult:
             rows whose column is null.
         samples: Partition and offset of rows that break it: the first of each Kafka partition.
         unknown: Columns that it names and the table doesn't have yet.
+        snapshot: Of a `foreign_key`: the snapshot of the other table that was looked at; None if it has none.
     """
 
     rule: Rule
@@ -30,6 +31,7 @@ class RuleResult:
     nulls: int = 0
     samples: tuple[tuple[int, int], ...] = ()
     unknown: tuple[str, ...] = ()
+    snapshot: int | None = None
 
     @property
     def passed(self) -> int:

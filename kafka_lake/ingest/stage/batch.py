@@ -19,6 +19,7 @@ from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.decoding import Decoded
 from kafka_lake.ingest.keyed.not_sent import with_not_sent
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.rules.evaluate import Verdict
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.stage.arrow_doubts import why_not
 from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow
@@ -49,11 +50,13 @@ class WrittenBatch:
         primary: The table on its branch.
         counts: The batch's metrics.
         judged: Gives the records with ``error_class`` and ``error_message``, or those alone that have them.
+        verdict: What the topic's rules found, if they have been asked and what they refuse is left out already.
     """
 
     primary: StagedTable
     counts: Mapping[str, Any]
     judged: Callable[[], DataFrame]
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,7 @@ class Batch:
         staged = write_changes(
             ChangesToStage(
                 context=self.context,
+                plan=self.plan,
                 state=self.state,
                 branch=branch,
                 changes=decoded.rows,
@@ -156,15 +160,23 @@ class Batch:
                 summary=self._summary(self.marks),
                 tasks=tasks,
                 failed=lambda: int(decoded.counts()["failed"]),
+                declared=decoder.fixed is not None,
             ),
             undo,
         )
-        counts, not_sent = decoded.counts(), staged.batch.not_sent
-        counts["failed"] += len(not_sent)
+        counts, not_sent, verdict = decoded.counts(), staged.batch.not_sent, staged.batch.verdict
+        refused = verdict.refused
+        counts["failed"] += len(not_sent) + (len(refused) if refused else 0)
+
+        def judged() -> DataFrame:
+            found = with_not_sent(decoded.judged(), self.context.connections.spark(), not_sent)
+            return found if refused is None else refused.set_apart(found)
+
         return WrittenBatch(
             staged.primary,
             {**counts, DELETES: staged.deletes, HISTORY: staged.history, KEYED: staged.batch},
-            lambda: with_not_sent(decoded.judged(), self.context.connections.spark(), not_sent),
+            judged,
+            verdict,
         )
 
     def _fitting(self, rows: DataFrame) -> DataFrame:

@@ -1,14 +1,21 @@
 """A staged batch before the topic's rules."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kafka_lake.executors.changes.change import READ, UPSERT
 from kafka_lake.ingest.context import Context
+from kafka_lake.ingest.keyed.keys import DOES, KEPT, OURS, quoted
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import metadata_column_of
 from kafka_lake.ingest.rule import Rule
 from kafka_lake.ingest.rules.by_statistics import BY_STATISTICS, kept_by_statistics
 from kafka_lake.ingest.rules.evaluate import Asked, Verdict
+from kafka_lake.ingest.rules.referred import Referred, referred
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.rules.result import RuleResult, commit_result
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
@@ -51,6 +58,45 @@ def judge(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> 
     return Verdict(tuple(known[rule] for rule in rules), verdict.refused)
 
 
+def judge_changes(context: Context, plan: Plan, changes: DataFrame, *, declared: bool) -> Verdict:
+    """Ask the topic's rules of the changes of a keyed table that bring a row; deletes aren't asked.
+
+    A column that a change leaves as it is counts as null, and not to be told is not to be null.
+
+    Args:
+        context: Of the run.
+        plan: The commit.
+        changes: What `changes_of` gave, in the table's types.
+        declared: Whether the settings declare all columns.
+
+    Raises:
+        ConfigurationError: If a rule can't be asked of the table's columns.
+    """
+    rules = _rules(context, plan)
+    if not rules:
+        return Verdict()
+    brings = changes.filter(F.col(DOES).isin(UPSERT, READ))
+    if brings.isEmpty():
+        return Verdict(tuple(_of_no_rows(rule, plan) for rule in rules))
+    untold = {
+        name: F.when(~F.array_contains(F.col(KEPT), name), F.col(quoted(name)))
+        for name in brings.columns
+        if not name.startswith(OURS)
+    }
+    asked = Asked(
+        topic=context.spec.topic,
+        rules=rules,
+        rows=brings.select(*[column.alias(name) for name, column in untold.items()], KEPT),
+        column=metadata_column_of(context.spec),
+        declared=declared,
+        untold=KEPT,
+        tables=_referred(context, rules),
+    )
+    verdict = context.decoding.evaluate(asked)
+    context.observer.step_done("rules evaluated")
+    return verdict
+
+
 def _known(rules: tuple[Rule, ...], staged: StagedTable) -> dict[Rule, RuleResult]:
     """Return what the statistics of the files tell of rules: those that they answer are kept by all rows."""
     table = staged.branch.staged or staged.state.table.refresh()
@@ -65,11 +111,15 @@ def _known(rules: tuple[Rule, ...], staged: StagedTable) -> dict[Rule, RuleResul
 
 
 def _asked(context: Context, plan: Plan, staged: StagedTable, rules: tuple[Rule, ...], *, declared: bool) -> Asked:
-    spec, others = context.spec, None
-    if plan.kind == "dead_letter_replay" and staged.state.head is not None:
+    spec, others, earlier = context.spec, None, None
+    if staged.state.head is not None:
         # What a duplicate is one of has been published by another commit. By the columns of today: those of the head
         # lack what this commit has added, and have old names.
-        others = context.connections.spark().table(context.connections.catalog.spark_name(spec.identifier))
+        rows = context.connections.spark().table(context.connections.catalog.spark_name(spec.identifier))
+        if plan.kind == "dead_letter_replay":
+            others = rows
+        if any(rule.entry.within is not None for rule in rules):
+            earlier = _without_read_again(rows, plan, metadata_column_of(spec))
     return Asked(
         topic=spec.topic,
         rules=rules,
@@ -77,7 +127,25 @@ def _asked(context: Context, plan: Plan, staged: StagedTable, rules: tuple[Rule,
         column=metadata_column_of(spec),
         declared=declared or spec.transform is not None,
         others=others,
+        earlier=earlier,
+        tables=_referred(context, rules),
     )
+
+
+def _referred(context: Context, rules: tuple[Rule, ...]) -> Mapping[str, Referred]:
+    return referred(context.connections, rules, f"Topic {context.spec.topic}")
+
+
+def _without_read_again(rows: DataFrame, plan: Plan, column: str) -> DataFrame:
+    """Return the rows of a table that a commit leaves there: those of records that are read again go."""
+    if plan.kind != "replace":
+        return rows
+    place, topic_id = F.col(quoted(column)), plan.after.identity.topic_id or None
+    here = place["topic_id"].eqNullSafe(F.lit(topic_id))
+    for each in plan.ranges:
+        within = place["offset"].between(each.start, each.end - 1)
+        rows = rows.filter(~(here & (place["partition"] == each.partition) & within))
+    return rows
 
 
 def _rules(context: Context, plan: Plan) -> tuple[Rule, ...]:

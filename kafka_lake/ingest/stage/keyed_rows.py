@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.decode.rows import change_columns
+from kafka_lake.ingest.decode.rows import STALE, change_columns
 from kafka_lake.ingest.keyed.bounds import Bounds, bounds
 from kafka_lake.ingest.keyed.changes import can_leave_out, counted
 from kafka_lake.ingest.keyed.check import NOTHING_FOUND, KeyedBatch, NotSent, check_keys
@@ -37,12 +37,17 @@ from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, READS, SOURCE, Keys
 from kafka_lake.ingest.keyed.merge import HowToMerge, merge
 from kafka_lake.ingest.keyed.not_sent import find_not_sent, without
 from kafka_lake.ingest.keyed.past import Told, past_of, refuse_to_remove
-from kafka_lake.ingest.keyed.refusals import refusal_of, refuse_by_settings
+from kafka_lake.ingest.keyed.refusals import not_comparable, refusal_of, refuse_by_settings
+from kafka_lake.ingest.keyed.refused_changes import marks_of, split, with_marks
 from kafka_lake.ingest.keyed.source_snapshots import Ended
+from kafka_lake.ingest.keyed.stale import has_marks
 from kafka_lake.ingest.keyed.truncates import Emptied, Truncate, empty, rows_behind, without_older
+from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.record_keys import at_version
+from kafka_lake.ingest.rules.evaluate import Verdict
 from kafka_lake.ingest.stage.history_rows import EventsToStage, write_history
 from kafka_lake.ingest.stage.history_table import refuse_left_behind
+from kafka_lake.ingest.stage.judge import REFUSED, judge_changes, refused_mark
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable, side_summary, staged_table
@@ -70,6 +75,7 @@ class ChangesToStage:
 
     Args:
         context: Of the run.
+        plan: The commit.
         state: The table as the plan saw it, with the columns that the batch needs.
         branch: Of the table, at its head.
         changes: What `changes_of` gave.
@@ -81,9 +87,11 @@ class ChangesToStage:
         emptied: What is older than that doesn't count; None if there is nothing of the kind.
         ended: The snapshot of the source that lacks what is older; None if there is none, or not for the first time.
         closings: What takes rows away in the batch.
+        declared: Whether the settings declare all columns.
     """
 
     context: Context
+    plan: Plan
     state: TableState
     branch: StagingBranch
     changes: DataFrame
@@ -95,6 +103,7 @@ class ChangesToStage:
     emptied: Emptied | None = None
     ended: Ended | None = None
     closings: tuple[Truncate, ...] = ()
+    declared: bool = False
 
     @cached_property
     def columns(self) -> T.StructType:
@@ -108,11 +117,17 @@ class ChangesToStage:
         """What tells rows apart, and changes older from newer."""
         return Keys.of(self.context.spec, self.key, self.topic_id, self.columns)
 
+    @property
+    def has_marks(self) -> bool:
+        """Whether rows tell that the newest change of their key was refused."""
+        return has_marks(self.columns, self.keys)
+
     @cached_property
     def may_lack(self) -> list[str]:
         """The columns that a change may leave as they are."""
         spec, keys = self.context.spec, self.keys
-        others = (spec.metadata_column, DOES, KEPT, AT, READS, SOURCE, *(field.name for field in change_columns(spec)))
+        about = (field.name for field in change_columns(spec))
+        others = (spec.metadata_column, DOES, KEPT, AT, READS, SOURCE, *about, *([STALE] if self.has_marks else []))
         values = [name for name in self.changes.columns if name not in others]
         told = (*keys.columns, *keys.order_by)
         return [f.name for f in self.columns if f.name not in told and f.name in values and can_leave_out(f, spec)]
@@ -173,8 +188,14 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
     tasks = max(batch.tasks, 2) + row_count(batch.state.table) // _ROWS_WORTH_A_PARTITION
     held.enter_context(shuffles(batch.context.connections.spark(), tasks))
     all_changes, figures = _told(batch, held)
+    verdict = judge_changes(batch.context, batch.plan, all_changes, declared=batch.declared)
+    batch = _without_refused(batch, verdict)
     batch = _since_past(batch, all_changes, figures)
-    changes = _counting(batch, all_changes.drop(READS, SOURCE))
+    changes, marks = all_changes.drop(READS, SOURCE), None
+    if verdict.refused is not None:
+        changes, bad = split(changes, verdict.refused, batch.keys)
+        marks = kept(marks_of(bad.drop(AT), batch.keys, batch.columns), held)
+    changes = _counting(batch, changes)
     ordered = _ordered(batch, changes.drop(AT), figures["deletes"], held)
     if batch.emptied is not None:
         ordered, counted_older = without_older(ordered, batch.emptied, batch.keys)
@@ -191,7 +212,7 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
     in_time = one_each if late is None else kept(late, held)
     left = folded.count if late is None else in_time.count()
     told = KeyedBatch(
-        changes=figures["changes"] - len(not_sent),
+        changes=figures["changes"] - len(not_sent) - (len(verdict.refused) if verdict.refused else 0),
         keys=folded.count,
         deletes=figures["deletes"],
         late=folded.count - left,
@@ -200,9 +221,14 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
         deleted=0,
         check=NOTHING_FOUND,
         not_sent=not_sent,
+        verdict=verdict,
     )
+    within = folded.within
+    if marks is not None:
+        in_time, within, alone = _marked(batch, in_time, marks, held)
+        told, left = replace(told, keys=told.keys + alone), left + alone
     if left:
-        primary, done = _merged(batch, in_time, folded.within)
+        primary, done = _merged(batch, in_time, within)
         told = replace(told, **done)
     else:
         primary = append(batch.branch, batch.state, shaped(in_time.limit(0), batch.columns), batch.summary)
@@ -217,7 +243,8 @@ def _staged(batch: ChangesToStage, held: ExitStack, undo: ExitStack) -> StagedCh
         changes=changes, folded=folded, current=primary, branch=batch.branch.name, summary=batch.summary,
         closings=closings, older=batch.emptied.changes if batch.emptied else None,
     )  # fmt: skip
-    shape = Shape(batch.keys, batch.columns, batch.context.spec.track, tuple(batch.may_lack))
+    values = T.StructType([each for each in batch.columns if each.name != STALE or not batch.has_marks])
+    shape = Shape(batch.keys, values, batch.context.spec.track, tuple(batch.may_lack))
     history = write_history(batch.context, shape, events, batch.state, held=held, undo=undo)
     return StagedChanges(primary, deletes, history.table, replace(told, history=history.batch))
 
@@ -233,6 +260,29 @@ def _told(batch: ChangesToStage, held: ExitStack) -> tuple[DataFrame, Row]:
     figures: Row = changes.agg(*[each.alias(name) for name, each in counted(changes).items()]).collect()[0]
     refuse_by_settings(spec, batch.keys, changes, figures)
     return changes, figures
+
+
+def _without_refused(batch: ChangesToStage, verdict: Verdict) -> ChangesToStage:
+    """Return a batch that counts what rules refuse among the records that failed, and whose summary tells of it."""
+    refused, failed = verdict.refused, batch.failed
+    if refused is None:
+        return batch
+    summary = {**batch.summary, REFUSED: refused_mark(refused)}
+    return replace(batch, failed=lambda: failed() + len(refused), summary=summary)
+
+
+def _marked(
+    batch: ChangesToStage, changes: DataFrame, marks: DataFrame, held: ExitStack
+) -> tuple[DataFrame, Bounds, int]:
+    """Return what is merged: changes, and marks of keys whose newest change was refused; how many are those alone.
+
+    Raises:
+        ChangeRefusedError: If nothing tells which of a key's changes is newer.
+    """
+    marked, within, alone, several = with_marks(changes, marks, batch.keys, held)
+    if several and not batch.keys.has_order:
+        raise not_comparable(batch.context.spec, "in one batch")
+    return marked, within, alone
 
 
 def _since_past(batch: ChangesToStage, changes: DataFrame, figures: Row) -> ChangesToStage:
@@ -290,11 +340,12 @@ def _folded(batch: ChangesToStage, changes: DataFrame, held: ExitStack) -> tuple
 def _merged(batch: ChangesToStage, changes: DataFrame, within: Bounds) -> tuple[StagedTable, dict[str, Any]]:
     """Merge changes into the branch; return it, and what happened to rows and what the audit found of the keys."""
     branch, base = batch.branch, batch.branch.staged_snapshot()
-    how = HowToMerge(batch.keys, batch.may_lack, batch.context.spec.is_partial, within)
+    is_partial, marks = batch.context.spec.is_partial, batch.has_marks
+    how = HowToMerge(batch.keys, batch.may_lack, is_partial=is_partial, within=within, has_marks=marks)
     merge(batch.context.connections.spark(), branch, changes, how, summary=batch.summary)
     primary = staged_table(branch, base, batch.state)
     summary = summary_of(branch.written(base))
-    check = check_keys(batch.rows(primary.snapshot), changes, batch.keys, within)
+    check = check_keys(batch.rows(primary.snapshot), changes, batch.keys, within, has_marks=marks)
     rows = {name: int(summary.get(f"{_MERGED}{name}", 0)) for name in ("inserted", "updated", "deleted")}
     return primary, {**rows, "check": check}
 

@@ -79,8 +79,10 @@ def stage(
     marks = _marks(source, dead_letters_before)
     with ExitStack() as undo:
         rows = _stage_rows(source, decoder, marks, undo)
-        verdict = judge(context, plan, rows.batch.primary, declared=rows.decoder.fixed is not None)
-        if verdict.refused is not None:
+        verdict = rows.batch.verdict
+        if verdict is None:
+            verdict = judge(context, plan, rows.batch.primary, declared=rows.decoder.fixed is not None)
+        if verdict.refused is not None and rows.batch.verdict is None:
             rows = _stage_without(source, rows, verdict.refused, marks=marks, undo=undo)
         failed = _stage_failed(source, rows.batch, undo, before=dead_letters_before)
         primary, vanished = rows.batch.primary, tuple[Vanished, ...]()

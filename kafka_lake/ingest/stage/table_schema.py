@@ -16,7 +16,7 @@ from kafka_lake.ingest.decode.decoder import Decoder
 from kafka_lake.ingest.decode.excepted import refuse_excepted_key
 from kafka_lake.ingest.decode.json.columns import nullable_all
 from kafka_lake.ingest.decode.key_columns import KEYED, keyed_property
-from kafka_lake.ingest.decode.rows import row_type, rows_of
+from kafka_lake.ingest.decode.rows import change_columns, row_type, rows_of
 from kafka_lake.ingest.decode.target import Target, documented
 from kafka_lake.ingest.decoding import SchemaPlan
 from kafka_lake.ingest.stage.schema_plan import plan_schema, refuse_changes, refuse_too_many
@@ -121,8 +121,11 @@ def evolve_table(
         apply_changes(table, table.schema(), want.renamed)
     schema = schema_of(arrow_columns(rows, want.target.columns))
     changes = needed_changes(table.schema(), schema)
-    refuse_changes(spec, [c for c in changes if not c.safe or spec.evolution == "freeze"])
-    ignored = tuple(c for c in changes if c.kind == "added" and spec.evolution == "ignore_new")
+    # The policy is about what records bring, not about what the settings ask for.
+    asked = {field.name for field in change_columns(spec)}
+    brought = [c for c in changes if c.column.split(".")[0] not in asked]
+    refuse_changes(spec, [c for c in changes if not c.safe or (c in brought and spec.evolution == "freeze")])
+    ignored = tuple(c for c in brought if c.kind == "added" and spec.evolution == "ignore_new")
     if not declared:
         refuse_too_many(spec, table.schema(), schema)
     apply_changes(table, schema, [c for c in changes if c not in ignored], _sources(spec, want))

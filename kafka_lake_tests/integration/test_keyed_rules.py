@@ -1,0 +1,162 @@
+"""Rules of keyed tables on real servers, beside a plain model: what is refused never counts, and its key says so."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.gate import GateFailedError
+from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.rule import Range, RowCount, RuleEntry
+from kafka_lake.ingest.run import ingest, replay
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
+from kafka_lake_tests.lanes import exhaustive
+
+pytestmark = pytest.mark.integration
+
+NewTopic = Callable[..., Topic]
+NewConnections = Callable[[], Connections]
+NewView = Callable[[TopicTable], View]
+Order = tuple[int, int, int]
+GONE = -1
+
+
+@dataclass(frozen=True)
+class Told:
+    """A change as a record tells it; a value of `GONE` deletes."""
+
+    key: int
+    order: Order
+    value: int
+
+
+@dataclass
+class Model:
+    """What a keyed table holds: the newest change that counts, and the newest that was refused since."""
+
+    applied: dict[int, Told] = field(default_factory=dict)
+    marks: dict[int, Order] = field(default_factory=dict)
+    letters: set[tuple[int, int]] = field(default_factory=set)
+
+    def commit(self, changes: list[Told], most: int) -> None:
+        marks = {key: mark for key, mark in self.marks.items() if key in self.rows()}
+        for each in changes:
+            place = (each.order[1], each.order[2])
+            if each.value > most:
+                marks[each.key] = max(marks.get(each.key, each.order), each.order)
+                self.letters.add(place)
+            else:
+                self.letters.discard(place)
+                self.applied[each.key] = max(self.applied.get(each.key, each), each, key=lambda c: c.order)
+        rows = self.rows()
+        self.marks = {
+            key: mark
+            for key, mark in marks.items()
+            # A row that counted by the rules of its day is stale if those of today refuse it.
+            if key in rows and (mark, mark[1:] in self.letters) >= (self.applied[key].order, True)
+        }
+
+    def rows(self) -> dict[int, int]:
+        return {key: each.value for key, each in self.applied.items() if each.value != GONE}
+
+
+def at_most(value: int, **settings: Any) -> tuple[RuleEntry, ...]:
+    return (RuleEntry(range=Range("v", max=value), name="most", **settings),)
+
+
+def assert_like(model: Model, see: View) -> None:
+    found = {row["id"]: row for row in see.rows()}
+    assert {key: row["v"] for key, row in found.items()} == model.rows()
+    marks = {key: row["_stale"] for key, row in found.items() if row["_stale"] is not None}
+    places = {key: (mark["_kafka"]["partition"], mark["_kafka"]["offset"]) for key, mark in marks.items()}
+    assert places == {key: mark[1:] for key, mark in model.marks.items()}
+    assert {mark["_rule"] for mark in marks.values()} <= {"rule:most"}
+    letters = see.dead_letters()
+    assert {(r["partition"], r["offset"]) for r in letters} == model.letters
+    assert len(letters) == len(model.letters)
+    see.assert_no_branches()
+
+
+@pytest.mark.parametrize(
+    ("seed", "ordered"), [(1, True), exhaustive(2, False), *(exhaustive(seed, True) for seed in (3, 4, 5))]
+)
+def test_random_changes_refusals_kills_and_replays_end_as_a_model_in_memory(
+    seed: int,
+    ordered: bool,
+    new_topic: NewTopic,
+    connections: NewConnections,
+    view: NewView,
+    killed_at: Callable[..., None],  # noqa: F811
+) -> None:
+    topic, chance, model = new_topic(3), random.Random(seed), Model()
+    spec = topic.spec(
+        "id bigint, at bigint, v bigint", write="upsert", key=("id",), order_by=("at",) if ordered else (),
+        delete_when=f"v = {GONE}", rules=at_most(70), rules_fail_above=None,
+    )  # fmt: skip
+    every: list[Told] = []
+    for batch in range(3):
+        changes = []
+        for _ in range(40):
+            key = chance.randrange(12)
+            value = GONE if chance.random() < 0.15 else chance.randrange(100)
+            at, partition = (chance.randrange(40), chance.randrange(3)) if ordered else (0, key % 3)
+            sent = topic.send({"id": key, "at": at, "v": value}, partition, key=b"%d" % key)
+            changes.append(Told(key, (at, partition, sent.offset), value))
+        every += changes
+        if batch == 1:
+            killed_at(spec, chance.choice(["primary staged", "dead letters published", "audited"]))
+        report = ingest(spec, connections(), f"run-{batch}")
+        model.commit(changes, 70)
+        assert_like(model, view(spec))
+        finding = next(f for f in report.findings() if f.check == "rule_most")
+        brings = [each for each in changes if each.value != GONE]
+        assert finding.facts["evaluated"] == len(brings)
+        assert finding.facts["passed"] + finding.facts["failed"] == len(brings)
+        assert finding.facts["failed"] == sum(each.value > 70 for each in changes)
+    # What was refused counts by the rules of today, if nothing newer has come.
+    relaxed = replace(spec, rules=at_most(85))
+    replay(relaxed, connections(), "again", Extent())
+    model.commit(every, 85)
+    assert_like(model, view(spec))
+
+
+def test_a_rule_sees_what_a_change_tells_and_may_fail_or_warn(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec("id bigint, v bigint, w string", write="upsert", key=("id",), deletes="soft", history=True,
+                      ignore_null_updates=("v",))  # fmt: skip
+    topic.send({"id": 1, "v": 1, "w": "a"})
+    topic.send({"id": 2, "v": 2, "w": "a"})
+    ingest(spec, connections(), "run-1")
+    # The column for marks comes with the first rule that needs it, whatever the policy for columns of records.
+    rules = (*at_most(5), RuleEntry(not_null=("v", "w")), RuleEntry(row_count=RowCount(max=4)))
+    ruled = replace(spec, rules=rules, evolution="freeze")
+    topic.send({"id": 1, "w": "not told to be null"})
+    topic.send({"id": 2, "v": 9})
+    topic.send(None, key=b'{"id": 7}')
+    topic.send({"id": 3, "v": 9, "w": "a"})
+    report = ingest(ruled, connections(), "run-2")
+    told = {f.check: f.facts for f in report.findings() if f.is_rule}
+    assert [told["rule_not_null_v"][name] for name in ("evaluated", "failed", "null")] == [3, 0, 1]
+    assert told["rule_row_count"]["rows"] == 3
+    see = view(ruled)
+    found = {row["id"]: (row["v"], row["w"], row["_stale"] and row["_stale"]["_rule"]) for row in see.rows()}
+    assert found == {1: (1, "not told to be null", None), 2: (2, "a", "rule:most")}
+    letters = {(r["offset"], r["error_class"]): r["error_message"] for r in see.dead_letters()}
+    assert set(letters) == {(3, "rule:most"), (5, "rule:most")}
+    assert letters[3, "rule:most"].startswith("Breaks 2 rules: most (v is at most 5); not_null_w")
+    topic.send({"id": 2, "v": 99, "w": "a"})
+    with pytest.raises(GateFailedError, match="rule_most: 1 of 1 rows break it"):
+        ingest(replace(ruled, rules=at_most(5, on_failure="fail")), connections(), "run-3")
+    assert {row["id"]: row["v"] for row in see.rows()} == {1: 1, 2: 2}
+    report = ingest(replace(ruled, rules=at_most(5, on_failure="warn")), connections(), "run-4")
+    assert [f.check for f in report.findings() if f.warns] == ["rule_most"]
+    # What counts takes the mark away, whatever rules there are.
+    assert {row["id"]: (row["v"], row["_stale"]) for row in see.rows()} == {1: (1, None), 2: (99, None)}
+    assert len(see.dead_letters()) == 2
