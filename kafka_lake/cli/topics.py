@@ -121,7 +121,8 @@ def refresh_unknown(tell_user: Callable[[str], None]) -> None:
             if not each.is_known:
                 new = [topic.topic for topic in _compared(each, tell_user, refresh=True)]
                 goal = f"fill {each.full_table}" if isinstance(each, KafkaTopicTable) else "get tables"
-                tell_user(f"{each.shown}: {len(new)} topics match and {goal}.")
+                said = f"{len(new)} topics match and {goal}." if new else "no topic matches. The sensor tells new ones."
+                tell_user(f"{each.shown}: {said}")
     except KafkaLakeError as error:
         tell_user(str(error))
 

@@ -10,9 +10,12 @@ from kafka_lake.cli.find_project import dagster_folder, dagster_options, targets
 from kafka_lake.cli.project import configured_catalog, configured_clusters, topic_tables
 from kafka_lake.cli.topics import refresh_unknown
 from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.server_process import port_open
 from kafka_lake.components.register_partitions import register_topics
 from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.kafka.security.properties import properties_from_env
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.local_stack.environment import names_broker
 from kafka_lake.local_stack.ports import Ports, check_free
 from kafka_lake.local_stack.running import check_alone
 from kafka_lake.local_stack.stack import Stack, interruptible, needs_connect
@@ -26,6 +29,7 @@ def stay_up(
 ) -> None:
     """Run the local stack until a signal or until one of its servers ends; nothing is left behind.
 
+    The embedded broker is among its servers if neither the project nor the environment names brokers.
     A Spark Connect server is started unless ``SPARK_REMOTE`` names one that isn't this stack's own. It may die, and is
     started again then; only if it dies too often, that ends the stack.
 
@@ -47,6 +51,8 @@ def stay_up(
         tasks = demo(stack) if demo else []
         if s3:
             stack.start_object_store()
+        if not demo and _is_embedded(ports):
+            stack.start_broker()
         if connect:
             stack.start_connect(_catalog(tell_user))
         refresh_unknown(tell_user)
@@ -60,6 +66,18 @@ def stay_up(
                     if each.done():
                         each.result()
                 time.sleep(1)
+
+
+def _is_embedded(ports: Ports) -> bool:
+    """Return whether the embedded broker is the configured cluster, and isn't up yet."""
+    if names_broker() and properties_from_env()["bootstrap.servers"] != ports.broker.address:
+        return False
+    try:
+        named = [kafka.names_brokers for kafka, _ in configured_clusters().values()]
+    except KafkaLakeError:
+        # It is told below.
+        return False
+    return not all(named) and not port_open(ports.broker.number)
 
 
 def _catalog(tell_user: Callable[[str], None]) -> LakeCatalog:

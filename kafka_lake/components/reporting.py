@@ -273,24 +273,23 @@ def _of_routes(report: RunReport, tables: Sequence[TopicTable]) -> dict[str, Any
     made = sorted({each for commit in report.commits for each in commit.sides} - {*known})
     found = {each: report.of(each) for each in (*known, *made)}
     lines = [
-        (
-            f"{'.'.join(table)}{', no asset yet: run `kafka-lake topics refresh`' if table in made else ''}",
-            f"{its.total('rows'):,}",
-            _dead_letters_told(its),
-        )
-        for table, its in found.items()
+        (".".join(table), f"{its.total('rows'):,}", f"{its.total('dead_letters'):,}") for table, its in found.items()
     ]
+    # Dagster cuts the table off where its cells are wide.
+    told = [markdown_table(("table", "rows", "dead letters"), lines)]
+    told += [each for table, its in found.items() if (each := _refused_told(".".join(table), its))]
+    if made:
+        told.append(f"No asset yet: {', '.join(map('.'.join, made))}. Run `kafka-lake topics refresh`.")
     without = report.total("without_table")
     return {
         "records_of_other_tables": sum(its.total("records") for its in found.values()),
         "records_ignored": report.total("ignored"),
         **({"records_without_a_table": without} if without else {}),
-        "routes": dg.MetadataValue.md(markdown_table(("table", "rows added", "dead letters"), lines)),
+        "routes": dg.MetadataValue.md("\n\n".join(told)),
     }
 
 
-def _dead_letters_told(report: RunReport) -> str:
-    """Return how many dead letters a table got, and how many of them because it refused a whole commit."""
+def _refused_told(table: str, report: RunReport) -> str:
+    """Return how many of a table's dead letters are there because it refused a whole commit; empty if none are."""
     refused = sum(commit.dead_letters for commit in report.commits if commit.refused)
-    told = f"{report.total('dead_letters'):,}"
-    return f"{told}, of these {refused:,} since the table refused a commit" if refused else told
+    return f"{table} refused a commit: {refused:,} records are dead letters." if refused else ""

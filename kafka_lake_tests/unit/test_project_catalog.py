@@ -40,6 +40,7 @@ def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [each for each in os.environ if each.startswith("PYICEBERG_CATALOG__")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", "127.0.0.1:9")
     # Each test imports a package of its own.
     package = tmp_path / f"shop_{uuid4().hex}"
     (package / "defs" / "kafka").mkdir(parents=True)
@@ -84,6 +85,42 @@ def test_definitions_that_cannot_be_loaded_leave_the_environments(
     conf, told = _server_of_up(monkeypatch)
     assert any("catalogue" in line for line in told)
     assert conf["spark.sql.catalog.lake.uri"].startswith(f"jdbc:sqlite:{document.parents[3] / 'home' / 'catalog.db'}")
+
+
+@pytest.mark.parametrize(
+    ("named", "in_yaml", "starts"),
+    [
+        ("", "", True),
+        ("127.0.0.1:21993", "", True),
+        ("127.0.0.1:9", "", False),
+        ("", "kafka_properties: {bootstrap.servers: 127.0.0.1:9}", False),
+        ("", "no_such_setting: 1", False),
+    ],
+)
+def test_the_embedded_broker_is_up_where_nothing_names_brokers(
+    document: Path, monkeypatch: pytest.MonkeyPatch, *, named: str, in_yaml: str, starts: bool
+) -> None:
+    began: list[str] = []
+
+    def broker(stack: Stack) -> None:
+        began.append(stack.ports.broker.address)
+        raise SystemExit
+
+    def server(*_: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setenv("KAFKA_LAKE_BROKER_PORT", "21993")
+    monkeypatch.delenv("KAFKA_LAKE_BOOTSTRAP_SERVERS")
+    if named:
+        monkeypatch.setenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", named)
+    document.write_text(document.read_text() + f"  {in_yaml}\n")
+    monkeypatch.setattr(up, "check_free", lambda *_: None)
+    monkeypatch.setattr(up, "needs_connect", lambda _: True)
+    monkeypatch.setattr(Stack, "start_broker", broker)
+    monkeypatch.setattr(Stack, "start_connect", server)
+    with pytest.raises(SystemExit):
+        up.stay_up(Ports.from_env(), lambda _: None)
+    assert began == (["127.0.0.1:21993"] if starts else [])
 
 
 def test_a_projects_catalog_that_spark_cannot_have_starts_nothing(

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
+from kafka_lake.components.reporting import _of_routes
 from kafka_lake.components.topics_of_a_table import _of_topic
 from kafka_lake.ingest.commit import Commit, PublishedNote, Waited
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.finding import CHECKS, ColumnNote, Finding
 from kafka_lake.ingest.report import Figures, RunReport, RunSoFar, waited
+from kafka_lake.ingest.topic_table import TopicTable
 
 ME = TopicIdentity("c", "t", "pizzas")
 ages = st.tuples(st.floats(0, 1e6), st.floats(0, 1e6)).map(lambda pair: Waited(max(pair), min(pair)))
@@ -110,3 +112,21 @@ def test_in_a_table_of_several_topics_a_sample_names_its_topic() -> None:
     assert letters.facts == {"not_json": 1, "sample_not_json": "topic shop.eu partition 0 offset 20"}
     assert letters.problems == ("topic shop.eu: too many",)
     assert (offsets.facts, rows) == ({"shop.eu/0": "5..9"}, findings[2])
+
+
+def test_the_page_of_a_topics_own_table_tells_what_others_got_in_a_narrow_table() -> None:
+    orders = replace(commit(None), rows=1_200, dead_letters=3, refused="rule_small")
+    clicks = replace(commit(None), rows=5, dead_letters=1)
+    sides = {("lake", "orders"): orders, ("lake", "events_click"): clicks}
+    known = TopicTable("events", table="orders")
+    page = _of_routes(report(replace(commit(None), sides=sides)), (known,))["routes"].value
+    assert page.splitlines() == [
+        "| table | rows | dead letters |",
+        "| --- | --- | --- |",
+        "| lake.orders | 1,200 | 3 |",
+        "| lake.events_click | 5 | 1 |",
+        "",
+        "lake.orders refused a commit: 3 records are dead letters.",
+        "",
+        "No asset yet: lake.events_click. Run `kafka-lake topics refresh`.",
+    ]

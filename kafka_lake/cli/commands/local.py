@@ -46,7 +46,7 @@ def up(
         bool, typer.Option("--s3", help="Keep the tables in an embedded S3 store with a REST catalog.")
     ] = False,
 ) -> None:
-    """Run Dagster and a Spark Connect server until Ctrl-C."""
+    """Run Dagster and a Spark Connect server until Ctrl-C; an embedded broker too, if nothing names brokers."""
     from kafka_lake.cli.up import stay_up
     from kafka_lake.local_stack.ports import Ports
 
