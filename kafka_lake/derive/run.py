@@ -12,6 +12,7 @@ from kafka_lake.derive.create import created, evolved
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.frames import Frames
+from kafka_lake.derive.lineage import DeriveLineage
 from kafka_lake.derive.plan import DerivePlan, Pinned, State, load, plan
 from kafka_lake.derive.record import APPEND, record_of
 from kafka_lake.derive.report import DeriveReport, UpstreamRead
@@ -67,14 +68,16 @@ def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False) -> DeriveR
     def attempt() -> DeriveReport:
         return retrying(lambda: _attempt(spec, engine, rebuild, began))
 
-    report = call(
-        engine.retry,
-        engine.observer.warn,
-        f"Table {spec.name}",
-        attempt,
-        sleep=engine.sleep,
-        passes=lambda error: is_transient(error) and not isinstance(error, PublishRefusedError),
-    )
+    with DeriveLineage(spec, engine.catalog, engine.run_id) as lineage:
+        report = call(
+            engine.retry,
+            engine.observer.warn,
+            f"Table {spec.name}",
+            attempt,
+            sleep=engine.sleep,
+            passes=lambda error: is_transient(error) and not isinstance(error, PublishRefusedError),
+        )
+        lineage.derived(report)
     _sweep(spec, engine)
     if report.snapshot is not None:
         _maintain(spec, engine)
