@@ -18,6 +18,7 @@ from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.maintenance.clean import Cleaned
 from kafka_lake.ingest.maintenance.needed import Due, Preview
+from kafka_lake.ingest.maintenance.tables import HasTables
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.progress import Progress as RunProgress
@@ -48,9 +49,9 @@ def status_table(status: TopicStatus) -> Table:
     return table
 
 
-def health_table(spec: TopicTable, tables: Sequence[Due]) -> Table:
-    """Return how a topic's tables fare as a table, a row each."""
-    shown = Table(title=spec.full_topic, min_width=60)
+def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:
+    """Return how the tables of a topic, or a derived table, fare as a table, a row each."""
+    shown = Table(title=spec.full_topic if isinstance(spec, TopicTable) else ".".join(spec.identifier), min_width=60)
     for heading in ("table", "rows", "deleted", "data files", "average", "delete files", "snapshots", "needs"):
         shown.add_column(heading, justify="left" if heading in ("table", "needs") else "right")
     for each in tables:

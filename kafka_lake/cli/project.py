@@ -32,7 +32,7 @@ from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.topic_table import TopicTable, once_each
 from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.stack import broker_at_hand
 
@@ -95,6 +95,38 @@ def topic_tables(topic: str | None = None) -> list[TopicTable]:
     return chosen
 
 
+def derived_tables() -> list[DerivedTable]:
+    """Return what the definitions say about derived tables, by their names.
+
+    Raises:
+        ConfigurationError: If there is no project, or the definitions can't be loaded.
+    """
+    at = target()
+    with _loading(at):
+        specs = [dict(asset.metadata) for asset in _definitions(at).resolve_all_asset_specs()]
+    found = [derived_settings_of(each) for each in specs if DERIVED_SETTINGS in each]
+    return sorted(found, key=lambda each: each.identifier)
+
+
+def maintained_tables(name: str | None = None) -> list[TopicTable | DerivedTable]:
+    """Return what the definitions say about tables that are kept fast: those of topics, then derived ones.
+
+    Args:
+        name: Only of this topic, as `topic_tables` has it, or this derived table, with its namespace if several have
+            its name; None for all.
+
+    Raises:
+        ConfigurationError: As `topic_tables`, if there is no derived table of that name either.
+    """
+    derived = [each for each in derived_tables() if name in (None, each.table, each.name)]
+    try:
+        return [*once_each(topic_tables(name)), *derived]
+    except ConfigurationError:
+        if not derived or name is None:
+            raise
+        return [*derived]
+
+
 def derived_table(name: str) -> DerivedTable:
     """Return what the definitions say about a derived table.
 
@@ -105,10 +137,7 @@ def derived_table(name: str) -> DerivedTable:
         ConfigurationError: If there is no project, no document of it or several are about that table, or the
             definitions can't be loaded.
     """
-    at = target()
-    with _loading(at):
-        specs = [dict(asset.metadata) for asset in _definitions(at).resolve_all_asset_specs()]
-    found = [derived_settings_of(each) for each in specs if DERIVED_SETTINGS in each]
+    found = derived_tables()
     chosen = [each for each in found if name in (each.table, each.name)]
     if len(chosen) != 1:
         known = ", ".join(sorted(each.name for each in found)) or "none"

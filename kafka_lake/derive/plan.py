@@ -161,7 +161,7 @@ def plan(
     why = why or _why_unknown(spec, [changes[name] for name in state.upstream if name in changes])
 
     def pinned(name: str) -> Pinned:
-        read, origin = reads[name], _origin_of(tables[name])
+        read, origin = reads[name], origin_of(tables[name])
         if why or name not in before:
             return Pinned(state.identifiers[name], read, origin=origin)
         return Pinned(state.identifiers[name], read, before[name], changes[name], origin=origin)
@@ -243,7 +243,7 @@ def _refuse_changing(spec: DerivedTable, identifier: Identifier, table: Table) -
         ConfigurationError: If it is one.
     """
     keyed, state = KEYED in table.properties, read_state(table)
-    is_log = not keyed and _origin_of(table) is not None and not state.others
+    is_log = not keyed and origin_of(table) is not None and not state.others
     if is_log and state.position is not None:
         return
     if is_log:
@@ -260,7 +260,8 @@ def _refuse_changing(spec: DerivedTable, identifier: Identifier, table: Table) -
     )
 
 
-def _origin_of(table: Table) -> str | None:
+def origin_of(table: Table) -> str | None:
+    """Return the column of a table that tells the records of its rows; None if it has none."""
     return next((field.name for field in table.schema().fields if has_origin(field.field_type)), None)
 
 

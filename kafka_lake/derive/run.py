@@ -12,6 +12,7 @@ from kafka_lake.derive.create import created, evolved
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.frames import Frames
+from kafka_lake.derive.lineage import DeriveLineage
 from kafka_lake.derive.plan import DerivePlan, Pinned, State, load, plan
 from kafka_lake.derive.record import APPEND, record_of
 from kafka_lake.derive.report import DeriveReport, UpstreamRead
@@ -20,11 +21,10 @@ from kafka_lake.derive.stage import StagedRows, stage
 from kafka_lake.derive.waiting import Waiting
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.maintenance.clean import sweep
+from kafka_lake.ingest.maintenance.maintain import maintain
+from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.retry import call, short_pauses
 from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
-from kafka_lake.lake.maintenance.compact import compact
-from kafka_lake.lake.maintenance.expire import expire
-from kafka_lake.lake.maintenance.policy import applies_to, limits_of, needs_of
 from kafka_lake.lake.positions import row_count
 from kafka_lake.lake.tables.create import drop_if_unused
 from kafka_lake.lake.totals import Totals, added
@@ -67,14 +67,16 @@ def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False) -> DeriveR
     def attempt() -> DeriveReport:
         return retrying(lambda: _attempt(spec, engine, rebuild, began))
 
-    report = call(
-        engine.retry,
-        engine.observer.warn,
-        f"Table {spec.name}",
-        attempt,
-        sleep=engine.sleep,
-        passes=lambda error: is_transient(error) and not isinstance(error, PublishRefusedError),
-    )
+    with DeriveLineage(spec, engine.catalog, engine.run_id) as lineage:
+        report = call(
+            engine.retry,
+            engine.observer.warn,
+            f"Table {spec.name}",
+            attempt,
+            sleep=engine.sleep,
+            passes=lambda error: is_transient(error) and not isinstance(error, PublishRefusedError),
+        )
+        lineage.derived(report)
     _sweep(spec, engine)
     if report.snapshot is not None:
         _maintain(spec, engine)
@@ -199,17 +201,10 @@ def _read(spec: DerivedTable, engine: Engine, each: Pinned, *, bounds: Sequence[
 
 def _maintain(spec: DerivedTable, engine: Engine) -> None:
     """Compact the table and expire its old snapshots, where that is due; what fails is for the next run."""
-    policy = spec.maintenance
+    if spec.maintenance.enabled is False or not spec.maintenance.may_begin(time.time()):
+        return
     try:
-        table, now = engine.catalog.table(spec.identifier), time.time()
-        if table is None or not applies_to(policy, table) or not policy.may_begin(now):
-            return
-        needs, limits = needs_of(table, policy, int(now * 1000)), limits_of(table, policy, int(now * 1000))
-        if needs.compaction:
-            compact(engine.spark(), engine.catalog, spec.identifier)
-        if needs.expiry and limits is not None:
-            expire(engine.spark(), engine.catalog, spec.identifier, limits)
-        if needs.reasons:
+        if maintain(spec, Tables(engine.catalog, engine.spark, engine.run_id)):
             engine.observer.step_done("maintained")
     except Exception as error:
         engine.observer.warn(f"Table {spec.name} is up to date, but its maintenance failed: {error}")

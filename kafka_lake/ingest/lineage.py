@@ -7,13 +7,15 @@ files are, with its name in the catalog as a symlink.
 
 import logging
 import os
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -32,20 +34,38 @@ _NAMESPACE = "OPENLINEAGE_NAMESPACE"
 _PRODUCER = "https://pypi.org/project/kafka-lake"
 
 
-class Lineage:
+@dataclass(frozen=True)
+class Subject:
+    """Whose run is told of.
+
+    Args:
+        name: What the log calls it.
+        table: The table's name.
+        job: The name of the job.
+        asset: The asset whose run in Dagster it is a part of.
+        run_id: Of that run.
+    """
+
+    name: str
+    table: str
+    job: str
+    asset: str
+    run_id: str
+
+
+class RunLineage(ABC):
     """What is told of one run, during a block. Whatever goes wrong with it is logged, and no failure of the run.
 
     Args:
-        context: Of the run.
+        subject: Whose run.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
         self._client = _client()
         self._ended = False
-        self._commits: list[Commit] = []
 
-    def __enter__(self) -> "Lineage":
+    def __enter__(self) -> Self:
         """Tell that the run begins."""
         self._tell("START")
         return self
@@ -55,10 +75,13 @@ class Lineage:
         self._ended = True
         self._tell("COMPLETE" if error is None else "FAIL" if isinstance(error, Exception) else "ABORT", error)
 
-    def committed(self, commit: Commit) -> None:
-        """Note a commit, which is told of at the end."""
-        if self._client is not None:
-            self._commits.append(commit)
+    @abstractmethod
+    def inputs(self) -> Iterator[Any]:
+        """Give the datasets that the run reads."""
+
+    @abstractmethod
+    def outputs(self) -> Iterator[Any]:
+        """Give the datasets that the run writes, with what it has written by then."""
 
     def _tell(self, kind: str, error: BaseException | None = None) -> None:
         if self._client is None:
@@ -66,66 +89,78 @@ class Lineage:
         try:
             self._client.emit(self._event(kind, error))
         except Exception as failed:
-            log.warning("OpenLineage wasn't told of topic %s: %s", self._context.spec.topic, type(failed).__name__)
+            log.warning("OpenLineage wasn't told of %s: %s", self._subject.name, type(failed).__name__)
 
     def _event(self, kind: str, error: BaseException | None) -> Any:
         from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
         from openlineage.client.facet_v2 import error_message_run, parent_run
 
-        context = self._context
+        subject = self._subject
         namespace = os.environ.get(_NAMESPACE) or "kafka_lake"
         facets: dict[str, Any] = {}
-        if (of_dagster := _uuid(context.run_id)) is not None:
-            parent = parent_run.Job(namespace, f"kafka/{context.spec.topic}")
+        if (of_dagster := _uuid(subject.run_id)) is not None:
+            parent = parent_run.Job(namespace, subject.asset)
             facets["parent"] = parent_run.ParentRunFacet(parent_run.Run(of_dagster), parent)
         if isinstance(error, Exception):
             facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(without_data(error), "PYTHON")
-        run = str(uuid5(NAMESPACE_URL, f"{context.run_id} {context.table_name}"))
+        run = str(uuid5(NAMESPACE_URL, f"{subject.run_id} {subject.table}"))
         return RunEvent(
             eventTime=datetime.now(UTC).isoformat(),
             eventType=RunState(kind),
             run=Run(run, facets),
-            job=Job(namespace, f"ingest {context.table_name}"),
-            inputs=[self._topic()],
-            outputs=list(self._tables()),
+            job=Job(namespace, subject.job),
+            inputs=list(self.inputs()),
+            outputs=list(self.outputs()),
             producer=f"{_PRODUCER}/{version('kafka-lake')}",
         )
 
-    def _topic(self) -> Any:
+
+class Lineage(RunLineage):
+    """What is told of one run of a topic, during a block.
+
+    Args:
+        context: Of the run.
+    """
+
+    def __init__(self, context: Context) -> None:
+        topic, table = context.spec.topic, context.table_name
+        super().__init__(Subject(f"topic {topic}", table, f"ingest {table}", f"kafka/{topic}", context.run_id))
+        self._context = context
+        self._commits: list[Commit] = []
+
+    def committed(self, commit: Commit) -> None:
+        """Note a commit, which is told of at the end."""
+        if self._client is not None:
+            self._commits.append(commit)
+
+    def inputs(self) -> Iterator[Any]:
+        """Give the topic."""
         from openlineage.client.event_v2 import InputDataset
 
-        return InputDataset(*self._topic_name())
+        yield InputDataset(*self._topic_name())
 
     def _topic_name(self) -> tuple[str, str]:
         first = self._context.connections.cluster.bootstrap_servers.split(",")[0].strip()
         return f"kafka://{first}", self._context.spec.topic
 
-    def _tables(self) -> Iterator[Any]:
+    def outputs(self) -> Iterator[Any]:
         """Give the tables that are there, with what the run has written to each."""
         from openlineage.client.event_v2 import OutputDataset
-        from openlineage.client.facet_v2 import output_statistics_output_dataset, schema_dataset, symlinks_dataset
 
         context, catalog = self._context, self._context.connections.catalog
         for spec in context.spec.tables:
             if (table := catalog.table(spec.identifier)) is None:
                 continue
-            name = ".".join(spec.identifier)
-            symlink = symlinks_dataset.Identifier(f"iceberg://{catalog.name}", name, "TABLE")
-            facets: dict[str, Any] = {
-                "schema": schema_dataset.SchemaDatasetFacet([_field(each) for each in table.schema().fields]),
-                "symlinks": symlinks_dataset.SymlinksDatasetFacet([symlink]),
-            }
+            facets = table_facets(catalog.name, spec.identifier, table)
             if spec.transform is None:
                 others = {spec.metadata_column, *(field.name for field in change_columns(spec))}
                 facets["columnLineage"] = self._columns(table, others)
             own = [commit if spec.identifier == context.spec.identifier else commit.sides.get(spec.identifier)
                    for commit in self._commits]  # fmt: skip
             done = [each for each in own if each is not None]
-            written = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-                sum(each.rows for each in done), sum(each.size for each in done), sum(each.files for each in done)
-            )
-            outputs: dict[str, Any] = {"outputStatistics": written} if self._ended else {}
-            yield OutputDataset(*_place(table.location()), facets=facets, outputFacets=outputs)
+            figures = [(each.rows, each.size, each.files) for each in done]
+            outputs = written_facets(figures) if self._ended else {}
+            yield OutputDataset(*place_of(table), facets=facets, outputFacets=outputs)
 
     def _columns(self, table: Table, others: set[str | None]) -> Any:
         """Return of which field of a record each column is."""
@@ -139,6 +174,40 @@ class Lineage:
                 for name in names
             }
         )
+
+
+def table_facets(catalog: str, identifier: tuple[str, str], table: Table) -> dict[str, Any]:
+    """Return what is told of each table: its columns, and its name in the catalog.
+
+    Args:
+        catalog: The catalog's name.
+        identifier: Namespace and name of the table.
+        table: As it was loaded.
+    """
+    from openlineage.client.facet_v2 import schema_dataset, symlinks_dataset
+
+    symlink = symlinks_dataset.Identifier(f"iceberg://{catalog}", ".".join(identifier), "TABLE")
+    return {
+        "schema": schema_dataset.SchemaDatasetFacet([_field(each) for each in table.schema().fields]),
+        "symlinks": symlinks_dataset.SymlinksDatasetFacet([symlink]),
+    }
+
+
+def written_facets(done: Iterable[tuple[int, int, int]]) -> dict[str, Any]:
+    """Return what is told of what was written to a table.
+
+    Args:
+        done: Of each commit the rows, bytes and files.
+    """
+    from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics
+
+    rows, size, files = map(sum, zip((0, 0, 0), *done, strict=True))
+    return {"outputStatistics": statistics.OutputStatisticsOutputDatasetFacet(rows, size, files)}
+
+
+def place_of(table: Table) -> tuple[str, str]:
+    """Return namespace and name of a table as a dataset."""
+    return _place(table.location())
 
 
 def _field(field: NestedField) -> Any:

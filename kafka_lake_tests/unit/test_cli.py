@@ -41,14 +41,16 @@ from kafka_lake.cli.repair import (
     resets_of,
 )
 from kafka_lake.cli.status import PartitionStatus, TopicStatus
-from kafka_lake.common.errors import CatalogError
+from kafka_lake.common.errors import CatalogError, ConfigurationError
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.ingest import run as runs
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.maintenance.clean import Cleaned
+from kafka_lake.ingest.maintenance.tables import HasTables
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_table import TopicTable
@@ -480,9 +482,10 @@ def broken_project(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[st
 
 def test_maintain_looks_at_the_other_tables_if_one_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     specs = [TopicTable("broken"), TopicTable("whole")]
+    made = DerivedTable(table="made", sources=("whole",), write="append", sql="SELECT * FROM whole")
 
-    def due(spec: TopicTable, _connections: object) -> list[object]:
-        if spec.topic == "broken":
+    def due(spec: HasTables, _connections: object) -> list[object]:
+        if spec.identifier[1] == "broken":
             raise CatalogError("Its metadata are gone.")
         return []
 
@@ -490,13 +493,25 @@ def test_maintain_looks_at_the_other_tables_if_one_cannot_be_loaded(monkeypatch:
     def at_hand(*_arguments: object, **_settings: object) -> Iterator[object]:
         yield SimpleNamespace()
 
-    monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda _topic: specs)
+    def topic_tables(topic: str | None) -> list[TopicTable]:
+        if topic not in (None, "whole"):
+            raise ConfigurationError(f"Topic {topic} has no table here.", "Name another.")
+        return specs
+
+    monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", topic_tables)
+    monkeypatch.setattr(kafka_lake.cli.project, "derived_tables", lambda: [made])
     monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
     monkeypatch.setattr(kafka_lake.ingest.maintenance.needed, "due", due)
     seen: list[str] = []
-    monkeypatch.setattr(kafka_lake.cli.output, "health_table", lambda spec, _found: seen.append(spec.topic) or "")
+    shown = lambda spec, _found: seen.append(spec.identifier[1]) or ""  # noqa: E731
+    monkeypatch.setattr(kafka_lake.cli.output, "health_table", shown)
+    for name in ("made", "lake.made"):
+        assert run("maintain", name).exit_code == 0
+    assert "Topic other has no table here" in run("maintain", "other").output
+    assert seen == ["made", "made"]
+    seen.clear()
     result = run("maintain")
-    assert seen == ["whole"]
+    assert seen == ["whole", "made"]
     assert result.exit_code == 1
     assert "lake.broken: failed, see below." in result.output
     assert "Its metadata are gone." in result.output

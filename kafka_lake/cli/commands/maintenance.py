@@ -1,4 +1,4 @@
-"""``kafka-lake maintain``: how a topic's tables fare, and what they need."""
+"""``kafka-lake maintain``: how the tables of topics and derived tables fare, and what they need."""
 
 import json
 from dataclasses import asdict
@@ -7,11 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from kafka_lake.cli import console
-from kafka_lake.cli.console import AnyTopic, AsJson
+from kafka_lake.cli.console import AsJson
 
 
 def maintain(
-    topic: AnyTopic = None,
+    topic: Annotated[
+        str | None, typer.Argument(help="The Kafka topic, or a derived table; all of them by default.")
+    ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Do what is needed. Without this option the tables are only looked at.")
     ] = False,
@@ -34,26 +36,26 @@ def maintain(
 ) -> None:
     """Show how the tables fare, and what they need; with --yes, compact them and expire old rows and snapshots.
 
-    The sensor kafka_maintenance asks Dagster for the same. Settings: `maintenance:` in the topic's YAML.
+    The sensor kafka_maintenance asks Dagster for the same of topics' tables; runs of derived tables do it themselves.
+    Settings: `maintenance:` in the table's YAML.
     """
     from kafka_lake.cli.output import health_table, preview_lines
-    from kafka_lake.cli.project import connections_at_hand, topic_tables
+    from kafka_lake.cli.project import connections_at_hand, maintained_tables
     from kafka_lake.common.errors import ConfigurationError
     from kafka_lake.ingest.maintenance.maintain import Maintained, sentence
     from kafka_lake.ingest.maintenance.maintain import maintain as maintain_tables
     from kafka_lake.ingest.maintenance.needed import due, preview
-    from kafka_lake.ingest.topic_table import once_each
 
     if dry_run and yes:
         raise ConfigurationError("--dry-run does nothing, and --yes does what is needed.", "Leave one of them out.")
     if everything and not yes:
         raise ConfigurationError("--all does nothing without --yes.", "Add --yes, or leave --all out.")
-    specs = topic_tables(topic)
+    specs = maintained_tables(topic)
     told: list[dict[str, Any]] = []
     failed: list[Exception] = []
     show = (lambda *_, **__: None) if as_json else console.out.print
     with connections_at_hand(console.err.print, with_broker=False) as connections:
-        for spec in once_each(specs):
+        for spec in specs:
             done: list[Maintained] = []
             try:
                 previews = preview(spec, connections) if dry_run else []

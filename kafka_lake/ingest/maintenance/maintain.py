@@ -12,8 +12,7 @@ from pyiceberg.exceptions import CommitFailedException
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance.clean import orphan_files, remove
 from kafka_lake.ingest.maintenance.needed import Due, due, old_rows
-from kafka_lake.ingest.maintenance.tables import Tables
-from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.ingest.maintenance.tables import HasTables, Tables
 from kafka_lake.lake.maintenance.compact import Compacted, compact
 from kafka_lake.lake.maintenance.expire import expire
 from kafka_lake.lake.maintenance.expire_rows import expire_rows
@@ -79,15 +78,15 @@ def sentence(done: Maintained) -> str:
 
 
 def maintain(
-    spec: TopicTable,
+    spec: HasTables,
     tables: Tables | Connections,
     everything: bool = False,
     tell: Callable[[Maintained], object] = lambda _: None,
 ) -> list[Maintained]:
-    """Do what a topic's tables need, one table after the other.
+    """Do what a topic's tables, or a derived table, need, one table after the other.
 
     Args:
-        spec: The topic's settings.
+        spec: The settings of the topic, or of the derived table: of those no rows expire.
         tables: Spark is touched only if there is something to do.
         everything: Compact all tables and expire all that may, though none needs it yet, and those that the settings
             leave alone, too. Of those, no row expires, and no file is looked for.
@@ -120,7 +119,7 @@ def maintain(
 class _Work:
     """What is to be done to a table; its fields are those of `maintain`."""
 
-    spec: TopicTable
+    spec: HasTables
     tables: Tables | Connections
     table: Due
     everything: bool

@@ -1,4 +1,4 @@
-"""What the tables of a topic need, by their metadata: nothing is changed, and Spark isn't touched."""
+"""What the tables of a topic, or a derived one, need, by their metadata: nothing is changed, Spark isn't touched."""
 
 import time
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.maintenance.clean import orphan_files
-from kafka_lake.ingest.maintenance.tables import Tables
+from kafka_lake.ingest.maintenance.tables import HasTables, Tables
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.expired import limit_ms, why_expire
 from kafka_lake.lake.maintenance.old_files import ExpiredRows, OldRows, count_old_rows
@@ -54,7 +54,7 @@ class Preview:
     orphans: tuple[str, ...] | None = None
 
 
-def due(spec: TopicTable, tables: Tables | Connections) -> list[Due]:
+def due(spec: HasTables, tables: Tables | Connections) -> list[Due]:
     """Return each table of a topic that there is, and what it needs.
 
     Raises:
@@ -65,7 +65,7 @@ def due(spec: TopicTable, tables: Tables | Connections) -> list[Due]:
     return [_due(spec, identifier, table, now) for identifier, table in found if table is not None]
 
 
-def preview(spec: TopicTable, tables: Tables | Connections) -> list[Preview]:
+def preview(spec: HasTables, tables: Tables | Connections) -> list[Preview]:
     """Return what maintenance would do to each table of a topic. Files of their data are read where it takes that.
 
     Raises:
@@ -90,7 +90,7 @@ def preview(spec: TopicTable, tables: Tables | Connections) -> list[Preview]:
     return previews
 
 
-def old_rows(spec: TopicTable, identifier: tuple[str, str], now_ms: int) -> OldRows | None:
+def old_rows(spec: HasTables, identifier: tuple[str, str], now_ms: int) -> OldRows | None:
     """Return which rows of a topic's table expire; None if none do.
 
     Args:
@@ -104,8 +104,10 @@ def old_rows(spec: TopicTable, identifier: tuple[str, str], now_ms: int) -> OldR
     return OldRows(by, before, needs_position=identifier == spec.identifier)
 
 
-def _by(spec: TopicTable, identifier: tuple[str, str]) -> str | None:
+def _by(spec: HasTables, identifier: tuple[str, str]) -> str | None:
     """Return which column tells how old a row of a topic's table is; None if none of its rows expires."""
+    if not isinstance(spec, TopicTable):
+        return None
     if spec.write != "append" or identifier not in (spec.identifier, spec.dead_letter_table):
         return None
     if identifier == spec.dead_letter_table:
@@ -119,7 +121,7 @@ def _by(spec: TopicTable, identifier: tuple[str, str]) -> str | None:
     return spec.maintenance.by or f"{spec.metadata_column}.timestamp"
 
 
-def _due(spec: TopicTable, identifier: tuple[str, str], table: Table, now: int) -> Due:
+def _due(spec: HasTables, identifier: tuple[str, str], table: Table, now: int) -> Due:
     policy, by = spec.maintenance, _by(spec, identifier)
     needs = needs_of(table, policy, now)
     left_alone = not applies_to(policy, table)
