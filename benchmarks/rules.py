@@ -12,7 +12,7 @@ from benchmarks.results import Repeat, document
 from benchmarks.throughput import scratch
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.demo.orders import CHEESES
-from kafka_lake.ingest.rule import AcceptedValues, Pattern, Range, RuleEntry
+from kafka_lake.ingest.rule import AcceptedValues, ForeignKey, OnFailure, Pattern, Range, RuleEntry
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.local_stack.broker import EmbeddedBroker
@@ -24,6 +24,14 @@ _ROW_RULES = (
     RuleEntry(pattern=Pattern("sauce", "^[A-Za-z ]+$")),
     RuleEntry(expression="order_id >= 0 AND total_price >= 0.0"),
 )
+
+
+def _to(table: str, on_failure: OnFailure) -> RuleEntry:
+    return RuleEntry(foreign_key=ForeignKey(("order_id",), f"{NAMESPACE}.{table}", ("id",)), on_failure=on_failure)
+
+
+# A table that is broadcast, and one that isn't.
+_OTHERS = {"orders_small": 100_000, "orders_large": 5_000_000}
 CASES: Mapping[str, tuple[RuleEntry, ...]] = {
     "no rules": (),
     "5 rules of rows": _ROW_RULES,
@@ -32,6 +40,8 @@ CASES: Mapping[str, tuple[RuleEntry, ...]] = {
         *_ROW_RULES[:4],
         RuleEntry(expression="order_id % 100 > 0", name="one_percent"),
     ),
+    "a foreign key to 100,000 rows": (_to("orders_small", on_failure="warn"),),
+    "a foreign key to 5,000,000 rows": (_to("orders_large", on_failure="warn"),),
 }
 HEADER = ("case", "records/s", "records per CPU-s", "CPU-s", "CPU beside no rules")
 
@@ -107,10 +117,18 @@ def main() -> None:
     """Do what the one argument says, a repeat's JSON a line; the process that is measured."""
     with asked() as it:
         topic = Topic(SMALL, it.task["records"], it.task["size"])
+        made = set[str]()
         for number, name in enumerate(it.task["cases"]):
+            case = name.partition("@")[0]
+            for table, count in _OTHERS.items():
+                used = any(rule.foreign_key and rule.foreign_key.table.endswith(table) for rule in CASES[case])
+                if used and table not in made:
+                    made.add(table)
+                    full_name = it.connections.catalog.spark_name((NAMESPACE, table))
+                    it.connections.spark().range(count).writeTo(full_name).using("iceberg").create()
             begin = Moment.now(os.getpid(), it.task["broker"])
             spec = TopicTable(SMALL.name, NAMESPACE, _table(number), schema=SMALL.ddl)
-            spec = replace(spec, rules=CASES[name.partition("@")[0]])
+            spec = replace(spec, rules=CASES[case])
             ingest(spec, it.connections, f"bench-{number}")
             it.tell(Moment.now(os.getpid(), it.task["broker"]).since(begin, topic))
 

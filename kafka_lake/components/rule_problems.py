@@ -9,6 +9,7 @@ from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.decode.rows import STALE
 from kafka_lake.ingest.rule import KINDS, OF_ROWS, WHOLE_TABLE, ForeignKey, Range, Rule, RuleEntry, rules_of
+from kafka_lake.ingest.rules.volume import LEAST_HISTORY
 from kafka_lake.ingest.topic_table import TopicTable, derived_table_name, limit_of, pydantic_fields
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -54,6 +55,11 @@ def _keyed_problems(entries: Sequence[RuleEntry], settings: Any, declared: Seque
                 f"rules: {_where(entry, number)}: isn't there for write: upsert, where each change of a key has the "
                 "same values once more. The table has one row for each key without it."
             )
+        if entry.volume is not None:
+            yield (
+                f"rules: {_where(entry, number)}: isn't there for write: upsert, whose rows don't tell how many "
+                "records came."
+            )
     marks = any(rule.on_failure == "dead_letter" for rule in rules_of(entries))
     if marks and (own := [name for name in declared or () if name.lower() == STALE]):
         yield (
@@ -72,6 +78,8 @@ def derived_rule_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
         problems = list(_entry_problems(entry))
         if entry.on_failure == "dead_letter" and not problems:
             problems = ["on_failure: dead_letter is for rows of records. Set fail, which is the default here, or warn."]
+        if entry.volume is not None and not problems:
+            problems = ["volume is for rows of records, by their Kafka timestamp."]
         if entry.within is not None and not problems:
             problems = ["within: is for rows of records. A derived table has each key once by write: upsert."]
         if entry.fail_above is not None and entry.on_failure is None and not problems:
@@ -189,6 +197,11 @@ def _kind_problems(entry: RuleEntry) -> Iterator[str]:
             yield "row_count never fails. Give min: or max:."
         if (count.min or 0) < 0 or (count.max is not None and count.max < (count.min or 0)):
             yield f"from min: {count.min} to max: {count.max} there is no number of rows."
+    if (volume := entry.volume) is not None:
+        if entry.on_failure == "fail":
+            yield "volume is about a period that is over: to fail would hold back other rows. Leave on_failure: out."
+        if not LEAST_HISTORY <= volume.days <= 366 or volume.deviations <= 0:
+            yield f"days: has to be from {LEAST_HISTORY} to 366, and deviations: above 0."
     if entry.null_share is not None:
         yield from _share_problems(entry.null_share.max)
 

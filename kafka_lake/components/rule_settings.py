@@ -1,12 +1,12 @@
 """The setting ``rules:`` of a topic, as YAML has it; its fields are those of `RuleEntry`."""
 
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import dagster as dg
 from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, create_model
 
 from kafka_lake.components.text import Limit, OptionalText, Text, TextList, rendered_as
-from kafka_lake.ingest.rule import AcceptedValues, ForeignKey, NullShare, Pattern, Range, RowCount, RuleEntry
+from kafka_lake.ingest.rule import AcceptedValues, ForeignKey, NullShare, Pattern, Range, RowCount, RuleEntry, Volume
 from kafka_lake.ingest.topic_table import pydantic_fields
 
 # YAML reads 5 as a number and "5" as text: a column of the other type has no such value.
@@ -20,6 +20,7 @@ _FIELDS: dict[Any, dict[str, Any]] = {
     ForeignKey: {"columns": TextList, "table": Text, "to": TextList},
     RowCount: {"min": int | None, "max": int | None},
     NullShare: {"column": Text, "max": Text},
+    Volume: {"per": Literal["hour", "day"], "days": int, "deviations": float},
 }
 
 

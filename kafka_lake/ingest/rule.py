@@ -11,8 +11,9 @@ from pydantic.dataclasses import dataclass
 OnFailure = Literal["dead_letter", "fail", "warn"]
 ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
 Kind = Literal[
-    "not_null", "accepted_values", "range", "pattern", "expression", "unique", "foreign_key", "row_count", "null_share"
-]
+    "not_null", "accepted_values", "range", "pattern", "expression", "unique", "foreign_key", "row_count", "null_share",
+    "volume",
+]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 OF_ROWS: tuple[Kind, ...] = (
     "not_null", "accepted_values", "range", "pattern", "expression", "unique", "foreign_key",
@@ -86,6 +87,15 @@ class NullShare:
 
 
 @dataclass(frozen=True)
+class Volume:
+    """The last hour or day brought about as many rows as those of the days before."""
+
+    per: Literal["hour", "day"] = "day"
+    days: int = 14
+    deviations: float = 4.0
+
+
+@dataclass(frozen=True)
 class RuleEntry:
     """One entry of ``rules``: exactly one kind of rule, and what is to be done where it is broken."""
 
@@ -142,6 +152,12 @@ class RuleEntry:
         description="A column is null in at most this share of a commit's rows.",
         examples=[{"column": "coupon", "max": "5%"}],
     )
+    volume: Volume | None = Field(
+        default=None,
+        description="The last hour or day (`per`, in UTC) that is over has about as many rows as the same hours, or "
+        "the days, of the last `days`: their median, and `deviations` standard deviations to either side. Warns.",
+        examples=[{"per": "hour", "days": 14}],
+    )
     name: str | None = Field(
         default=None,
         description="Name of the rule in its check, in dead letters and in errors. By default its kind and what it is "
@@ -152,7 +168,7 @@ class RuleEntry:
         default=None,
         description="What a broken rule does. dead_letter: the row goes to the dead-letter table. fail: nothing is "
         "published, and the run fails. warn: all is published, and the check warns. By default dead_letter for rules "
-        "of rows; row_count and null_share, which no single row breaks, have fail.",
+        "of rows; row_count and null_share, which no single row breaks, have fail; volume has warn.",
     )
     fail_above: int | str | None = Field(
         default=None,
@@ -209,6 +225,10 @@ class Rule:
             return f"{column} matches {entry.pattern.regex}"
         if entry.row_count is not None:
             return f"the number of rows is {_from_to(entry.row_count.min, entry.row_count.max)}"
+        if entry.volume is not None:
+            given = entry.volume
+            times = "the same hours" if given.per == "hour" else "those"
+            return f"rows of the last {given.per} are about as many as of {times} of the last {given.days} days"
         if entry.null_share is not None:
             return f"{column} is null in at most {entry.null_share.max} of the rows"
         if entry.foreign_key is not None:
@@ -233,11 +253,15 @@ def rules_of(entries: Iterable[RuleEntry], fail_above: int | str | None = None) 
 
 def _of_entry(entry: RuleEntry, fail_above: int | str | None) -> Iterator[Rule]:
     (kind,) = entry.kinds()
-    on_failure = entry.on_failure or ("dead_letter" if kind in OF_ROWS else "fail")
+    others: OnFailure = "warn" if kind == "volume" else "fail"
+    on_failure = entry.on_failure or ("dead_letter" if kind in OF_ROWS else others)
     limit = entry.fail_above
     if limit is None and on_failure == "dead_letter":
         limit = fail_above
     given = getattr(entry, kind)
+    if kind == "volume" and entry.volume is not None and entry.name is None:
+        yield Rule(f"volume_{entry.volume.per}", kind, (), entry, on_failure=on_failure, fail_above=None)
+        return
     every: list[tuple[str, ...]]
     if kind == "not_null":
         every = [(column,) for column in given]

@@ -28,7 +28,9 @@ def rule_finding(result: RuleResult) -> Finding:
 def _facts(result: RuleResult) -> dict[str, object]:
     rule = result.rule
     facts: dict[str, object] = {"rule": rule.said, "on_failure": rule.on_failure}
-    if rule.kind == "row_count":
+    if rule.kind == "volume":
+        facts |= result.volume.facts if result.volume is not None else {"asked": "of commits that append"}
+    elif rule.kind == "row_count":
         facts["rows"] = result.evaluated
     elif rule.kind == "null_share":
         facts |= {"evaluated": result.evaluated, "null": result.nulls}
@@ -49,6 +51,8 @@ def _facts(result: RuleResult) -> dict[str, object]:
 
 def _broken(result: RuleResult) -> str:
     rule = result.rule
+    if result.volume is not None:
+        return result.volume.said
     if rule.kind == "row_count":
         return f"the commit has {result.evaluated} rows, and {rule.said}"
     if rule.kind == "null_share":

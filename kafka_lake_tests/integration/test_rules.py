@@ -1,6 +1,7 @@
 """Rules on real servers: what keeps them is in the table, what breaks them is one dead letter, and nothing is lost."""
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.observer import Observer
-from kafka_lake.ingest.rule import AcceptedValues, Pattern, Range, RowCount, RuleEntry
+from kafka_lake.ingest.rule import AcceptedValues, ForeignKey, Pattern, Range, RowCount, RuleEntry, Volume
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.stage.arrow_writer import DECODED_BY_ARROW
 from kafka_lake.ingest.stage.judge import REFUSED
@@ -308,3 +309,49 @@ def test_dead_letters_of_a_rule_are_replayed_once_it_is_relaxed(
         (1, "rule:range_amount"),
         (3, "rule:unique_id"),
     ]
+
+
+def test_rules_that_look_at_other_tables_and_at_earlier_commits(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    stores, topic = new_topic(), new_topic()
+    of_stores = stores.spec("id int, name string")
+    key = ForeignKey(("store",), ".".join(of_stores.identifier), ("id",))
+    by_day = RuleEntry(volume=Volume("day", 14))
+    rules = (RuleEntry(foreign_key=key), RuleEntry(unique=("event",), within="table"), by_day)
+    spec = topic.spec("event bigint, store bigint", rules=rules, rules_fail_above=None)
+    topic.send({"event": 1, "store": 7})
+    with pytest.raises(ConfigurationError, match=f"foreign_key_store: there is no table {key.table}"):
+        ingest(spec, connections(), "no table")
+    stores.send({"id": 7, "name": "a"})
+    ingest(of_stores, connections(), "stores")
+    topic.send({"event": 2, "store": 8})
+    day = 86_400_000
+    yesterday = (int(time.time() * 1000) // day - 1) * day
+    topic.send({"event": 3}, timestamp_ms=yesterday)
+    report = ingest(spec, connections(), "first")
+    (finding,) = (f for f in report.findings() if f.check == "rule_volume_day")
+    assert (finding.warns, finding.facts["rows"], finding.facts["band"]) == (False, 1, "none yet: 0 of 5 periods")
+    topic.send({"event": 1, "store": 7})
+    topic.send({"event": 4, "store": 7})
+    for number in range(17):
+        topic.send({"event": 100 + number}, timestamp_ms=yesterday - day * max(0, 5 - number))
+    by_volume = TopicTable(**{**vars(spec), "rules": (*rules[:2], replace(by_day, name="volume"))})
+    report = ingest(by_volume, connections(), "second")
+    (finding,) = (f for f in report.findings() if f.check == "rule_volume")
+    assert (finding.warns, finding.facts["rows"], finding.facts["band"]) == (True, 13, "0 to 11")
+    see = view(spec)
+    facts = {f.check: f.facts for f in report.findings() if f.is_rule}
+    assert facts["rule_foreign_key_store"]["snapshot"] == str(view(of_stores).table.metadata.current_snapshot_id)
+    assert facts["rule_unique_event"]["failed"] == 1
+    assert sorted(row["event"] for row in see.rows() if row["event"] < 100) == [1, 3, 4]
+    letters = [(0, 1, "rule:foreign_key_store"), (0, 3, "rule:unique_event")]
+    assert sorted((r["partition"], r["offset"], r["error_class"]) for r in see.dead_letters()) == letters
+    # The store has come, and what is read again is no duplicate of itself.
+    stores.send({"id": 8, "name": "b"})
+    ingest(of_stores, connections(), "more stores")
+    assert replay_dead_letters(spec, connections(), "again").moved == 1
+    replay(spec, connections(), "all again", extent=Extent())
+    see.assert_exactly_once(topic.ledger)
+    assert sorted(row["event"] for row in see.rows() if row["event"] < 100) == [1, 2, 3, 4]
+    assert [(r["offset"], r["error_class"]) for r in see.dead_letters()] == [(3, "rule:unique_event")]

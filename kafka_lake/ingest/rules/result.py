@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kafka_lake.ingest.rule import RULE_CLASS, Rule
+from kafka_lake.ingest.rules.volume import VolumeFound
 from kafka_lake.ingest.topic_table import is_over, limit_of
 
 FEW = 10
@@ -23,6 +24,7 @@ class RuleResult:
         samples: Partition and offset of rows that break it: the first of each Kafka partition.
         unknown: Columns that it names and the table doesn't have yet.
         snapshot: Of a `foreign_key`: the snapshot of the other table that was looked at; None if it has none.
+        volume: Of a `volume`: how many rows the last period has beside the band; None if it wasn't asked.
     """
 
     rule: Rule
@@ -32,6 +34,7 @@ class RuleResult:
     samples: tuple[tuple[int, int], ...] = ()
     unknown: tuple[str, ...] = ()
     snapshot: int | None = None
+    volume: VolumeFound | None = None
 
     @property
     def passed(self) -> int:

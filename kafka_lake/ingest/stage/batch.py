@@ -23,7 +23,8 @@ from kafka_lake.ingest.rules.evaluate import Verdict
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.stage.arrow_doubts import why_not
 from kafka_lake.ingest.stage.arrow_writer import ByArrow, by_arrow
-from kafka_lake.ingest.stage.keyed_rows import ChangesToStage, write_changes
+from kafka_lake.ingest.stage.changes_to_stage import ChangesToStage
+from kafka_lake.ingest.stage.keyed_rows import write_changes
 from kafka_lake.ingest.stage.replaced_rows import delete_replaced
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append, tasks_of

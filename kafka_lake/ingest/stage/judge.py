@@ -21,6 +21,7 @@ from kafka_lake.ingest.rules.result import RuleResult, commit_result
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
 from kafka_lake.ingest.stage.rebase import added_files
 from kafka_lake.ingest.stage.staged import StagedTable
+from kafka_lake.ingest.stage.volumes import volume
 
 REFUSED = "kafka-lake.refused-by-rules"
 """In a snapshot's summary: how many of its records each rule made dead letters of, as JSON, if there are any."""
@@ -46,9 +47,10 @@ def judge(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> 
     rules = _rules(context, plan)
     if not rules:
         return Verdict()
+    volumes = {rule: _volume(context, plan, staged, rule) for rule in rules if rule.kind == "volume"}
     if not staged.rows:
-        return Verdict(tuple(_of_no_rows(rule, plan) for rule in rules))
-    known = {rule: commit_result(rule, staged.rows) for rule in rules if rule.kind == "row_count"}
+        return Verdict(tuple(volumes.get(rule) or _of_no_rows(rule, plan) for rule in rules))
+    known = volumes | {rule: commit_result(rule, staged.rows) for rule in rules if rule.kind == "row_count"}
     known |= _known(rules, staged)
     verdict = Verdict()
     if left := tuple(rule for rule in rules if rule not in known):
@@ -56,6 +58,13 @@ def judge(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> 
     known |= {result.rule: result for result in verdict.results}
     context.observer.step_done("rules evaluated")
     return Verdict(tuple(known[rule] for rule in rules), verdict.refused)
+
+
+def _volume(context: Context, plan: Plan, staged: StagedTable, rule: Rule) -> RuleResult:
+    if plan.kind != "append":
+        return RuleResult(rule, staged.rows, 0)
+    found = volume(context, rule, staged)
+    return RuleResult(rule, staged.rows, int(found.is_broken), volume=found)
 
 
 def judge_changes(context: Context, plan: Plan, changes: DataFrame, *, declared: bool) -> Verdict:
@@ -162,6 +171,6 @@ def _rules(context: Context, plan: Plan) -> tuple[Rule, ...]:
 def _of_no_rows(rule: Rule, plan: Plan) -> RuleResult:
     # A commit that holds a position and nothing else is not the one that somebody counts.
     its_records = plan.share.records if plan.share else plan.records_at_most
-    if rule.is_of_rows or not its_records:
+    if rule.is_of_rows or rule.kind == "volume" or not its_records:
         return RuleResult(rule, 0, 0)
     return commit_result(rule, 0)

@@ -1,9 +1,7 @@
 """The way of keyed tables: a batch's changes are folded to one for each key, and merged into the run's branch."""
 
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
@@ -11,10 +9,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.executors.changes.change import DELETE, NOTHING, TRUNCATE
-from kafka_lake.ingest.context import Context
-from kafka_lake.ingest.decode.rows import STALE, change_columns
+from kafka_lake.ingest.decode.rows import STALE
 from kafka_lake.ingest.keyed.bounds import Bounds, bounds
-from kafka_lake.ingest.keyed.changes import can_leave_out, counted
+from kafka_lake.ingest.keyed.changes import counted
 from kafka_lake.ingest.keyed.check import NOTHING_FOUND, KeyedBatch, NotSent, check_keys
 from kafka_lake.ingest.keyed.deletes import (
     deletes_by_snapshot,
@@ -33,18 +30,16 @@ from kafka_lake.ingest.keyed.fold import (
 )
 from kafka_lake.ingest.keyed.folded import FoldedBatch, fold_batch, kept
 from kafka_lake.ingest.keyed.history.shape import Shape
-from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, READS, SOURCE, Keys
+from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, READS, SOURCE
 from kafka_lake.ingest.keyed.merge import HowToMerge, merge
 from kafka_lake.ingest.keyed.not_sent import find_not_sent, without
 from kafka_lake.ingest.keyed.past import Told, past_of, refuse_to_remove
 from kafka_lake.ingest.keyed.refusals import not_comparable, refusal_of, refuse_by_settings
 from kafka_lake.ingest.keyed.refused_changes import marks_of, split, with_marks
 from kafka_lake.ingest.keyed.source_snapshots import Ended
-from kafka_lake.ingest.keyed.stale import has_marks
-from kafka_lake.ingest.keyed.truncates import Emptied, Truncate, empty, rows_behind, without_older
-from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.record_keys import at_version
+from kafka_lake.ingest.keyed.truncates import Emptied, empty, rows_behind, without_older
 from kafka_lake.ingest.rules.evaluate import Verdict
+from kafka_lake.ingest.stage.changes_to_stage import ChangesToStage
 from kafka_lake.ingest.stage.history_rows import EventsToStage, write_history
 from kafka_lake.ingest.stage.history_table import refuse_left_behind
 from kafka_lake.ingest.stage.judge import REFUSED, judge_changes, refused_mark
@@ -53,7 +48,7 @@ from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable, side_summary, staged_table
 from kafka_lake.ingest.stage.variant_table import append_nothing
 from kafka_lake.lake.branches import StagingBranch
-from kafka_lake.lake.positions import TableState, read_state, row_count, summary_of
+from kafka_lake.lake.positions import read_state, row_count, summary_of
 from kafka_lake.spark.shuffles import shuffles
 
 _ROWS_WORTH_A_PARTITION = 1_000_000
@@ -67,81 +62,6 @@ _ABOUT_CHANGES = T.StructType(
         T.StructField(SOURCE, T.StringType()),
     ]
 )
-
-
-@dataclass(frozen=True)
-class ChangesToStage:
-    """A batch's changes, and where they go.
-
-    Args:
-        context: Of the run.
-        plan: The commit.
-        state: The table as the plan saw it, with the columns that the batch needs.
-        branch: Of the table, at its head.
-        changes: What `changes_of` gave.
-        key: The table's columns that tell rows apart; empty if it is the record's key as it is.
-        topic_id: The topic's id.
-        summary: Of the snapshot.
-        tasks: How many tasks write deleted keys.
-        failed: Tells how many records became dead letters, once the changes have been read.
-        emptied: What is older than that doesn't count; None if there is nothing of the kind.
-        ended: The snapshot of the source that lacks what is older; None if there is none, or not for the first time.
-        closings: What takes rows away in the batch.
-        declared: Whether the settings declare all columns.
-    """
-
-    context: Context
-    plan: Plan
-    state: TableState
-    branch: StagingBranch
-    changes: DataFrame
-    key: Sequence[str]
-    topic_id: str
-    summary: Mapping[str, str]
-    tasks: int
-    failed: Callable[[], int]
-    emptied: Emptied | None = None
-    ended: Ended | None = None
-    closings: tuple[Truncate, ...] = ()
-    declared: bool = False
-
-    @cached_property
-    def columns(self) -> T.StructType:
-        """The table's columns."""
-        name = self.context.connections.catalog.spark_name(self.context.spec.identifier)
-        columns: T.StructType = self.context.connections.spark().table(name).schema
-        return columns
-
-    @cached_property
-    def keys(self) -> Keys:
-        """What tells rows apart, and changes older from newer."""
-        return Keys.of(self.context.spec, self.key, self.topic_id, self.columns)
-
-    @property
-    def has_marks(self) -> bool:
-        """Whether rows tell that the newest change of their key was refused."""
-        return has_marks(self.columns, self.keys)
-
-    @cached_property
-    def may_lack(self) -> list[str]:
-        """The columns that a change may leave as they are."""
-        spec, keys = self.context.spec, self.keys
-        about = (field.name for field in change_columns(spec))
-        others = (spec.metadata_column, DOES, KEPT, AT, READS, SOURCE, *about, *([STALE] if self.has_marks else []))
-        values = [name for name in self.changes.columns if name not in others]
-        told = (*keys.columns, *keys.order_by)
-        return [f.name for f in self.columns if f.name not in told and f.name in values and can_leave_out(f, spec)]
-
-    def rows(self, snapshot: int | None = None) -> DataFrame:
-        """Return the table's rows in a snapshot; those that the branch starts from and the batch leaves, if None."""
-        name, head = self.context.connections.catalog.spark_name(self.context.spec.identifier), self.state.head
-        assert head is not None, "ensure_table gives every table a first snapshot"
-        rows = at_version(self.context.connections.spark(), name, head if snapshot is None else snapshot)
-        # An older snapshot is read with the columns that it was written with.
-        rows = shaped(rows, self.columns)
-        if snapshot is not None or self.emptied is None or not self.emptied.is_new:
-            return rows
-        return rows.alias("t").filter(~F.expr(self.emptied.at.is_behind(self.keys, "t")))
 
 
 @dataclass(frozen=True)
