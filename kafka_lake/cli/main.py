@@ -26,6 +26,7 @@ from kafka_lake.cli.commands import (
 from kafka_lake.cli.logs import log_to_file, log_to_terminal
 from kafka_lake.common import environment
 from kafka_lake.common.errors import KafkaLakeError
+from kafka_lake.common.log_format import log_as_the_environment_says
 from kafka_lake.local_stack.running import running
 
 _STARTING = ("demo", "up")
@@ -92,6 +93,10 @@ def _prepare(
     verbose: Annotated[
         bool, typer.Option("--verbose", envvar=environment.VERBOSE.name, help="Show what libraries and servers log.")
     ] = False,
+    log: Annotated[
+        str | None,
+        typer.Option("--log", help="Show a line for each step of a run, as `text` or as `json`, instead of a bar."),
+    ] = None,
 ) -> None:
     find_project.choose(module, file, workspace)
     # What a new project needs to know is told in the command, or in the environment.
@@ -103,6 +108,9 @@ def _prepare(
         log_to_terminal()
     elif ctx.obj is _OWN_PROCESS:
         log_to_file()
+    if log:
+        os.environ[environment.LOG.name] = log
+    log_as_the_environment_says()
 
 
 def _use_project(folder: Path) -> None:

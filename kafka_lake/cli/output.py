@@ -13,6 +13,7 @@ from rich.table import Table
 from kafka_lake.cli.doctor import Diagnosis
 from kafka_lake.cli.repair import DeadLetterOffsets, DeadLetters, PartitionReset
 from kafka_lake.cli.status import TopicStatus
+from kafka_lake.common.environment import LOG
 from kafka_lake.common.printable import printable
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
@@ -94,7 +95,7 @@ def diagnosis_table(diagnoses: Sequence[Diagnosis]) -> Table:
 
 @contextmanager
 def followed(topic: str, console: Console, backlog: int | None = None) -> Iterator[Observer]:
-    """Show a progress bar as long as the block runs, and above it what the run warns of.
+    """Show a progress bar as long as the block runs, and above it what the run warns of; nothing if that is logged.
 
     Args:
         topic: The topic's name.
@@ -102,7 +103,8 @@ def followed(topic: str, console: Console, backlog: int | None = None) -> Iterat
         backlog: Offsets to read, for the bar; None if only the run's first commit will tell.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.fields[rest]}"), console=console, transient=True) as progress:
+    rest, no_bar = TextColumn("{task.fields[rest]}"), bool(LOG.value())
+    with Progress(*columns, rest, console=console, transient=True, disable=no_bar) as progress:
         task = progress.add_task(escape(topic), total=backlog, rest="")
         so_far = [RunProgress(time.monotonic())]
 
@@ -115,7 +117,8 @@ def followed(topic: str, console: Console, backlog: int | None = None) -> Iterat
             progress.update(task, description=escape(f"{topic}: {step}"))
 
         def warn(line: str) -> None:
-            progress.console.print(escape(line), highlight=False, soft_wrap=True)
+            if not no_bar:
+                progress.console.print(escape(line), highlight=False, soft_wrap=True)
 
         yield Observer(step_done, on_commit, warn)
 

@@ -13,7 +13,7 @@ from kafka_lake.ingest.topic_state import state_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import TableState, row_count
+from kafka_lake.lake.positions import TableState, live_row_count, row_count
 
 _POLL_SECONDS = 0.5
 
@@ -46,7 +46,7 @@ class TopicStatus:
         lag: Sum over the partitions.
         snapshot_id: Head of ``main``; None for a table that doesn't exist yet.
         committed_at: When that snapshot was committed, ISO 8601 in UTC.
-        rows: Rows of that snapshot, deletes by position and equality not counted.
+        rows: Rows of that snapshot; those that are deleted by their values are counted until compaction.
         dead_letters: Rows of the dead-letter table.
         error: Why the topic could not be asked; empty if it could.
         cluster: Name of its Kafka cluster; None if that has none.
@@ -124,7 +124,7 @@ def _status(spec: TopicTable, topic: TopicTable, now: Watermarks | KafkaLakeErro
         lag=sum(each.lag for each in partitions),
         snapshot_id=head.snapshot_id if head else None,
         committed_at=_time(head) if head else None,
-        rows=row_count(table),
+        rows=live_row_count(table),
         dead_letters=row_count(catalog.table(spec.dead_letter_table)),
         error=str(now) if isinstance(now, KafkaLakeError) else "",
         cluster=spec.cluster,

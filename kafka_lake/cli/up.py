@@ -25,7 +25,11 @@ Task = Callable[[Event], None]
 
 
 def stay_up(
-    ports: Ports, tell_user: Callable[[str], None], demo: Callable[[Stack], list[Task]] | None = None, s3: bool = False
+    ports: Ports,
+    tell_user: Callable[[str], None],
+    demo: Callable[[Stack], list[Task]] | None = None,
+    s3: bool = False,
+    metrics: bool = False,
 ) -> None:
     """Run the local stack until a signal or until one of its servers ends; nothing is left behind.
 
@@ -38,6 +42,7 @@ def stay_up(
         tell_user: Called with lines for the user.
         demo: Starts the embedded broker and the schema registry too, and returns what lets records trickle in.
         s3: Start the embedded S3 store too, and use its catalog.
+        metrics: Start the process that serves metrics too.
 
     Raises:
         KafkaLakeError: If a port is taken, or a server can't start or ends unexpectedly.
@@ -46,7 +51,8 @@ def stay_up(
     found = targets()
     check_alone()
     connect = needs_connect(ports)
-    check_free(*([ports.broker, ports.registry] if demo else []), ports.ui, *([ports.connect] if connect else []))
+    more = [*([ports.connect] if connect else []), *([ports.metrics] if metrics else [])]
+    check_free(*([ports.broker, ports.registry] if demo else []), ports.ui, *more)
     with interruptible(), Stack(ports, tell_user, shared=True) as stack, _tells_of_its_end(tell_user):
         tasks = demo(stack) if demo else []
         if s3:
@@ -58,7 +64,8 @@ def stay_up(
         refresh_unknown(tell_user)
         url = stack.start_dagster(dagster_options(found), dagster_folder(found))
         tasks.append(lambda _stop: _register_topics(tell_user))
-        tell_user(f"All is up: {url} (Ctrl-C ends it; logs are in {stack.log_dir})")
+        told = f", metrics {stack.start_metrics()}" if metrics else ""
+        tell_user(f"All is up: {url}{told} (Ctrl-C ends it; logs are in {stack.log_dir})")
         with _live(tasks) as running:
             while True:
                 stack.check()

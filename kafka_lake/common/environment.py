@@ -95,6 +95,11 @@ IVY_SETTINGS = Variable(
 WORKSPACE = Variable(
     "KAFKA_LAKE_WORKSPACE", "A workspace.yaml of Dagster, for kafka-lake; like its option -w.", example="workspace.yaml"
 )
+LOG = Variable(
+    "KAFKA_LAKE_LOG",
+    "`text` or `json`: runs write a line for each step to standard error, with its topic, table, run and snapshot. "
+    "Without it, Dagster's pages and a command's progress bar tell.",
+)
 VERBOSE = Variable("KAFKA_LAKE_VERBOSE", "Set to 1, commands show what libraries and servers log.")
 METADATA_CACHE = Variable(
     "KAFKA_LAKE_METADATA_CACHE", "If off, each table's metadata file is parsed each time it is read.", "on"
@@ -115,6 +120,7 @@ BROKER_PORT = Variable("KAFKA_LAKE_BROKER_PORT", "Port of the embedded broker, o
 REGISTRY_PORT = Variable("KAFKA_LAKE_REGISTRY_PORT", "Port of the embedded schema registry.", "19095")
 CONNECT_PORT = Variable("KAFKA_LAKE_CONNECT_PORT", "Port of the Spark Connect server of `kafka-lake up`.", "15002")
 UI_PORT = Variable("KAFKA_LAKE_UI_PORT", "Port of Dagster's UI under `kafka-lake up`.", "3000")
+METRICS_PORT = Variable("KAFKA_LAKE_METRICS_PORT", "Port of the metrics of `kafka-lake up --metrics`.", "9464")
 
 VARIABLES = tuple(each for each in list(globals().values()) if isinstance(each, Variable))
 """All of them, in the order of their declaration."""

@@ -33,7 +33,6 @@ from kafka_lake.components.topics_of_a_table import Task, examined, materialize_
 from kafka_lake.components.yield_slot import yields_slot
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
 from kafka_lake.ingest.continuous.schedule import Continuous
 from kafka_lake.ingest.finding import CHECKS, GATES
@@ -44,8 +43,7 @@ from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.published_rules import examine_rules
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.retry import RetryPolicy, call
-from kafka_lake.ingest.run import ingest, replay
-from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
+from kafka_lake.ingest.run import ingest, logged_run, replay
 from kafka_lake.ingest.topic_table import TopicTable
 
 SETTINGS = "topic_settings"
@@ -232,15 +230,14 @@ def build_topic_assets(
                 yield from materialize_topics(context, config.task(), spec, connections)
             elif continuous is not None and config.mode is Mode.incremental:
                 reporter = Reporter(context, spec, connections)
-                run = continuous_run(_context(reporter), continuous, reporter.chosen)
-                yield from _run_on(reporter, run)
+                with logged_run(spec, connections, context.run_id, _observer(reporter)) as whole:
+                    yield from _run_on(reporter, continuous_run(whole, continuous, reporter.chosen))
             elif catch_up := config.catch_up(context.run_id):
                 reporter = Reporter(context, spec, connections)
                 others_wait = partial(yields_slot, context.instance, context.run_id, table.key)
-                run = continuous_run(
-                    _context(reporter), catch_up, reporter.chosen, catch_up=True, others_wait=others_wait
-                )
-                yield from _run_on(reporter, run)
+                with logged_run(spec, connections, context.run_id, _observer(reporter)) as whole:
+                    run = continuous_run(whole, catch_up, reporter.chosen, catch_up=True, others_wait=others_wait)
+                    yield from _run_on(reporter, run)
             else:
                 yield from _materialize(context, config, spec, connections)
 
@@ -303,15 +300,14 @@ def _materialize(
     yield from reporter.end(report)
 
 
-def _context(reporter: Reporter) -> Context:
+def _observer(reporter: Reporter) -> Observer:
     def tell(_: Commit, plan: Plan) -> None:
         # What the log is told goes to the event log, where a line for each commit would be too many: a backlog that
         # takes several of them has such lines.
         if told := reporter.committed(plan):
             reporter.context.log.info(f"{told}.")
 
-    observer = Observer(on_commit=tell, warn=reporter.context.log.warning)
-    return Context(reporter.spec, reporter.connections, reporter.context.run_id, observer, decoding=SparkDecoding())
+    return Observer(on_commit=tell, warn=reporter.context.log.warning)
 
 
 def _run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import dagster as dg
 
 from kafka_lake.common.errors import AuditFailedError
+from kafka_lake.common.log_format import log_as_the_environment_says
 from kafka_lake.ingest.sentence import sentence
 
 
@@ -17,12 +18,15 @@ class SensorFailedError(dg.DagsterError):
 def as_failures(allow_retries: bool = True) -> Iterator[None]:
     """Run the block, which is the body of an op; what a user can fix fails the step with its sentence.
 
+    What runs log goes to standard error from then on, if the environment says so.
+
     Args:
         allow_retries: Whether Dagster may try the step again; never if a gate refused a commit.
 
     Raises:
         Failure: With the sentence, and the error as its cause.
     """
+    log_as_the_environment_says()
     try:
         yield
     except Exception as error:

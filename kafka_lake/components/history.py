@@ -8,7 +8,7 @@ from kafka_lake.components.keys import history_key
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import row_count
+from kafka_lake.lake.positions import live_row_count
 
 
 def build_history_assets(
@@ -42,7 +42,7 @@ def report_history(instance: dg.DagsterInstance, spec: TopicTable, catalog: Lake
         return
     metadata: dict[str, Any] = {
         "dagster/table_name": f"{catalog.name}.{'.'.join(spec.history_table)}",
-        "dagster/row_count": row_count(table),
+        "dagster/row_count": live_row_count(table),
         "dagster/uri": table.location(),
     }
     instance.report_runless_asset_event(dg.AssetMaterialization(history_key(spec), metadata=metadata))

@@ -39,7 +39,7 @@ from kafka_lake.ingest.progress import Progress
 from kafka_lake.ingest.report import PartitionReport, RunReport, RunSoFar, merged
 from kafka_lake.ingest.retry import RetryPolicy, call
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.positions import row_count
+from kafka_lake.lake.positions import live_row_count
 
 T = TypeVar("T")
 
@@ -250,7 +250,8 @@ class Reporter:
 
     def _checks(self, findings: Sequence[Finding], table: Table | None) -> list[dg.AssetCheckResult]:
         more = {
-            "row_count": figures_metadata(self.so_far.figures) | ({"rows_in_table": row_count(table)} if table else {}),
+            "row_count": figures_metadata(self.so_far.figures)
+            | ({"rows_in_table": live_row_count(table)} if table else {}),
             **history_metadata(table),
         }
         key = table_key(self.spec)

@@ -12,7 +12,7 @@ from pyiceberg.types import NestedField
 
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.how_to_read import how_to_read_page
-from kafka_lake.lake.positions import has_origin, row_count, summary_of
+from kafka_lake.lake.positions import has_origin, live_row_count, summary_of
 
 _SHORT_MARKDOWN = 1000
 _ORIGIN = "Where the row is from: topic, partition, offset and time of its record in Kafka."
@@ -34,7 +34,7 @@ def about_table(table: Table, catalog: LakeCatalog, identifier: tuple[str, str])
         **_totals(newest),
         # As text: snapshot ids are larger than what a browser's numbers hold.
         "snapshot_id": str(newest.snapshot_id),
-        "dagster/row_count": row_count(table),
+        "dagster/row_count": live_row_count(table),
         "dagster/uri": table.location(),
         "how_to_read": dg.MetadataValue.md(how_to_read_page(catalog.name, identifier, catalog.properties)),
         "dagster/column_schema": dg.TableSchema(columns=[_column(each) for each in table.schema().fields]),

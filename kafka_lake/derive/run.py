@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
@@ -24,6 +25,7 @@ from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.retry import call, short_pauses
+from kafka_lake.ingest.run_log import RunLog
 from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
 from kafka_lake.lake.positions import row_count
 from kafka_lake.lake.tables.create import drop_if_unused
@@ -55,6 +57,15 @@ def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False) -> DeriveR
         PublishRefusedError: If others kept moving ``main`` ahead of this run.
         KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
     """
+    run_log = RunLog(spec.name, engine.run_id)
+    try:
+        return _derive(spec, replace(engine, observer=run_log.observing(engine.observer)), rebuild)
+    except Exception as error:
+        run_log.failed(error)
+        raise
+
+
+def _derive(spec: DerivedTable, engine: Engine, rebuild: bool) -> DeriveReport:
     began = time.monotonic()
     retrying = Retrying(
         stop=stop_after_attempt(_ATTEMPTS),

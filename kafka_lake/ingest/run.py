@@ -1,6 +1,7 @@
 """What others ask of this package: runs over one topic, each by one call."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from kafka_lake.ingest.adopt.model import Adoption
 from kafka_lake.ingest.adopt.sources import Source
@@ -14,6 +15,7 @@ from kafka_lake.ingest.jobs.reset import Reset
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.run_log import RunLog
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.stage.spark_decoding import SparkDecoding
 from kafka_lake.ingest.table_state import with_position
@@ -47,8 +49,8 @@ def ingest(
         PublishRefusedError: If others kept moving ``main`` ahead of this run.
         KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
     """
-    context = _context(spec, connections, run_id, observer)
-    return Runner(context, Append(context, partitions)).run()
+    with logged_run(spec, connections, run_id, observer) as context:
+        return Runner(context, Append(context, partitions)).run()
 
 
 def replay(
@@ -71,8 +73,8 @@ def replay(
         GateFailedError: If the swap would lose rows of records that Kafka compacted away, or another gate refused.
         KafkaLakeError: For anything else a user can mend; ``main`` holds whole commits only.
     """
-    context = _context(spec, connections, run_id, observer)
-    return Runner(context, Replay(context, extent)).run()
+    with logged_run(spec, connections, run_id, observer) as context:
+        return Runner(context, Replay(context, extent)).run()
 
 
 def plan_reset(
@@ -90,7 +92,7 @@ def plan_reset(
         TableError: If there is no table yet.
         ConfigurationError: If a target lies outside of what the topic holds.
     """
-    context = _context(spec, connections, "plan")
+    context = Context(spec, connections, "plan", decoding=SparkDecoding())
     topic = TopicEnds(context)
     # Brokers that don't answer are told of before a table that isn't there, as by the reset itself.
     topic.poll()
@@ -128,8 +130,8 @@ def reset(
         ConfigurationError: If a target lies outside of what the topic holds, or rows would have to be removed and
             there is no metadata column to tell them by.
     """
-    context = _context(spec, connections, run_id, observer)
-    return Runner(context, Reset(context, to, partitions)).run()
+    with logged_run(spec, connections, run_id, observer) as context:
+        return Runner(context, Reset(context, to, partitions)).run()
 
 
 def adopt(
@@ -159,8 +161,8 @@ def adopt(
         AdoptionRefusedError: If the other writer has gone on since. ``main`` is as it was.
         KafkaLakeError: For anything else a user can mend; ``main`` is as it was.
     """
-    context = _context(spec, connections, run_id, observer)
-    return Runner(context, Adopt(context, agreed, source, offset_columns)).run()
+    with logged_run(spec, connections, run_id, observer) as context:
+        return Runner(context, Adopt(context, agreed, source, offset_columns)).run()
 
 
 def replay_dead_letters(
@@ -183,10 +185,26 @@ def replay_dead_letters(
         GateFailedError: If a gate refused the rows. Nothing is moved.
         TableError: If there is no table yet.
     """
-    context = _context(spec, connections, run_id, observer)
-    report = Runner(context, DeadLetterReplay(context, where)).run()
+    with logged_run(spec, connections, run_id, observer) as context:
+        report = Runner(context, DeadLetterReplay(context, where)).run()
     return Replayed(report, report.total("rows"), report.total("dead_letters"))
 
 
-def _context(spec: TopicTable, connections: Connections, run_id: str, observer: Observer | None = None) -> Context:
-    return Context(spec, connections, run_id, observer or Observer(), decoding=SparkDecoding())
+@contextmanager
+def logged_run(
+    spec: TopicTable, connections: Connections, run_id: str, observer: Observer | None = None
+) -> Iterator[Context]:
+    """Give what a run works with; what happens during the block is logged, and why it fails if it does.
+
+    Args:
+        spec: The topic and its table.
+        connections: Cluster, catalog and Spark.
+        run_id: Goes into branch names, snapshot summaries and dead letters.
+        observer: Is told what happens.
+    """
+    run_log = RunLog(".".join(spec.identifier), run_id, spec.full_topic)
+    try:
+        yield Context(spec, connections, run_id, run_log.observing(observer or Observer()), decoding=SparkDecoding())
+    except Exception as error:
+        run_log.failed(error)
+        raise

@@ -113,6 +113,19 @@ def row_count(table: Table | None) -> int:
     return _counted(table, snapshot) if told is None else int(told)
 
 
+def live_row_count(table: Table | None) -> int:
+    """Return how many rows a reader finds in the table's current snapshot, as its summary tells; 0 if there is none.
+
+    Rows that are deleted by their position are left out. How many are deleted by their values no summary tells: of a
+    table with such deletes, it is how many there are at most.
+    """
+    snapshot = table.current_snapshot() if table else None
+    told = summary_of(snapshot) if snapshot else {}
+    # Rows that are counted one by one are none of the deleted ones.
+    deleted = told.get("total-position-deletes", "0") if "total-records" in told else "0"
+    return max(row_count(table) - int(deleted), 0)
+
+
 def _counted(table: Table, snapshot: Snapshot) -> int:
     manifests = snapshot.manifests(table.io)
     data = [each for each in manifests if each.content is ManifestContent.DATA]

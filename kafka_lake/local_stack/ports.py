@@ -55,10 +55,11 @@ class Ports:
     ui: Port
     connect: Port
     registry: Port
+    metrics: Port
 
     @classmethod
     def from_env(cls) -> Self:
-        """Return the ports of ``KAFKA_LAKE_BROKER_PORT``, ``_UI_PORT``, ``_CONNECT_PORT`` and ``_REGISTRY_PORT``.
+        """Return the ports that ``KAFKA_LAKE_BROKER_PORT`` and the like name.
 
         Raises:
             KafkaLakeError: A variable isn't a port number.
@@ -68,6 +69,7 @@ class Ports:
             ui=Port.from_env("Dagster's UI", environment.UI_PORT),
             connect=Port.from_env("the Spark Connect server", environment.CONNECT_PORT),
             registry=Port.from_env("the schema registry", environment.REGISTRY_PORT),
+            metrics=Port.from_env("the metrics", environment.METRICS_PORT),
         )
 
 

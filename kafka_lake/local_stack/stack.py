@@ -86,6 +86,7 @@ class Stack:
         self._mark = uuid4().hex
         self._earlier: set[int] = set()
         self._dagster: ServerProcess | None = None
+        self._metrics: ServerProcess | None = None
         self._connect: ConnectSupervisor | None = None
         self._registry: EmbeddedRegistry | None = None
         self._broker: EmbeddedBroker | None = None
@@ -200,6 +201,22 @@ class Stack:
         self._tell()
         return url
 
+    def start_metrics(self) -> str:
+        """Start the process that serves metrics, for the project of this process, and wait until it answers.
+
+        Returns:
+            The address for Prometheus.
+        """
+        url = f"http://{self.ports.metrics.address}/metrics"
+        self._tell_user(f"Starting the metrics on {url}")
+        program = "from kafka_lake.cli.main import main; main()"
+        serve = ["metrics", "serve", "--port", str(self.ports.metrics.number)]
+        command = [sys.executable, "-c", program, *serve]
+        self._metrics = ServerProcess(command, log=self.log_dir / "metrics.log", env={HOME.name: str(home())})
+        self._metrics.start(lambda: _answers(url), timeout=60)
+        self._tell()
+        return url
+
     def _tell(self) -> None:
         """Write down what runs by now, where other processes look for it."""
         if self._file is None:
@@ -211,6 +228,7 @@ class Stack:
             **{name.lower(): server for name, server in self._source.items()},
             "connect": self._connect,
             "dagster": self._dagster,
+            "metrics": self._metrics,
         }
         pids = {name: server.pid for name, server in servers.items() if server and server.pid}
         self._file.write(
@@ -233,6 +251,7 @@ class Stack:
             *self._source.items(),
             ("Spark Connect", self._connect),
             ("Dagster", self._dagster),
+            ("The process of the metrics", self._metrics),
         ):
             if server is not None and not server.alive():
                 raise KafkaLakeError(f"{name} ended unexpectedly.", f"Its log tells why: {server.log}")
@@ -244,7 +263,15 @@ class Stack:
             if self._file is not None:
                 self._file.remove()
             source = reversed(self._source.values())
-            for server in (self._dagster, self._connect, *source, self._store, self._registry, self._broker):
+            for server in (
+                self._metrics,
+                self._dagster,
+                self._connect,
+                *source,
+                self._store,
+                self._registry,
+                self._broker,
+            ):
                 if server is not None:
                     with suppress(OSError):
                         server.stop()

@@ -460,11 +460,11 @@ def test_a_run_that_goes_on_tells_in_a_tag_until_when(new_topic: NewTopic, runne
     topic.send_ids([0])
     know_partitions(runner, topic)
     settings = Continuous(trigger=0.3, time_limit=600, idle=0.3, compact_every=None, report_every=1)
-    ran = {
-        None: runner.run(topic.spec(), (0, 0)),
-        CATCH_UP_TAG: runner.run(topic.spec(), (0, 0), catch_up_for=600.0, poll_every=0.3),
-        CONTINUOUS_TAG: runner.run(topic.spec(), (0, 0), continuous=settings),
-    }
+    ran = {None: runner.run(topic.spec(), (0, 0))}
+    topic.send_ids([1])
+    ran[CATCH_UP_TAG] = runner.run(topic.spec(), (0, 0), catch_up_for=600.0, poll_every=0.3)
+    topic.send_ids([2])
+    ran[CONTINUOUS_TAG] = runner.run(topic.spec(), (0, 0), continuous=settings)
     for tag, result in ran.items():
         assert result.success
         run = runner.instance.get_run_by_id(result.run_id)

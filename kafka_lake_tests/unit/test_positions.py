@@ -1,12 +1,15 @@
 """The position of a table is that of the newest ancestor of main that has one."""
 
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pytest
+from pyiceberg.table.snapshots import Operation, Summary
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.lake.positions import POSITION, ancestors, head_of, read_state, row_count, summary_of
+from kafka_lake.lake.positions import POSITION, ancestors, head_of, live_row_count, read_state, row_count, summary_of
 from kafka_lake_tests.conftest import without_totals
 
 ME = TopicIdentity("c", "t", "pizzas")
@@ -95,3 +98,19 @@ def test_an_unreadable_position_is_refused(table):
         TableError, match=rf"pizza\.orders: snapshot {table.current_snapshot().snapshot_id}.*later format"
     ):
         read_state(table)
+
+
+@pytest.mark.parametrize(
+    ("deleted", "live"),
+    [
+        ({}, 8),
+        ({"total-position-deletes": "3", "total-equality-deletes": "0"}, 5),
+        ({"total-position-deletes": "9"}, 0),
+    ],
+)
+def test_rows_that_are_deleted_by_position_are_none_that_readers_find(deleted, live):
+    told = {"total-records": "8", **deleted}
+    summary = Summary(Operation.OVERWRITE, **told)
+    table = SimpleNamespace(current_snapshot=lambda: SimpleNamespace(summary=summary))
+    assert live_row_count(table) == live
+    assert live_row_count(None) == 0

@@ -45,6 +45,7 @@ def up(
     s3: Annotated[
         bool, typer.Option("--s3", help="Keep the tables in an embedded S3 store with a REST catalog.")
     ] = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Serve metrics for Prometheus, too.")] = False,
 ) -> None:
     """Run Dagster and a Spark Connect server until Ctrl-C; an embedded broker too, if nothing names brokers."""
     from kafka_lake.cli.up import stay_up
@@ -52,12 +53,14 @@ def up(
 
     tell_user = console.err.print
     if not demo:
-        return stay_up(Ports.from_env(), tell_user, s3=s3)
+        return stay_up(Ports.from_env(), tell_user, s3=s3, metrics=metrics)
     if not DEMO:
         raise ConfigurationError("The demo is not installed.", "It is part of the repository: `make dev`.")
     from kafka_lake.demo.up import demo_trickles
 
-    return stay_up(Ports.from_env(), tell_user, lambda stack: demo_trickles(stack, rate, tell_user), s3)
+    return stay_up(
+        Ports.from_env(), tell_user, lambda stack: demo_trickles(stack, rate, tell_user), s3=s3, metrics=metrics
+    )
 
 
 def reload() -> None:
