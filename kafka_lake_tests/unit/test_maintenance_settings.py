@@ -85,6 +85,13 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
         ("keep_rows: 90d", "write: upsert\nkey: [id]", "keep_rows: 90d isn't for write: upsert"),
         ("keep_rows: 90d", "metadata_column: null", "keep_rows needs Kafka's timestamp"),
         ("keep_rows: 90d, by: at", "schema: id bigint", "by: at isn't in schema:, whose columns are id, _kafka."),
+        (
+            "compact_sort: [id, at desc]",
+            "schema: id bigint",
+            "compact_sort: at isn't in schema:, whose columns are id,",
+        ),
+        ("statistics: [at]", "schema: id bigint", "statistics: at isn't in schema:, whose columns are id, _kafka."),
+        ("{}", "maintenance: {compact_sort: [a], compact_z_order: [a, b]}", "ask for two orders"),
         ("{}", "maintenance: {by: at}", "by: at has no effect without keep_rows"),
         ("keep_rows: 90d", "topics: [a, b]\ntable: c", "keep_rows: 90d can't be combined with topics: yet"),
         (
@@ -122,6 +129,7 @@ def test_what_cannot_be_is_said_with_the_topic_or_the_document(cluster: str, top
 def test_what_goes_well_together_is_not_refused() -> None:
     for settings in (
         {"write": "upsert", "key": ["id"], "maintenance": {"keep_rows": None}},
+        {"schema": "id bigint", "maintenance": {"compact_sort": ["_kafka.timestamp desc"], "statistics": ["id"]}},
         {"metadata_column": None, "maintenance": {"keep_rows": "90d", "by": "at"}},
         {"schema": "id bigint, inner struct<at: date>", "maintenance": {"keep_rows": "90d", "by": "inner.at"}},
         {"schema": "id bigint", "maintenance": {"keep_rows": "90d", "by": "_kafka.timestamp"}},

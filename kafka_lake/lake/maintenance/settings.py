@@ -22,6 +22,18 @@ class Maintenance:
         description="Small files, and files with many deleted rows, are rewritten after this many commits, or when a "
         "fifth of the rows are deleted ones; null for never.",
     )
+    compact_sort: tuple[str, ...] = Field(
+        default=(),
+        description="By which columns a compaction sorts the rows; by default by the table's `sort_by`. For the "
+        "topic's own table. Rows that aren't compacted keep the order that they came in.",
+        examples=[["customer_id", "ordered_at desc"]],
+    )
+    compact_z_order: tuple[str, ...] = Field(
+        default=(),
+        description="Instead of compact_sort: two columns or more, all of which queries filter by. Rows that are close "
+        "in all of them come into the same files (Z-order).",
+        examples=[["customer_id", "store_id"]],
+    )
     expire_after: str | None = Field(
         default="5d",
         description="Snapshots older than this expire: as 36h or 5d; null for never. The newest one with a position "
@@ -53,6 +65,12 @@ class Maintenance:
         default=False,
         description="Whether files that belong to no snapshot are removed once a day, as `kafka-lake clean` does. They "
         "are left by runs and jobs that were killed. Files of the last three days stay.",
+    )
+    statistics: tuple[str, ...] = Field(
+        default=(),
+        description="Columns of the topic's own table whose distinct values are counted once a day, for engines that "
+        "plan joins by it (a Puffin file). These columns are read for it, of the whole table.",
+        examples=[["customer_id"]],
     )
     window: str | None = Field(
         default=None,
