@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kafka_lake.ingest.decode.ddl import check_ddl
-from kafka_lake.lake.maintenance.rewrite_order import columns_of, order_problem
+from kafka_lake.lake.maintenance.order_settings import columns_of, order_problem
 from kafka_lake.lake.maintenance.settings import Maintenance
 
 

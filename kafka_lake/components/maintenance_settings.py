@@ -11,7 +11,7 @@ from kafka_lake.ingest.topic_table import pydantic_fields
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.maintenance.window import window_of
 
-_KINDS = get_type_hints(Maintenance)
+_KINDS = get_type_hints(Maintenance, include_extras=True)
 _DECLARED: dict[str, Any] = {
     name: ({str | None: OptionalText, tuple[str, ...]: TextList}.get(_KINDS[name], _KINDS[name]), declared)
     for name, declared in pydantic_fields(Maintenance).items()

@@ -192,7 +192,7 @@ def _maintain(spec: DerivedTable, engine: Engine) -> None:
             return
         needs, limits = needs_of(table, policy, int(now * 1000)), limits_of(table, policy, int(now * 1000))
         if needs.compaction:
-            compact(engine.spark(), engine.catalog, spec.identifier)
+            compact(engine.spark(), engine.catalog, spec.identifier, policy)
         if needs.expiry and limits is not None:
             expire(engine.spark(), engine.catalog, spec.identifier, limits)
         if needs.reasons:

@@ -52,6 +52,7 @@ def test_a_cluster_s_settings_are_its_topics_defaults_setting_by_setting() -> No
             "plain": "KafkaTopicTable\ntopic: plain\ncluster: eu",
             "own": "KafkaTopicTable\ntopic: own\ncluster: eu\n"
             "maintenance: {expire_after: 5d, keep_rows: null, window: '01:00-05:00'}",
+            "never": "KafkaTopicTable\ntopic: never\ncluster: us\nmaintenance: {compact_every: null}",
             "quiet": "KafkaTopicTable\ntopic: quiet\ncluster: us\nmaintenance: {enabled: false}",
         }
     )
@@ -59,6 +60,7 @@ def test_a_cluster_s_settings_are_its_topics_defaults_setting_by_setting() -> No
         "eu/plain": Maintenance(expire_after="30d", keep_rows="90d", compact_every=7),
         # What is written counts, be it the default or null.
         "eu/own": Maintenance(expire_after="5d", keep_rows=None, compact_every=7, window="01:00-05:00"),
+        "us/never": Maintenance(compact_every=None),
         "us/quiet": Maintenance(enabled=False),
     }
 
@@ -105,6 +107,11 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
             "keep_rows: can't be combined with routes yet",
         ),
         (
+            "{}",
+            "routes: [{when: {field: k, equals: a}, table: a, maintenance: {compact_z_order: [a]}}]",
+            "compact_z_order needs two columns",
+        ),
+        (
             "keep_rows: 90d",
             "route_by: {field: k, table: 'k_{value}'}",
             "keep_rows: 90d can't be combined with route_by: yet",
@@ -113,6 +120,11 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
             "{}",
             "route_by: {field: k, table: 'k_{value}', maintenance: {keep_rows: 9d}}",
             "keep_rows: can't be combined with route_by yet",
+        ),
+        (
+            "{}",
+            "route_by: {field: k, table: 'k_{value}', maintenance: {compact_sort: [a upwards]}}",
+            "'a upwards' is not understood",
         ),
         ("keep_rows: 0d", "", "keep_rows: 0d would delete every row"),
         ("keep_rows: 90", "", "YAML reads this value as the number 90"),

@@ -8,7 +8,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, LongType, NestedField, StringType, StructType, TimestamptzType
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.lake.maintenance.rewrite_order import order_problem, rewrite_arguments
+from kafka_lake.lake.maintenance.order_settings import order_problem
+from kafka_lake.lake.maintenance.rewrite_order import rewrite_arguments
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.maintenance.statistics import STATISTICS_COMPUTED, why_compute
 

@@ -1,5 +1,7 @@
 """The settings of maintenance. Pure."""
 
+from typing import Annotated
+
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -16,9 +18,9 @@ class Maintenance:
         description="Whether the sensor asks for it. By default for tables that kafka_lake has created, and not for "
         "tables that were taken over.",
     )
-    compact_every: int | None = Field(
+    # The bound is of the number alone: what Dagster makes of the field would ask null for it, too.
+    compact_every: Annotated[int, Field(ge=2)] | None = Field(
         default=100,
-        ge=2,
         description="Small files, and files with many deleted rows, are rewritten after this many commits, or when a "
         "fifth of the rows are deleted ones; null for never.",
     )
