@@ -240,13 +240,15 @@ def hot(
 
 @app.command()
 def maintenance(
-    commits: Annotated[int, typer.Option(min=1, help="How many.")] = 43_200,
-    every: Annotated[int, typer.Option(min=1, help="Commits between two looks of the maintenance.")] = 150,
-    samples: Annotated[int, typer.Option(min=1, help="How often the table is measured.")] = 12,
+    commits: Annotated[int, typer.Option(min=1, help="How many at most.")] = 302_400,
+    minutes: Annotated[float, typer.Option(help="How long at most.")] = 120,
+    every: Annotated[int, typer.Option(min=1, help="Commits between two looks of the maintenance.")] = 450,
+    samples: Annotated[int, typer.Option(min=1, help="How often the table is measured.")] = 168,
+    keep: Annotated[bool, typer.Option(help="Also write the result and its chart below docs/.")] = False,
 ) -> None:
-    """A day of commits, one every two seconds, by a fast writer with maintenance on: commit and planning time."""
-    result = of_tables.measure(of_tables.Settings(commits, every, samples, Engine()), _tell_user)
-    title = f"{commits:,} commits, maintained after each {every:,}"
+    """Seven days of commits, one every two seconds, by a fast writer with maintenance on: commit and planning time."""
+    result = of_tables.measure(of_tables.Settings(commits, minutes, every, samples, Engine()), _tell_user)
+    title = f"{result['expected'] // 10:,} commits, maintained after each {every:,}"
     _out.print(results.on_terminal(title, of_tables.HEADER, of_tables.rows(result)))
     _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
     if result["rows"] != result["expected"]:

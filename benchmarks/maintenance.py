@@ -1,8 +1,9 @@
 """Days of commits, by a fast writer: does a table that is maintained stay as quick as it was?
 
-Each commit appends a file of a few rows, by PyIceberg. After as many as a continuous run makes in the five minutes
-between two looks of the sensor, the table is maintained by its settings. What a commit takes, what the planning of a
-query takes, and what the table has are taken down along the way; in the end the rows are counted.
+Each commit appends a file of a few rows. After as many as a continuous run makes in the quarter of an hour that the
+sensor leaves a table alone, it is maintained by its settings. Before each measurement some commits are made by
+PyIceberg, as ours are, and timed; all others by a writer that is as fast as Iceberg. What a commit takes, what the
+planning of a query takes, and what the table has are taken down along the way; in the end the rows are counted.
 """
 
 import statistics
@@ -14,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.table import Table
 
+from benchmarks.fast_commits import FastWriter
 from benchmarks.ours import Engine, catalog_in
 from benchmarks.results import document
 from benchmarks.throughput import scratch
@@ -31,7 +33,9 @@ HEADER = (
     "commits",
     "a commit, median ms",
     "95 % ms",
+    "its CPU, ms",
     "planning, ms",
+    "its CPU, ms",
     "data files",
     "manifests",
     "snapshots",
@@ -40,6 +44,8 @@ HEADER = (
 )
 _SPEC = TopicTable("clicks", "bench", "clicks")
 _ROWS = 10
+# Of these the time is taken.
+_TIMED = 15
 
 
 @dataclass(frozen=True)
@@ -47,13 +53,15 @@ class Settings:
     """What is simulated.
 
     Args:
-        commits: How many.
+        commits: How many at most.
+        minutes: How long at most.
         every: Commits between two looks at the table.
         samples: How often the table is measured.
         engine: Spark, for the maintenance.
     """
 
     commits: int
+    minutes: float
     every: int
     samples: int
     engine: Engine
@@ -81,19 +89,37 @@ def _measured(settings: Settings, tables: Tables, tell: Callable[[str], object])
     catalog.ensure_namespace(_SPEC.namespace)
     rows = pa.table({"id": pa.array(range(_ROWS), pa.int64())})
     ensure_table(catalog, _SPEC.identifier, schema_of(rows.schema))
-    samples, took, maintained = list[dict[str, float]](), list[float](), 0.0
-    for number in range(1, settings.commits + 1):
-        began = time.perf_counter()
-        position = Position(identity, {0: number * _ROWS})
-        _table(catalog).append(rows, snapshot_properties={POSITION: position.to_json()})
-        took.append(time.perf_counter() - began)
-        if number % settings.every == 0:
+    samples, maintained, committed = list[dict[str, float]](), 0.0, 0
+    _timed_commits(catalog, rows, identity, 0, 1)
+    writer = FastWriter(tables.spark(), catalog.name, _table(catalog))
+    committed, end = 1, time.monotonic() + settings.minutes * 60
+    step = max(_TIMED + 1, settings.commits // settings.samples)
+    while committed < settings.commits and time.monotonic() < end:
+        committed += 1
+        if timed := committed % step == step - _TIMED:
+            took = _timed_commits(catalog, rows, identity, committed, _TIMED)
+            committed += _TIMED - 1
+            samples.append(_sample(_table(catalog), committed, took) | {"maintained": maintained})
+            tell(f"{committed:,} of {settings.commits:,} commits: {samples[-1]['commit'] * 1000:.0f} ms each")
+        else:
+            writer.commit({POSITION: Position(identity, {0: committed * _ROWS}).to_json()})
+        if committed % settings.every == 0 or (timed and committed % settings.every < _TIMED):
             maintained += sum(each.seconds for each in maintain(_SPEC, tables))
-        if number % max(1, settings.commits // settings.samples) == 0:
-            samples.append(_sample(_table(catalog), number, took) | {"maintained": maintained})
-            tell(f"{number:,} of {settings.commits:,} commits: {samples[-1]['commit'] * 1000:.0f} ms each")
-            took = []
-    return {"samples": samples, "rows": _table(catalog).scan().count(), "expected": settings.commits * _ROWS}
+            writer.refresh()
+    return {"samples": samples, "rows": _table(catalog).scan().count(), "expected": committed * _ROWS}
+
+
+def _timed_commits(
+    catalog: LakeCatalog, rows: pa.Table, identity: TopicIdentity, number: int, count: int
+) -> list[tuple[float, float]]:
+    """Make some commits by PyIceberg, and return the seconds and CPU seconds of each."""
+    took = []
+    for each in range(number, number + count):
+        began, cpu = time.perf_counter(), time.process_time()
+        position = Position(identity, {0: each * _ROWS})
+        _table(catalog).append(rows, snapshot_properties={POSITION: position.to_json()})
+        took.append((time.perf_counter() - began, time.process_time() - cpu))
+    return took
 
 
 def _table(catalog: LakeCatalog) -> Table:
@@ -102,13 +128,18 @@ def _table(catalog: LakeCatalog) -> Table:
     return table
 
 
-def _sample(table: Table, number: int, took: Sequence[float]) -> dict[str, float]:
+def _sample(table: Table, number: int, took: Sequence[tuple[float, float]]) -> dict[str, float]:
+    cpu = time.process_time()
     planning = planning_of(table)
+    planning_cpu = time.process_time() - cpu
+    seconds = sorted(each for each, _ in took)
     return {
         "commits": number,
-        "commit": statistics.median(took),
-        "commit_95": sorted(took)[int(len(took) * 0.95)],
+        "commit": statistics.median(seconds),
+        "commit_95": seconds[int(len(seconds) * 0.95)],
+        "commit_cpu": statistics.median(each for _, each in took),
         "planning": planning.seconds or 0.0,
+        "planning_cpu": planning_cpu,
         "files": len(list(table.scan().plan_files())),
         "manifests": planning.manifests,
         "snapshots": len(table.metadata.snapshots),
@@ -123,7 +154,9 @@ def rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
             f"{each['commits']:,}",
             f"{each['commit'] * 1000:.0f}",
             f"{each['commit_95'] * 1000:.0f}",
+            f"{each['commit_cpu'] * 1000:.0f}",
             f"{each['planning'] * 1000:.0f}",
+            f"{each['planning_cpu'] * 1000:.0f}",
             f"{each['files']:,}",
             f"{each['manifests']:,}",
             f"{each['snapshots']:,}",

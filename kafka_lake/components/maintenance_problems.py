@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kafka_lake.ingest.decode.ddl import check_ddl
+from kafka_lake.lake.maintenance.order_settings import columns_of, order_problem
 from kafka_lake.lake.maintenance.settings import Maintenance
 
 
@@ -15,6 +16,10 @@ def maintenance_problems(topic: Any, policy: Maintenance, complete: bool) -> Ite
         policy: The settings of its maintenance.
         complete: Whether the cluster's own settings are among them.
     """
+    if problem := order_problem(policy):
+        yield problem
+    else:
+        yield from _unknown_columns(topic, policy)
     if policy.keep_rows is None:
         own = topic.maintenance
         if complete and own is not None and own.by is not None:
@@ -40,10 +45,23 @@ def maintenance_problems(topic: Any, policy: Maintenance, complete: bool) -> Ite
                 "metadata_column:. Name another column with by:."
             )
         return
-    if topic.columns is None or topic.transform is not None:
-        return
-    declared = [*check_ddl(topic.columns), *filter(None, (topic.metadata_column,))]
-    if topic.key_format is not None:
-        declared.append(topic.key_column)
-    if policy.by.partition(".")[0] not in declared:
+    declared = _declared(topic)
+    if declared is not None and policy.by.partition(".")[0] not in declared:
         yield f"maintenance: by: {policy.by} isn't in schema:, whose columns are {', '.join(declared)}."
+
+
+def _unknown_columns(topic: Any, policy: Maintenance) -> Iterator[str]:
+    if (declared := _declared(topic)) is None:
+        return
+    for setting, columns in columns_of(policy).items():
+        for each in columns:
+            if each.partition(".")[0] not in declared:
+                yield f"maintenance: {setting}: {each} isn't in schema:, whose columns are {', '.join(declared)}."
+
+
+def _declared(topic: Any) -> list[str] | None:
+    """Return the columns of the topic's table; None if only the table tells them."""
+    if topic.columns is None or topic.transform is not None:
+        return None
+    declared = [*check_ddl(topic.columns), *filter(None, (topic.metadata_column,))]
+    return [*declared, topic.key_column] if topic.key_format is not None else declared

@@ -6,14 +6,14 @@ import dagster as dg
 from pydantic import ConfigDict, create_model, field_validator
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.components.text import OptionalText, duration
+from kafka_lake.components.text import OptionalText, TextList, duration
 from kafka_lake.ingest.topic_table import pydantic_fields
 from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.maintenance.window import window_of
 
-_KINDS = get_type_hints(Maintenance)
+_KINDS = get_type_hints(Maintenance, include_extras=True)
 _DECLARED: dict[str, Any] = {
-    name: (OptionalText if _KINDS[name] == str | None else _KINDS[name], declared)
+    name: ({str | None: OptionalText, tuple[str, ...]: TextList}.get(_KINDS[name], _KINDS[name]), declared)
     for name, declared in pydantic_fields(Maintenance).items()
 }
 _Fields: Any = create_model("MaintenanceFields", __base__=(dg.Model, dg.Resolvable), **_DECLARED)
@@ -44,5 +44,10 @@ class MaintenanceSettings(_Fields):  # type: ignore[misc]
         """
         own = self.model_fields_set if defaults is not None else pydantic_fields(Maintenance)
         return Maintenance(
-            **{name: getattr(self if name in own else defaults, name) for name in pydantic_fields(Maintenance)}
+            **{name: _frozen(getattr(self if name in own else defaults, name)) for name in pydantic_fields(Maintenance)}
         )
+
+
+def _frozen(value: Any) -> Any:
+    """Return the value of a setting as a dataclass has it: what YAML has as a list is a tuple."""
+    return tuple(value) if isinstance(value, list) else value

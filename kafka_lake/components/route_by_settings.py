@@ -6,7 +6,14 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.components.route_settings import Document, is_field, said, unknown_settings, with_own
+from kafka_lake.components.route_settings import (
+    Document,
+    is_field,
+    maintenance_problems_of,
+    said,
+    unknown_settings,
+    with_own,
+)
 from kafka_lake.ingest.route import RouteByKind
 from kafka_lake.ingest.routes.by_value import template_problems
 from kafka_lake.ingest.topic_table import TABLE_NAME, RouteBy
@@ -69,8 +76,7 @@ def _route_by_problems(given: Mapping[str, Any]) -> Iterator[str]:
         isinstance(each, str) and re.match(TABLE_NAME, each) for each in namespaces
     ):
         yield f"namespaces: {namespaces!r} is no list of namespaces."
-    if (given.get("maintenance") or {}).get("keep_rows"):
-        yield "maintenance: keep_rows: can't be combined with route_by yet."
+    yield from maintenance_problems_of(given, "route_by")
     is_template = "{" in str(given.get("namespace", ""))
     if is_template and not namespaces:
         yield "namespace: is a template, so that values choose it. Say with namespaces: which ones they may choose."

@@ -9,6 +9,8 @@ from pydantic import ValidationError
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.topic_table import REGISTERED, Route, TopicTable, pydantic_fields
+from kafka_lake.lake.maintenance.order_settings import order_problem
+from kafka_lake.lake.maintenance.settings import Maintenance
 
 OF_RECORDS = (
     "namespace",
@@ -118,9 +120,27 @@ def _problems(route: Mapping[str, Any]) -> Iterator[str]:
         yield "when: is missing. Write for example when: {field: type, equals: order}."
     if not route.get("table"):
         yield "table: is missing. Name the table of these records."
-    if isinstance(given := route.get("maintenance"), Mapping) and given.get("keep_rows"):
-        yield "maintenance: keep_rows: can't be combined with routes yet."
+    yield from maintenance_problems_of(route, "routes")
     yield from unknown_settings({name: value for name, value in route.items() if name != "when"})
+
+
+def maintenance_problems_of(given: Mapping[str, Any], setting: str) -> Iterator[str]:
+    """Give what `maintenance:` asks for and the tables of routes can't have.
+
+    Args:
+        given: The settings of the tables.
+        setting: Where they are: ``routes`` or ``route_by``.
+    """
+    if not isinstance(policy := given.get("maintenance"), Mapping):
+        return
+    if policy.get("keep_rows"):
+        yield f"maintenance: keep_rows: can't be combined with {setting} yet."
+    lists = {name: each for name, each in policy.items() if name.startswith("compact_") and isinstance(each, list)}
+    order: dict[str, Any] = {name: tuple(map(str, each)) for name, each in lists.items()}
+    if policy.get("compact_every", "") is None:
+        order["compact_every"] = None
+    if problem := order_problem(Maintenance(**order)):
+        yield problem
 
 
 def unknown_settings(route: Mapping[str, Any]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from kafka_lake.derive.keyed import keyed_problems
 from kafka_lake.derive.lookups import lacking_queries
 from kafka_lake.derive.parts import aggregates_of, expression_queries, laterals, not_judged
 from kafka_lake.derive.query import ORIGIN, parsed, parsed_key, sources_of, tables_read, with_of, with_origin
+from kafka_lake.lake.maintenance.order_settings import order_problem
 
 _UNSTABLE_NAMES = (
     "rand random randn randstr uniform uuid shuffle now current_date current_time current_timestamp curdate "
@@ -121,9 +122,11 @@ def _settings_problems(spec: DerivedTable) -> Iterator[str]:
         yield f"{setting}: needs {lacks}:, to tell which rows are late. Set both, or none of them."
     if spec.lookback and not spec.is_incremental:
         yield "lookback: has no effect with write: replace, which reads all rows each time. Leave it out."
-    for setting in ("keep_rows", "orphan_files"):
+    for setting in ("keep_rows", "orphan_files", "statistics"):
         if getattr(spec.maintenance, setting):
             yield f"maintenance: {setting}: isn't for derived tables yet. Leave it out."
+    if problem := order_problem(spec.maintenance):
+        yield problem
     if spec.write == "replace" and spec.on_change == "forward":
         yield "on_change: forward has no effect with write: replace, which computes everything each time."
 

@@ -53,7 +53,11 @@ def test_small_files_become_few_and_the_position_survives_the_expiry_of_all_else
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic(2)
-    spec = topic.spec(maintenance=replace(SHARP, compact_every=5))
+    spec = topic.spec(
+        maintenance=replace(
+            SHARP, compact_every=5, compact_sort=("_kafka.partition desc", "id desc"), statistics=("id",)
+        )
+    )
     filled(topic, spec, connections, 4)
     topic.send(b"junk")
     (table, *beside) = due(spec, connections())
@@ -69,6 +73,10 @@ def test_small_files_become_few_and_the_position_survives_the_expiry_of_all_else
     assert done[spec.identifier].before.data_files == 4
     see = view(spec)
     assert sorted(see.ids()) == list(range(8))
+    # As compact_sort asks for: partition 1 has the odd ones.
+    assert see.table.scan().to_arrow()["id"].to_pylist() == [7, 5, 3, 1, 6, 4, 2, 0]
+    (counted,) = (each for each in see.table.metadata.statistics if each.blob_metadata)
+    assert [each.properties["ndv"] for each in counted.blob_metadata] == ["8"]
     # The newest snapshots are the compaction's; what remains of ours is the one that tells the position.
     for _ in range(3):
         compact(connections().spark(), connections().catalog, spec.identifier)

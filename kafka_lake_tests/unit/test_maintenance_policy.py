@@ -182,9 +182,8 @@ def test_by_default_it_is_for_tables_that_are_ours() -> None:
 
 def test_yaml_sets_it() -> None:
     given = {"compact_every": 50, "expire_after": "30d", "keep_snapshots": 7, "max_snapshots": 9}
-    assert TopicSettings.model_validate({"topic": "t", "maintenance": given}).topic_table().maintenance == Maintenance(
-        None, 50, "30d", 7, 9
-    )
+    found = TopicSettings.model_validate({"topic": "t", "maintenance": given}).topic_table().maintenance
+    assert found == Maintenance(compact_every=50, expire_after="30d", keep_snapshots=7, max_snapshots=9)
     assert TopicSettings.model_validate({"topic": "t"}).topic_table().maintenance == Maintenance()
 
 

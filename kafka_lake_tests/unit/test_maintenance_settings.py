@@ -52,6 +52,7 @@ def test_a_cluster_s_settings_are_its_topics_defaults_setting_by_setting() -> No
             "plain": "KafkaTopicTable\ntopic: plain\ncluster: eu",
             "own": "KafkaTopicTable\ntopic: own\ncluster: eu\n"
             "maintenance: {expire_after: 5d, keep_rows: null, window: '01:00-05:00'}",
+            "never": "KafkaTopicTable\ntopic: never\ncluster: us\nmaintenance: {compact_every: null}",
             "quiet": "KafkaTopicTable\ntopic: quiet\ncluster: us\nmaintenance: {enabled: false}",
         }
     )
@@ -59,6 +60,7 @@ def test_a_cluster_s_settings_are_its_topics_defaults_setting_by_setting() -> No
         "eu/plain": Maintenance(expire_after="30d", keep_rows="90d", compact_every=7),
         # What is written counts, be it the default or null.
         "eu/own": Maintenance(expire_after="5d", keep_rows=None, compact_every=7, window="01:00-05:00"),
+        "us/never": Maintenance(compact_every=None),
         "us/quiet": Maintenance(enabled=False),
     }
 
@@ -85,6 +87,13 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
         ("keep_rows: 90d", "write: upsert\nkey: [id]", "keep_rows: 90d isn't for write: upsert"),
         ("keep_rows: 90d", "metadata_column: null", "keep_rows needs Kafka's timestamp"),
         ("keep_rows: 90d, by: at", "schema: id bigint", "by: at isn't in schema:, whose columns are id, _kafka."),
+        (
+            "compact_sort: [id, at desc]",
+            "schema: id bigint",
+            "compact_sort: at isn't in schema:, whose columns are id,",
+        ),
+        ("statistics: [at]", "schema: id bigint", "statistics: at isn't in schema:, whose columns are id, _kafka."),
+        ("{}", "maintenance: {compact_sort: [a], compact_z_order: [a, b]}", "ask for two orders"),
         ("{}", "maintenance: {by: at}", "by: at has no effect without keep_rows"),
         ("keep_rows: 90d", "topics: [a, b]\ntable: c", "keep_rows: 90d can't be combined with topics: yet"),
         (
@@ -98,6 +107,11 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
             "keep_rows: can't be combined with routes yet",
         ),
         (
+            "{}",
+            "routes: [{when: {field: k, equals: a}, table: a, maintenance: {compact_z_order: [a]}}]",
+            "compact_z_order needs two columns",
+        ),
+        (
             "keep_rows: 90d",
             "route_by: {field: k, table: 'k_{value}'}",
             "keep_rows: 90d can't be combined with route_by: yet",
@@ -106,6 +120,11 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
             "{}",
             "route_by: {field: k, table: 'k_{value}', maintenance: {keep_rows: 9d}}",
             "keep_rows: can't be combined with route_by yet",
+        ),
+        (
+            "{}",
+            "route_by: {field: k, table: 'k_{value}', maintenance: {compact_sort: [a upwards]}}",
+            "'a upwards' is not understood",
         ),
         ("keep_rows: 0d", "", "keep_rows: 0d would delete every row"),
         ("keep_rows: 90", "", "YAML reads this value as the number 90"),
@@ -122,6 +141,7 @@ def test_what_cannot_be_is_said_with_the_topic_or_the_document(cluster: str, top
 def test_what_goes_well_together_is_not_refused() -> None:
     for settings in (
         {"write": "upsert", "key": ["id"], "maintenance": {"keep_rows": None}},
+        {"schema": "id bigint", "maintenance": {"compact_sort": ["_kafka.timestamp desc"], "statistics": ["id"]}},
         {"metadata_column": None, "maintenance": {"keep_rows": "90d", "by": "at"}},
         {"schema": "id bigint, inner struct<at: date>", "maintenance": {"keep_rows": "90d", "by": "inner.at"}},
         {"schema": "id bigint", "maintenance": {"keep_rows": "90d", "by": "_kafka.timestamp"}},

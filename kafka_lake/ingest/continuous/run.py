@@ -202,7 +202,7 @@ class ContinuousRun:
             if self._since_compaction < self.settings.compact_every:
                 return
             self._since_compaction = 0
-            done = compact(connections.spark(), connections.catalog, spec.identifier)
+            done = compact(connections.spark(), connections.catalog, spec.identifier, spec.maintenance)
             context.observer.step_done(f"{done.before} files compacted to {done.after}")
         except Exception as error:
             # The files are as they were, only more of them; others may have changed the table meanwhile.

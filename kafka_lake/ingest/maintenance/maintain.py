@@ -22,6 +22,7 @@ from kafka_lake.lake.maintenance.old_files import ExpiredRows
 from kafka_lake.lake.maintenance.orphans import ORPHAN_AGE_SECONDS, ORPHANS_REMOVED
 from kafka_lake.lake.maintenance.planning import Planning, planning_of
 from kafka_lake.lake.maintenance.policy import limits_of
+from kafka_lake.lake.maintenance.statistics import compute_statistics
 
 T = TypeVar("T")
 
@@ -39,6 +40,7 @@ class Maintained:
         seconds: How long all of it took.
         rows: The rows that expired; None if none were asked to.
         orphans: How many files that no snapshot knew were removed; None if they weren't looked for.
+        counted: The columns whose distinct values were counted.
         planning_before: What it took to plan a query before.
         planning_after: What it takes now.
     """
@@ -51,6 +53,7 @@ class Maintained:
     seconds: float
     rows: ExpiredRows | None = None
     orphans: int | None = None
+    counted: tuple[str, ...] = ()
     planning_before: Planning | None = None
     planning_after: Planning | None = None
 
@@ -69,6 +72,8 @@ def sentence(done: Maintained) -> str:
         parts.append(f"{done.expired:,} snapshots expired")
     if done.orphans is not None:
         parts.append(f"{done.orphans:,} orphan files removed")
+    if done.counted:
+        parts.append(f"distinct values of {', '.join(done.counted)} counted")
     before, after = done.planning_before, done.planning_after
     if parts and before is not None and after is not None:
         parts.append(f"{before.manifests:,} manifests became {after.manifests:,}")
@@ -142,6 +147,7 @@ class _Work:
         tried(self._manifests, None)
         expired = tried(self._expired, 0)
         orphans = tried(self._orphans, None)
+        counted = tried(self._counted, tuple[str, ...]())
         if failures:
             raise failures[0]
         now = self.tables.catalog.table(self.table.identifier)
@@ -154,6 +160,7 @@ class _Work:
             seconds=time.monotonic() - began,
             rows=rows,
             orphans=orphans,
+            counted=counted,
             planning_before=before,
             planning_after=self._planning(),
         )
@@ -173,7 +180,8 @@ class _Work:
     def _compacted(self) -> Compacted | None:
         if not (self.table.needs.compaction or self.everything):
             return None
-        return compact(self.tables.spark(), self.tables.catalog, self.table.identifier)
+        own = self.spec.maintenance if self.table.identifier == self.spec.identifier else None
+        return compact(self.tables.spark(), self.tables.catalog, self.table.identifier, own)
 
     def _manifests(self) -> None:
         table = self.tables.catalog.table(self.table.identifier)
@@ -201,3 +209,11 @@ class _Work:
         with suppress(CommitFailedException), table.refresh().transaction() as transaction:
             transaction.set_properties({ORPHANS_REMOVED: str(began)})
         return len(found)
+
+    def _counted(self) -> tuple[str, ...]:
+        columns = self.spec.maintenance.statistics
+        if not self.table.needs.statistics:
+            return ()
+        now = int(time.time() * 1000)
+        compute_statistics(self.tables.spark(), self.tables.catalog, self.table.identifier, columns, now_ms=now)
+        return columns

@@ -14,6 +14,7 @@ from kafka_lake.lake.maintenance.expired import limit_ms, why_expire
 from kafka_lake.lake.maintenance.old_files import ExpiredRows, OldRows, count_old_rows
 from kafka_lake.lake.maintenance.orphans import ORPHAN_AGE_SECONDS, why_remove
 from kafka_lake.lake.maintenance.policy import Needs, applies_to, needs_of
+from kafka_lake.lake.maintenance.statistics import why_compute
 
 # Of a dead letter.
 _TIMESTAMP = "timestamp"
@@ -127,5 +128,6 @@ def _due(spec: HasTables, identifier: tuple[str, str], table: Table, now: int) -
     left_alone = not applies_to(policy, table)
     if not left_alone:
         rows = why_expire(table, policy, now, by) if by is not None else ""
-        needs = replace(needs, rows=rows, orphans=why_remove(table, policy, now))
+        counted = why_compute(table, policy, now) if identifier == spec.identifier else ""
+        needs = replace(needs, rows=rows, orphans=why_remove(table, policy, now), statistics=counted)
     return Due(identifier, needs, left_alone)

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from kafka_lake.common.errors import TableError
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.maintenance.health import COMPACTED
+from kafka_lake.lake.maintenance.rewrite_order import rewrite_arguments
+from kafka_lake.lake.maintenance.settings import Maintenance
 from kafka_lake.lake.positions import summary_of
 
 # What a compaction has made is beyond this size soon, and no later one writes it again.
@@ -45,7 +48,9 @@ class Compacted:
     deletes: int
 
 
-def compact(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str]) -> Compacted:
+def compact(
+    spark: Any, catalog: LakeCatalog, identifier: tuple[str, str], policy: Maintenance | None = None
+) -> Compacted:
     """Rewrite small files, and files of which many rows are deleted, by Iceberg's own procedures.
 
     Position deletes that are left are put together, too: a table whose rows are updated gets some with each commit.
@@ -54,13 +59,16 @@ def compact(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str]) -> Co
         spark: Runs the procedures (https://iceberg.apache.org/docs/latest/spark-procedures/#rewrite_data_files).
         catalog: Where the table is.
         identifier: Namespace and name of the table.
+        policy: Tells in which order rows are written; by default in that of the table.
 
     Raises:
+        ConfigurationError: If that order names a column that the table lacks, or that can't be ordered so.
         TableError: If another writer has deleted rows of the files meanwhile, so that they can't be replaced.
         Exception: Whatever else Spark raises. The rows are as they were in any case.
     """
     table = catalog.table(identifier)
     ordered = table is not None and bool(table.sort_order().fields)
+    order = rewrite_arguments(table.schema() if table else Schema(), policy, ordered, ".".join(identifier))
     told = {**_OPTIONS, "min-file-size-bytes": str(_small(table))}
     options = ", ".join(f"'{name}', '{value}'" for name, value in told.items())
     deletes = _delete_files(table)
@@ -68,8 +76,8 @@ def compact(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str]) -> Co
         catalog.call(
             "rewrite_data_files",
             identifier,
-            strategy="'sort'" if ordered else "'binpack'",
             options=f"map({options})",
+            **order,
         )
     ).collect()[0]
     if failed := result["failed_data_files_count"]:

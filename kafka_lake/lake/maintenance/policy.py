@@ -29,6 +29,7 @@ class Needs:
         expiry: Why they shall; empty if they needn't yet.
         rows: Why rows shall expire; empty if they needn't yet.
         orphans: Why files that belong to no snapshot shall be removed; empty if they needn't yet.
+        statistics: Why distinct values shall be counted; empty if they needn't yet.
     """
 
     health: TableHealth
@@ -37,11 +38,12 @@ class Needs:
     expiry: str = ""
     rows: str = ""
     orphans: str = ""
+    statistics: str = ""
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Return what is to be done, and why; empty if nothing is."""
-        return tuple(filter(None, (self.rows, self.compaction, self.expiry, self.orphans)))
+        return tuple(filter(None, (self.rows, self.compaction, self.expiry, self.orphans, self.statistics)))
 
     @property
     def overdue(self) -> str:

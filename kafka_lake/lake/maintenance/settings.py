@@ -1,5 +1,7 @@
 """The settings of maintenance. Pure."""
 
+from typing import Annotated
+
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -16,11 +18,23 @@ class Maintenance:
         description="Whether the sensor asks for it. By default for tables that kafka_lake has created, and not for "
         "tables that were taken over.",
     )
-    compact_every: int | None = Field(
+    # The bound is of the number alone: what Dagster makes of the field would ask null for it, too.
+    compact_every: Annotated[int, Field(ge=2)] | None = Field(
         default=100,
-        ge=2,
         description="Small files, and files with many deleted rows, are rewritten after this many commits, or when a "
         "fifth of the rows are deleted ones; null for never.",
+    )
+    compact_sort: tuple[str, ...] = Field(
+        default=(),
+        description="By which columns a compaction sorts the rows; by default by the table's `sort_by`. For the "
+        "topic's own table. Rows that aren't compacted keep the order that they came in.",
+        examples=[["customer_id", "ordered_at desc"]],
+    )
+    compact_z_order: tuple[str, ...] = Field(
+        default=(),
+        description="Instead of compact_sort: two columns or more, all of which queries filter by. Rows that are close "
+        "in all of them come into the same files (Z-order).",
+        examples=[["customer_id", "store_id"]],
     )
     expire_after: str | None = Field(
         default="5d",
@@ -53,6 +67,12 @@ class Maintenance:
         default=False,
         description="Whether files that belong to no snapshot are removed once a day, as `kafka-lake clean` does. They "
         "are left by runs and jobs that were killed. Files of the last three days stay.",
+    )
+    statistics: tuple[str, ...] = Field(
+        default=(),
+        description="Columns of the topic's own table whose distinct values are counted once a day, for engines that "
+        "plan joins by it (a Puffin file). These columns are read for it, of the whole table.",
+        examples=[["customer_id"]],
     )
     window: str | None = Field(
         default=None,
