@@ -21,10 +21,11 @@ from kafka_lake.derive.stage import StagedRows, stage
 from kafka_lake.derive.waiting import Waiting
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.maintenance.clean import sweep
-from kafka_lake.ingest.maintenance.maintain import maintain
-from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.retry import call, short_pauses
 from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
+from kafka_lake.lake.maintenance.compact import compact
+from kafka_lake.lake.maintenance.expire import expire
+from kafka_lake.lake.maintenance.policy import applies_to, limits_of, needs_of
 from kafka_lake.lake.positions import row_count
 from kafka_lake.lake.tables.create import drop_if_unused
 from kafka_lake.lake.totals import Totals, added
@@ -201,10 +202,17 @@ def _read(spec: DerivedTable, engine: Engine, each: Pinned, *, bounds: Sequence[
 
 def _maintain(spec: DerivedTable, engine: Engine) -> None:
     """Compact the table and expire its old snapshots, where that is due; what fails is for the next run."""
-    if spec.maintenance.enabled is False or not spec.maintenance.may_begin(time.time()):
-        return
+    policy = spec.maintenance
     try:
-        if maintain(spec, Tables(engine.catalog, engine.spark, engine.run_id)):
+        table, now = engine.catalog.table(spec.identifier), time.time()
+        if table is None or not applies_to(policy, table) or not policy.may_begin(now):
+            return
+        needs, limits = needs_of(table, policy, int(now * 1000)), limits_of(table, policy, int(now * 1000))
+        if needs.compaction:
+            compact(engine.spark(), engine.catalog, spec.identifier)
+        if needs.expiry and limits is not None:
+            expire(engine.spark(), engine.catalog, spec.identifier, limits)
+        if needs.reasons:
             engine.observer.step_done("maintained")
     except Exception as error:
         engine.observer.warn(f"Table {spec.name} is up to date, but its maintenance failed: {error}")
