@@ -90,7 +90,7 @@ def _derive(spec: DerivedTable, engine: Engine, rebuild: bool) -> DeriveReport:
         lineage.derived(report)
     _sweep(spec, engine)
     if report.snapshot is not None:
-        _maintain(spec, engine)
+        maintained(spec, engine)
     return report
 
 
@@ -210,8 +210,13 @@ def _read(spec: DerivedTable, engine: Engine, each: Pinned, *, bounds: Sequence[
     return UpstreamRead(now.snapshot, now.rows, max(0, now.added - each.before.added), scanned)
 
 
-def _maintain(spec: DerivedTable, engine: Engine) -> None:
-    """Compact the table and expire its old snapshots, where that is due; what fails is for the next run."""
+def maintained(spec: DerivedTable, engine: Engine) -> None:
+    """Compact a derived table and expire its old snapshots, where that is due; what fails is for the next run.
+
+    Args:
+        spec: The derived table.
+        engine: Spark isn't touched if nothing is due.
+    """
     if spec.maintenance.enabled is False or not spec.maintenance.may_begin(time.time()):
         return
     try:
