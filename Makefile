@@ -220,6 +220,16 @@ docs: $(STAMP) ## Build the documentation site into site/; a dead link is an err
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open $(abspath site/index.html) in a browser."
 
+PLAYWRIGHT := playwright-core@1.65.1
+
+.PHONY: screenshots
+screenshots: $(STAMP) ## Take the pictures of Dagster's pages again (needs Node.js, npm and Chromium, CHROMIUM= says where; CDC=1, MANY=1: those of more topics too)
+	@command -v npm >/dev/null || { echo "make screenshots needs Node.js with npm, and Chromium." >&2; exit 1; }
+	@[ -x "$${CHROMIUM:-/usr/bin/chromium}" ] || { echo "make screenshots needs Chromium: set CHROMIUM to its program." >&2; exit 1; }
+	@# 14 MB, beside the environment; it drives the browser that is there, and brings none.
+	@npm install --silent --no-save --no-audit --no-fund --prefix $(VENV)/screenshots $(PLAYWRIGHT)
+	@NODE_PATH=$(abspath $(VENV))/screenshots/node_modules $(BIN)/python .ci/screenshots/take.py
+
 .PHONY: format
 format: $(STAMP) ## Fix style and format
 	@$(BIN)/ruff check --fix $(wildcard $(PACKAGES))

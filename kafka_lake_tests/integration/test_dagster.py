@@ -473,10 +473,10 @@ def test_a_run_that_goes_on_tells_in_a_tag_until_when(new_topic: NewTopic, runne
         assert set(found) == ({tag} if tag else set())
         for text in found.values():
             until, commits = re.fullmatch(r"until (\d\d:\d\d)Z, (\d+) commits", text).groups()  # type: ignore[union-attr]
-            # Up to a quarter less, so that runs that began together don't end together.
+            # Up to a quarter less, so that runs that began together don't end together; and what the test has taken.
             now = datetime.now(UTC)
             end = datetime.combine(now.date(), datetime.strptime(until, "%H:%M").time(), UTC)
-            assert timedelta(seconds=380) <= (end - now) % timedelta(days=1) <= timedelta(seconds=600)
+            assert timedelta(seconds=200) <= (end - now) % timedelta(days=1) <= timedelta(seconds=600)
             assert int(commits) == 1
 
 
