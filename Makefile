@@ -195,9 +195,10 @@ bench-hot: $(STAMP) ## A keyed table under constant change with its maintenance 
 	@$(BIN)/python -m benchmarks hot --minutes $(MINUTES)
 
 .PHONY: bench-maintenance
-bench-maintenance: COMMITS ?= 43200
-bench-maintenance: $(STAMP) ## A day of commits by a fast writer with maintenance on: commit and planning time (COMMITS=43200)
-	@$(BIN)/python -m benchmarks maintenance --commits $(COMMITS)
+bench-maintenance: COMMITS ?= 302400
+bench-maintenance: MINUTES ?= 120
+bench-maintenance: $(STAMP) ## Seven days of commits by a fast writer with maintenance on, or as many as MINUTES=120 give: commit and planning time
+	@$(BIN)/python -m benchmarks maintenance --commits $(COMMITS) --minutes $(MINUTES)
 
 .PHONY: soak
 soak: MINUTES ?= 60

@@ -244,7 +244,6 @@ def maintenance(
     minutes: Annotated[float, typer.Option(help="How long at most.")] = 120,
     every: Annotated[int, typer.Option(min=1, help="Commits between two looks of the maintenance.")] = 450,
     samples: Annotated[int, typer.Option(min=1, help="How often the table is measured.")] = 168,
-    keep: Annotated[bool, typer.Option(help="Also write the result and its chart below docs/.")] = False,
 ) -> None:
     """Seven days of commits, one every two seconds, by a fast writer with maintenance on: commit and planning time."""
     result = of_tables.measure(of_tables.Settings(commits, minutes, every, samples, Engine()), _tell_user)
