@@ -13,6 +13,7 @@ from kafka_lake.ingest.maintenance.needed import due, preview
 from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.positions import DERIVED
 from kafka_lake.lake.tables.create import ensure_table, schema_of
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
@@ -37,7 +38,7 @@ def test_a_derived_table_is_maintained_where_it_is_due(
     catalog.ensure_namespace("pizza")
     table = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.schema))
     for _ in range(commits):
-        table.append(ROWS)
+        table.append(ROWS, snapshot_properties={DERIVED: "{}"})
     said, calls = list[str](), list[int]()
 
     def spark() -> Any:
