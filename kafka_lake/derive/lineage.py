@@ -26,7 +26,13 @@ class DeriveLineage(RunLineage):
 
     def __init__(self, spec: DerivedTable, catalog: LakeCatalog, run_id: str) -> None:
         super().__init__(
-            Subject(f"table {spec.name}", spec.name, f"derive {spec.name}", "/".join(spec.identifier), run_id)
+            Subject(
+                f"table {spec.name}",
+                spec.name,
+                job=f"derive {spec.name}",
+                asset="/".join(spec.identifier),
+                run_id=run_id,
+            )
         )
         self._spec = spec
         self._catalog = catalog

@@ -97,8 +97,8 @@ class Record:
                 str(doc["query"]),
                 {name: _read(each) for name, each in doc["from"].items()},
                 {name: _read(each) for name, each in doc["join"].items()},
-                str(doc.get("zone", "")),
-                Waiting.of(doc["waiting"]) if "waiting" in doc else Waiting(),
+                zone=str(doc.get("zone", "")),
+                waiting=Waiting.of(doc["waiting"]) if "waiting" in doc else Waiting(),
             )
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(f"no record of a derived table: {text!r}") from error

@@ -124,7 +124,9 @@ class Lineage(RunLineage):
 
     def __init__(self, context: Context) -> None:
         topic, table = context.spec.topic, context.table_name
-        super().__init__(Subject(f"topic {topic}", table, f"ingest {table}", f"kafka/{topic}", context.run_id))
+        super().__init__(
+            Subject(f"topic {topic}", table, job=f"ingest {table}", asset=f"kafka/{topic}", run_id=context.run_id)
+        )
         self._context = context
         self._commits: list[Commit] = []
 

@@ -170,7 +170,7 @@ def test_a_dry_run_says_what_would_go_of_each_table_and_takes_no_yes(monkeypatch
     def at_hand(*_arguments: object, **_settings: object) -> Iterator[object]:
         yield SimpleNamespace()
 
-    monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda _topic: [TopicTable("orders")])
+    monkeypatch.setattr(kafka_lake.cli.project, "maintained_tables", lambda _name: [TopicTable("orders")])
     monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
     monkeypatch.setattr(kafka_lake.ingest.maintenance.needed, "preview", lambda *_: found)
     monkeypatch.setattr(kafka_lake.cli.console, "out", Console(width=200))

@@ -72,7 +72,7 @@ def test_a_run_that_continues_logs_a_line_for_each_commit_of_a_long_backlog_and_
     log = SimpleNamespace(info=said.append, warning=said.append)
     run: Any = SimpleNamespace(has_partition_key=False, has_partition_key_range=False, log=log, run_id="run")
     nobody: Any = None
-    observer = assets._context(Reporter(run, TopicTable("pizzas"), nobody)).observer
+    observer = assets._observer(Reporter(run, TopicTable("pizzas"), nobody))
     for todo in (plan(100, 100), plan(100, 0), plan(3, 0), plan(2, 0)):
         observer.on_commit(commit(todo), todo)
     assert len(said) == 1

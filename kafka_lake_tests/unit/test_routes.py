@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
-from kafka_lake.components.assets import settings_of
+from kafka_lake.components.assets import SETTINGS, settings_of
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
 from kafka_lake.components.route_settings import route_problems, when_of
 from kafka_lake.ingest.dead_letters.replayable import replayable
@@ -551,7 +551,7 @@ def test_each_table_is_an_asset_of_the_topics_run() -> None:
     }
     # What fails the run has no dead letters.
     assert "shop/orders__dead_letters" not in specs
-    topics = [settings_of(dict(each.metadata)) for each in specs.values() if "kafka_lake/topic_table" in each.metadata]
+    topics = [settings_of(dict(each.metadata)) for each in specs.values() if SETTINGS in each.metadata]
     assert [(each.topic, len(each.tables)) for each in topics] == [("shop.events", 3)]
 
 
