@@ -37,6 +37,7 @@ _TICK_SECONDS = 0.05
 _LOOK_SECONDS = 15.0
 _BAD, _BREAKS, _DELETES = 211, 97, 89
 _STORES = 40
+_RUN, _CODE_SERVER = "a run", "code server"
 
 _CLUSTER = """\
 type: kafka_lake.KafkaCluster
@@ -199,9 +200,7 @@ def part_of(command: str) -> str | None:
         ("broker", "kafka.Kafka"),
         ("Spark", "SparkConnectServer"),
         ("Spark's Python", daemon.__name__),
-        ("a run", "execute_run"),
-        ("a run's step", "execute_step"),
-        ("code server", "dagster api grpc"),
+        (_CODE_SERVER, "dagster api grpc"),
         ("daemon", "dagster._daemon"),
         ("webserver", "dagster_webserver"),
     ):
@@ -213,8 +212,14 @@ def part_of(command: str) -> str | None:
 def _processes() -> Iterator[tuple[str, psutil.Process]]:
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
-            if part := part_of(" ".join(process.cmdline())):
+            command = " ".join(process.cmdline())
+            if part := part_of(command):
                 yield part, process
+            # Runs, and their steps, are processes that the code server has started.
+            elif "spawn_main" in command and any(
+                part_of(" ".join(p.cmdline())) == _CODE_SERVER for p in process.parents()
+            ):
+                yield _RUN, process
 
 
 def _memory() -> dict[str, int]:
@@ -223,13 +228,13 @@ def _memory() -> dict[str, int]:
     for part, process in _processes():
         with suppress(OSError, psutil.Error):
             size = resident_bytes(process.pid)
-            found[part] = max(found.get(part, 0), size) if part.startswith("a run") else found.get(part, 0) + size
+            found[part] = max(found.get(part, 0), size) if part == _RUN else found.get(part, 0) + size
     return found
 
 
 def _kill(chance: random.Random, told: Callable[[str], None]) -> str | None:
     """Kill a run in progress, or Spark, as chance will have it; return what, or None if there was none."""
-    target = chance.choice(("a run", "a run", "Spark", "Spark's Python"))
+    target = chance.choice((_RUN, _RUN, "Spark", "Spark's Python"))
     victims = [process for part, process in _processes() if part == target]
     if not victims:
         return None

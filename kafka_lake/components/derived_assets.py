@@ -1,6 +1,6 @@
 """A derived table in the asset graph: an asset below the tables that it is made from, with its checks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,10 +15,11 @@ from kafka_lake.components.metadata import check_result
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.rule_checks import rule_check_spec, with_all_rules
 from kafka_lake.components.table_page import about_table, settings_in, settings_table
-from kafka_lake.derive.derived_table import CLASSES, DerivedTable
+from kafka_lake.derive.derived_table import CLASSES, DerivedTable, Identifier
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.report import DeriveReport
 from kafka_lake.derive.run import derive
+from kafka_lake.derive.window import Unit, Window
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.lake.catalog import LakeCatalog
@@ -43,6 +44,22 @@ class DeriveConfig(dg.Config):
     )
 
 
+_DAGSTERS: Mapping[Unit, Callable[..., dg.TimeWindowPartitionsDefinition]] = {
+    "hourly": dg.HourlyPartitionsDefinition,
+    "daily": dg.DailyPartitionsDefinition,
+    "monthly": dg.MonthlyPartitionsDefinition,
+}
+
+
+def time_partitions_of(spec: DerivedTable) -> dg.TimeWindowPartitionsDefinition | None:
+    """Return the partitions of a derived table's asset, the one that has begun included; None if it has none."""
+    cut = spec.time_partitions
+    if cut is None:
+        return None
+    first = f"{cut.since}-00:00" if cut.unit == "hourly" else cut.since
+    return _DAGSTERS[cut.unit](start_date=first, end_offset=1)
+
+
 def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDefinition:
     """Return the asset of a derived table, and its checks.
 
@@ -56,7 +73,7 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
         f"{shown.description or 'Made of ' + ', '.join(spec.sources) + '.'}\n\n"
         f"Written with `{spec.write}`, {CLASSES[spec.write]}.",
         {"iceberg", "spark"},
-        deps=[key_of(each) for each in (*spec.upstream.values(), *spec.joined.values())],
+        deps=[_dependency(spec, each) for each in (*spec.upstream.values(), *spec.joined.values())],
         tags={DERIVED_TAG: ""},
         metadata={
             SETTINGS: settings_table(_AS_JSON.dump_python(spec, mode="json", exclude_defaults=True)),
@@ -86,6 +103,8 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
         name=op_name_of(spec.identifier),
         specs=[asset],
         check_specs=checks,
+        partitions_def=time_partitions_of(spec),
+        backfill_policy=dg.BackfillPolicy.single_run() if spec.partitions else None,
         pool=pool_name_of(spec.identifier),
         required_resource_keys={"catalog", "spark"},
     )
@@ -101,7 +120,7 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
                 commit_slots=resources.spark.commit_slots(),
             )
             try:
-                report = derive(spec, engine, config.rebuild)
+                report = derive(spec, engine, config.rebuild, _window(context, spec))
             except GateFailedError as error:
                 yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=True)
                 yield from (check_result(each, key) for each in with_all_rules(error.findings, spec.named_rules))
@@ -110,6 +129,8 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
                 yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=False, description=error.message)
                 raise
             context.log.info(_sentence(report))
+            for each in _partitions(context, spec, report):
+                context.log_event(each)
             yield dg.MaterializeResult(
                 key,
                 metadata=_metadata(spec, report, catalog),
@@ -122,6 +143,34 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
             )
 
     return derive_table
+
+
+def _dependency(spec: DerivedTable, upstream: Identifier) -> dg.AssetDep:
+    # A day is made of records of any Kafka partition.
+    every = dg.AllPartitionMapping() if spec.partitions is not None else None
+    return dg.AssetDep(key_of(upstream), partition_mapping=every)
+
+
+def _window(context: dg.AssetExecutionContext, spec: DerivedTable) -> Window | None:
+    """Return the partitions that the run is for; None if it is to bring the table up to date."""
+    cut = spec.time_partitions
+    if cut is None or not (context.has_partition_key or context.has_partition_key_range):
+        return None
+    return Window(cut, *context.partition_time_window)
+
+
+def _partitions(
+    context: dg.AssetExecutionContext, spec: DerivedTable, report: DeriveReport
+) -> Iterator[dg.AssetMaterialization]:
+    """Give the partitions that a run which was for none of them has brought rows of."""
+    known = time_partitions_of(spec)
+    if known is None or context.has_partition_key or context.has_partition_key_range:
+        return
+    for each in report.partitions:
+        if known.has_partition_key(each):
+            yield dg.AssetMaterialization(
+                key_of(spec.identifier), partition=each, metadata={"snapshot_id": str(report.snapshot)}
+            )
 
 
 def _checks(key: dg.AssetKey, report: DeriveReport) -> list[dg.AssetCheckResult]:

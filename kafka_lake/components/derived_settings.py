@@ -49,6 +49,7 @@ _KINDS = {
     "lookback": OptionalText,
     "wait_for": TextOrList,
     "time": OptionalText,
+    "partitions": OptionalText,
     "partition_by": TextOrList,
     "sort_by": TextOrList,
     "table_properties": Properties,

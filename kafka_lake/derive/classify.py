@@ -117,6 +117,13 @@ def _settings_problems(spec: DerivedTable) -> Iterator[str]:
     if spec.order_by and spec.write != "upsert":
         yield f"order_by: has no effect with write: {spec.write}. Leave it out."
     yield from _waiting_problems(spec)
+    try:
+        cut = spec.time_partitions
+    except ConfigurationError as error:
+        cut = None
+        yield str(error)
+    if cut and spec.wait_for:
+        yield "partitions: doesn't go with wait_for:, whose rows may come later than all others. Leave one of them out."
     if (spec.lookback is None) != (spec.time is None) and not (spec.wait_for and spec.time is None):
         setting, lacks = ("lookback", "time") if spec.time is None else ("time", "lookback")
         yield f"{setting}: needs {lacks}:, to tell which rows are late. Set both, or none of them."

@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.derive.window import TimePartitions
 from kafka_lake.ingest.rule import Rule, RuleEntry, rules_of
 from kafka_lake.ingest.topic_table import TableName
 from kafka_lake.lake.maintenance.settings import Maintenance
@@ -105,6 +106,12 @@ class DerivedTable:
         description="With lookback: the column of the upstream tables that tells when a row happened.",
         examples=["ordered_at"],
     )
+    partitions: str | None = Field(
+        default=None,
+        description="The asset's partitions in Dagster, by a column of the result, and when the first one begins: "
+        "`hourly`, `daily` or `monthly`. One, or a range of them, can be computed again by itself. Times are UTC.",
+        examples=["daily(ordered_at, 2026-01-01)"],
+    )
     partition_by: tuple[str, ...] = Field(
         default=(), description="Iceberg partition transforms.", examples=[["day(hour)"]]
     )
@@ -163,6 +170,15 @@ class DerivedTable:
     def waited_for(self) -> tuple[str, ...]:
         """Return the tables of ``wait_for``, by the names that the query knows them by."""
         return tuple(each.rpartition(".")[2] for each in self.wait_for)
+
+    @property
+    def time_partitions(self) -> TimePartitions | None:
+        """Return the partitions of its asset; None if it has none.
+
+        Raises:
+            ConfigurationError: If the setting can't be read.
+        """
+        return TimePartitions.of(self.partitions) if self.partitions is not None else None
 
     @property
     def named_rules(self) -> tuple[Rule, ...]:

@@ -1,7 +1,7 @@
 """What one commit of a derived table does: decided from metadata alone, before Spark is asked for anything."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
@@ -14,6 +14,7 @@ from kafka_lake.derive.detect import Changes, changes_since
 from kafka_lake.derive.query import fingerprint
 from kafka_lake.derive.record import Read, Record, read_of, record_of
 from kafka_lake.derive.waiting import Waiting
+from kafka_lake.derive.window import Window
 from kafka_lake.ingest.decode.key_columns import KEYED
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.positions import DERIVED, ancestors, has_origin, head_of, read_state, row_count, summary_of
@@ -60,6 +61,7 @@ class DerivePlan:
         waiting: Records whose rows are kept back by now.
         looks_again: Whether those are asked again for what they wait for.
         now: Seconds since 1970, by which they have waited.
+        window: The only rows that are computed, and replace those that are there; None for all.
     """
 
     table: Table | None
@@ -73,6 +75,7 @@ class DerivePlan:
     waiting: Waiting = field(default_factory=Waiting)
     looks_again: bool = False
     now: float = 0.0
+    window: Window | None = None
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,30 @@ def plan(
         looks_again=looks_again,
         now=now,
     )
+
+
+def plan_window(spec: DerivedTable, state: State, window: Window, zone: str, *, now: float) -> DerivePlan | None:
+    """Return the commit that computes some partitions again; None if the table must be brought up to date first. Pure.
+
+    What is read of the upstream tables is what the table is made of: so the next run goes on from there, and no row
+    comes twice.
+
+    Args:
+        spec: The derived table.
+        state: The tables.
+        window: The partitions.
+        zone: As for `plan`.
+        now: As for `plan`.
+
+    Raises:
+        ConfigurationError: As `plan` does.
+        TableError: As `plan` does.
+    """
+    if plan(spec, state, zone=zone, now=now) is not None:
+        return None
+    todo = plan(spec, state, rebuild=True, zone=zone, now=now)
+    assert todo is not None, "a rebuild has always something to do"
+    return replace(todo, full=f"partitions were asked for, {window}", window=window)
 
 
 def _looks_again(spec: DerivedTable, waiting: Waiting, changes: Mapping[str, Changes], *, now: float) -> bool:

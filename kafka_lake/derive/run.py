@@ -14,12 +14,13 @@ from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.frames import Frames
 from kafka_lake.derive.lineage import DeriveLineage
-from kafka_lake.derive.plan import DerivePlan, Pinned, State, load, plan
+from kafka_lake.derive.plan import DerivePlan, Pinned, State, load, plan, plan_window
 from kafka_lake.derive.record import APPEND, record_of
 from kafka_lake.derive.report import DeriveReport, UpstreamRead
 from kafka_lake.derive.scanned import of_keys, of_news
 from kafka_lake.derive.stage import StagedRows, stage
 from kafka_lake.derive.waiting import Waiting
+from kafka_lake.derive.window import Window
 from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.maintenance.maintain import maintain
@@ -38,16 +39,17 @@ _ROWS_WORTH_A_PARTITION = 250_000
 _MOST_PARTITIONS = 200
 
 
-def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False) -> DeriveReport:
+def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False, window: Window | None = None) -> DeriveReport:
     """Bring a derived table up to the upstream tables as they are now, in one commit.
 
     Args:
         spec: The derived table.
         engine: Catalog and Spark; Spark isn't touched if there is nothing to do.
         rebuild: Compute everything again, whatever there is.
+        window: Partitions that are computed again, in a commit of their own, once the table is up to date.
 
     Returns:
-        What was done.
+        What was done, by the last commit.
 
     Raises:
         ConfigurationError: If the settings don't go with the tables, or the query has changed and nobody has said what
@@ -59,13 +61,13 @@ def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False) -> DeriveR
     """
     run_log = RunLog(spec.name, engine.run_id)
     try:
-        return _derive(spec, replace(engine, observer=run_log.observing(engine.observer)), rebuild)
+        return _derive(spec, replace(engine, observer=run_log.observing(engine.observer)), rebuild, window)
     except Exception as error:
         run_log.failed(error)
         raise
 
 
-def _derive(spec: DerivedTable, engine: Engine, rebuild: bool) -> DeriveReport:
+def _derive(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | None) -> DeriveReport:
     began = time.monotonic()
     retrying = Retrying(
         stop=stop_after_attempt(_ATTEMPTS),
@@ -76,7 +78,8 @@ def _derive(spec: DerivedTable, engine: Engine, rebuild: bool) -> DeriveReport:
     )
 
     def attempt() -> DeriveReport:
-        return retrying(lambda: _attempt(spec, engine, rebuild, began))
+        done = retrying(lambda: _attempt(spec, engine, rebuild, began))
+        return done if window is None else retrying(lambda: _again(spec, engine, window, began))
 
     with DeriveLineage(spec, engine.catalog, engine.run_id) as lineage:
         report = call(
@@ -118,6 +121,27 @@ def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, began: float) ->
                 f"Table {spec.name}: others have changed its rows, by snapshot {', '.join(map(str, todo.of_others))}. "
                 f"What they did stays, but for what is computed again: `kafka-lake rebuild {spec.name}` does all."
             )
+        held.enter_context(shuffles(engine.spark(), _partitions(todo)))
+        evolved(spec, frames, todo)
+        return _committed(spec, engine, todo, frames, began=began)
+
+
+def _again(spec: DerivedTable, engine: Engine, window: Window, began: float) -> DeriveReport:
+    """Compute partitions again, of a table that is up to date."""
+    zone = engine.spark().conf.get("spark.sql.session.timeZone") or ""
+    todo = plan_window(spec, load(spec, engine.catalog), window, zone, now=engine.clock())
+    if todo is None:
+        # Upstream tables have got rows meanwhile.
+        _attempt(spec, engine, False, began)
+        todo = plan_window(spec, load(spec, engine.catalog), window, zone, now=engine.clock())
+    if todo is None:
+        raise PublishRefusedError(
+            f"Table {spec.name}: upstream tables get rows faster than it can be brought up to date.",
+            "Ask for the partitions again.",
+        )
+    engine.observer.step_done("planned")
+    with engine.commit_slots.take(engine.sleep) if engine.commit_slots else nullcontext(), ExitStack() as held:
+        frames = Frames(engine, spec, todo, held)
         held.enter_context(shuffles(engine.spark(), _partitions(todo)))
         evolved(spec, frames, todo)
         return _committed(spec, engine, todo, frames, began=began)
@@ -190,6 +214,7 @@ def _report(
         waiting_since=back.waiting.oldest,
         released=sum(map(len, back.released)),
         unmatched=back.unmatched,
+        partitions=staged.partitions,
     )
 
 

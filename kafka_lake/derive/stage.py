@@ -17,9 +17,10 @@ from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.frames import Frames
 from kafka_lake.derive.kept_back import KeptBack
 from kafka_lake.derive.late import late_rows
+from kafka_lake.derive.partitioned import in_window, partition_keys, places
 from kafka_lake.derive.plan import DerivePlan
 from kafka_lake.derive.query import ORIGIN
-from kafka_lake.derive.record import REBUILD
+from kafka_lake.derive.record import REBUILD, REWRITE
 from kafka_lake.derive.rules import ask_rules
 from kafka_lake.derive.waiting import coarse
 from kafka_lake.ingest.finding import Finding
@@ -54,6 +55,7 @@ class StagedRows:
         findings: Of the table's rules.
         late: New upstream rows that came late; None if they weren't counted.
         kept_back: What became of records that find no row to look up.
+        partitions: Keys of the asset's partitions of which rows came.
     """
 
     table: StagedTable
@@ -66,6 +68,7 @@ class StagedRows:
     findings: tuple[Finding, ...] = ()
     late: int | None = None
     kept_back: KeptBack = field(default_factory=KeptBack)
+    partitions: tuple[str, ...] = ()
 
 
 def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, *, branch: StagingBranch) -> StagedRows:
@@ -87,9 +90,14 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
     computed = compute(frames, spec, todo)
     columns: T.StructType = engine.spark().table(engine.catalog.spark_name(spec.identifier)).schema
     computed = replace(computed, rows=shaped(computed.rows, columns))
+    cut = in_window(todo, columns)
+    if cut:
+        computed = replace(computed, rows=computed.rows.filter(cut), kind=REWRITE)
     state = TableState(todo.table, todo.head, None)
     summary = _summary(engine, spec, todo, computed)
-    if computed.kind == REBUILD:
+    if cut:
+        staged = _replaced(engine, spec, computed, frames, branch=branch, state=state, summary=summary, cut=cut)
+    elif computed.kind == REBUILD:
         staged = _overwritten(branch, state, computed, summary)
     elif todo.full:
         table = append(branch, state, computed.rows, summary)
@@ -101,6 +109,7 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
     _audit_keys(engine, spec, todo, computed=computed, staged=staged)
     findings = ask_rules(engine, spec, _came(engine, spec, staged), staged.rows, whole=staged.came is None)
     late = late_rows(frames, spec, todo)
+    staged = replace(staged, partitions=partition_keys(spec, _came(engine, spec, staged), columns))
     return replace(staged, bounds=computed.bounds, findings=findings, late=late, kept_back=computed.kept_back)
 
 
@@ -123,6 +132,44 @@ def _summary(engine: Engine, spec: DerivedTable, todo: DerivePlan, computed: Com
         if read.position is not None:
             told[POSITION] = read.position.to_json()
     return told
+
+
+def _replaced(
+    engine: Engine,
+    spec: DerivedTable,
+    computed: Computed,
+    frames: Frames,
+    *,
+    branch: StagingBranch,
+    state: TableState,
+    summary: Mapping[str, str],
+    cut: str,
+) -> StagedRows:
+    """Replace the rows of some partitions."""
+    rows = frames.kept(computed.rows)
+    there = at_version(engine.spark(), engine.catalog.spark_name(spec.identifier), branch.head).filter(cut)
+    expected, before = rows.count(), there.count()
+    if expected < before:
+        engine.observer.warn(
+            f"Table {spec.name}: the query gives {expected} rows where {cut}; {before} were there. If rows of "
+            f"{', '.join(spec.sources)} have expired, what was made of them has gone."
+        )
+    if spec.write == "append":
+        # For tables that are made of this one: at which offsets rows may be others now.
+        ranges = places(rows.select(ORIGIN).unionByName(there.select(ORIGIN)))
+        summary = {**summary, **author_summary(engine.run_id, computed.kind, ranges)}
+    summary = {**summary, **_deleted(engine, branch, cut)}
+    table = append(branch, state, rows if expected else rows.limit(0), summary)
+    _audit_count(spec, expected, table.rows)
+    return StagedRows(table, computed.kind, table.rows, came=rows)
+
+
+def _deleted(engine: Engine, branch: StagingBranch, condition: str) -> dict[str, str]:
+    """Delete rows from a branch, and return what the snapshot that brings others tells of it."""
+    engine.spark().sql(f"DELETE FROM {branch.write_name} WHERE {condition}").collect()
+    if branch.staged_snapshot() != branch.head:
+        branch.written(branch.head)
+    return {REMOVES: str(branch.staged_snapshot())}
 
 
 def _overwritten(
@@ -151,10 +198,7 @@ def _appended(
     expected = rows.count()
     ranges = [each for told in (computed.ranges or {}).values() for each in told]
     if computed.ranges:
-        engine.spark().sql(f"DELETE FROM {branch.write_name} WHERE {_in_ranges(computed.ranges)}").collect()
-        if branch.staged_snapshot() != branch.head:
-            branch.written(branch.head)
-        summary = {**summary, REMOVES: str(branch.staged_snapshot())}
+        summary = {**summary, **_deleted(engine, branch, _in_ranges(computed.ranges))}
     table = append(branch, state, rows if expected else rows.limit(0), summary)
     _audit_count(spec, expected, table.rows)
     return StagedRows(table, computed.kind, table.rows, ranges=tuple(ranges), came=rows)

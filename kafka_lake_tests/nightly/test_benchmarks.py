@@ -240,6 +240,7 @@ def test_a_minute_with_everything_on_and_a_kill_leaves_each_record_once(
     assert result["records"] > 6000
     assert sum(each["records"] for each in result["slices"]) > 5000
     assert {"broker", "Spark", "daemon", "webserver", "code server"} <= set(result["samples"][-1]["memory"])
+    assert any("a run" in each["memory"] for each in result["samples"])
     assert all(each["snapshots"] for each in result["health"].values())
     assert draw(json.loads(json.dumps(result)), tmp_path).stat().st_size > 10_000
 

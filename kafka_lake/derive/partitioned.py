@@ -1,0 +1,61 @@
+"""Rows of a derived table by the time partitions that they are of."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.derive.plan import DerivePlan
+from kafka_lake.derive.query import ORIGIN
+from kafka_lake.lake.catalog import quoted
+
+_MOST_KEYS = 1000
+
+
+def in_window(todo: DerivePlan, columns: T.StructType) -> str:
+    """Return the condition that a row is of the partitions that are computed again; empty if all rows are computed.
+
+    Args:
+        todo: The commit.
+        columns: The table's.
+
+    Raises:
+        ConfigurationError: If the partitions' column tells no time.
+    """
+    if todo.window is None:
+        return ""
+    cut = todo.window.partitions
+    return todo.window.condition(cut.checked(_type_of(columns, cut.column)))
+
+
+def partition_keys(spec: DerivedTable, rows: DataFrame, columns: T.StructType) -> tuple[str, ...]:
+    """Return the keys of the partitions that rows are of, the newest first, some thousand at most.
+
+    Args:
+        spec: The derived table.
+        rows: Of it.
+        columns: The table's.
+
+    Raises:
+        ConfigurationError: If the partitions' column tells no time.
+    """
+    cut = spec.time_partitions
+    if cut is None:
+        return ()
+    hours = F.expr(cut.hours(cut.checked(_type_of(columns, cut.column))))
+    days = hours if cut.unit == "hourly" else F.floor(hours / 24) * 24
+    found = rows.select(days.cast("bigint").alias("hours")).filter("hours IS NOT NULL").distinct()
+    newest_first = found.orderBy(F.desc("hours")).limit(_MOST_KEYS).collect()
+    return tuple(dict.fromkeys(cut.key(row.hours) for row in newest_first))
+
+
+def places(rows: DataFrame) -> list[OffsetRange]:
+    """Return the offsets between which rows are, of each Kafka partition."""
+    at = F.col(quoted(ORIGIN))
+    found = rows.groupBy(at["partition"].alias("p")).agg(F.min(at["offset"]).alias("a"), F.max(at["offset"]).alias("b"))
+    return [OffsetRange(row.p, row.a, row.b + 1) for row in found.orderBy("p").collect()]
+
+
+def _type_of(columns: T.StructType, name: str) -> str | None:
+    return next((each.dataType.simpleString() for each in columns if each.name.lower() == name.lower()), None)

@@ -1,0 +1,140 @@
+"""Time partitions of a derived table: which rows are of an hour, a day or a month. Pure.
+
+They are Dagster's, and have nothing to do with how Iceberg lays the files out: a partition can be computed again by
+itself.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal, get_args
+
+from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.lake.catalog import quoted
+
+Unit = Literal["hourly", "daily", "monthly"]
+EXAMPLE = "daily(ordered_at, 2026-01-01)"
+_TEXT = re.compile(rf"({'|'.join(get_args(Unit))})\(\s*([^,()]*[^,()\s])\s*,\s*(\d{{4}}-\d\d-\d\d)\s*\)")
+_FORMATS = {"hourly": "%Y-%m-%d-%H:%M", "daily": "%Y-%m-%d", "monthly": "%Y-%m-%d"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LITERALS = {
+    "timestamp": "TIMESTAMP '{:%Y-%m-%d %H:%M:%S} UTC'",
+    "timestamp_ntz": "TIMESTAMP_NTZ '{:%Y-%m-%d %H:%M:%S}'",
+    "date": "DATE '{:%Y-%m-%d}'",
+}
+_HOURS = {
+    "timestamp": "floor(unix_seconds({}) / 3600)",
+    "timestamp_ntz": "floor(timestampdiff(SECOND, TIMESTAMP_NTZ '1970-01-01 00:00:00', {}) / 3600)",
+    "date": "24 * datediff({}, DATE '1970-01-01')",
+}
+
+
+@dataclass(frozen=True)
+class TimePartitions:
+    """How a table is cut into partitions.
+
+    Args:
+        unit: How long one is.
+        column: The column of the table that tells the time; without a time zone it is UTC.
+        since: When the first one begins, as `2026-01-01`.
+    """
+
+    unit: Unit
+    column: str
+    since: str
+
+    @classmethod
+    def of(cls, text: str) -> "TimePartitions":
+        """Parse what the setting has.
+
+        Raises:
+            ConfigurationError: If it is something else.
+        """
+        found = _TEXT.fullmatch(text.strip())
+        try:
+            if found is None:
+                raise ValueError("no partitions")
+            datetime.fromisoformat(found[3])
+        except ValueError as error:
+            raise ConfigurationError(
+                f"partitions: {text!r} doesn't tell how long a partition is, which column tells the time, and when the "
+                "first one begins.",
+                f"Write {EXAMPLE}; hourly and monthly are there, too.",
+            ) from error
+        unit: Unit = next(each for each in get_args(Unit) if each == found[1])
+        return cls(unit, found[2], found[3])
+
+    def key(self, hours: int) -> str:
+        """Return the key of a partition, as Dagster has it.
+
+        Args:
+            hours: Since 1970, of a moment within it.
+
+        >>> TimePartitions("daily", "at", "2026-01-01").key(24 * 20_000 + 5)
+        '2024-10-04'
+        """
+        at = _EPOCH + timedelta(hours=hours)
+        if self.unit != "hourly":
+            at = at.replace(hour=0)
+        return (at.replace(day=1) if self.unit == "monthly" else at).strftime(_FORMATS[self.unit])
+
+    def hours(self, kind: str) -> str:
+        """Return the expression that gives a row's hours since 1970, in Spark SQL.
+
+        Args:
+            kind: The column's type.
+        """
+        return _HOURS[kind].format(quoted(self.column))
+
+    def checked(self, kind: str | None) -> str:
+        """Return the type of the column, which tells the time of rows.
+
+        Args:
+            kind: The type; None if there is no such column.
+
+        Raises:
+            ConfigurationError: If it doesn't.
+        """
+        if kind is None or kind not in _LITERALS:
+            why = "is no column of the table" if kind is None else f"has type {kind}"
+            raise ConfigurationError(
+                f"partitions: {self.column} {why}.", "Name a column of type timestamp or date of the query's result."
+            )
+        if kind == "date" and self.unit == "hourly":
+            raise ConfigurationError(
+                f"partitions: {self.column} has type date, which tells no hours.", "Write daily instead of hourly."
+            )
+        return kind
+
+
+@dataclass(frozen=True)
+class Window:
+    """The partitions that are computed again.
+
+    Args:
+        partitions: How the table is cut.
+        start: When they begin, with a time zone.
+        end: When they end; this moment is no part of them.
+    """
+
+    partitions: TimePartitions
+    start: datetime
+    end: datetime
+
+    def condition(self, kind: str) -> str:
+        """Return the condition that a row is of it, in Spark SQL.
+
+        Args:
+            kind: The type of the partitions' column.
+
+        >>> window = Window(TimePartitions("daily", "d", "2026-01-01"), _EPOCH, _EPOCH + timedelta(days=1))
+        >>> window.condition("date")
+        "`d` >= DATE '1970-01-01' AND `d` < DATE '1970-01-02'"
+        """
+        column = quoted(self.partitions.column)
+        start, end = (_LITERALS[kind].format(each.astimezone(UTC)) for each in (self.start, self.end))
+        return f"{column} >= {start} AND {column} < {end}"
+
+    def __str__(self) -> str:
+        start, end = (each.astimezone(UTC) for each in (self.start, self.end))
+        return f"{self.partitions.column} from {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
