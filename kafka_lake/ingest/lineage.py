@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _PREFIX = "OPENLINEAGE_"
 _NAMESPACE = "OPENLINEAGE_NAMESPACE"
-_PRODUCER = "https://pypi.org/project/kafka-lake"
+_PRODUCER = "kafka-lake://kafka-lake"
 
 
 @dataclass(frozen=True)
