@@ -31,7 +31,8 @@ LIMIT = 4_000_000
 def fill(broker: EmbeddedBroker, topic: Topic, sizes: dict[int, list[int]]) -> dict[tuple[int, int], int]:
     """Produce records of about these sizes per partition, and return the bytes of each by partition and offset."""
     made: dict[tuple[int, int], int] = {}
-    compressed = {"compression.type": "zstd", "linger.ms": 20}
+    # In the order of the calls, even if the broker is slow and batches are sent once more.
+    compressed = {"compression.type": "zstd", "linger.ms": 20, "enable.idempotence": True}
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0, **compressed})
     for partition, each in sizes.items():
         for offset, size in enumerate(each):
