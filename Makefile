@@ -67,10 +67,10 @@ e2e: $(STAMP) ## Dagster itself, and the demo: a real `dagster dev`
 	@$(BIN)/pytest -n 2 --dist loadfile -m "not exhaustive" --durations=10 --durations-min=5 kafka_lake_tests/e2e
 
 # Three at a time, each with its own broker and Spark: one of them mostly waits. The second line needs processes of
-# their own: one that has spoken to a Connect server can't start a Spark of its own any more. Its one long file begins.
+# their own: one that has spoken to a Connect server can't start a Spark of its own any more. Its long files begin.
 define pytest
 	@$(BIN)/pytest -n 3 --dist worksteal -m "$(1)" --durations=40 --durations-min=5 $(addprefix kafka_lake_tests/,integration decode unit fuzz contract)
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "$(1)" --durations=20 --durations-min=5 $(addprefix kafka_lake_tests/,chaos e2e)
+	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "$(1)" --durations=20 --durations-min=5 $(addprefix kafka_lake_tests/,chaos e2e)
 endef
 
 .PHONY: test

@@ -10,6 +10,16 @@ from typing import Any
 import pytest
 
 SHOWN_IN_SHORT: Mapping[str, str] = {
+    # Random histories; what a rule sees of changes, kills and marks one by one.
+    "integration/test_keyed_rules.py::test_random_changes_refusals_kills_and_replays_end_as_a_model_in_memory": (
+        "integration/test_keyed_rules.py::test_a_rule_sees_what_a_change_tells_and_may_fail_or_warn"
+    ),
+    "integration/test_rules.py::test_rules_that_look_at_other_tables_and_at_earlier_commits": (
+        "decode/test_rules.py::test_a_foreign_key_is_in_the_other_table_and_null_passes"
+    ),
+    "integration/test_keyed.py::test_a_partial_change_that_marks_a_row_leaves_the_other_columns": (
+        "integration/test_keyed.py::test_the_order_is_the_columns_and_a_delete_is_remembered"
+    ),
     # Kills, other writers, tables below, other types of columns.
     "integration/test_derived_partitions.py::test_a_day_is_computed_again_and_no_other_row_changes": (
         "integration/test_derived_partitions.py::test_dagster_shows_the_days_and_materializes_one_or_a_range"
