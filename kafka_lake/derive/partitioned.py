@@ -47,7 +47,8 @@ def partition_keys(spec: DerivedTable, rows: DataFrame, columns: T.StructType) -
     days = hours if cut.unit == "hourly" else F.floor(hours / 24) * 24
     found = rows.select(days.cast("bigint").alias("hours")).filter("hours IS NOT NULL").distinct()
     newest_first = found.orderBy(F.desc("hours")).limit(_MOST_KEYS).collect()
-    return tuple(dict.fromkeys(cut.key(row.hours) for row in newest_first))
+    keys = (cut.key(row.hours) for row in newest_first)
+    return tuple(dict.fromkeys(key for key in keys if key is not None))
 
 
 def places(rows: DataFrame) -> list[OffsetRange]:

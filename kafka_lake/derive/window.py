@@ -64,16 +64,21 @@ class TimePartitions:
         unit: Unit = next(each for each in get_args(Unit) if each == found[1])
         return cls(unit, found[2], found[3])
 
-    def key(self, hours: int) -> str:
-        """Return the key of a partition, as Dagster has it.
+    def key(self, hours: int) -> str | None:
+        """Return the key of a partition, as Dagster has it; None outside the years 1 to 9999.
 
         Args:
             hours: Since 1970, of a moment within it.
 
         >>> TimePartitions("daily", "at", "2026-01-01").key(24 * 20_000 + 5)
         '2024-10-04'
+        >>> TimePartitions("daily", "at", "2026-01-01").key(100_000_000) is None
+        True
         """
-        at = _EPOCH + timedelta(hours=hours)
+        try:
+            at = _EPOCH + timedelta(hours=hours)
+        except OverflowError:
+            return None
         if self.unit != "hourly":
             at = at.replace(hour=0)
         return (at.replace(day=1) if self.unit == "monthly" else at).strftime(_FORMATS[self.unit])
