@@ -17,7 +17,7 @@ from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.frames import Frames
 from kafka_lake.derive.kept_back import KeptBack
 from kafka_lake.derive.late import late_rows
-from kafka_lake.derive.partitioned import in_window, partition_keys, places
+from kafka_lake.derive.partitioned import audit_window, in_window, partition_keys, places
 from kafka_lake.derive.plan import DerivePlan
 from kafka_lake.derive.query import ORIGIN
 from kafka_lake.derive.record import REBUILD, REWRITE
@@ -91,11 +91,13 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
     columns: T.StructType = engine.spark().table(engine.catalog.spark_name(spec.identifier)).schema
     computed = replace(computed, rows=shaped(computed.rows, columns))
     cut = in_window(todo, columns)
+    whole = computed.rows
     if cut:
-        computed = replace(computed, rows=computed.rows.filter(cut), kind=REWRITE)
+        computed = replace(computed, rows=whole.filter(cut), kind=REWRITE)
     state = TableState(todo.table, todo.head, None)
     summary = _summary(engine, spec, todo, computed)
     if cut:
+        audit_window(engine, spec, whole, head=branch.head, cut=cut)
         staged = _replaced(engine, spec, computed, frames, branch=branch, state=state, summary=summary, cut=cut)
     elif computed.kind == REBUILD:
         staged = _overwritten(branch, state, computed, summary)

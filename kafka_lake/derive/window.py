@@ -54,12 +54,14 @@ class TimePartitions:
         try:
             if found is None:
                 raise ValueError("no partitions")
-            datetime.fromisoformat(found[3])
+            first = datetime.fromisoformat(found[3])
+            if found[1] == "monthly" and first.day != 1:
+                raise ValueError("Dagster would begin with the next month")
         except ValueError as error:
             raise ConfigurationError(
                 f"partitions: {text!r} doesn't tell how long a partition is, which column tells the time, and when the "
                 "first one begins.",
-                f"Write {EXAMPLE}; hourly and monthly are there, too.",
+                f"Write {EXAMPLE}; hourly, and monthly from the first of a month, are there, too.",
             ) from error
         unit: Unit = next(each for each in get_args(Unit) if each == found[1])
         return cls(unit, found[2], found[3])

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 from dagster import ResourceDefinition
 
+from kafka_lake.common.errors import AuditFailedError
 from kafka_lake.components.derived_assets import build_derived_asset, time_partitions_of
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
@@ -167,3 +168,27 @@ def test_dagster_shows_the_days_and_materializes_one_or_a_range(
     with pytest.raises(Exception, match="partitions: id has type bigint"):
         world.derive(replace(spec, partitions=f"daily(id, {START:%Y-%m-%d})"), rebuild=True)
     assert sorted(row["id"] for row in world.table(spec)) == [0, 1]
+
+
+@pytest.mark.parametrize("day", [0, 1])
+def test_a_row_that_has_changed_its_day_is_neither_lost_nor_there_twice(day: int, world: World) -> None:
+    spark, catalog = world.connections().spark(), world.connections().catalog
+    opened = f"{world.topic.table}_opened"
+    dimension = catalog.spark_name((NAMESPACE, opened))
+    first, second = (f"TIMESTAMP '{START + each * DAY:%Y-%m-%d} 12:00:00 UTC'" for each in (0, 1))
+    spark.sql(f"CREATE TABLE {dimension} AS SELECT 's0' AS store, {first} AS day").collect()
+    cut = f"daily(day, {START:%Y-%m-%d})"
+    query = f"SELECT id, day FROM {{source}} LEFT JOIN {opened} USING (store)"
+    spec = orders(world, "moved", "append", query, join=(opened,), partitions=cut)
+    send(world, 0, 0)
+    ingest(world.spec, world.connections(), "r-1")
+    world.derive(spec)
+    spark.sql(f"UPDATE {dimension} SET day = {second}").collect()
+    window = Window(TimePartitions.of(cut), START + day * DAY, START + (day + 1) * DAY)
+    before = world.table(spec)
+    with pytest.raises(AuditFailedError, match="1 records of these partitions are in others, too"):
+        world.derive(spec, window=window)
+    assert world.table(spec) == before
+    assert world.branches(spec) == {"main"}
+    world.derive(spec, rebuild=True)
+    assert [row["day"] for row in world.table(spec)] == [START + DAY + timedelta(hours=12)]

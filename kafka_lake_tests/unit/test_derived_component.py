@@ -206,7 +206,8 @@ def test_partitions_are_dagsters_and_need_a_column_and_a_first_day() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["daily(at)", "weekly(at, 2026-11-01)", "daily(at, 2026-13-01)", "daily(, 2026-11-01)"]
+    "text",
+    ["daily(at)", "weekly(at, 2026-11-01)", "daily(at, 2026-13-01)", "daily(, 2026-11-01)", "monthly(at, 2026-01-15)"],
 )
 def test_what_are_no_partitions_is_refused(text: str) -> None:
     said = refusal(with_derived({**BIG, "partitions": text}))
