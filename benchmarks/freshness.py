@@ -109,13 +109,12 @@ attributes:
   sensor_interval_seconds: {seconds}
 """
 
-_TOPIC = """\
+TOPIC = """\
 type: kafka_lake.KafkaTopicTable
 attributes:
   topic: {name}
   namespace: {namespace}
   table: {name}
-  schema: "{ddl}"
 """
 
 
@@ -128,7 +127,7 @@ def write_project(case: Case, folder: Path) -> None:
     """
     documents = {"cluster": _CLUSTER.format(seconds=case.sensor_seconds)}
     for name in case.names():
-        documents[name] = _TOPIC.format(name=name, namespace=NAMESPACE, ddl=SMALL.ddl)
+        documents[name] = TOPIC.format(name=name, namespace=NAMESPACE) + f'  schema: "{SMALL.ddl}"\n'
         if case.continuous is not None:
             documents[name] += f"  continuous: {case.continuous}\n"
     write_documents(documents, folder, _FORKING if case.forking else "")

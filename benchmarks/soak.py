@@ -14,14 +14,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
-from itertools import count
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import psutil
 from confluent_kafka import Producer
 
-from benchmarks.freshness import Ledger, await_all, deployed, in_thread, later, percentiles, watch, write_documents
+from benchmarks.freshness import (
+    TOPIC,
+    Ledger,
+    await_all,
+    deployed,
+    in_thread,
+    later,
+    percentiles,
+    watch,
+    write_documents,
+)
 from benchmarks.meter import adopt_orphans, resident_bytes
 from benchmarks.ours import NAMESPACE
 from benchmarks.results import document
@@ -45,13 +55,6 @@ attributes:
   sensor_interval_seconds: {every}
   maintenance_interval_seconds: 60
   maintenance: {{compact_every: 20, keep_snapshots: 30, max_snapshots: 60}}
-"""
-_TOPIC = """\
-type: kafka_lake.KafkaTopicTable
-attributes:
-  topic: {name}
-  namespace: {namespace}
-  table: {name}
 """
 _COLUMNS = '  schema: "n bigint, id int, store string, amount double, kind string, at timestamp"\n'
 _RULES = f"""\
@@ -108,7 +111,7 @@ class Soak:
         return {
             "cluster": _CLUSTER.format(every=self.every),
             "per_minute": _DERIVED,
-            **{name: _TOPIC.format(name=name, namespace=NAMESPACE) + more for name, more in TOPICS.items()},
+            **{name: TOPIC.format(name=name, namespace=NAMESPACE) + more for name, more in TOPICS.items()},
         }
 
 
@@ -178,9 +181,7 @@ def produce(bootstrap: str, name: str, ledger: Sent, rate: float, stop: threadin
     """
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0})
     began, sent = time.monotonic(), 0
-    for _ in count():
-        if stop.wait(_TICK_SECONDS):
-            break
+    while not stop.wait(_TICK_SECONDS):
         due = int((time.monotonic() - began) * rate)
         for number in range(sent, due):
             key = row(number)["id"]
@@ -332,7 +333,11 @@ def slices(
     length, found = minutes * 10, []
     for part in range(6):
         begin, end = part * length, (part + 1) * length
-        within = sorted(each["seconds"] for each in waits if begin <= each["at"] < end)
+        by_topic: dict[str, list[float]] = {name: [] for name in TOPICS}
+        for each in waits:
+            if begin <= each["at"] < end:
+                by_topic[each["topic"]].append(each["seconds"])
+        within = sorted(chain(*by_topic.values()))
         seen = [each for each in samples if begin <= each["at"] < end]
         found.append(
             {
@@ -340,11 +345,7 @@ def slices(
                 "to": end / 60,
                 "records": len(within),
                 "seconds": percentiles(within) if within else {},
-                "by_topic": {
-                    name: percentiles(ordered)
-                    for name in TOPICS
-                    if (ordered := sorted(e["seconds"] for e in waits if e["topic"] == name and begin <= e["at"] < end))
-                },
+                "by_topic": {name: percentiles(sorted(each)) for name, each in by_topic.items() if each},
                 "commits": seen[-1]["commits"] - seen[0]["commits"] if seen else 0,
                 "kills": sum(begin <= each["at"] < end for each in kills),
                 "memory": {

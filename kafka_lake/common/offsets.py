@@ -202,3 +202,21 @@ def lag(position: Position | None, now: Watermarks) -> dict[int, int]:
     """
     offsets = position.offsets if position else {}
     return {p: max(0, now.end[p] - offsets.get(p, now.low[p])) for p in now.partitions}
+
+
+def joined_ranges(ranges: Iterable[OffsetRange], apart: int | None) -> list[OffsetRange]:
+    """Return ranges with those of a partition that are less than so many offsets apart as one; None for all of them.
+
+    >>> [(r.partition, r.start, r.end) for r in joined_ranges([OffsetRange(0, 9, 10), OffsetRange(0, 1, 2)], 7)]
+    [(0, 1, 2), (0, 9, 10)]
+    >>> [(r.partition, r.start, r.end) for r in joined_ranges([OffsetRange(0, 9, 10), OffsetRange(0, 1, 2)], None)]
+    [(0, 1, 10)]
+    """
+    found: list[OffsetRange] = []
+    for each in sorted(ranges, key=lambda r: (r.partition, r.start)):
+        last = found[-1] if found else None
+        if last and last.partition == each.partition and (apart is None or each.start - last.end < apart):
+            found[-1] = OffsetRange(last.partition, last.start, max(last.end, each.end))
+        else:
+            found.append(each)
+    return found

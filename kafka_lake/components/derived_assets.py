@@ -12,6 +12,7 @@ from kafka_lake.components.alive import alive
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import key_of, op_name_of, pool_name_of
 from kafka_lake.components.metadata import check_result
+from kafka_lake.components.partitions import is_for_partitions
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.rule_checks import rule_check_spec, with_all_rules
 from kafka_lake.components.table_page import about_table, settings_in, settings_table
@@ -154,7 +155,7 @@ def _dependency(spec: DerivedTable, upstream: Identifier) -> dg.AssetDep:
 def _window(context: dg.AssetExecutionContext, spec: DerivedTable) -> Window | None:
     """Return the partitions that the run is for; None if it is to bring the table up to date."""
     cut = spec.time_partitions
-    if cut is None or not (context.has_partition_key or context.has_partition_key_range):
+    if cut is None or not is_for_partitions(context):
         return None
     return Window(cut, *context.partition_time_window)
 
@@ -164,7 +165,7 @@ def _partitions(
 ) -> Iterator[dg.AssetMaterialization]:
     """Give the partitions that a run which was for none of them has brought rows of."""
     known = time_partitions_of(spec)
-    if known is None or context.has_partition_key or context.has_partition_key_range:
+    if known is None or is_for_partitions(context):
         return
     for each in report.partitions:
         if known.has_partition_key(each):

@@ -13,6 +13,11 @@ def partitions_of(topic: str) -> dg.DynamicPartitionsDefinition:
     return dg.DynamicPartitionsDefinition(name=f"kafka/{topic}")
 
 
+def is_for_partitions(context: dg.AssetExecutionContext) -> bool:
+    """Return whether a run was asked for one partition or a range of them; a run for none of them is for all."""
+    return bool(context.has_partition_key or context.has_partition_key_range)
+
+
 def missing_keys(known: Iterable[str], partitions: Iterable[int], key: Callable[[int], str] = str) -> list[str]:
     """Return the keys that Dagster lacks, in numeric order, in which it is to get them.
 

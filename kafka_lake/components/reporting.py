@@ -26,7 +26,7 @@ from kafka_lake.components.metadata import (
     partition_metadata,
     table_metadata,
 )
-from kafka_lake.components.partitions import register_partitions
+from kafka_lake.components.partitions import is_for_partitions, register_partitions
 from kafka_lake.components.rule_checks import with_all_rules
 from kafka_lake.components.sample_rows import sample_rows
 from kafka_lake.components.topic_page import told_before, topic_materialization
@@ -77,8 +77,7 @@ class Reporter:
     def __post_init__(self) -> None:
         others = self.spec.tables[1:]
         self.sides = tuple(Reporter(self.context, each, self.connections, is_side=True) for each in others)
-        partitioned = self.context.has_partition_key or self.context.has_partition_key_range
-        self.keys = frozenset(self.context.partition_keys) if partitioned else None
+        self.keys = frozenset(self.context.partition_keys) if is_for_partitions(self.context) else None
         self.chosen = None if self.keys is None else partitions_in(self.spec, self.keys)
 
     def committed(self, plan: Plan) -> str:

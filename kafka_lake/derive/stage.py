@@ -93,19 +93,22 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
     cut = in_window(todo, columns)
     whole = computed.rows
     if cut:
-        computed = replace(computed, rows=whole.filter(cut), kind=REWRITE)
+        computed = replace(computed, rows=frames.kept(whole.filter(cut)), kind=REWRITE)
     state = TableState(todo.table, todo.head, None)
     summary = _summary(engine, spec, todo, computed)
     if cut:
         audit_window(engine, spec, whole, head=branch.head, cut=cut)
-        staged = _replaced(engine, spec, computed, frames, branch=branch, state=state, summary=summary, cut=cut)
+        summary |= _told_of_window(engine, spec, computed, head=branch.head, cut=cut)
+        staged = _appended(engine, spec, computed, branch=branch, state=state, summary=summary, goes=cut)
     elif computed.kind == REBUILD:
         staged = _overwritten(branch, state, computed, summary)
     elif todo.full:
         table = append(branch, state, computed.rows, summary)
         staged = StagedRows(table, computed.kind, table.rows)
     elif computed.keys is None and not computed.candidates:
-        staged = _appended(engine, spec, computed, frames, branch=branch, state=state, summary=summary)
+        computed = replace(computed, rows=frames.kept(computed.rows))
+        goes = _in_ranges(computed.ranges or {})
+        staged = _appended(engine, spec, computed, branch=branch, state=state, summary=summary, goes=goes)
     else:
         staged = _merged(engine, spec, computed, frames, branch=branch, state=state, summary=summary)
     _audit_keys(engine, spec, todo, computed=computed, staged=staged)
@@ -136,34 +139,20 @@ def _summary(engine: Engine, spec: DerivedTable, todo: DerivePlan, computed: Com
     return told
 
 
-def _replaced(
-    engine: Engine,
-    spec: DerivedTable,
-    computed: Computed,
-    frames: Frames,
-    *,
-    branch: StagingBranch,
-    state: TableState,
-    summary: Mapping[str, str],
-    cut: str,
-) -> StagedRows:
-    """Replace the rows of some partitions."""
-    rows = frames.kept(computed.rows)
-    there = at_version(engine.spark(), engine.catalog.spark_name(spec.identifier), branch.head).filter(cut)
-    expected, before = rows.count(), there.count()
+def _told_of_window(engine: Engine, spec: DerivedTable, computed: Computed, *, head: int, cut: str) -> dict[str, str]:
+    """Return what the snapshot tells besides of partitions that are computed again; warns if they get fewer rows."""
+    there = at_version(engine.spark(), engine.catalog.spark_name(spec.identifier), head).filter(cut)
+    expected, before = computed.rows.count(), there.count()
     if expected < before:
         engine.observer.warn(
             f"Table {spec.name}: the query gives {expected} rows where {cut}; {before} were there. If rows of "
             f"{', '.join(spec.sources)} have expired, what was made of them has gone."
         )
-    if spec.write == "append":
-        # For tables that are made of this one: at which offsets rows may be others now.
-        ranges = places(rows.select(ORIGIN).unionByName(there.select(ORIGIN)))
-        summary = {**summary, **author_summary(engine.run_id, computed.kind, ranges)}
-    summary = {**summary, **_deleted(engine, branch, cut)}
-    table = append(branch, state, rows if expected else rows.limit(0), summary)
-    _audit_count(spec, expected, table.rows)
-    return StagedRows(table, computed.kind, table.rows, came=rows)
+    if spec.write != "append":
+        return {}
+    # For tables that are made of this one: at which offsets rows may be others now.
+    ranges = places(computed.rows.select(ORIGIN).unionByName(there.select(ORIGIN)))
+    return author_summary(engine.run_id, computed.kind, ranges)
 
 
 def _deleted(engine: Engine, branch: StagingBranch, condition: str) -> dict[str, str]:
@@ -190,20 +179,21 @@ def _appended(
     engine: Engine,
     spec: DerivedTable,
     computed: Computed,
-    frames: Frames,
     *,
     branch: StagingBranch,
     state: TableState,
     summary: Mapping[str, str],
+    goes: str,
 ) -> StagedRows:
-    rows = frames.kept(computed.rows)
+    """Add rows, and take those away for which a condition holds, if there is one."""
+    rows = computed.rows
     expected = rows.count()
-    ranges = [each for told in (computed.ranges or {}).values() for each in told]
-    if computed.ranges:
-        summary = {**summary, **_deleted(engine, branch, _in_ranges(computed.ranges))}
+    if goes:
+        summary = {**summary, **_deleted(engine, branch, goes)}
     table = append(branch, state, rows if expected else rows.limit(0), summary)
     _audit_count(spec, expected, table.rows)
-    return StagedRows(table, computed.kind, table.rows, ranges=tuple(ranges), came=rows)
+    ranges = tuple(each for told in (computed.ranges or {}).values() for each in told)
+    return StagedRows(table, computed.kind, table.rows, ranges=ranges, came=rows)
 
 
 def _in_ranges(ranges: Mapping[str, Sequence[OffsetRange]]) -> str:

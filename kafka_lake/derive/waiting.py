@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.common.offsets import OffsetRange, joined_ranges
 
 MOST_RANGES = 50_000
 """How many ranges a snapshot may tell: each snapshot that is kept has them."""
@@ -78,13 +78,7 @@ def joined(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
     >>> joined([OffsetRange(0, 5, 7), OffsetRange(0, 1, 3), OffsetRange(0, 3, 4)])
     (OffsetRange(partition=0, start=1, end=4), OffsetRange(partition=0, start=5, end=7))
     """
-    found: list[OffsetRange] = []
-    for each in sorted(one for one in ranges if len(one)):
-        if found and found[-1].partition == each.partition and each.start <= found[-1].end:
-            found[-1] = OffsetRange(each.partition, found[-1].start, max(found[-1].end, each.end))
-        else:
-            found.append(each)
-    return tuple(found)
+    return tuple(joined_ranges((each for each in ranges if len(each)), 1))
 
 
 def without(ranges: Sequence[OffsetRange], others: Sequence[OffsetRange]) -> tuple[OffsetRange, ...]:

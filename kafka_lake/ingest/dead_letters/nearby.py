@@ -6,7 +6,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyspark.sql import DataFrame
 
-from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.common.offsets import OffsetRange, joined_ranges
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.record_keys import added_between
@@ -53,21 +53,3 @@ def joined(places: Iterable[list[OffsetRange] | None], apart: int) -> list[Offse
         known += each
     found = joined_ranges(known, apart)
     return found if len(found) <= _PLACES else joined_ranges(known, None)
-
-
-def joined_ranges(ranges: Iterable[OffsetRange], apart: int | None) -> list[OffsetRange]:
-    """Return ranges with those of a partition that are less than so many offsets apart as one; None for all of them.
-
-    >>> [(r.partition, r.start, r.end) for r in joined_ranges([OffsetRange(0, 9, 10), OffsetRange(0, 1, 2)], 7)]
-    [(0, 1, 2), (0, 9, 10)]
-    >>> [(r.partition, r.start, r.end) for r in joined_ranges([OffsetRange(0, 9, 10), OffsetRange(0, 1, 2)], None)]
-    [(0, 1, 10)]
-    """
-    found: list[OffsetRange] = []
-    for each in sorted(ranges, key=lambda r: (r.partition, r.start)):
-        last = found[-1] if found else None
-        if last and last.partition == each.partition and (apart is None or each.start - last.end < apart):
-            found[-1] = OffsetRange(last.partition, last.start, max(last.end, each.end))
-        else:
-            found.append(each)
-    return found
