@@ -179,6 +179,11 @@ bench-freshness: SECONDS_EACH ?= 100
 bench-freshness: $(STAMP) ## Seconds from a record to its row: by the sensor, and continuous (SECONDS_EACH=100 KEEP=1: into docs/ too)
 	@$(BIN)/python -m benchmarks freshness --seconds $(SECONDS_EACH) $(if $(KEEP),--keep)
 
+.PHONY: bench-compaction
+bench-compaction: SECONDS_EACH ?= 300
+bench-compaction: $(STAMP) ## Seconds from a record to its row while files are compacted, and commits that were refused (SECONDS_EACH=300 KEEP=1: into docs/ too)
+	@$(BIN)/python -m benchmarks compaction --seconds $(SECONDS_EACH) $(if $(KEEP),--keep)
+
 .PHONY: bench-backlog
 bench-backlog: N ?= 20000000
 bench-backlog: $(STAMP) ## A long backlog: memory over time, a run killed halfway, each offset counted (N=20000000)
@@ -198,7 +203,7 @@ bench-hot: $(STAMP) ## A keyed table under constant change with its maintenance 
 bench-maintenance: COMMITS ?= 302400
 bench-maintenance: MINUTES ?= 120
 bench-maintenance: $(STAMP) ## Seven days of commits by a fast writer with maintenance on, or as many as MINUTES=120 give: commit and planning time
-	@$(BIN)/python -m benchmarks maintenance --commits $(COMMITS) --minutes $(MINUTES)
+	@$(BIN)/python -m benchmarks maintenance --commits $(COMMITS) --minutes $(MINUTES) $(if $(KEEP),--keep)
 
 .PHONY: soak
 soak: MINUTES ?= 60

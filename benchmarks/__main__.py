@@ -10,6 +10,7 @@ from rich.console import Console
 
 from benchmarks import backlog as long_backlog
 from benchmarks import backlog_tables, page, results
+from benchmarks import compaction as while_compacted
 from benchmarks import derived as of_derived
 from benchmarks import hot as hot_keys
 from benchmarks import maintenance as of_tables
@@ -150,6 +151,20 @@ def freshness(
 
 
 @app.command()
+def compaction(
+    seconds: Annotated[float, typer.Option(min=1, help="How long each case is measured.")] = 300,
+    warm_up: Annotated[float, typer.Option(min=0, help="Seconds of load before.")] = 30,
+    keep: Keep = False,
+) -> None:
+    """Seconds from a record to its row while files are compacted, and who refused whose commits."""
+    with scratch() as folder:
+        result = while_compacted.measure(seconds, warm_up, folder, _tell_user)
+    title = f"Seconds from produced to visible, measured for {seconds:.0f} s each"
+    _out.print(results.on_terminal(title, while_compacted.HEADER, while_compacted.rows(result)))
+    _save(result, keep)
+
+
+@app.command()
 def backlog(
     records: Annotated[int, typer.Option(min=1, help="In the topic.")] = 5_000_000,
     record_bytes: Annotated[int, typer.Option(help="Of each record.")] = 200,
@@ -244,12 +259,13 @@ def maintenance(
     minutes: Annotated[float, typer.Option(help="How long at most.")] = 120,
     every: Annotated[int, typer.Option(min=1, help="Commits between two looks of the maintenance.")] = 450,
     samples: Annotated[int, typer.Option(min=1, help="How often the table is measured.")] = 168,
+    keep: Keep = False,
 ) -> None:
     """Seven days of commits, one every two seconds, by a fast writer with maintenance on: commit and planning time."""
     result = of_tables.measure(of_tables.Settings(commits, minutes, every, samples, Engine()), _tell_user)
     title = f"{result['expected'] // 10:,} commits, maintained after each {every:,}"
     _out.print(results.on_terminal(title, of_tables.HEADER, of_tables.rows(result)))
-    _out.print(f"Written: {_short(results.save(result, results.FOLDER))}")
+    _save(result, keep)
     if result["rows"] != result["expected"]:
         raise KafkaLakeError(f"The table has {result['rows']:,} rows, {result['expected']:,} were committed.")
 

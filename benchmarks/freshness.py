@@ -54,6 +54,7 @@ class Case:
         continuous: The settings of continuous runs, as YAML has them; None for runs that the sensor asks for.
         sensor_seconds: Least time between two looks of the sensor.
         forking: Whether runs are forked; Dagster's own launcher starts them else.
+        maintenance: Its settings, as YAML has them; None for the defaults.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Case:
     continuous: str | None = None
     sensor_seconds: int = 2
     forking: bool = False
+    maintenance: str | None = None
 
     def names(self) -> list[str]:
         """Return the topics' names, which are their tables' too."""
@@ -130,6 +132,8 @@ def write_project(case: Case, folder: Path) -> None:
         documents[name] = TOPIC.format(name=name, namespace=NAMESPACE) + f'  schema: "{SMALL.ddl}"\n'
         if case.continuous is not None:
             documents[name] += f"  continuous: {case.continuous}\n"
+        if case.maintenance is not None:
+            documents[name] += f"  maintenance: {case.maintenance}\n"
     write_documents(documents, folder, _FORKING if case.forking else "")
 
 
@@ -258,7 +262,14 @@ def _look(catalog: LakeCatalog, name: str, ledger: Ledger) -> None:
 
 
 def run_case(
-    case: Case, seconds: float, warm_up: float, folder: Path, tell_user: Callable[[str], None]
+    case: Case,
+    seconds: float,
+    warm_up: float,
+    folder: Path,
+    tell_user: Callable[[str], None],
+    *,
+    beside: Iterable[Callable[[threading.Event], None]] = (),
+    look: Callable[[LakeCatalog, Case], Mapping[str, Any]] = lambda _, __: {},
 ) -> dict[str, Any]:
     """Run a deployment under load and return how fresh its tables were.
 
@@ -270,6 +281,8 @@ def run_case(
         warm_up: How long the load is on before, after the first record was seen in every table.
         folder: For everything that the deployment writes.
         tell_user: Called with a line of progress.
+        beside: What else goes on during the load, in threads, until its event is set.
+        look: Tells more of the tables, in the end.
 
     Raises:
         KafkaLakeError: If a server ends, or a record isn't visible after minutes.
@@ -286,7 +299,7 @@ def run_case(
                 load.enter_context(in_thread(lambda stop, n=name: produce(bootstrap, n, ledgers[n], case.rate, stop)))
                 for name in ledgers
             ]
-            threads = [watching, *producers]
+            threads = [watching, *producers, *(load.enter_context(in_thread(each)) for each in beside)]
             await_all(lambda: all(any(each.seen) for each in ledgers.values()), stack, threads, "every table to fill")
             await_all(later(warm_up), stack, threads, "")
             tell_user(f"{case.name}: measuring for {seconds:.0f} s")
@@ -294,9 +307,10 @@ def run_case(
             await_all(later(seconds), stack, threads, "")
             end, after, commits = time.monotonic(), _usage(), _commits(ledgers) - commits
         await_all(lambda: all(each.complete() for each in ledgers.values()), stack, [watching], "the last records")
+        more = look(catalog, case)
     waits = sorted(wait for each in ledgers.values() for wait in each.waits(begin, end))
     used = {part: after[part] - before[part] for part in after}
-    return outcome(case, waits, end - begin, commits, used)
+    return outcome(case, waits, end - begin, commits, used) | more
 
 
 def outcome(case: Case, waits: Sequence[float], seconds: float, commits: int, cpu: dict[str, float]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from benchmarks import backlog, backlog_tables, freshness, ours, results, soak
+from benchmarks import backlog, backlog_tables, compaction, freshness, ours, results, soak
 from benchmarks.chart import draw
 from benchmarks.data import DIRTY, ORDERS, SMALL, Topic, fill
 from benchmarks.dirty import said
@@ -174,9 +174,9 @@ def test_freshness_is_seen_from_outside(
     assert draw(kept, tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("name", freshness.CASES)
-def test_the_deployments_of_freshness_are_ones_that_dagster_takes(name: str, tmp_path: Path) -> None:
-    case = replace(freshness.CASES[name], topics=2)
+@pytest.mark.parametrize("case", [*freshness.CASES.values(), *compaction.CASES.values()], ids=lambda case: case.name)
+def test_the_deployments_of_freshness_are_ones_that_dagster_takes(case: freshness.Case, tmp_path: Path) -> None:
+    case = replace(case, topics=2)
     freshness.write_project(case, tmp_path)
     written = yaml.safe_load((tmp_path / "fresh" / "defs" / "orders_1" / "defs.yaml").read_text())
     assert ("continuous" in written["attributes"]) == (case.continuous is not None)

@@ -1,0 +1,143 @@
+"""Freshness while files are compacted: the same load without maintenance, with a run's own, and with one beside it."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table.snapshots import Operation
+
+from benchmarks.freshness import Case, run_case
+from benchmarks.ours import NAMESPACE
+from benchmarks.results import document
+from kafka_lake.common.errors import TableError
+from kafka_lake.components.resources.catalog import CatalogResource
+from kafka_lake.components.resources.spark import SparkResource
+from kafka_lake.ingest.maintenance.maintain import maintain
+from kafka_lake.ingest.maintenance.tables import Tables
+from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.totals import Totals, totals_of
+
+_OFF = "{enabled: false}"
+CASES = {
+    "continuous": Case(
+        "continuous, no compaction", 1, 6, 2000, "{trigger: 2s, for: 1h, compact_every: null}", maintenance=_OFF
+    ),
+    "continuous-compacted": Case(
+        "continuous, its own after 20 commits",
+        1,
+        6,
+        2000,
+        "{trigger: 2s, for: 1h, compact_every: 20}",
+        maintenance=_OFF,
+    ),
+    "sensor": Case("sensor-driven, no compaction", 1, 6, 2000, maintenance=_OFF),
+    "sensor-compacted": Case("sensor-driven, one beside it each minute", 1, 6, 2000, maintenance=_OFF),
+}
+"""The second of each two is compared with the first."""
+_BESIDE = {"sensor-compacted"}
+# Far more often than the sensor asks for it: each quarter of an hour.
+_PAUSE_SECONDS = 60.0
+HEADER = (
+    "runs",
+    "records",
+    "p50",
+    "p95",
+    "p99",
+    "max",
+    "commits",
+    "of these refused",
+    "compactions",
+    "of these refused",
+    "CPU s per 100 s: Spark",
+)
+
+
+@dataclass
+class Compactor:
+    """Compacts tables again and again, whenever there are two small files.
+
+    Args:
+        refused: Compactions that couldn't replace files, since others had changed them.
+    """
+
+    refused: int = 0
+
+    def work(self, case: Case, stop: Event) -> None:
+        """Go on until ``stop`` is set, on the Connect server of this process's environment.
+
+        Args:
+            case: Whose tables; those that aren't there yet are left out.
+            stop: Ends it.
+        """
+        resource = CatalogResource()
+        catalog, spark = resource.open(), SparkResource(catalog=resource, spark_config={})
+        tables = Tables(catalog, spark.live_session)
+        settings = Maintenance(enabled=True, compact_every=2)
+        try:
+            while not stop.wait(_PAUSE_SECONDS):
+                for name in case.names():
+                    spec = TopicTable(name, NAMESPACE, name, maintenance=settings)
+                    with suppress(NoSuchTableError):
+                        self._compact(spec, tables)
+        finally:
+            spark.stop()
+
+    def _compact(self, spec: TopicTable, tables: Tables) -> None:
+        try:
+            maintain(spec, tables)
+        except TableError:
+            self.refused += 1
+
+
+def measure(seconds: float, warm_up: float, folder: Path, tell_user: Callable[[str], None]) -> dict[str, Any]:
+    """Run each case, and return the result as JSON has it.
+
+    Args:
+        seconds: How long each is measured.
+        warm_up: Seconds of load before.
+        folder: For everything that the deployments write.
+        tell_user: Called with a line of progress.
+    """
+    found = []
+    for name, case in CASES.items():
+        compactor = Compactor()
+        beside = [partial(compactor.work, case)] if name in _BESIDE else []
+        result = run_case(case, seconds, warm_up, folder / name, tell_user, beside=beside, look=_counts)
+        found.append(result | {"compactions_refused": compactor.refused})
+    return document("compaction", {"seconds": seconds, "warm_up": warm_up}, cases=found)
+
+
+def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return each case as the cells of a table, see `HEADER`."""
+    return [
+        (
+            case["name"],
+            f"{case['records']:,}",
+            *(f"{case['seconds'][name]:.1f} s" for name in ("p50", "p95", "p99", "max")),
+            *(f"{case[name]:,}" for name in ("commits", "refused", "compactions", "compactions_refused")),
+            f"{case['cpu_seconds_per_100_s']['spark']:.0f}",
+        )
+        for case in result["cases"]
+    ]
+
+
+def _counts(catalog: LakeCatalog, case: Case) -> dict[str, int]:
+    """Return the commits of a deployment's tables, those that were refused, and the compactions."""
+    found = Counter[str]()
+    for name in case.names():
+        table = catalog.table((NAMESPACE, name))
+        assert table is not None, "all records are there"
+        totals = totals_of(table) or Totals()
+        operations = [each.summary.operation for each in table.metadata.snapshots if each.summary is not None]
+        found += Counter(
+            commits=totals.commits, refused=totals.refused, compactions=operations.count(Operation.REPLACE)
+        )
+    return {name: found[name] for name in ("commits", "refused", "compactions")}
