@@ -1,22 +1,15 @@
 """The project at hand: its topics and the systems they are in, as its definitions have them."""
 
 import logging
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from importlib import import_module
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar
 
-import dagster as dg
-from dagster.components.definitions import LazyDefinitions
 from pyspark.logger import PySparkLogger
 
-from kafka_lake.cli.explain import explanation
 from kafka_lake.cli.find_project import NoProjectError, Target, defs_folder, targets
+from kafka_lake.cli.load_definitions import definitions, file_of, loading
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import SETTINGS, build_connections, settings_of
 from kafka_lake.components.derived_assets import SETTINGS as DERIVED_SETTINGS
@@ -61,7 +54,7 @@ def defs_of_project() -> Path:
     Raises:
         ConfigurationError: If there is no project, or it has no such folder.
     """
-    return defs_folder(_file_of(target()))
+    return defs_folder(file_of(target()))
 
 
 def topic_tables(topic: str | None = None) -> list[TopicTable]:
@@ -74,10 +67,11 @@ def topic_tables(topic: str | None = None) -> list[TopicTable]:
         ConfigurationError: If there is no project, no document of it is about that topic, several clusters have it, or
             the definitions can't be loaded.
     """
-    at = target()
-    with _loading(at):
-        specs = [dict(asset.metadata) for asset in _definitions(at).resolve_all_asset_specs()]
-    of_tables = (settings_of(each) for each in specs if SETTINGS in each)
+    return _topic_tables(_metadata_of_assets(), topic)
+
+
+def _topic_tables(assets: Sequence[dict[str, Any]], topic: str | None) -> list[TopicTable]:
+    of_tables = (settings_of(each) for each in assets if SETTINGS in each)
     found = sorted((each for table in of_tables for each in table.each_topic), key=lambda each: each.full_topic)
     if topic is None:
         return found
@@ -101,10 +95,11 @@ def derived_tables() -> list[DerivedTable]:
     Raises:
         ConfigurationError: If there is no project, or the definitions can't be loaded.
     """
-    at = target()
-    with _loading(at):
-        specs = [dict(asset.metadata) for asset in _definitions(at).resolve_all_asset_specs()]
-    found = [derived_settings_of(each) for each in specs if DERIVED_SETTINGS in each]
+    return _derived_tables(_metadata_of_assets())
+
+
+def _derived_tables(assets: Sequence[dict[str, Any]]) -> list[DerivedTable]:
+    found = [derived_settings_of(each) for each in assets if DERIVED_SETTINGS in each]
     return sorted(found, key=lambda each: each.identifier)
 
 
@@ -118,9 +113,10 @@ def maintained_tables(name: str | None = None) -> list[TopicTable | DerivedTable
     Raises:
         ConfigurationError: As `topic_tables`, if there is no derived table of that name either.
     """
-    derived = [each for each in derived_tables() if name in (None, each.table, each.name)]
+    assets = _metadata_of_assets()
+    derived = [each for each in _derived_tables(assets) if name in (None, each.table, each.name)]
     try:
-        return [*once_each(topic_tables(name)), *derived]
+        return [*once_each(_topic_tables(assets, name)), *derived]
     except ConfigurationError:
         if not derived or name is None:
             raise
@@ -178,8 +174,8 @@ def documents_about_many_topics() -> list[KafkaTopics | KafkaTopicTable]:
         ConfigurationError: If the definitions can't be loaded.
     """
     at = target()
-    with _loading(at):
-        tree = _definitions(at).component_tree
+    with loading(at):
+        tree = definitions(at).component_tree
         if tree is None:
             return []
         patterns = [each for each in tree.get_all_components(KafkaTopicTable) if each.pattern is not None]
@@ -193,8 +189,8 @@ def documents_with_tables_by_value() -> list[KafkaTopicTable]:
         ConfigurationError: If the definitions can't be loaded.
     """
     at = target()
-    with _loading(at):
-        tree = _definitions(at).component_tree
+    with loading(at):
+        tree = definitions(at).component_tree
         if tree is None:
             return []
         many = (topic for each in tree.get_all_components(HasTopics) for topic in each.topic_tables())
@@ -273,6 +269,12 @@ def topics_if_any() -> list[TopicTable]:
         return []
 
 
+def _metadata_of_assets() -> list[dict[str, Any]]:
+    at = target()
+    with loading(at):
+        return [dict(asset.metadata) for asset in definitions(at).resolve_all_asset_specs()]
+
+
 def _resources_at_hand() -> Mapping[str, Any]:
     """Return the project's resources by name; none outside of a project, where the environment says all."""
     try:
@@ -282,8 +284,8 @@ def _resources_at_hand() -> Mapping[str, Any]:
 
 
 def _resources(at: Target) -> Mapping[str, Any]:
-    with _loading(at):
-        return _definitions(at).resources or {}
+    with loading(at):
+        return definitions(at).resources or {}
 
 
 def _kafkas(resources: Mapping[str, Any]) -> dict[str | None, KafkaResource]:
@@ -311,76 +313,3 @@ def _kafka(resources: Mapping[str, Any], cluster: str | None, any_will_do: bool)
 def _of(resources: Mapping[str, Any], name: str, kind: type[_Resource]) -> _Resource:
     found = resources.get(name)
     return found if isinstance(found, kind) else kind()
-
-
-def _definitions(at: Target) -> dg.Definitions:
-    _make_importable(at)
-    if at.is_defs_folder:
-        return dg.load_from_defs_folder(path_within_project=at.folder)
-    module = _module(at)
-    names = [at.attribute] if at.attribute else sorted(vars(module))
-    found = [
-        each for name in names if isinstance(each := getattr(module, name, None), dg.Definitions | LazyDefinitions)
-    ]
-    # The same object may have several names.
-    if len({id(each) for each in found}) != 1:
-        raise ConfigurationError(
-            f"{at} has {len(found) or 'no'} Definitions{' in ' + at.attribute if at.attribute else ''}.",
-            "It needs one, as an object or as a function with @dg.definitions.",
-        )
-    (definitions, *_) = found
-    loaded = definitions() if isinstance(definitions, LazyDefinitions) else definitions
-    if not isinstance(loaded, dg.Definitions):
-        raise ConfigurationError(f"{at} has no Definitions but a repository.", "Return dg.Definitions instead.")
-    return loaded
-
-
-def _make_importable(at: Target) -> None:
-    # A project whose packages are in src needs no installation then, as for dg.
-    for each in (at.folder / "src", at.folder):
-        if each.is_dir() and str(each) not in sys.path:
-            sys.path.insert(0, str(each))
-
-
-def _module(at: Target) -> ModuleType:
-    if at.file is None:
-        try:
-            return import_module(at.module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{at.module}.".startswith(f"{error.name}."):
-                raise
-            raise ConfigurationError(
-                f"Python finds no module {error.name}, where the definitions are.",
-                f"Install the project in {at.folder} into this environment, as with `pip install -e .`.",
-            ) from error
-    spec = spec_from_file_location(at.file.stem, at.file)
-    if spec is None or spec.loader is None:
-        raise ConfigurationError(f"{at.file} is no Python file.")
-    module = sys.modules[spec.name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _file_of(at: Target) -> Path:
-    if at.file:
-        return at.file
-    _make_importable(at)
-    try:
-        spec = find_spec(at.module)
-    except ModuleNotFoundError:
-        spec = None
-    return Path(spec.origin) if spec and spec.origin else at.folder / "definitions.py"
-
-
-@contextmanager
-def _loading(at: Target) -> Iterator[None]:
-    """Run the block, which loads definitions, without Dagster's remarks on itself, its errors explained."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", dg.BetaWarning)
-            yield
-    except Exception as error:
-        explained = explanation(error, defs_folder(_file_of(at)))
-        if explained is None:
-            raise
-        raise explained from error

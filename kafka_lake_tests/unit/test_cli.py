@@ -493,13 +493,14 @@ def test_maintain_looks_at_the_other_tables_if_one_cannot_be_loaded(monkeypatch:
     def at_hand(*_arguments: object, **_settings: object) -> Iterator[object]:
         yield SimpleNamespace()
 
-    def topic_tables(topic: str | None) -> list[TopicTable]:
+    def topic_tables(_assets: object, topic: str | None) -> list[TopicTable]:
         if topic not in (None, "whole"):
             raise ConfigurationError(f"Topic {topic} has no table here.", "Name another.")
         return specs
 
-    monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", topic_tables)
-    monkeypatch.setattr(kafka_lake.cli.project, "derived_tables", lambda: [made])
+    monkeypatch.setattr(kafka_lake.cli.project, "_metadata_of_assets", list)
+    monkeypatch.setattr(kafka_lake.cli.project, "_topic_tables", topic_tables)
+    monkeypatch.setattr(kafka_lake.cli.project, "_derived_tables", lambda _assets: [made])
     monkeypatch.setattr(kafka_lake.cli.project, "connections_at_hand", at_hand)
     monkeypatch.setattr(kafka_lake.ingest.maintenance.needed, "due", due)
     seen: list[str] = []

@@ -9,7 +9,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafka_lake.cli.project import explanation
+from kafka_lake.cli.explain import explanation
 from kafka_lake.components.assets import IngestConfig, Mode, build_topic_assets, kept_session, settings_of
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable, partitions_apart_from_the_key
 from kafka_lake.components.keys import dead_letter_check_op_name, op_name, plain_name, pool_name
