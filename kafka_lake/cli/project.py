@@ -26,8 +26,8 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable, once_each
+from kafka_lake.local_stack.at_hand import broker_at_hand
 from kafka_lake.local_stack.ports import Ports
-from kafka_lake.local_stack.stack import broker_at_hand
 
 _Resource = TypeVar("_Resource", CatalogResource, KafkaResource, RegistryResource)
 

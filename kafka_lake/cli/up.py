@@ -13,9 +13,8 @@ from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.common.server_process import port_open
 from kafka_lake.components.register_partitions import register_topics
 from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.kafka.security.properties import properties_from_env
 from kafka_lake.lake.catalog import LakeCatalog
-from kafka_lake.local_stack.environment import names_broker
+from kafka_lake.local_stack.at_hand import is_embedded
 from kafka_lake.local_stack.ports import Ports, check_free
 from kafka_lake.local_stack.running import check_alone
 from kafka_lake.local_stack.stack import Stack, interruptible, needs_connect
@@ -57,7 +56,7 @@ def stay_up(
         tasks = demo(stack) if demo else []
         if s3:
             stack.start_object_store()
-        if not demo and _is_embedded(ports):
+        if not demo and _needs_broker(ports):
             stack.start_broker()
         if connect:
             stack.start_connect(_catalog(tell_user))
@@ -75,9 +74,9 @@ def stay_up(
                 time.sleep(1)
 
 
-def _is_embedded(ports: Ports) -> bool:
+def _needs_broker(ports: Ports) -> bool:
     """Return whether the embedded broker is the configured cluster, and isn't up yet."""
-    if names_broker() and properties_from_env()["bootstrap.servers"] != ports.broker.address:
+    if not is_embedded(ports):
         return False
     try:
         named = [kafka.names_brokers for kafka, _ in configured_clusters().values()]

@@ -5,26 +5,23 @@ nothing but which results of checks it has told.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from hashlib import sha256
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
 from kafka_lake.common.errors import CatalogError, KafkaLakeError
-from kafka_lake.common.offsets import Loss, Position, Watermarks
+from kafka_lake.common.offsets import Watermarks
 from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, TABLE_TAG, topics_of
 from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.freshness import changes
 from kafka_lake.components.has_topics import HasTopics, new_topics
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
-from kafka_lake.components.keys import TOPIC_TAG, of_cluster, op_name, partition_key, table_key, topic_key, work_name
-from kafka_lake.components.partitions import missing_keys, partitions_of
+from kafka_lake.components.keys import of_cluster, topic_key, work_name
+from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.topic_page import told_before, topic_materialization
-from kafka_lake.components.topic_runs import WORK_TAG, attempts, busy_topics, failed_lately, pause
-from kafka_lake.ingest.plan.append import backlog
+from kafka_lake.components.topic_runs import attempts, busy_topics, failed_lately, pause
+from kafka_lake.components.work import Pace, Work, WorkId, fingerprint, request, work_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.all_positions import all_positions
@@ -33,81 +30,8 @@ from kafka_lake.lake.positions import of_topic
 
 SENSOR = "kafka_offsets"
 
-_RANGE_START = "dagster/asset_partition_range_start"
-_RANGE_END = "dagster/asset_partition_range_end"
 # Dagster's daemon evaluates its sensors no more often, whatever they ask for.
 _DAEMON_LOOP_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Work:
-    """What one topic asks for at one tick.
-
-    Args:
-        spec: The topic.
-        partitions: Of the topic as it is now.
-        new_partitions: Keys that Dagster doesn't know yet, in numeric order.
-        behind: Offsets to consume per partition.
-        losses: What Kafka no longer has of what the table lacks; the run says what comes of it.
-        opens: Whether the table has no position and begins at the latest offset: a run must say which that is before
-            the first record comes.
-        fingerprint: Names the work: position and target. The same work asked for again gets another attempt number.
-    """
-
-    spec: TopicTable
-    partitions: tuple[int, ...]
-    new_partitions: tuple[str, ...]
-    behind: dict[int, int]
-    losses: tuple[Loss, ...]
-    opens: bool
-    fingerprint: str
-
-    @property
-    def offsets(self) -> int:
-        """Return how many offsets are to be consumed."""
-        return sum(self.behind.values())
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How often topics are polled, by the sensor and by the runs that it asks for. Times are in seconds.
-
-    Args:
-        interval: Between two polls.
-        catch_up: For how long a run continues while records come; 0 for runs that end where the topic ended at first.
-    """
-
-    interval: float
-    catch_up: float = 0.0
-
-    def run_config(self) -> dict[str, float]:
-        """Return it as a run's config has it."""
-        return {"catch_up_for": self.catch_up, "poll_every": self.interval}
-
-
-def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known: Iterable[str]) -> Work:
-    """Return what a topic asks for. Pure.
-
-    Args:
-        spec: The topic.
-        position: Its table's position.
-        now: The topic's watermarks.
-        known: Partition keys that Dagster has already.
-    """
-    state = f"{position.to_json() if position else ''}→{sorted(now.end.items())}"
-    due = backlog(position, now, now.low, accept_losses=True)
-    behind = {r.partition: len(r) for r in due.ranges}
-    missing = tuple(missing_keys(known, now.partitions, partial(partition_key, spec)))
-    opens = position is None and spec.start == "latest" and bool(now.partitions)
-    return Work(
-        spec=spec,
-        partitions=tuple(now.partitions),
-        new_partitions=missing,
-        behind=behind,
-        losses=due.losses,
-        opens=opens,
-        fingerprint=sha256(state.encode()).hexdigest()[:16],
-    )
 
 
 def build_sensor(
@@ -298,10 +222,10 @@ def evaluate(
         raise KafkaLakeError("No topic could be polled: " + "; ".join(dict.fromkeys(reasons)))
     if not due and not additions:
         return dg.SkipReason("; ".join([*notes, *failures]))
-    asked = {name: _fingerprint(works) for name, works in due.items()}
+    asked = {name: fingerprint(works) for name, works in due.items()}
     before = attempts(context, list(asked.values()))
     ids = [WorkId(name, found, before[name, found]) for name, found in asked.items()]
-    requests = [_request(every[each.name], keys[each.name], pace, each) for each in ids]
+    requests = [request(every[each.name], keys[each.name], pace, each) for each in ids]
     # Dagster shows no reason of a tick that requests runs, but its log.
     context.log.info("; ".join([*notes, *failures]))
     topics = _topics(context.instance, told)
@@ -320,46 +244,3 @@ def _topics(instance: dg.DagsterInstance, told: Sequence[tuple[Work, Watermarks]
         rate = last.rate(sum(ends.end.values()), now) if last else None
         found.append(topic_materialization(work.spec, ends, work.behind, rate))
     return found
-
-
-@dataclass(frozen=True)
-class WorkId:
-    """What a run is asked for.
-
-    Args:
-        name: By `work_name`.
-        fingerprint: Names the work.
-        attempts: How many runs have been asked for the same.
-    """
-
-    name: str
-    fingerprint: str
-    attempts: int
-
-
-def _fingerprint(works: Sequence[Work]) -> str:
-    """Return what names the work of the topics of a table that have some."""
-    if len(works) == 1:
-        return works[0].fingerprint
-    return sha256("".join(each.fingerprint for each in works).encode()).hexdigest()[:16]
-
-
-def _request(works: Sequence[Work], known: Sequence[str], pace: Pace, asked: WorkId) -> dg.RunRequest:
-    """Return the run of a table: of all its topics that the brokers know."""
-    # Dagster orders a range by insertion: the known keys come first, the new ones after them. It keeps those of a topic
-    # of the same name that another code location reads from its own cluster, too.
-    spec = works[0].spec
-    own = {partition_key(work.spec, partition) for work in works for partition in work.partitions}
-    keys = [key for key in (*known, *(new for work in works for new in work.new_partitions)) if key in own]
-    return dg.RunRequest(
-        # Of older versions, a colon stood here: Dagster takes no key twice.
-        run_key=f"{asked.name}:{asked.fingerprint}#{asked.attempts}",
-        asset_selection=[table_key(each) for each in spec.tables],
-        run_config={"ops": {op_name(spec): {"config": pace.run_config()}}},
-        tags={
-            _RANGE_START: keys[0],
-            _RANGE_END: keys[-1],
-            TOPIC_TAG: asked.name,
-            WORK_TAG: asked.fingerprint,
-        },
-    )

@@ -19,14 +19,14 @@ import psutil
 
 from kafka_lake.common.environment import HOME, SPARK_REMOTE
 from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.common.home import dagster_home, home
-from kafka_lake.common.server_process import ServerProcess, port_open
-from kafka_lake.kafka.security.properties import properties_from_env
+from kafka_lake.common.home import home
+from kafka_lake.common.server_process import ServerProcess
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.lake.catalog_properties import catalog_name
 from kafka_lake.local_stack.broker import EmbeddedBroker
+from kafka_lake.local_stack.dagster_storage import prepare_dagster_home
 from kafka_lake.local_stack.debezium import Debezium
-from kafka_lake.local_stack.environment import names_broker, use_broker, use_catalog, use_registry
+from kafka_lake.local_stack.environment import use_broker, use_catalog, use_registry
 from kafka_lake.local_stack.object_store import EmbeddedObjectStore
 from kafka_lake.local_stack.ports import Ports
 from kafka_lake.local_stack.postgres import EmbeddedPostgres
@@ -39,7 +39,6 @@ from kafka_lake.spark.supervisor import ConnectSettings, ConnectSupervisor
 
 _MARK = "KAFKA_LAKE_STACK"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_IN_FLIGHT = ("STARTING", "STARTED", "CANCELING")
 
 
 @contextmanager
@@ -311,53 +310,6 @@ def needs_connect(ports: Ports) -> bool:
     """
     remote = os.environ.get(SPARK_REMOTE.name)
     return remote is None or (is_here(remote, ports.connect.number) and ports.connect.is_free())
-
-
-@contextmanager
-def broker_at_hand(ports: Ports, tell_user: Callable[[str], None], servers: str | None = None) -> Iterator[None]:
-    """Run the block with the embedded broker up, if that is the configured cluster and it isn't up anyway.
-
-    Args:
-        ports: The local stack's ports.
-        tell_user: Called with a line for the user when the broker is started.
-        servers: Brokers of the configured cluster; by default what the environment says.
-    """
-    if servers is None and names_broker():
-        servers = properties_from_env()["bootstrap.servers"]
-    if servers not in (None, ports.broker.address):
-        yield
-        return
-    if servers is None:
-        use_broker(ports.broker.address)
-    if port_open(ports.broker.number):
-        yield
-        return
-    with interruptible(), Stack(ports, tell_user) as stack:
-        stack.start_broker()
-        yield
-
-
-def prepare_dagster_home() -> Path:
-    """Make the folder of Dagster's storage as `dagster_home` does, and end runs that no one runs.
-
-    Runs that were cut off together with an earlier stack would count as in flight forever.
-
-    Returns:
-        The folder, for ``DAGSTER_HOME``.
-    """
-    folder = dagster_home()
-    if (folder / "storage").exists() or (folder / "history").exists():
-        _end_orphaned_runs(folder)
-    return folder
-
-
-def _end_orphaned_runs(folder: Path) -> None:
-    from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
-
-    statuses = [DagsterRunStatus[name] for name in _IN_FLIGHT]
-    with DagsterInstance.from_config(str(folder)) as instance:
-        for run in instance.get_runs(RunsFilter(statuses=statuses)):
-            instance.report_run_canceled(run, "Its process ended together with an earlier local stack.")
 
 
 def _answers(url: str) -> bool:

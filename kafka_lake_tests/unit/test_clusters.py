@@ -28,7 +28,8 @@ from kafka_lake.components.keys import TOPIC_TAG
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
-from kafka_lake.components.sensor import Pace, evaluate
+from kafka_lake.components.sensor import evaluate
+from kafka_lake.components.work import Pace
 from kafka_lake.discovery.discover import Discovered, document, documents
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster

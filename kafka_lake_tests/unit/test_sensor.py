@@ -22,9 +22,10 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.sensor import Pace, build_sensor, evaluate, poll_topics
+from kafka_lake.components.sensor import build_sensor, evaluate, poll_topics
 from kafka_lake.components.topic_page import told_before
 from kafka_lake.components.topic_runs import WORK_TAG
+from kafka_lake.components.work import Pace
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.lake.positions import POSITION

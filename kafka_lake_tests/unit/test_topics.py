@@ -22,7 +22,7 @@ from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource
 from kafka_lake.components.resources.registry import RegistryResource
 from kafka_lake.components.resources.spark import SparkResource
-from kafka_lake.components.sensor import Pace
+from kafka_lake.components.work import Pace
 from kafka_lake.ingest.beginning import beginning
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.ingest.topic_table import TopicTable, once_each

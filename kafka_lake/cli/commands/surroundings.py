@@ -81,8 +81,8 @@ def doctor() -> None:
     from kafka_lake.cli.doctor import examine
     from kafka_lake.cli.output import diagnosis_table
     from kafka_lake.cli.project import configured_catalog, configured_clusters, topics_if_any
+    from kafka_lake.local_stack.at_hand import broker_at_hand
     from kafka_lake.local_stack.ports import Ports
-    from kafka_lake.local_stack.stack import broker_at_hand
 
     ports = Ports.from_env()
     with console.err.status("Examining") as working:
