@@ -3,15 +3,12 @@
 The sensor does so too, but may be off, or not have looked yet. What goes wrong here is told, and stops no command.
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from dagster import DagsterInstance
-
 from kafka_lake.common.errors import KafkaLakeError
-from kafka_lake.common.home import dagster_home
 from kafka_lake.common.offsets import Watermarks
+from kafka_lake.components.at_hand import dagster_at_hand
 from kafka_lake.components.keys import partition_key, work_name
 from kafka_lake.components.partitions import register_partitions
 from kafka_lake.ingest.topic_table import TopicTable
@@ -50,7 +47,7 @@ def _register(
     topics: Iterable[tuple[str, Iterable[int], Callable[[int], str]]], tell_user: Callable[[str], None]
 ) -> None:
     try:
-        with _instance() as instance:
+        with dagster_at_hand() as instance:
             for topic, numbers, key in topics:
                 register_partitions(instance, topic, numbers, key)
     except Exception as error:
@@ -60,9 +57,3 @@ def _register(
 
 def _not_registered(error: Exception) -> str:
     return f"Dagster doesn't know the topics' partitions yet; its sensor registers them when it runs. {error}"
-
-
-def _instance() -> DagsterInstance:
-    if "DAGSTER_HOME" in os.environ:
-        return DagsterInstance.get()
-    return DagsterInstance.from_config(str(dagster_home()))

@@ -37,7 +37,7 @@ def status(
         str | None, typer.Option(help="Wait until the tables have all records, at most for this time: 90s, 5m.")
     ] = None,
 ) -> None:
-    """Show for each topic and partition how far its table is.
+    """Show for each topic and partition how far its table is; of a topic that lags, why its last run failed if it did.
 
     Exit code 1 if a topic can't be read, or if --wait ended before the tables had all records.
     """
@@ -45,6 +45,7 @@ def status(
     from kafka_lake.cli.project import connections_at_hand, topic_tables
     from kafka_lake.cli.status import awaited, clusters_of, collect
     from kafka_lake.common.durations import seconds_of
+    from kafka_lake.components.at_hand import failed_runs
 
     seconds = None if wait is None else seconds_of(wait)
     specs, found, untold = topic_tables(topic), [], False
@@ -72,6 +73,9 @@ def status(
             console.out.print(status_table(each))
         if not specs:
             console.out.print("No topic has a table here. `kafka-lake discover TOPIC --write` gives it one.")
+    behind = {each.topic for each in found if each.lag}
+    for line in failed_runs(spec for spec in specs if spec.topic in behind):
+        console.err.print(line, style="red", markup=False, soft_wrap=True)
     if untold or any(each.error or (wait and each.lag) for each in found):
         raise typer.Exit(1)
 

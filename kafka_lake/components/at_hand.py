@@ -1,0 +1,55 @@
+"""Dagster's instance, for commands: what it knows of a topic's runs."""
+
+import os
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from kafka_lake.common.home import dagster_home
+from kafka_lake.components.keys import TOPIC_TAG, work_name
+from kafka_lake.ingest.topic_table import TopicTable
+
+# A run that is in flight by now may fail as the last one did.
+_ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+
+
+def dagster_at_hand() -> dg.DagsterInstance:
+    """Return the Dagster instance of ``DAGSTER_HOME``, or that of this deployment's folder."""
+    if "DAGSTER_HOME" in os.environ:
+        return dg.DagsterInstance.get()
+    return dg.DagsterInstance.from_config(str(dagster_home()))
+
+
+def failed_runs(specs: Iterable[TopicTable]) -> list[str]:
+    """Return, for each topic whose last run failed, when and why: a line each; none if Dagster can't be asked.
+
+    Args:
+        specs: The topics.
+    """
+    names = list(dict.fromkeys(map(work_name, specs)))
+    try:
+        with dagster_at_hand() as instance:
+            return [told for name in names if (told := _told(instance, name))]
+    except Exception:
+        # Whatever Dagster's storage may be, and whatever it may lack: positions and lags are told all the same.
+        return []
+
+
+def _told(instance: dg.DagsterInstance, name: str) -> str:
+    last = instance.get_run_records(dg.RunsFilter(statuses=_ENDED, tags={TOPIC_TAG: name}), limit=1)
+    if not last or last[0].dagster_run.status != dg.DagsterRunStatus.FAILURE:
+        return ""
+    run, ended = last[0].dagster_run, last[0].end_time
+    moment = datetime.fromtimestamp(ended, UTC).isoformat(timespec="seconds") if ended else "an unknown time"
+    why = "see its page in Dagster."
+    for each in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
+        data = each.get_dagster_event().step_failure_data
+        if data.user_failure_data is not None and data.user_failure_data.description:
+            why = data.user_failure_data.description
+        elif data.error is not None:
+            error = data.error
+            while error.cause is not None:
+                error = error.cause
+            why = error.message.strip()
+    return f"The last run of topic {name}, {run.run_id[:8]}, failed at {moment}: {why}"

@@ -1,0 +1,48 @@
+"""Of a topic that lags, `kafka-lake status` tells why its last run failed."""
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from kafka_lake.components.at_hand import dagster_at_hand, failed_runs
+from kafka_lake.components.keys import TOPIC_TAG
+from kafka_lake.ingest.topic_table import TopicTable
+
+
+@pytest.fixture(autouse=True)
+def own_dagster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dagster.yaml").touch()
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+
+
+def ended(topic: str, error: Exception | None) -> None:
+    @dg.op
+    def read() -> None:
+        if error is not None:
+            raise error
+
+    @dg.job(tags={TOPIC_TAG: topic})
+    def made() -> None:
+        read()
+
+    with dagster_at_hand() as instance:
+        made.execute_in_process(instance=instance, raise_on_error=False)
+
+
+def test_the_newest_run_tells_by_its_sentence_or_by_its_error() -> None:
+    ended("orders", dg.Failure(description="Topic orders: 1001 new columns."))
+    ended("clicks", ValueError("no sentence of ours"))
+    ended("views", dg.Failure(description="Gone by now."))
+    ended("views", None)
+    orders, clicks = failed_runs([TopicTable(name) for name in ("orders", "clicks", "views", "never_run")])
+    assert orders.startswith("The last run of topic orders, ")
+    assert orders.endswith(": Topic orders: 1001 new columns.")
+    assert "clicks" in clicks
+    assert "no sentence of ours" in clicks
+
+
+def test_without_a_dagster_that_can_be_asked_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended("orders", dg.Failure(description="Topic orders: 1001 new columns."))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "nowhere"))
+    assert failed_runs([TopicTable("orders")]) == []
