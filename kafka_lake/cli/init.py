@@ -220,6 +220,7 @@ directory_type = "project"
 
 [tool.dg.project]
 root_module = "{name}"
+code_location_name = "{name}.definitions"
 registry_modules = ["kafka_lake"]
 """
 

@@ -8,9 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
+from importlib.metadata import version
 from itertools import takewhile
 
 import dagster as dg
+from pydantic import TypeAdapter
 
 from kafka_lake.components.alive import end_dead
 from kafka_lake.components.keys import TOPIC_TAG, table_key, work_name
@@ -18,6 +21,9 @@ from kafka_lake.ingest.topic_table import TopicTable
 
 WORK_TAG = ".dagster/kafka_lake_work"
 """Tag of runs that the sensor asks for: names the work. Dagster's pages don't show tags with this prefix."""
+
+SETTINGS_TAG = ".dagster/kafka_lake_settings"
+"""Tag of runs that the sensor asks for: names the settings that a run works by, and the version of this package."""
 
 IN_FLIGHT = [
     dg.DagsterRunStatus.QUEUED,
@@ -27,6 +33,7 @@ IN_FLIGHT = [
     dg.DagsterRunStatus.CANCELING,
 ]
 
+_AS_JSON = TypeAdapter(TopicTable)
 _COUNTED_FAILURES = 12
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 1800.0
@@ -58,16 +65,34 @@ def failed_lately(context: dg.SensorEvaluationContext) -> set[str]:
 
 
 def pause(context: dg.SensorEvaluationContext, spec: TopicTable) -> float:
-    """Return for how many seconds more a topic is left alone whose last runs failed: twice as long after each."""
+    """Return for how many seconds more a topic is left alone whose last runs failed: twice as long after each.
+
+    Failures by other settings don't count: what was wrong may be mended.
+    """
     records = context.instance.get_run_records(
         dg.RunsFilter(tags={TOPIC_TAG: work_name(spec)}), limit=_COUNTED_FAILURES
     )
     ours = {run.run_id for run in _of_this_location(context, [each.dagster_run for each in records])}
     last = [each for each in records if each.dagster_run.run_id in ours]
-    failed = list(takewhile(lambda each: each.dagster_run.status == dg.DagsterRunStatus.FAILURE, last))
+    settings = settings_fingerprint(spec)
+    failed = list(
+        takewhile(
+            lambda each: (
+                each.dagster_run.status == dg.DagsterRunStatus.FAILURE
+                and each.dagster_run.tags.get(SETTINGS_TAG) == settings
+            ),
+            last,
+        )
+    )
     if not failed or failed[0].end_time is None:
         return 0.0
     return float(failed[0].end_time + min(_FIRST_PAUSE * 2 ** (len(failed) - 1), _LONGEST_PAUSE) - time.time())
+
+
+def settings_fingerprint(spec: TopicTable) -> str:
+    """Return what names the settings of a topic's table; of topics that share a table it is the same."""
+    told = _AS_JSON.dump_json(spec, exclude={"topic"}) + version("kafka_lake").encode()
+    return sha256(told).hexdigest()[:16]
 
 
 def attempts(context: dg.SensorEvaluationContext, fingerprints: Sequence[str]) -> Counter[tuple[str, str]]:

@@ -10,7 +10,7 @@ import dagster as dg
 from kafka_lake.common.offsets import Loss, Position, Watermarks
 from kafka_lake.components.keys import TOPIC_TAG, op_name, partition_key, table_key
 from kafka_lake.components.partitions import missing_keys
-from kafka_lake.components.topic_runs import WORK_TAG
+from kafka_lake.components.topic_runs import SETTINGS_TAG, WORK_TAG, settings_fingerprint
 from kafka_lake.ingest.plan.append import backlog
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -135,5 +135,6 @@ def request(works: Sequence[Work], known: Sequence[str], pace: Pace, asked: Work
             _RANGE_END: keys[-1],
             TOPIC_TAG: asked.name,
             WORK_TAG: asked.fingerprint,
+            SETTINGS_TAG: settings_fingerprint(spec),
         },
     )

@@ -148,7 +148,7 @@ def test_columns_that_are_there_and_those_of_the_metadata_count_for_nothing() ->
     refuse_too_many(spec, None, schema("a", "b", extra=(origin,)))
     # Somebody made them, or the limit was another one.
     refuse_too_many(spec, schema("a", "b", "c"), schema("a", "b"))
-    with pytest.raises(AuditFailedError, match="1 new columns and the 3 there are"):
+    with pytest.raises(AuditFailedError, match="at least 1 new columns and the 3 there are"):
         refuse_too_many(spec, schema("a", "b", "c"), schema("d"))
     pairs = NestedField(800, "m", MapType(801, StringType(), 802, LongType()))
     with pytest.raises(AuditFailedError, match=r"m\.key, m\.value"):

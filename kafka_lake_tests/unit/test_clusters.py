@@ -14,6 +14,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 from typer.testing import CliRunner
 
 import kafka_lake.cli.discover
+import kafka_lake.cli.load_definitions
 import kafka_lake.cli.project
 from kafka_lake.cli import doctor
 from kafka_lake.cli.explain import explanation
@@ -307,8 +308,8 @@ def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run with the two clusters' definitions as those of the project."""
     with loaded(TWO) as definitions:
         monkeypatch.setattr(kafka_lake.cli.project, "target", lambda: Path("here"))
-        monkeypatch.setattr(kafka_lake.cli.project, "_definitions", lambda _: definitions)
-        monkeypatch.setattr(kafka_lake.cli.project, "_file_of", lambda _: Path("here"))
+        monkeypatch.setattr(kafka_lake.cli.project, "definitions", lambda _: definitions)
+        monkeypatch.setattr(kafka_lake.cli.load_definitions, "file_of", lambda _: Path("here"))
         yield
 
 

@@ -366,6 +366,17 @@ def test_of_many_failures_a_few_tell_how_long_to_wait(instance, catalog, answers
     assert asked == [12], "however many there are"
 
 
+def test_a_topic_whose_settings_were_mended_waits_no_more(instance, catalog, answers):
+    (request,) = tick(instance, catalog).run_requests
+    instance.report_run_failed(run_of(instance, request, dg.DagsterRunStatus.STARTED))
+    assert "its last runs failed" in str(tick(instance, catalog).skip_message)
+    mended = replace(SPEC, max_columns=2000)
+    watermarks = KafkaResource().cluster().watermarks([SPEC.topic])
+    result = evaluate(dg.build_sensor_context(instance=instance), [mended], watermarks, catalog, PACE)
+    (again,) = result.run_requests
+    assert again.run_key != request.run_key
+
+
 def test_dagster_s_runs_are_asked_for_once_for_all_topics(instance, catalog, answers, monkeypatch):
     answers["pasta"] = answers["pizzas"]
     asked = []

@@ -159,8 +159,8 @@ def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> N
     parent = max(parents, key=lambda each: parents[each])
     some = [path for path in new if path.rpartition(".")[0] == parent][:_NAMED]
     reason = (
-        f"{len(new)} new columns and the {len(have)} there are would be more than max_columns: {spec.max_columns}; "
-        f"most of them are {f'in {parent}' if parent else 'at the top level'}, as {', '.join(some)}"
+        f"at least {len(new)} new columns and the {len(have)} there are would be more than max_columns: "
+        f"{spec.max_columns}; most of them are {f'in {parent}' if parent else 'at the top level'}, as {', '.join(some)}"
     )
     leave_out = "" if before is None else "; or set evolution: ignore_new to leave new fields out"
     remedy = (
