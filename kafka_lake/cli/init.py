@@ -220,7 +220,6 @@ directory_type = "project"
 
 [tool.dg.project]
 root_module = "{name}"
-code_location_name = "{name}.definitions"
 registry_modules = ["kafka_lake"]
 """
 
