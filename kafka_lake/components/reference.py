@@ -10,10 +10,10 @@ from pydantic_core import PydanticUndefined
 
 from kafka_lake.common.environment import VARIABLES, Variable
 from kafka_lake.common.markdown import table
-from kafka_lake.components.assets import IngestConfig
 from kafka_lake.components.continuous_runs import ContinuousRuns
 from kafka_lake.components.derived_assets import DeriveConfig
 from kafka_lake.components.derived_settings import DerivedSettings
+from kafka_lake.components.ingest_config import IngestConfig
 from kafka_lake.components.kafka_cluster import KafkaCluster
 from kafka_lake.components.kafka_topics import KafkaTopics
 from kafka_lake.components.maintenance_settings import MaintenanceSettings

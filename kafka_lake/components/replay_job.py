@@ -4,10 +4,11 @@ import dagster as dg
 from pydantic import Field
 
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.components.assets import connections_of, resource_keys, topics_of
+from kafka_lake.components.assets import topics_of
 from kafka_lake.components.dead_letters import report_dead_letters
 from kafka_lake.components.failures import as_failures
 from kafka_lake.components.keys import of_cluster, partition_key, table_key
+from kafka_lake.components.run_connections import connections_of, resource_keys
 from kafka_lake.ingest import run
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.dead_letters.replayable import replayable

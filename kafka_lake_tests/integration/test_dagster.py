@@ -20,9 +20,10 @@ from pyiceberg.exceptions import ServiceUnavailableError
 
 from kafka_lake.common.server_process import free_port
 from kafka_lake.components import reporting
-from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, build_topic_assets
+from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.automation import follow_sources
 from kafka_lake.components.keys import dead_letter_key, history_key, table_key, topic_key
+from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.replay_job import build_replay_job

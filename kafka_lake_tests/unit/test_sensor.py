@@ -14,9 +14,10 @@ from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.common.server_process import free_port
 from kafka_lake.components import sensor, topic_runs
 from kafka_lake.components.alive import ALIVE_TAG
-from kafka_lake.components.assets import CATCH_UP_TAG, CONTINUOUS_TAG, build_topic_assets
+from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.failures import SensorFailedError
 from kafka_lake.components.keys import TOPIC_TAG
+from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.kafka import KafkaResource

@@ -1,0 +1,175 @@
+"""A run of a topic's tables in Dagster: commits, and what Dagster is told of them."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+
+from kafka_lake.components.ingest_config import IngestConfig, Mode
+from kafka_lake.components.keys import table_key
+from kafka_lake.components.metadata import check_result
+from kafka_lake.components.reporting import Event, Reporter
+from kafka_lake.components.topics_of_a_table import examined
+from kafka_lake.ingest.commit import Commit
+from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.continuous.run import ContinuousRun
+from kafka_lake.ingest.finding import CHECKS
+from kafka_lake.ingest.gate import GateFailedError
+from kafka_lake.ingest.jobs.replay import Extent
+from kafka_lake.ingest.observer import Observer
+from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.published_rules import examine_rules
+from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.retry import call
+from kafka_lake.ingest.run import ingest, replay
+from kafka_lake.ingest.topic_table import TopicTable
+
+# Of runs that continue: until when they do, and how many commits they have made. A catch-up run first reads all that
+# was there when it began. The names are short: Dagster's page of all runs cuts tags off after some thirty letters.
+CATCH_UP_TAG = "catch_up"
+CONTINUOUS_TAG = "continuous"
+
+
+def materialize(
+    context: dg.AssetExecutionContext, config: IngestConfig, spec: TopicTable, connections: Connections
+) -> Iterator[Any]:
+    """Bring a topic's tables up to date, or replace rows, and yield what Dagster is told.
+
+    Args:
+        context: Of the run.
+        config: What it is asked to do.
+        spec: The topic.
+        connections: What it works with.
+
+    Raises:
+        KafkaLakeError: Whatever ends the run; what it has committed stays.
+    """
+    reporter = Reporter(context, spec, connections)
+
+    def tell(commit: Commit, plan: Plan) -> None:
+        context.log.info(
+            f"Snapshot {commit.snapshot}: {commit.rows} rows, {commit.dead_letters} dead letters, "
+            f"{commit.tombstones} tombstones from {commit.records} records; {commit.told_of_others}"
+            f"{reporter.committed(plan) or f'{plan.remaining} offsets to go'}."
+        )
+
+    observer = Observer(step_done=context.log.debug, on_commit=tell, warn=context.log.warning)
+    try:
+        if config.mode is Mode.replace:
+            extent = Extent(config.start, config.end, reporter.chosen, config.keep_missing)
+            report = replay(spec, connections, run_id=context.run_id, extent=extent, observer=observer)
+        else:
+            report = ingest(spec, connections, run_id=context.run_id, partitions=reporter.chosen, observer=observer)
+    except GateFailedError as error:
+        yield from reporter.refused(error)
+        raise
+    yield from reporter.end(report)
+
+
+def observer_of(reporter: Reporter) -> Observer:
+    """Return what tells Dagster's log of a run that continues."""
+
+    def tell(_: Commit, plan: Plan) -> None:
+        # What the log is told goes to the event log, where a line for each commit would be too many: a backlog that
+        # takes several of them has such lines.
+        if told := reporter.committed(plan):
+            reporter.context.log.info(f"{told}.")
+
+    return Observer(on_commit=tell, warn=reporter.context.log.warning)
+
+
+def run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
+    """Let a run go on for its time, and yield what Dagster is told meanwhile and in the end.
+
+    Args:
+        reporter: Of the run.
+        run: What continues.
+
+    Raises:
+        KafkaLakeError: Whatever ends the run; what it has committed stays, and has been told.
+        DagsterExecutionInterruptedError: If it was asked to stop.
+    """
+    context = reporter.context
+    end = datetime.now(UTC) + timedelta(seconds=run.settings.time_limit)
+    policy = reporter.connections.retry
+    call(policy, context.log.warning, "Tagging the run", lambda: _tag(context, run, end, commits=0))
+    # Until all have one, Dagster takes what the run has not materialized yet for in progress.
+    silent = set(run.partitions)
+    try:
+        for report in run.reports():
+            context.log.info(
+                f"{len(report.commits)} commits, {report.total('rows')} rows, "
+                f"{report.total('dead_letters')} dead letters in {report.seconds:.0f} s."
+            )
+            with suppress(Exception):
+                # It is for people alone, and the next report makes up for it.
+                _tag(context, run, end, commits=reporter.so_far.figures.commits + len(report.commits))
+            if run.ended is None:
+                yield from reporter.interval(report, silent)
+                silent.clear()
+    except Exception as error:
+        if run.runner.commits:
+            yield from _despite_an_error(reporter, run.runner.report(), silent)
+        if isinstance(error, GateFailedError):
+            yield from reporter.refused(error)
+        raise
+    context.log.info(f"The run ends: {run.ended}.")
+    if run.stop.requested:
+        if report.commits:
+            yield from reporter.interval(report, silent)
+        raise dg.DagsterExecutionInterruptedError("The run was asked to stop.")
+    yield from reporter.end(report)
+
+
+def _tag(context: dg.AssetExecutionContext, run: ContinuousRun, end: datetime, commits: int) -> None:
+    tag = CONTINUOUS_TAG if run.target is None else CATCH_UP_TAG
+    context.instance.add_run_tags(context.run_id, {tag: continues_until(end, commits)})
+
+
+def continues_until(end: datetime, commits: int) -> str:
+    """Return what the page of all runs shows of a run that continues.
+
+    Args:
+        end: When its time is over, in UTC.
+        commits: How many it has made.
+
+    >>> continues_until(datetime(2026, 11, 26, 16, 35), 12)
+    'until 16:35Z, 12 commits'
+    """
+    return f"until {end:%H:%M}Z, {commits:,} commits"
+
+
+def _despite_an_error(reporter: Reporter, report: RunReport, silent: set[int]) -> list[Event]:
+    try:
+        return list(reporter.interval(report, silent))
+    except Exception as error:
+        # What failed the run, a catalog that is gone for instance, must not be hidden by what it fails here.
+        reporter.context.log.warning(f"{len(report.commits)} commits are published and can't be reported: {error}")
+        return []
+
+
+def check_published(
+    context: dg.AssetExecutionContext, spec: TopicTable, connections: Connections
+) -> Iterator[dg.AssetCheckResult]:
+    """Yield the results of the selected checks on what is published.
+
+    Args:
+        context: Of the run.
+        spec: The topic.
+        connections: What it works with.
+    """
+    for each in spec.tables:
+        selected = {key.name for key in context.selected_asset_check_keys if key.asset_key == table_key(each)}
+        if each is not spec and selected and connections.catalog.table(each.identifier) is None:
+            said = "There is no table yet: no record was for it."
+            for name in sorted(selected):
+                yield dg.AssetCheckResult(check_name=name, asset_key=table_key(each), passed=True, description=said)
+            continue
+        findings = examined(each, connections) if selected & set(CHECKS) else []
+        rules = [rule for rule in each.named_rules if rule.check in selected]
+        findings += examine_rules(each, connections, rules)
+        for finding in findings:
+            if finding.check in selected:
+                yield check_result(finding, table_key(each))
