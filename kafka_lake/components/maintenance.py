@@ -51,7 +51,8 @@ def build_maintenance_asset(spec: TopicTable, shown: Presentation, topic: TopicT
     asset = shown.asset(
         key,
         f"Small files of table {'.'.join(spec.identifier)} and of the tables beside it are compacted, and old "
-        f"snapshots{' and rows' if spec.maintenance.keep_rows else ''} expire, where it is needed; sensor "
+        f"snapshots{' and rows' if spec.maintenance.keep_rows else ''} expire"
+        f"{', and old files are moved' if spec.maintenance.tier else ''}, where it is needed; sensor "
         f"{of_cluster('kafka_maintenance', spec.cluster)} asks for it.",
         {"iceberg", "spark"},
         deps=[table_key(spec)],
@@ -99,6 +100,8 @@ def _metadata(spec: TopicTable, tables: Tables, done: Sequence[Maintained]) -> d
             "deleted_rows": health.deleted_rows,
             "snapshots": health.snapshots,
         }
+        if health.tiered_files:
+            metadata |= {"tiered_files": health.tiered_files, "tiered_mib": round(health.tiered_size / _MIB, 1)}
     if done:
         lines = [_figures(each) for each in done]
         metadata["done"] = dg.MetadataValue.md(
@@ -123,6 +126,7 @@ def _figures(done: Maintained) -> dict[str, str]:
         "planning": f"{before.seconds:.2f} → {after.seconds:.2f} s" if measured else "",
         "snapshots": f"{done.before.snapshots:,} → {done.after.snapshots:,}",
         "rows expired": "" if done.rows is None else f"{done.rows.rows:,}",
+        "files moved": "" if done.moved is None else f"{done.moved.files:,}, {done.moved.size / _MIB:,.1f} MiB",
         "orphan files": "" if done.orphans is None else f"{done.orphans:,}",
         "seconds": f"{done.seconds:.1f}",
     }
@@ -135,6 +139,8 @@ def _numbers(done: Maintained) -> dict[str, Any]:
         found["manifests"] = done.planning_after.manifests
         if done.planning_after.seconds is not None:
             found["planning_seconds"] = round(done.planning_after.seconds, 3)
+    if done.moved is not None:
+        found |= {"files_moved": done.moved.files, "mib_moved": round(done.moved.size / _MIB, 1)}
     if done.rows is not None:
         found["rows_expired"] = done.rows.rows
     return found

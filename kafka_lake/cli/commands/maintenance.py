@@ -65,7 +65,8 @@ def maintain(
                     show(health_table(spec, found))
                     for number, looked_at in enumerate(previews, len(told) - len(previews)):
                         rows = looked_at.rows and asdict(looked_at.rows)
-                        told[number] |= {"would_expire": rows, "orphans": looked_at.orphans}
+                        moved = looked_at.moved and asdict(looked_at.moved)
+                        told[number] |= {"would_expire": rows, "orphans": looked_at.orphans, "would_move": moved}
                         for line in preview_lines(looked_at):
                             show(line, markup=False, soft_wrap=True)
                     continue

@@ -9,10 +9,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from kafka_lake.common.errors import TableError
-from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.catalog import LakeCatalog, literal
 from kafka_lake.lake.maintenance.health import COMPACTED
 from kafka_lake.lake.maintenance.rewrite_order import rewrite_arguments
+from kafka_lake.lake.maintenance.row_age import row_limit
 from kafka_lake.lake.maintenance.settings import Maintenance
+from kafka_lake.lake.maintenance.tiered import Tiered, tiered_of
 from kafka_lake.lake.positions import summary_of
 
 # What a compaction has made is beyond this size soon, and no later one writes it again.
@@ -78,6 +80,7 @@ def compact(
             identifier,
             options=f"map({options})",
             **order,
+            **_where(table),
         )
     ).collect()[0]
     if failed := result["failed_data_files_count"]:
@@ -99,6 +102,16 @@ def compact(
         size=result["rewritten_bytes_count"],
         deletes=max(0, deletes - _delete_files(catalog.table(identifier))),
     )
+
+
+def _where(table: Table | None) -> dict[str, str]:
+    """Return what has a compaction leave files alone that are in another location: of them, all rows are old."""
+    tiered = tiered_of(table) if table else Tiered()
+    column = table.schema().find_column_name(tiered.field) if table and tiered.field else None
+    if table is None or column is None:
+        return {}
+    limit = row_limit(table, column, tiered.before_ms)
+    return {"where": literal(f"{limit.column} IS NULL OR NOT {limit.sql}")}
 
 
 def _small(table: Table | None) -> int:
