@@ -73,8 +73,17 @@ def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:
     return shown
 
 
+def holder_lines(tables: Sequence[Due]) -> Iterator[str]:
+    """Give, as lines, who keeps files of older snapshots of each table from being removed."""
+    for each in tables:
+        if text := each.needs.health.held_by:
+            yield f"{each.name}: old files are held by {printable(text)}"
+
+
 def preview_lines(found: Preview) -> Iterator[str]:
     """Give, as lines, the rows and files of a table that maintenance would remove."""
+    if found.dangling:
+        yield f"{found.due.name}: {found.dangling:,} delete files have no data file; the next compaction removes them"
     if found.rows is not None:
         files = f"{found.rows.dropped:,} whole files, and {found.rows.partly:,} that are written again without them"
         yield f"{found.due.name}: {found.rows.rows:,} rows would expire: {files if found.rows.rows else 'none is old'}"

@@ -1,6 +1,7 @@
 """Maintenance of a topic's tables in the asset graph: an asset below the table, whose runs compact and expire."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
@@ -24,6 +25,7 @@ from kafka_lake.ingest.maintenance.maintain import Maintained, maintain, sentenc
 from kafka_lake.ingest.maintenance.needed import Due, due
 from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.maintenance.leftovers import dangling_deletes
 from kafka_lake.lake.maintenance.planning import Planning
 
 CHECK = "table_health"
@@ -80,7 +82,7 @@ def build_maintenance_asset(spec: TopicTable, shown: Presentation, topic: TopicT
                 if not done:
                     context.log.info("No table needs anything.")
                 yield dg.MaterializeResult(key, metadata=_metadata(spec, tables, done))
-            yield _verdict(key, due(spec, tables))
+            yield _verdict(key, due(spec, tables), _leftovers(spec, tables))
 
     return maintain_tables
 
@@ -155,10 +157,23 @@ def health_check(spec: TopicTable, tables: Sequence[Due]) -> dg.AssetCheckEvalua
         passed=result.passed,
         severity=result.severity,
         description=result.description,
+        metadata=result.metadata,
     )
 
 
-def _verdict(key: dg.AssetKey, tables: Sequence[Due]) -> dg.AssetCheckResult:
+def _leftovers(spec: TopicTable, tables: Tables) -> dict[str, Any]:
+    """Return what the check shows beside its verdict: manifests are read for it, so the sensor doesn't."""
+    found = ((name, tables.catalog.table(name)) for name in spec.identifiers)
+    counted = {name: dangling_deletes(table) for name, table in found if table is not None}
+    lacking = {".".join(name) for name, number in counted.items() if number is None}
+    told = {"delete_files_without_data_file": sum(filter(None, counted.values()))}
+    return told | ({"delete_files_not_counted_of": ", ".join(sorted(lacking))} if lacking else {})
+
+
+def _verdict(
+    key: dg.AssetKey, tables: Sequence[Due], leftovers: Mapping[str, Any] = MappingProxyType({})
+) -> dg.AssetCheckResult:
+    held = [f"{each.name}: {text}" for each in tables if (text := each.needs.health.held_by)]
     problems = [f"{each.name}: {problem}" for each in tables if (problem := each.needs.overdue)]
     return dg.AssetCheckResult(
         asset_key=key,
@@ -166,4 +181,5 @@ def _verdict(key: dg.AssetKey, tables: Sequence[Due]) -> dg.AssetCheckResult:
         passed=not problems,
         severity=dg.AssetCheckSeverity.WARN,
         description="; ".join(problems) or None,
+        metadata={**leftovers, **({"old_files_held_by": "; ".join(held)} if held else {})},
     )

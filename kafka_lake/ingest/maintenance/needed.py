@@ -11,6 +11,7 @@ from kafka_lake.ingest.maintenance.clean import orphan_files
 from kafka_lake.ingest.maintenance.tables import HasTables, Tables
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.expired import limit_ms, why_expire
+from kafka_lake.lake.maintenance.leftovers import dangling_deletes
 from kafka_lake.lake.maintenance.old_files import ExpiredRows, OldRows, count_old_rows
 from kafka_lake.lake.maintenance.orphans import ORPHAN_AGE_SECONDS, why_remove
 from kafka_lake.lake.maintenance.policy import Needs, applies_to, needs_of
@@ -51,12 +52,14 @@ class Preview:
         rows: The rows that would expire; None if none are asked to.
         orphans: Files that no snapshot knows; None if they aren't asked to go.
         moved: The files that would be moved to another location; None if none are asked to.
+        dangling: Delete files that no data file is left for; None if that can't be told.
     """
 
     due: Due
     rows: ExpiredRows | None = None
     orphans: tuple[str, ...] | None = None
     moved: MovedFiles | None = None
+    dangling: int | None = None
 
 
 def due(spec: HasTables, tables: Tables | Connections) -> list[Due]:
@@ -92,6 +95,7 @@ def preview(spec: HasTables, tables: Tables | Connections) -> list[Preview]:
                 rows=count_old_rows(table, old) if old is not None else None,
                 orphans=tuple(orphan_files(table, tables.catalog, ORPHAN_AGE_SECONDS)) if asked_for_orphans else None,
                 moved=would_move(table, cold, dict(tables.catalog.pyiceberg.properties)) if cold else None,
+                dangling=dangling_deletes(table),
             )
         )
     return previews

@@ -7,6 +7,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from kafka_lake.lake.author import KIND, MOVE_FILES
+from kafka_lake.lake.maintenance.leftovers import holders
 from kafka_lake.lake.maintenance.tiered import tiered_of
 from kafka_lake.lake.positions import ADOPTED_AT, RESUMED_FROM, ancestors, head_of, summary_of
 from kafka_lake.lake.tables.properties import LAYOUT
@@ -29,6 +30,7 @@ class TableHealth:
         snapshots: How many the metadata have, in whatever branch.
         tiered_files: How many data files were in another location when they were counted last.
         tiered_size: Their bytes.
+        held_by: Who keeps files of older snapshots from being removed, the oldest first, as people read it.
     """
 
     rows: int
@@ -40,6 +42,7 @@ class TableHealth:
     snapshots: int
     tiered_files: int = 0
     tiered_size: int = 0
+    held_by: str = ""
 
     @property
     def average_size(self) -> int:
@@ -70,6 +73,7 @@ def table_health(table: Table) -> TableHealth:
         snapshots=len(table.metadata.snapshots),
         tiered_files=tiered.files,
         tiered_size=tiered.size,
+        held_by=holders(table),
     )
 
 
