@@ -13,15 +13,16 @@ import duckdb
 import pytest
 
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.maintenance.clean import clean
 from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.maintenance.needed import due
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.maintenance.cold_place import within
 from kafka_lake.lake.maintenance.compact import compact
+from kafka_lake.lake.maintenance.leftovers import dangling_deletes
 from kafka_lake.lake.maintenance.settings import Maintenance, Tier
-from kafka_lake.lake.maintenance.tiered import tiered_of
+from kafka_lake.lake.maintenance.tier import OldFilesGo, move_old_files
+from kafka_lake.lake.maintenance.tiered import tier_limit_ms, tiered_of
 from kafka_lake_tests.conftest import Topic, View
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract, pytest.mark.in_contract]
@@ -84,29 +85,31 @@ def test_old_files_move_and_nothing_brings_them_back(
     spec = topic.spec(
         "id bigint", maintenance=policy, table_properties={"write.delete.mode": "merge-on-read"}, arrow=True
     )
-    for number, days in enumerate((60, 50, 45, 1, 1)):
+    for number, days in enumerate((60, 50, 1, 1)):
         topic.send({"id": number}, number % 2, timestamp_ms=days_ago(days))
-        topic.send(b"junk", timestamp_ms=days_ago(days))
+        if number == 1:
+            topic.send(b"junk", timestamp_ms=days_ago(days))
+            topic.send({"id": 10}, timestamp_ms=days_ago(45))
         ingest(spec, connections(), f"commit-{number}")
     see = view(spec)
-    before, rows, position = files(see), see.rows(), see.position()
-    assert len(before) == 5
     # A row of one old file is deleted by a file of its own: that one stays, and is told.
-    connections().spark().sql(f"DELETE FROM {see.sql_name()} WHERE id = 2")
-    ingest(spec, connections(), "holds the position")
-    rows = [each for each in rows if each["id"] != 2]
-    whole_file_went = len(files(see)) == 4
+    connections().spark().sql(f"DELETE FROM {see.sql_name()} WHERE id = 10")
+    before, rows, position = files(see), see.rows(), see.position()
+    assert len(before) == 4
 
     done = {each.identifier: each.moved for each in maintain(spec, connections())}
-    assert {name: each and each.files for name, each in done.items()} == {spec.identifier: 2, spec.dead_letter_table: 3}
+    assert {name: each and (each.files, each.with_deletes) for name, each in done.items()} == {
+        spec.identifier: (1, 1),
+        spec.dead_letter_table: (1, 0),
+    }
     moved = {each for each in files(see) if within(each, cold)}
-    assert len(moved) == 2
+    assert len(moved) == 1
     (place,) = tiered_of(see.table).places
     assert there(properties, place) == names(moved)
     by_id = {each["id"]: each for each in rows}
     assert {each["id"]: each for each in see.rows()} == by_id
     assert see.position() == position
-    assert len(see.dead_letters()) == 5
+    assert len(see.dead_letters()) == 1
     # By engines that aren't ours.
     found = connections().spark().sql(f"SELECT id, _kafka.offset FROM {see.sql_name()} ORDER BY id").collect()
     assert [tuple(each) for each in found] == [(each, by_id[each]["_kafka"]["offset"]) for each in sorted(by_id)]
@@ -114,26 +117,32 @@ def test_old_files_move_and_nothing_brings_them_back(
     assert shown.sql("SELECT id FROM held ORDER BY id").fetchall() == [(each,) for each in sorted(by_id)]
     assert [each.needs.reasons for each in due(spec, connections())] == [(), ()]
 
-    # Compaction leaves them alone, and takes the others; and it doesn't count as one that they were moved.
-    for name in (spec.identifier, spec.dead_letter_table):
-        compact(connections().spark(), connections().catalog, name)
+    # Compaction leaves it alone, and takes the others; the one with a deleted row without that row, so that it moves.
+    compact(connections().spark(), connections().catalog, spec.identifier)
     assert moved < files(see)
-    assert len(files(see) - moved) == 1 + (not whole_file_went)
+    assert len(files(see)) == 3
+    assert dangling_deletes(see.table) == 0
+    limit = tier_limit_ms(policy, int(time.time() * 1000))
+    asked = OldFilesGo("_kafka.timestamp", limit, cold)
+    again = move_old_files(connections().spark, connections().catalog, spec.identifier, asked, run_id="again")
+    assert (again.files, again.with_deletes) == (1, 0)
     assert {each["id"]: each for each in see.rows()} == by_id
     # Ingestion goes on, and new files are where new files go.
     topic.send({"id": 9}, timestamp_ms=days_ago(0))
     ingest(spec, connections(), "new")
-    assert {each for each in files(see) if within(each, cold)} == moved
-    clean(spec, connections(), older_than_seconds=-1)
-    assert see.ids() == [0, 1, 3, 4, 9]
+    moved = {each for each in files(see) if within(each, cold)}
+    assert len(moved) == 2
+    assert len(files(see)) == 4
 
     # The files as they were go with their snapshots, and those that were moved when their rows expire.
     gone = replace(spec, maintenance=Maintenance(expire_after="1ms", keep_snapshots=1, compact_every=None))
-    maintain(gone, connections(), everything=True)
-    assert see.ids() == [0, 1, 3, 4, 9]
+    maintain(gone, connections())
+    assert see.ids() == [0, 1, 2, 3, 9]
     assert there(properties, place) == names(moved)
+    folder = see.table.location()
+    assert not any(see.table.io.new_input(each).exists() for each in before if within(each, folder))
     expire = replace(gone, maintenance=replace(gone.maintenance, keep_rows="30d"))
-    maintain(expire, connections(), everything=True)
-    maintain(expire, connections(), everything=True)
-    assert see.ids() == [3, 4, 9]
+    maintain(expire, connections())
+    assert see.ids() == [2, 3, 9]
+    maintain(gone, connections())
     assert there(properties, place) == set()

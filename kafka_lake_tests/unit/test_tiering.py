@@ -24,7 +24,7 @@ from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.maintenance import tier as tier_module
 from kafka_lake.lake.maintenance.cold_place import copy_path, place_of, refuse_place, within
-from kafka_lake.lake.maintenance.compact import _where
+from kafka_lake.lake.maintenance.compact import _conditions
 from kafka_lake.lake.maintenance.health import commits_since_compaction, compacts
 from kafka_lake.lake.maintenance.settings import Maintenance, Tier
 from kafka_lake.lake.maintenance.tiered import TIERED, Tiered, tiered_of
@@ -311,19 +311,21 @@ def test_a_location_that_can_t_be_is_refused_and_nothing_moves(lake, location, s
 
 def test_a_compaction_leaves_what_has_been_moved_alone(lake):
     *_, table = lake
-    assert _where(table) == {}
+    assert _conditions(table) == ({}, {})
     moved(lake)
     told = tiered_of(table.refresh())
     # Iceberg leaves a file out if, by its statistics, it has no such row: those that were moved have none.
     text = datetime.fromtimestamp(told.before_ms / 1000, UTC).replace(tzinfo=None).isoformat(" ", "milliseconds")
-    assert _where(table) == {"where": rf"'`at` IS NULL OR NOT `at` < TIMESTAMP_NTZ \'{text}\''"}
+    hot, cold = _conditions(table)
+    assert hot == {"where": rf"'`at` IS NULL OR NOT `at` < TIMESTAMP_NTZ \'{text}\''"}
+    assert cold == {"where": rf"'`at` < TIMESTAMP_NTZ \'{text}\''"}
     # A column that was renamed is the same one, and of one that was dropped nothing is known.
     with table.update_schema() as update:
         update.rename_column("at", "moment")
-    assert _where(table.refresh())["where"].startswith("'`moment` IS NULL")
+    assert _conditions(table.refresh())[0]["where"].startswith("'`moment` IS NULL")
     with table.update_schema() as update:
         update.delete_column("moment")
-    assert _where(table.refresh()) == {}
+    assert _conditions(table.refresh()) == ({}, {})
 
 
 def test_version_3_and_credentials_for_one_table_alone_are_refused(lake, monkeypatch):
