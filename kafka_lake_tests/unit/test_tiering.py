@@ -22,6 +22,7 @@ from kafka_lake.ingest.maintenance.needed import due, files_to_move, preview
 from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.lake.maintenance import cold_copies as copies_module
 from kafka_lake.lake.maintenance import tier as tier_module
 from kafka_lake.lake.maintenance.cold_place import copy_path, place_of, refuse_place, within
 from kafka_lake.lake.maintenance.compact import _conditions
@@ -183,7 +184,7 @@ def test_orphans_of_both_places_go_and_nothing_that_is_needed(lake, tmp_path, mo
 def test_a_commit_of_others_in_between_has_it_planned_again_without_copying_again(lake, monkeypatch, others):
     catalog, spec, table = lake
     publish, copied = StagingBranch.publish, []
-    copy = tier_module._copy
+    copy = copies_module._copy
 
     def counted(*arguments):
         copied.append(arguments[1].file_path)
@@ -197,7 +198,7 @@ def test_a_commit_of_others_in_between_has_it_planned_again_without_copying_agai
         return publish(self, *arguments)
 
     raced_already: list[bool] = []
-    monkeypatch.setattr(tier_module, "_copy", counted)
+    monkeypatch.setattr(copies_module, "_copy", counted)
     monkeypatch.setattr(StagingBranch, "publish", raced)
     (done,) = moved(lake, spark=FakeSpark)
     assert done.moved.files == 1
@@ -208,6 +209,22 @@ def test_a_commit_of_others_in_between_has_it_planned_again_without_copying_agai
         assert [each["id"] for each in content(table)] == [0, 2, 3, 4]
         assert len(copied) == 2, "it is another file"
     assert set(table.metadata.refs) == {"main"}
+
+
+def test_what_is_committed_while_files_are_copied_costs_no_attempt(lake, monkeypatch):
+    catalog, spec, table = lake
+    copy, create, made = copies_module._copy, StagingBranch.create, []
+
+    def slow(*arguments):
+        catalog.table(spec.identifier).append(rows(NEW, first=9))
+        return copy(*arguments)
+
+    monkeypatch.setattr(copies_module, "_copy", slow)
+    monkeypatch.setattr(StagingBranch, "create", lambda self: (made.append(self.name), create(self)))
+    (done,) = moved(lake)
+    assert done.moved.files == 1
+    assert len(made) == 1
+    assert [each["id"] for each in content(table)] == [0, 1, 2, 3, 4, 9]
 
 
 def test_copies_that_somebody_took_away_with_their_branch_are_made_again(lake, monkeypatch):
@@ -255,7 +272,7 @@ def test_a_kill_at_any_moment_leaves_the_table_right_and_the_next_run_does_the_r
 
     with monkeypatch.context() as patch:
         patch.setattr(tier_module._Move, "_remember", dying(tier_module._Move, "_remember", after=True))
-        patch.setattr(tier_module, "_copy", dying(tier_module, "_copy", after=True))
+        patch.setattr(copies_module, "_copy", dying(copies_module, "_copy", after=True))
         for name in ("create", "replace_by_copies", "publish"):
             patch.setattr(StagingBranch, name, dying(StagingBranch, name, after=True))
         patch.setattr(StagingBranch, "discard", lambda _: None)

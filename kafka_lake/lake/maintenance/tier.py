@@ -4,19 +4,15 @@ Files are copied byte by byte, and a commit has the table refer to the copies. T
 snapshot has them, and go when that expires. What was copied and not committed is an orphan of the other location.
 """
 
-import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
-from uuid import uuid4
 
 import tenacity
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
@@ -24,19 +20,18 @@ from kafka_lake.common.errors import AuditFailedError, PublishRefusedError, Tabl
 from kafka_lake.lake.author import MOVE_FILES, author_summary
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.catalog import LakeCatalog
+from kafka_lake.lake.maintenance.cold_copies import Copies
 from kafka_lake.lake.maintenance.cold_files import ColdFiles, cold_files, size_of
-from kafka_lake.lake.maintenance.cold_place import copy_path, place_of, refuse_place
+from kafka_lake.lake.maintenance.cold_place import place_of, refuse_place
 from kafka_lake.lake.maintenance.row_age import RowLimit, row_limit
 from kafka_lake.lake.maintenance.staging import Later, refused_if_main_moved
 from kafka_lake.lake.maintenance.tiered import TIERED, Tiered, tiered_of
 from kafka_lake.lake.positions import OTHERS, RESUMED_FROM, ancestors, head_of, summary_of
 
-_ATTEMPTS = 6
+# Others commit every two seconds, and to stage takes one.
+_ATTEMPTS = 12
 # So much is lost at most if a process dies: what is committed stays moved.
 _FILES_OF_A_COMMIT, _BYTES_OF_A_COMMIT = 500, 8 << 30
-_AT_ONCE, _CHUNK = 4, 8 << 20
-_FILE_PATH = 1
-"""Where a manifest's entry has a file's path, among its fields."""
 _SAME = ("total-records", "total-data-files", "total-files-size", "total-delete-files")
 
 
@@ -156,21 +151,19 @@ class _Move:
         """Move some files by one commit, and return them."""
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(_ATTEMPTS),
-            wait=tenacity.wait_random_exponential(0.2, max=5),
+            wait=tenacity.wait_random_exponential(0.2, max=2),
             retry=tenacity.retry_if_exception_type(PublishRefusedError),
             reraise=True,
         )
-        copies = _Copies()
+        copies = Copies()
         with ExitStack() as undo:
             return retrying(self._attempt, place, copies, undo)
 
-    def _attempt(self, place: str, copies: "_Copies", undo: ExitStack) -> tuple[DataFile, ...]:
-        table = self._table()
-        limit, _, found = _looked_at(table, self.asked, dict(self.catalog.pyiceberg.properties))
-        head, batch = head_of(table), _some(found.going)
+    def _attempt(self, place: str, copies: Copies, undo: ExitStack) -> tuple[DataFile, ...]:
+        table, limit, batch = self._batch(place, copies)
+        head = head_of(table)
         if head is None or not batch:
             return ()
-        copies.make(table, batch, place)
         branch = StagingBranch(
             spark=Later(self.spark),
             catalog=self.catalog,
@@ -190,6 +183,15 @@ class _Move:
             # The same commit has a compaction leave them alone.
             branch.publish(tip, lambda now: {TIERED: self._told(tiered_of(now), limit, batch).to_json()})
         return batch
+
+    def _batch(self, place: str, copies: Copies) -> tuple[Table, RowLimit, tuple[DataFile, ...]]:
+        """Return files that have been copied, and the table as it is after that: to copy takes long."""
+        while True:
+            table = self._table()
+            limit, _, found = _looked_at(table, self.asked, dict(self.catalog.pyiceberg.properties))
+            batch = tuple(each for each in found.going if each.file_path in copies.made) or _some(found.going)
+            if not copies.make(table, batch, place):
+                return table, limit, batch
 
     def _told(self, known: Tiered, limit: RowLimit, batch: tuple[DataFile, ...]) -> Tiered:
         files, size = known.files + len(batch), known.size + size_of(batch)
@@ -218,71 +220,6 @@ class _Move:
         if (told := change(known)) != known:
             with table.transaction() as transaction:
                 transaction.set_properties({TIERED: told.to_json()})
-
-
-@dataclass
-class _Copies:
-    """Copies of files, by the path of the file, and the staged snapshots that refer to them."""
-
-    made: dict[str, DataFile] = field(default_factory=dict)
-    tips: list[int] = field(default_factory=list)
-
-    def make(self, table: Table, batch: tuple[DataFile, ...], place: str) -> None:
-        """Copy those of some files that haven't been; raises `TableError`, and leaves none of these copies then."""
-        attempt, io = uuid4().hex[:8], table.io
-        paths = {
-            each: copy_path(table, each.file_path, place, attempt=attempt)
-            for each in batch
-            if each.file_path not in self.made
-        }
-        try:
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                copies = list(pool.map(lambda each: _copy(io, each, paths[each]), paths))
-        except Exception as error:
-            for path in paths.values():
-                # No snapshot knows them, so they are orphans otherwise.
-                with suppress(Exception):
-                    io.delete(path)
-            reason = (str(error) or repr(error)).splitlines()[0]
-            raise TableError(
-                f"Table {'.'.join(table.name())}: its files can't be copied to {place}: {reason}. What was moved "
-                "before stays moved; of these files, none was.",
-                "Check that the bucket or folder exists, and that the catalog's credentials may read and write there: "
-                "the catalog's properties count for all buckets.",
-            ) from error
-        self.made |= {file.file_path: copy for file, copy in zip(paths, copies, strict=True)}
-
-    def stage(self, branch: StagingBranch, batch: tuple[DataFile, ...], summary: dict[str, str]) -> None:
-        """Have a branch refer to the copies of some files."""
-        try:
-            branch.replace_by_copies({each: self.made[each.file_path] for each in batch}, summary)
-        except Exception:
-            # It may have happened all the same. Whoever takes that branch away takes these copies along.
-            self.made.clear()
-            raise
-
-    def refuse_if_gone(self, branch: StagingBranch, tip: int) -> None:
-        """Raise `PublishRefusedError` if copies of an earlier attempt may have been taken away meanwhile.
-
-        Who expires a snapshot deletes its files after that, unless another one has them by then.
-        """
-        known = branch.staged.refresh().metadata if branch.staged else None
-        if known is None or any(known.snapshot_by_id(each) is None for each in (*self.tips, tip)):
-            self.made.clear()
-            self.tips.clear()
-            raise PublishRefusedError(f"Table {'.'.join(branch.identifier)}: its branches were taken away meanwhile.")
-        self.tips.append(tip)
-
-
-def _copy(io: FileIO, file: DataFile, path: str) -> DataFile:
-    with io.new_input(file.file_path).open(seekable=False) as source, io.new_output(path).create() as target:
-        shutil.copyfileobj(source, target, _CHUNK)
-    if (size := len(io.new_input(path))) != file.file_size_in_bytes:
-        raise OSError(f"{path} has {size} bytes, and {file.file_path} is meant to have {file.file_size_in_bytes}")
-    copy = DataFile(*(file[position] for position in range(len(file))))
-    copy[_FILE_PATH] = path
-    copy.spec_id = file.spec_id
-    return copy
 
 
 def _some(files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
