@@ -42,12 +42,20 @@ def explanation(error: BaseException, folder: Path) -> ConfigurationError | None
             return found
         if isinstance(each, ResolutionException) and (template := _TEMPLATE.match(str(each))):
             file, line = Path(template["file"]), int(template["line"])
-            return _broken(file, line, f"{template['where']}: {template['problem'].strip()}")
+            return _broken(file, line, f"{template['where']}: {_reason(chain, template['problem'].strip())}")
         if isinstance(each, DagsterUnresolvableSymbolError) and (found := _unknown_type(each, folder)):
             return found
         if isinstance(each, ConfigurationError):
             return each
     return _in_python(chain, folder) or _empty_document(chain, folder)
+
+
+def _reason(chain: list[BaseException], problem: str) -> str:
+    """Return what is wrong with a setting: of settings within a setting, Dagster tells only that something is."""
+    refused = next((each for each in chain if isinstance(each, ValidationError)), None)
+    if refused is None or "ValidationError" not in problem:
+        return problem
+    return "; ".join(each["msg"].removeprefix("Value error, ").rstrip(".") for each in refused.errors())
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

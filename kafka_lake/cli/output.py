@@ -18,6 +18,7 @@ from kafka_lake.common.printable import printable
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.jobs.dead_letter_replay import Replayed
 from kafka_lake.ingest.maintenance.clean import Cleaned
+from kafka_lake.ingest.maintenance.maintain import moved_sentence
 from kafka_lake.ingest.maintenance.needed import Due, Preview
 from kafka_lake.ingest.maintenance.tables import HasTables
 from kafka_lake.ingest.observer import Observer
@@ -53,7 +54,7 @@ def status_table(status: TopicStatus) -> Table:
 def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:
     """Return how the tables of a topic, or a derived table, fare as a table, a row each."""
     shown = Table(title=spec.full_topic if isinstance(spec, TopicTable) else ".".join(spec.identifier), min_width=60)
-    for heading in ("table", "rows", "deleted", "data files", "average", "delete files", "snapshots", "needs"):
+    for heading in ("table", "rows", "deleted", "data files", "average", "moved", "delete files", "snapshots", "needs"):
         shown.add_column(heading, justify="left" if heading in ("table", "needs") else "right")
     for each in tables:
         health = each.needs.health
@@ -64,6 +65,7 @@ def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:
             f"{health.deleted_rows:,}",
             f"{health.data_files:,}",
             filesize.decimal(health.average_size),
+            f"{health.tiered_files:,}, {filesize.decimal(health.tiered_size)}" if health.tiered_files else "0",
             f"{health.delete_files:,}",
             f"{health.snapshots:,}",
             f"left alone: {needs}" if each.left_alone else needs,
@@ -71,11 +73,22 @@ def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:
     return shown
 
 
+def holder_lines(tables: Sequence[Due]) -> Iterator[str]:
+    """Give, as lines, who keeps files of older snapshots of each table from being removed."""
+    for each in tables:
+        if text := each.needs.health.held_by:
+            yield f"{each.name}: old files are held by {printable(text)}"
+
+
 def preview_lines(found: Preview) -> Iterator[str]:
     """Give, as lines, the rows and files of a table that maintenance would remove."""
+    if found.dangling:
+        yield f"{found.due.name}: {found.dangling:,} delete files have no data file; the next compaction removes them"
     if found.rows is not None:
         files = f"{found.rows.dropped:,} whole files, and {found.rows.partly:,} that are written again without them"
         yield f"{found.due.name}: {found.rows.rows:,} rows would expire: {files if found.rows.rows else 'none is old'}"
+    if found.moved is not None:
+        yield f"{found.due.name}: {moved_sentence(found.moved, would_be=True)}"
     if found.orphans is not None:
         yield f"{found.due.name}: {len(found.orphans):,} files that no snapshot knows would be removed"
         yield from (f"  {printable(each)}" for each in found.orphans[:_FILES])

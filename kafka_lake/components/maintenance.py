@@ -1,6 +1,7 @@
 """Maintenance of a topic's tables in the asset graph: an asset below the table, whose runs compact and expire."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
@@ -24,6 +25,7 @@ from kafka_lake.ingest.maintenance.maintain import Maintained, maintain, sentenc
 from kafka_lake.ingest.maintenance.needed import Due, due
 from kafka_lake.ingest.maintenance.tables import Tables
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.lake.maintenance.leftovers import dangling_deletes
 from kafka_lake.lake.maintenance.planning import Planning
 
 CHECK = "table_health"
@@ -51,7 +53,8 @@ def build_maintenance_asset(spec: TopicTable, shown: Presentation, topic: TopicT
     asset = shown.asset(
         key,
         f"Small files of table {'.'.join(spec.identifier)} and of the tables beside it are compacted, and old "
-        f"snapshots{' and rows' if spec.maintenance.keep_rows else ''} expire, where it is needed; sensor "
+        f"snapshots{' and rows' if spec.maintenance.keep_rows else ''} expire"
+        f"{', and old files are moved' if spec.maintenance.tier else ''}, where it is needed; sensor "
         f"{of_cluster('kafka_maintenance', spec.cluster)} asks for it.",
         {"iceberg", "spark"},
         deps=[table_key(spec)],
@@ -79,7 +82,7 @@ def build_maintenance_asset(spec: TopicTable, shown: Presentation, topic: TopicT
                 if not done:
                     context.log.info("No table needs anything.")
                 yield dg.MaterializeResult(key, metadata=_metadata(spec, tables, done))
-            yield _verdict(key, due(spec, tables))
+            yield _verdict(key, due(spec, tables), _leftovers(spec, tables))
 
     return maintain_tables
 
@@ -99,6 +102,8 @@ def _metadata(spec: TopicTable, tables: Tables, done: Sequence[Maintained]) -> d
             "deleted_rows": health.deleted_rows,
             "snapshots": health.snapshots,
         }
+        if health.tiered_files:
+            metadata |= {"tiered_files": health.tiered_files, "tiered_mib": round(health.tiered_size / _MIB, 1)}
     if done:
         lines = [_figures(each) for each in done]
         metadata["done"] = dg.MetadataValue.md(
@@ -123,6 +128,7 @@ def _figures(done: Maintained) -> dict[str, str]:
         "planning": f"{before.seconds:.2f} → {after.seconds:.2f} s" if measured else "",
         "snapshots": f"{done.before.snapshots:,} → {done.after.snapshots:,}",
         "rows expired": "" if done.rows is None else f"{done.rows.rows:,}",
+        "files moved": "" if done.moved is None else f"{done.moved.files:,}, {done.moved.size / _MIB:,.1f} MiB",
         "orphan files": "" if done.orphans is None else f"{done.orphans:,}",
         "seconds": f"{done.seconds:.1f}",
     }
@@ -135,6 +141,8 @@ def _numbers(done: Maintained) -> dict[str, Any]:
         found["manifests"] = done.planning_after.manifests
         if done.planning_after.seconds is not None:
             found["planning_seconds"] = round(done.planning_after.seconds, 3)
+    if done.moved is not None:
+        found |= {"files_moved": done.moved.files, "mib_moved": round(done.moved.size / _MIB, 1)}
     if done.rows is not None:
         found["rows_expired"] = done.rows.rows
     return found
@@ -149,10 +157,23 @@ def health_check(spec: TopicTable, tables: Sequence[Due]) -> dg.AssetCheckEvalua
         passed=result.passed,
         severity=result.severity,
         description=result.description,
+        metadata=result.metadata,
     )
 
 
-def _verdict(key: dg.AssetKey, tables: Sequence[Due]) -> dg.AssetCheckResult:
+def _leftovers(spec: TopicTable, tables: Tables) -> dict[str, Any]:
+    """Return what the check shows beside its verdict: manifests are read for it, so the sensor doesn't."""
+    found = ((name, tables.catalog.table(name)) for name in spec.identifiers)
+    counted = {name: dangling_deletes(table) for name, table in found if table is not None}
+    lacking = {".".join(name) for name, number in counted.items() if number is None}
+    told = {"delete_files_without_data_file": sum(filter(None, counted.values()))}
+    return told | ({"delete_files_not_counted_of": ", ".join(sorted(lacking))} if lacking else {})
+
+
+def _verdict(
+    key: dg.AssetKey, tables: Sequence[Due], leftovers: Mapping[str, Any] = MappingProxyType({})
+) -> dg.AssetCheckResult:
+    held = [f"{each.name}: {text}" for each in tables if (text := each.needs.health.held_by)]
     problems = [f"{each.name}: {problem}" for each in tables if (problem := each.needs.overdue)]
     return dg.AssetCheckResult(
         asset_key=key,
@@ -160,4 +181,5 @@ def _verdict(key: dg.AssetKey, tables: Sequence[Due]) -> dg.AssetCheckResult:
         passed=not problems,
         severity=dg.AssetCheckSeverity.WARN,
         description="; ".join(problems) or None,
+        metadata={**leftovers, **({"old_files_held_by": "; ".join(held)} if held else {})},
     )

@@ -5,7 +5,7 @@ What it keeps is when it has asked last, so that a table which maintenance can't
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -101,9 +101,10 @@ def evaluate(
     in_flight = list(end_dead(context.instance, context.instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT))))
     runs = [run for run in in_flight if MAINTENANCE_TAG in run.tags]
     # One that is queued may wait long for a continuous run of its table: the others don't wait for it.
-    if going := [run for run in runs if run.status is not dg.DagsterRunStatus.QUEUED]:
-        name = going[0].tags[MAINTENANCE_TAG]
-        return dg.SensorResult(skip_reason=f"{name}: its maintenance is in flight", cursor=context.cursor)
+    going = [run for run in runs if run.status is not dg.DagsterRunStatus.QUEUED]
+    if len(going) >= at_once(context.instance):
+        names = "; ".join(run.tags[MAINTENANCE_TAG] for run in going)
+        return dg.SensorResult(skip_reason=f"{names}: its maintenance is in flight", cursor=context.cursor)
     ours = {name for run in runs for name in run.tags[MAINTENANCE_TAG].split(",")}
     now, cursor = clock(), Cursor.of(context.cursor)
     known = {_name(spec) for spec in specs}
@@ -142,6 +143,23 @@ def evaluate(
         cursor=json.dumps(asdict(Cursor(last, asked))),
         asset_events=warnings,
     )
+
+
+def at_once(instance: dg.DagsterInstance) -> int:
+    """Return how many runs of maintenance a deployment may have at once; 1 unless ``dagster.yaml`` says another number.
+
+    That is Dagster's own limit of runs with the tag, which its queue keeps. Without a queue, it is kept here alone.
+
+    Args:
+        instance: Dagster's.
+    """
+    queue = instance.get_concurrency_config().run_queue_config
+    told = [each.get("limit") for each in (queue.tag_concurrency_limits or () if queue else ()) if _is_of_all(each)]
+    return min((each for each in told if isinstance(each, int)), default=1)
+
+
+def _is_of_all(limit: Mapping[str, Any]) -> bool:
+    return limit.get("key") == MAINTENANCE_TAG and limit.get("value") is None
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,9 @@ def table_of(*history: tuple[Operation, dict[str, str]], times: list[int] | None
         )
         for n, ((did, summary), at) in enumerate(zip(history, times, strict=True), 1)
     ]
-    main = SimpleNamespace(snapshot_id=len(history), max_snapshot_age_ms=None, min_snapshots_to_keep=None)
+    main = SimpleNamespace(
+        snapshot_id=len(history), max_snapshot_age_ms=None, min_snapshots_to_keep=None, snapshot_ref_type="branch"
+    )
     refs = {"main": main} if history else {}
     metadata = SimpleNamespace(refs=refs, snapshots=snapshots, properties=properties)
     current = snapshots[-1] if snapshots else None

@@ -4,11 +4,13 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 import pytest
+import yaml
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
 from pydantic import ValidationError
 
@@ -16,7 +18,7 @@ from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.components.alive import ALIVE_TAG
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.keys import MAINTENANCE_TAG, maintenance_key
-from kafka_lake.components.maintenance_sensor import build_maintenance_sensor, evaluate
+from kafka_lake.components.maintenance_sensor import at_once, build_maintenance_sensor, evaluate
 from kafka_lake.components.maintenance_settings import MaintenanceSettings
 from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
@@ -129,6 +131,26 @@ def test_a_run_in_progress_is_waited_for_and_a_dead_one_or_a_queued_one_is_not(
     run = instance.get_run_by_id(dead.run_id)
     assert run is not None
     assert run.status is dg.DagsterRunStatus.FAILURE
+
+
+def test_so_many_runs_at_once_as_dagster_s_queue_lets_begin(catalog: LakeCatalog, tmp_path: Path) -> None:
+    for spec in SPECS:
+        committed(catalog, 2, spec)
+    shipped = yaml.safe_load((Path(__file__).parents[2] / "dagster.yaml").read_text())
+    job, found = dg.GraphDefinition("any").to_job(), []
+    for limit in (None, 2, [{"key": "team", "limit": 3}]):
+        limits = shipped["concurrency"]["runs"]["tag_concurrency_limits"] if limit is None else limit
+        told = [{"key": MAINTENANCE_TAG, "limit": limits}] if isinstance(limits, int) else limits
+        home = tmp_path / str(len(found))
+        home.mkdir()
+        (home / "dagster.yaml").write_text(yaml.safe_dump({"concurrency": {"runs": {"tag_concurrency_limits": told}}}))
+        with dg.DagsterInstance.from_config(str(home)) as instance:
+            tags = {MAINTENANCE_TAG: "pizza.a"}
+            instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=tags)
+            context = dg.build_sensor_context(instance=instance)
+            found.append((at_once(instance), tables(evaluate(context, SPECS, catalog, lambda: 1e9))))
+    # What is in progress isn't asked for a second time.
+    assert found == [(1, []), (2, ["pizza.b,pizza.c"]), (1, [])]
 
 
 def test_a_run_that_waits_in_the_queue_keeps_no_other_table_waiting(

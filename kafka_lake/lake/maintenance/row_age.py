@@ -49,9 +49,14 @@ class RowLimit:
         return self.before_ms // _DAY_MS if isinstance(self.kind, DateType) else self.before_ms * 1000
 
     @property
+    def column(self) -> str:
+        """Return the column for Spark."""
+        return ".".join(quoted(each) for each in self.path)
+
+    @property
     def sql(self) -> str:
         """Return the condition for Spark, whatever the session's time zone is."""
-        column = ".".join(quoted(each) for each in self.path)
+        column = self.column
         moment = _EPOCH + timedelta(milliseconds=self.before_ms)
         if isinstance(self.kind, DateType):
             return f"{column} < DATE '{moment.date().isoformat()}'"
