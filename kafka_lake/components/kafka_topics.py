@@ -195,7 +195,7 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
 
     def known(self) -> list[tuple[str, str]]:
         """Return the topics of the document, each with its table."""
-        return [(each.topic, ".".join(each.topic_table().identifier)) for each in self.topic_tables()]
+        return [(each.topic, ".".join(each.topic_table(self._place.parent).identifier)) for each in self.topic_tables()]
 
     def new(self, names: Iterable[str]) -> list[str]:
         """Return the topics among those of the cluster that the document is about and doesn't know yet."""
