@@ -1,6 +1,7 @@
 """The setting ``rules:`` of a topic, as YAML has it; its fields are those of `RuleEntry`."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -72,6 +73,16 @@ def _entry_fields() -> dict[str, Any]:
         own: Any = Field(default=field.default, description=field.description, examples=field.examples)
         found[name] = (kind, own)
     return found
+
+
+def settings_of_kinds() -> Mapping[str, tuple[str, ...]]:
+    """Return the settings of each kind of rule that has some of its own."""
+    return {
+        name: tuple(_FIELDS[declared])
+        for name, hint in get_type_hints(RuleEntry).items()
+        for declared in _FIELDS
+        if hint == declared | None
+    }
 
 
 _RuleFields: Any = create_model("RuleFields", __base__=(dg.Model, dg.Resolvable), **_entry_fields())

@@ -336,6 +336,10 @@ def assert_refused(document: str, change: tuple[str, str], said: str | None) -> 
         (("dead_letters: fail", "start: latest"), "start: is the topic's"),
         (("dead_letters: fail", "all_matches: true"), "all_matches: is the topic's"),
         (("dead_letters: fail", "history: true"), "history: can't be combined with routes yet"),
+        (
+            ("dead_letters: fail", "rules: [{range: {column: b, min: 0, on_failure: warn}}]"),
+            r"rules: number 1 \(range\): on_failure: is a setting of the rule. Write it beside range:, not in it",
+        ),
         (("dead_letters: fail", "colour: red"), "colour: there is no such setting"),
         (("dead_letters: fail", "key: [id]"), r"number 1 \(orders\): key: .* has no effect with write: append"),
         (("dead_letters: fail", "evolution: never"), r"number 1 \(orders\): evolution"),

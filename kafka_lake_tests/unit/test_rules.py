@@ -19,6 +19,7 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import settings_of
 from kafka_lake.components.metadata import check_result
+from kafka_lake.components.rule_errors import rule_error
 from kafka_lake.executors.writing.refused import split
 from kafka_lake.ingest.decode import meaning_of
 from kafka_lake.ingest.report import merged
@@ -235,6 +236,53 @@ def test_a_suite_tells_which_expectations_fail_and_five_of_them_in_errors() -> N
     assert finding.facts["failed: expect (c6)"] == "6 rows"
     told = check_result(finding, dg.AssetKey("orders"))
     assert (told.metadata["expectations_passed"].value, "share_failed" in told.metadata) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "says"),
+    [
+        (
+            (1, "range", "RangeFieldsModel", "name"),
+            "extra_forbidden",
+            "number 2 (range): name: is a setting of the rule.",
+        ),
+        (
+            (0, "pattern", "PatternFieldsModel", "regx"),
+            "extra_forbidden",
+            "number 1 (pattern): regx: there is no such setting of pattern. Is it regex? Its settings are column",
+        ),
+        (
+            (0, "regex"),
+            "extra_forbidden",
+            "number 1: regex: is a setting of a kind of rule. Write it in pattern:, not be",
+        ),
+        (
+            (0, "max"),
+            "extra_forbidden",
+            "max: is a setting of a kind of rule. Write it in one of range, row_count, null_",
+        ),
+        (
+            (0, "nul_share"),
+            "extra_forbidden",
+            "number 1: nul_share: there is no such setting of a rule. Is it null_share?",
+        ),
+        (
+            (0, "xyz"),
+            "extra_forbidden",
+            "number 1: xyz: there is no such setting of a rule. Its settings are not_null, ac",
+        ),
+        ((3, "pattern", "PatternFieldsModel", "column"), "missing", "number 4 (pattern): column: Said."),
+        ((3, "pattern", "str"), "string_type", "number 4 (pattern): Said."),
+        ((3, "on_failure"), "literal_error", "number 4: on_failure: Said."),
+    ],
+)
+def test_a_setting_in_the_wrong_place_is_told_where_it_belongs(place: tuple[object, ...], kind: str, says: str) -> None:
+    told = rule_error(("rules", "tuple[RuleSettingsModel, ...]", *place), kind, "Said.")
+    assert told is not None
+    assert told.startswith("rules: number ")
+    assert says in told
+    assert rule_error(("rules", "str"), kind, "Said.") is None
+    assert rule_error(("renames", *place), kind, "Said.") is None
 
 
 LIMITS = st.one_of(st.integers(1, 50), st.integers(1, 100).map("{}%".format))
