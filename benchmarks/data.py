@@ -4,6 +4,7 @@ import json
 import random
 import re
 import string
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -169,13 +170,14 @@ def dirtied(shape: Shape, clean: Iterable[bytes]) -> Iterator[tuple[bytes, bool]
             yield value, False
 
 
-def fill(bootstrap: str, shape: Shape, count: int) -> Topic:
+def fill(bootstrap: str, shape: Shape, count: int, seconds_ago: int = 0) -> Topic:
     """Make the topic and produce its records, uncompressed and round robin in batches.
 
     Args:
         bootstrap: The brokers, ``host:port``.
         shape: Of the records.
         count: How many.
+        seconds_ago: How old their timestamps are.
 
     Raises:
         KafkaLakeError: If the topic can't be made or a record isn't delivered.
@@ -203,10 +205,16 @@ def fill(bootstrap: str, shape: Shape, count: int) -> Topic:
     most = max(1, _QUEUED_BYTES // 16 // (shape.note or 1))
     small = max(1, min(_BATCH, most, count // shape.partitions // 4))
     size = dirty = 0
+    stamp = int(time.time() - seconds_ago) * 1000
     for number, (value, spoilt) in enumerate(dirtied(shape, values(shape, count))):
         size += len(value)
         dirty += spoilt
         partition = number % shape.partitions
+        if seconds_ago:
+            # What is produced in batches can't have a timestamp.
+            _room(producer, shape)
+            producer.produce(shape.name, value, partition=partition, timestamp=stamp, on_delivery=delivered)
+            continue
         batch = batches[partition]
         batch.append({"value": value})
         if len(batch) == small:
@@ -222,8 +230,12 @@ def fill(bootstrap: str, shape: Shape, count: int) -> Topic:
 
 def _send(producer: Producer, shape: Shape, partition: int, batch: list[dict[str, bytes]], delivered: object) -> None:
     topic = shape.name
-    while len(producer) > min(_QUEUED_RECORDS, _QUEUED_BYTES // (shape.note or 1)):
-        producer.poll(0.05)
+    _room(producer, shape)
     if batch and (queued := producer.produce_batch(topic, batch, partition, delivered)) != len(batch):
         raise KafkaLakeError(f"Topic {topic}: {len(batch) - queued} records could not be queued.")
     producer.poll(0)
+
+
+def _room(producer: Producer, shape: Shape) -> None:
+    while len(producer) > min(_QUEUED_RECORDS, _QUEUED_BYTES // (shape.note or 1)):
+        producer.poll(0.05)

@@ -11,6 +11,7 @@ from dagster_shared.error import DagsterUnresolvableSymbolError
 from pydantic import ValidationError
 
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.components.rule_errors import rule_error
 
 _AT = re.compile(r"^`?(?P<where>.*?) at (?P<file>.+):(?P<line>\d+)`?$")
 _COMPONENT = re.compile(r"component (?P<folder>\S+?)\[(?P<document>\d+)\]")
@@ -18,6 +19,8 @@ _TEMPLATE = re.compile(
     r"(?P<file>.+):(?P<line>\d+) - attributes\.(?P<where>\S+)\n.*?^\s*\|?\s*\^ (?P<problem>[^\n]+)",
     re.DOTALL | re.MULTILINE,
 )
+# As in rules.tuple[RuleSettingsModel, ...].0.range.
+_TYPES = re.compile(r"\w+\[[^]]*\]\.")
 _SETTING = re.compile(r"^(?P<name>\w+):")
 _SYMBOL = re.compile(r"`(?P<module>[\w.]+)`(?: has no attribute `(?P<name>\w+)`)?")
 
@@ -81,9 +84,10 @@ def _refused_settings(error: ValidationError, document: tuple[Path, int] | None)
             text = "there is no such setting"
         place = str(each["loc"][-1]) if each["loc"] else ""
         if at := _AT.match(place):
-            name = at["where"].removeprefix("attributes.").split(".")[0]
+            where = _TYPES.sub("", at["where"].removeprefix("attributes.")).split(".")
+            name, of_rule = where[0], rule_error(where, each["type"], text)
             # A value that fits no member of a union is refused once for each; the first tells enough.
-            told.setdefault((Path(at["file"]), int(at["line"])), f"{name}: {text}")
+            told.setdefault((Path(at["file"]), int(at["line"])), of_rule or f"{name}: {text}")
         elif document:
             file, first = document
             setting = _SETTING.match(text)

@@ -18,6 +18,7 @@ from kafka_lake.components.has_topics import HasTopics
 from kafka_lake.components.kafka_cluster import KafkaCluster
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
 from kafka_lake.components.names_of_topics import keep_names, kept_names
+from kafka_lake.components.rule_errors import rule_error
 from kafka_lake.components.text import AsWritten, AsWrittenByName, OptionalText, TextOrList
 from kafka_lake.components.topic_pattern import FoundTopic, TopicPattern, check_template, compiled, filled
 from kafka_lake.components.which_cluster import Place
@@ -195,7 +196,7 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
 
     def known(self) -> list[tuple[str, str]]:
         """Return the topics of the document, each with its table."""
-        return [(each.topic, ".".join(each.topic_table().identifier)) for each in self.topic_tables()]
+        return [(each.topic, ".".join(each.topic_table(self._place.parent).identifier)) for each in self.topic_tables()]
 
     def new(self, names: Iterable[str]) -> list[str]:
         """Return the topics among those of the cluster that the document is about and doesn't know yet."""
@@ -266,7 +267,8 @@ class KafkaTopics(dg.StateBackedComponent, HasTopics):
             within = [str(name) for name in each["loc"] if re.fullmatch(r"\w+", str(name))]
             if each["type"] == "extra_forbidden":
                 text = "there is no such setting"
-            told.append(f"{': '.join(within)}: {text}" if each["loc"] else text)
+            of_rule = rule_error(each["loc"], each["type"], text)
+            told.append(of_rule or (f"{': '.join(within)}: {text}" if each["loc"] else text))
         of = "defaults" if topic is _ANY else f"topic {topic.name}"
         return ConfigurationError(
             f"{self._place}: {of}: {'; '.join(dict.fromkeys(told))}", "Correct defaults: or overrides:."

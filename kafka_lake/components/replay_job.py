@@ -11,7 +11,6 @@ from kafka_lake.components.keys import of_cluster, partition_key, table_key
 from kafka_lake.components.run_connections import connections_of, resource_keys
 from kafka_lake.ingest import run
 from kafka_lake.ingest.connections import Connections
-from kafka_lake.ingest.dead_letters.replayable import replayable
 from kafka_lake.ingest.observer import Observer
 from kafka_lake.ingest.topic_table import TopicTable
 
@@ -33,7 +32,7 @@ def build_replay_job(cluster: str | None = None) -> dg.JobDefinition:
         with as_failures(allow_retries=False):
             connections = connections_of(context.resources, cluster)
             for each in _chosen(context, cluster, config.topic):
-                for spec in replayable(each, connections.catalog):
+                for spec in each.tables:
                     _replay(context, spec, connections, config.where)
 
     @dg.job(

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.components.rule_errors import rule_error
 from kafka_lake.ingest.route import When
 from kafka_lake.ingest.topic_table import REGISTERED, Route, TopicTable, pydantic_fields
 from kafka_lake.lake.maintenance.order_settings import order_problem
@@ -111,7 +112,11 @@ def said(error: Exception) -> str:
     told: dict[str, str] = {}
     for each in error.errors(include_url=False):
         # A value that fits no member of a union is refused once for each; the first tells enough.
-        told.setdefault(str(each["loc"][0]) if each["loc"] else "", each["msg"].removeprefix("Value error, "))
+        text = each["msg"].removeprefix("Value error, ")
+        if of_rule := rule_error(each["loc"], each["type"], text):
+            setting, _, text = of_rule.partition(": ")
+            told.setdefault(setting, text)
+        told.setdefault(str(each["loc"][0]) if each["loc"] else "", text)
     return "; ".join(f"{setting}: {text}" if setting else text for setting, text in told.items())
 
 
@@ -245,7 +250,7 @@ def route_problems(spec: TopicTable) -> Iterator[str]:
         if each.dead_letters != "table":
             yield f"on_table_error: dead_letter needs dead_letters: table, and table {each.table} has none. {instead}"
         if each.write == "upsert":
-            yield f"on_table_error: dead letters of keyed tables, as {each.table}, can't be replayed yet. {instead}"
+            yield f"on_table_error: keyed tables, as {each.table}, can't have their commits as dead letters yet. {instead}"
     if spec.format not in ("json", "variant") and any(route.when.field for route in spec.routes):
         yield f"routes: when: field: is for JSON, and format is {spec.format}. Use header: or sql:."
     if by is not None and by.kind in ("field", "source_table") and spec.format not in ("json", "variant"):

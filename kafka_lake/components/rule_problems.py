@@ -8,11 +8,23 @@ from typing import Any
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.ingest.decode.rows import STALE
-from kafka_lake.ingest.rule import KINDS, OF_ROWS, WHOLE_TABLE, ForeignKey, Range, Rule, RuleEntry, rules_of
+from kafka_lake.ingest.rule import (
+    KINDS,
+    OF_ROWS,
+    OF_SUITES,
+    SUITE_FILE,
+    WHOLE_TABLE,
+    ForeignKey,
+    Range,
+    Rule,
+    RuleEntry,
+    rules_of,
+)
 from kafka_lake.ingest.rules.volume import LEAST_HISTORY
 from kafka_lake.ingest.topic_table import TopicTable, derived_table_name, limit_of, pydantic_fields
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_REFERENCE = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 _TEXT_IN_SQL = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL)
 # Java's regular expressions have all that Python's have, but for these errors: what has one is none of Java's either.
 _NO_REGEX = re.compile(
@@ -152,7 +164,9 @@ def _entry_problems(entry: RuleEntry) -> Iterator[str]:
         yield f"name: {entry.name!r} is no name. Use letters, digits and underscores."
     yield from _kind_problems(entry)
     of_rows = kinds[0] in OF_ROWS
-    if not of_rows and entry.on_failure == "dead_letter":
+    if kinds[0] in OF_SUITES and entry.on_failure == "dead_letter":
+        yield f"on_failure: dead_letter is for single rows, and {kinds[0]} is about a whole commit. Set fail or warn."
+    elif not of_rows and entry.on_failure == "dead_letter":
         yield f"on_failure: dead_letter has no effect: no single row breaks {kinds[0]}. Set fail or warn."
     if entry.fail_above is not None and (entry.on_failure == "fail" or not of_rows):
         yield (
@@ -204,6 +218,15 @@ def _kind_problems(entry: RuleEntry) -> Iterator[str]:
             yield f"days: has to be from {LEAST_HISTORY} to 366, and deviations: above 0."
     if entry.null_share is not None:
         yield from _share_problems(entry.null_share.max)
+    if entry.expectations is not None and not entry.expectations.endswith(SUITE_FILE):
+        yield from _reference_problems("expectations", entry.expectations, f"a file {SUITE_FILE}, or module:suite")
+    if entry.pandera is not None:
+        yield from _reference_problems("pandera", entry.pandera, "module:schema")
+
+
+def _reference_problems(setting: str, text: str, allowed: str) -> Iterator[str]:
+    if not _REFERENCE.match(text):
+        yield f"{setting}: {text!r} names nothing in Python. Write {allowed}."
 
 
 def _foreign_key_problems(given: ForeignKey) -> Iterator[str]:

@@ -48,7 +48,8 @@ def ask_rules(engine: Engine, spec: DerivedTable, rows: DataFrame, count: int, *
     else:
         # A commit that takes rows away, or holds a position alone, is not the one that somebody counts.
         results = tuple(
-            commit_result(rule, 0) if whole and not rule.is_of_rows else RuleResult(rule, 0, 0) for rule in rules
+            commit_result(rule, 0) if whole and rule.kind in ("row_count", "null_share") else RuleResult(rule, 0, 0)
+            for rule in rules
         )
     findings = list(map(rule_finding, results))
     if failed := [each for each in findings if each.refuses]:

@@ -259,7 +259,7 @@ def _totals(context: Context, todo: Plan, staged: Staged) -> Totals:
         seconds=context.effort.seconds,
     )
     if todo.kind == "dead_letter_replay":
-        return replace(effort, moved=staged.primary.rows)
+        return replace(effort, moved=staged.primary.rows if staged.keyed is None else staged.keyed.changes)
     # The changes of a keyed table are its rows and its deletes, of which those without a value are tombstones.
     rows = staged.primary.rows if staged.keyed is None else staged.keyed.changes - staged.tombstones
     return replace(

@@ -34,17 +34,3 @@ def metadata_column_of(spec: TopicTable) -> str:
             "Rows can be replaced and moved in tables with a metadata_column only.",
         )
     return spec.metadata_column
-
-
-def refuse_keyed(spec: TopicTable) -> None:
-    """Refuse what rows of a keyed table, which each tell of one change only, don't allow yet.
-
-    Raises:
-        ConfigurationError: If the topic's table is one.
-    """
-    if spec.write == "upsert":
-        raise ConfigurationError(
-            f"Topic {spec.topic}: dead letters can't be moved into table {'.'.join(spec.identifier)}, which is written "
-            "with write: upsert.",
-            "Mend what they were refused for, and read their part of the topic again: kafka-lake replay.",
-        )

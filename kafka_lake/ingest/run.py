@@ -187,7 +187,10 @@ def replay_dead_letters(
     """
     with logged_run(spec, connections, run_id, observer) as context:
         report = Runner(context, DeadLetterReplay(context, where)).run()
-    return Replayed(report, report.total("rows"), report.total("dead_letters"))
+    remaining = report.total("dead_letters")
+    # A keyed table has fewer rows than changes, and none of those that are older than its rows.
+    moved = report.total("records") - remaining if spec.write == "upsert" else report.total("rows")
+    return Replayed(report, moved, remaining)
 
 
 @contextmanager

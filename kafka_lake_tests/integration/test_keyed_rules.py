@@ -11,7 +11,7 @@ from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.gate import GateFailedError
 from kafka_lake.ingest.jobs.replay import Extent
 from kafka_lake.ingest.rule import Range, RowCount, RuleEntry
-from kafka_lake.ingest.run import ingest, replay
+from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_exactly_once import killed_at  # noqa: F401
@@ -119,6 +119,13 @@ def test_random_changes_refusals_kills_and_replays_end_as_a_model_in_memory(
         assert finding.facts["passed"] + finding.facts["failed"] == len(brings)
         assert finding.facts["failed"] == sum(each.value > 70 for each in changes)
     # What was refused counts by the rules of today, if nothing newer has come.
+    eased = replace(spec, rules=at_most(77))
+    letters = [each for each in every if each.order[1:] in model.letters]
+    killed_at(eased, "dead letters reconciled", doing=replay_dead_letters)
+    done = replay_dead_letters(eased, connections(), "again")
+    model.commit(letters, 77)
+    assert_like(model, view(spec))
+    assert done.remaining == len(model.letters)
     relaxed = replace(spec, rules=at_most(85))
     replay(relaxed, connections(), "again", Extent())
     model.commit(every, 85)
@@ -136,6 +143,8 @@ def test_a_rule_sees_what_a_change_tells_and_may_fail_or_warn(
     ingest(spec, connections(), "run-1")
     # The column for marks comes with the first rule that needs it, whatever the policy for columns of records.
     rules = (*at_most(5), RuleEntry(not_null=("v", "w")), RuleEntry(row_count=RowCount(max=4)))
+    # To a suite, what isn't told is null.
+    rules += (RuleEntry(pandera="kafka_lake_tests.decode.suites:told", on_failure="warn"),)
     ruled = replace(spec, rules=rules, evolution="freeze")
     topic.send({"id": 1, "w": "not told to be null"})
     topic.send({"id": 2, "v": 9})
@@ -145,6 +154,8 @@ def test_a_rule_sees_what_a_change_tells_and_may_fail_or_warn(
     told = {f.check: f.facts for f in report.findings() if f.is_rule}
     assert [told["rule_not_null_v"][name] for name in ("evaluated", "failed", "null")] == [3, 0, 1]
     assert told["rule_row_count"]["rows"] == 3
+    suite = told["rule_pandera_told"]
+    assert (suite["rows"], suite["failed: not_nullable (v)"]) == (1, "is not met"), "the refused ones aren't asked"
     see = view(ruled)
     found = {row["id"]: (row["v"], row["w"], row["_stale"] and row["_stale"]["_rule"]) for row in see.rows()}
     assert found == {1: (1, "not told to be null", None), 2: (2, "a", "rule:most")}
@@ -160,3 +171,31 @@ def test_a_rule_sees_what_a_change_tells_and_may_fail_or_warn(
     # What counts takes the mark away, whatever rules there are.
     assert {row["id"]: (row["v"], row["_stale"]) for row in see.rows()} == {1: (1, None), 2: (99, None)}
     assert len(see.dead_letters()) == 2
+
+
+def test_refused_changes_are_replayed_by_the_order_of_changes_and_take_their_marks_away(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec("id bigint, v bigint", write="upsert", key=("id",), rules=at_most(5))
+    for key, value in ((1, 1), (2, 2), (2, 9), (3, 9), (4, 50), (4, 2)):
+        topic.send({"id": key, "v": value})
+    ingest(spec, connections(), "run-1")
+    see = view(spec)
+
+    def rows() -> dict[int, tuple[int, int | None]]:
+        return {row["id"]: (row["v"], row["_stale"] and row["_stale"]["_kafka"]["offset"]) for row in see.rows()}
+
+    assert rows() == {1: (1, None), 2: (2, 2), 4: (2, None)}
+    done = replay_dead_letters(replace(spec, rules=at_most(8)), connections(), "again-1", "offset = 2")
+    assert (done.moved, done.remaining) == (0, 1)
+    assert {r["offset"]: r["error_message"] for r in see.dead_letters()} == {
+        2: "Breaks a rule: most (v is at most 8).",
+        **dict.fromkeys((3, 4), "Breaks a rule: most (v is at most 5)."),
+    }
+    assert rows() == {1: (1, None), 2: (2, 2), 4: (2, None)}
+    # What is older than its key's row changes nothing, and is no dead letter any more.
+    done = replay_dead_letters(replace(spec, rules=at_most(50)), connections(), "again-2")
+    assert (done.moved, done.remaining, see.dead_letters()) == (3, 0, [])
+    assert rows() == {1: (1, None), 2: (9, None), 3: (9, None), 4: (2, None)}
+    see.assert_no_branches()

@@ -365,6 +365,11 @@ _TOPIC = "type: kafka_lake.KafkaTopicTable\nattributes:\n  topic: pizzas\n"
     ("text", "line", "problem"),
     [
         (_TOPIC + "  tobic: a\n", 4, "tobic: there is no such setting"),
+        (
+            _TOPIC + "  rules:\n    - not_null: [a]\n    - range: {column: b, min: 0, on_failure: warn}\n",
+            4,
+            "line 4: rules: number 2 (range): on_failure: is a setting of the rule. Write it beside range:, not in it.",
+        ),
         (_TOPIC + "  max_records_per_commit: 0\n", 4, "max_records_per_commit: Input should be greater than"),
         (_TOPIC + "  partition_by: [day(]\n", 4, "partition_by: 'day(' is not an Iceberg transform"),
         (_TOPIC + "  start: latest\n---\n" + _TOPIC + "  start: whenever\n", 9, "start: 'whenever' is neither"),

@@ -204,7 +204,7 @@ def test_a_mistake_in_defaults_is_refused_where_no_topic_matches(project: Any) -
     with pytest.raises(Exception, match="") as refused:
         many.tables()
     said = str(explanation(refused.value, many._sandbox.defs_folder_path))
-    assert "defaults: rules: 0: not_nul: there is no such setting" in said
+    assert "defaults: rules: number 1: not_nul: there is no such setting of a rule. Is it not_null?" in said
     assert "valid string" not in said
 
 

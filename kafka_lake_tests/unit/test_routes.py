@@ -7,7 +7,6 @@ from itertools import chain
 from pathlib import Path
 
 import dagster as dg
-import pyarrow as pa
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -18,7 +17,6 @@ from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.components.assets import SETTINGS, settings_of
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable, refuse_shared_tables
 from kafka_lake.components.route_settings import route_problems, when_of
-from kafka_lake.ingest.dead_letters.replayable import replayable
 from kafka_lake.ingest.decode.by_schema.names import schema_name
 from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.route import When
@@ -26,7 +24,6 @@ from kafka_lake.ingest.routes.given import GIVEN, Given, conditions_of, given_af
 from kafka_lake.ingest.routes.share import counted, has_more_letters, is_ahead, is_of_another_log, share_of
 from kafka_lake.ingest.topic_table import Route, TopicTable
 from kafka_lake.kafka.schemas import SchemaType, WriterSchema
-from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake_tests.unit.test_component import load
 
 RESTS = 4
@@ -336,6 +333,10 @@ def assert_refused(document: str, change: tuple[str, str], said: str | None) -> 
         (("dead_letters: fail", "start: latest"), "start: is the topic's"),
         (("dead_letters: fail", "all_matches: true"), "all_matches: is the topic's"),
         (("dead_letters: fail", "history: true"), "history: can't be combined with routes yet"),
+        (
+            ("dead_letters: fail", "rules: [{range: {column: b, min: 0, on_failure: warn}}]"),
+            r"rules: number 1 \(range\): on_failure: is a setting of the rule. Write it beside range:, not in it",
+        ),
         (("dead_letters: fail", "colour: red"), "colour: there is no such setting"),
         (("dead_letters: fail", "key: [id]"), r"number 1 \(orders\): key: .* has no effect with write: append"),
         (("dead_letters: fail", "evolution: never"), r"number 1 \(orders\): evolution"),
@@ -422,7 +423,7 @@ def test_what_a_table_does_that_cant_take_its_records_is_the_topics_setting_or_i
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("on_table_error: fail", "write: upsert\n    key: [id]"), "keyed tables, as b, can't be replayed yet"),
+        (("on_table_error: fail", "write: upsert\n    key: [id]"), "keyed tables, as b, can't have their commits"),
         (("on_table_error: fail", "on_table_error: dead_letter\n    dead_letters: skip"), "table b has none"),
         (("on_table_error: fail", "on_table_error: ignore"), r"number 2 \(b\): on_table_error: .*'dead_letter'"),
         (("on_table_error: dead_letter", "on_table_error: ignore"), "dead_letter"),
@@ -575,18 +576,3 @@ def test_a_summary_that_tells_nothing_of_a_share_makes_nothing_certain() -> None
     told = Given("now", {1: 5})
     for text, found in ((told.marks()[GIVEN], told), ("", Given()), ("[]", Given()), ('{"since": 3}', Given())):
         assert parsed(text) == found
-
-
-def test_dead_letters_of_keyed_tables_come_last_and_only_if_there_are_any(catalog: LakeCatalog) -> None:
-    def table(name: str, **its: object) -> TopicTable:
-        return TopicTable("events", "lake", name, **its)  # type: ignore[arg-type]
-
-    none, some = table("none", write="upsert"), table("some", write="upsert")
-    topic = table("events", routes=tuple(Route(When(sql="true"), each) for each in (some, none, table("orders"))))
-    letters = pa.table({"offset": pa.array([1], pa.int64())})
-    catalog.ensure_namespace("lake")
-    for each, rows in ((none, letters.slice(0, 0)), (some, letters)):
-        catalog.pyiceberg.create_table(each.dead_letter_table, letters.schema).append(rows)
-    assert [each.table for each in replayable(topic, catalog)] == ["events", "orders", "some"]
-    # Alone, it says why it is refused.
-    assert replayable(none, catalog) == [none]

@@ -220,7 +220,7 @@ def test_settings_of_route_by_are_those_of_all_its_tables() -> None:
         (("max_tables: 9", 'namespace: "{parent}"\n  namespaces: ["a/b"]'), "is no list of namespaces"),
         (("max_tables: 9", "start: latest"), "route_by: start: is the topic's"),
         (("max_tables: 9", "colour: red"), "route_by: colour: there is no such setting"),
-        (("max_tables: 9", "write: upsert"), "dead letters of keyed tables"),
+        (("max_tables: 9", "write: upsert"), "on_table_error: keyed tables, as"),
         (("format: json", "format: avro"), "route_by: field: is for JSON, and format is avro"),
         (("max_columns: 7", "schema: id bigint what"), "route_by: .*schema"),
     ],

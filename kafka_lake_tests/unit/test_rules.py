@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -15,8 +16,10 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
+from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.assets import settings_of
 from kafka_lake.components.metadata import check_result
+from kafka_lake.components.rule_errors import rule_error
 from kafka_lake.executors.writing.refused import split
 from kafka_lake.ingest.decode import meaning_of
 from kafka_lake.ingest.report import merged
@@ -36,6 +39,8 @@ from kafka_lake.ingest.rule_finding import rule_finding
 from kafka_lake.ingest.rules.by_statistics import kept_by_statistics
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.rules.result import FEW, RuleResult, commit_result, exceeds, reason_of
+from kafka_lake.ingest.rules.suite import Failure, Shown, SuiteFound
+from kafka_lake.ingest.rules.suites import ask_suite
 from kafka_lake.ingest.rules.volume import LEAST_HISTORY, starts_before, volume_of
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake_tests.unit.test_component import load, refusal, resolved
@@ -143,6 +148,15 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         ("rules: [{unique: [b]}]\nschema: a int", "unique_b: b isn't in schema:, whose columns are a"),
         ("rules: [{unique: [b]}]\nexcept: [b]", "unique_b: b is in except:"),
         ("rules: [{not_null: [a]}]\nschema: a int not null, b int", "not_null_a: never fails: schema: says that a"),
+        ("rules: [{expectations: a:b, on_failure: dead_letter}]", "expectations is about a whole commit. Set fail"),
+        ("rules: [{pandera: a:B, on_failure: dead_letter}]", "dead_letter is for single rows, and pandera is about"),
+        ("rules: [{pandera: a:B, fail_above: 5%}]", "fail_above: has no effect: no single row breaks pandera"),
+        ("rules: [{expectations: suites.orders}]", "expectations: 'suites.orders' names nothing in Python"),
+        ("rules: [{pandera: schemas/orders.json}]", "pandera: 'schemas/orders.json' names nothing in Python"),
+        (
+            "rules: [{expectations: suites/orders.json}]",
+            "orders/suites/orders.json: there is no such file. Paths start",
+        ),
     ],
 )
 def test_what_cant_be_meant_or_has_no_effect_is_refused(document: str, says: str) -> None:
@@ -165,6 +179,110 @@ def test_what_cant_be_meant_or_has_no_effect_is_refused(document: str, says: str
 def test_what_may_be_meant_is_taken(document: str) -> None:
     component, _ = load(f"topic: orders\n{document}")
     assert component.topic_table().named_rules
+
+
+@pytest.mark.parametrize("kind", ["KafkaTopicTable", "DerivedTable"])
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("{", "isn't JSON"),
+        ("[]", "has no name with a list of expectations"),
+        ('{"expectation_suite_name": "a", "expectations": [{}]}', "has no name with a list of expectations"),
+        ('{"name": "a", "expectations": []}', "has no expectations"),
+    ],
+)
+def test_the_file_of_a_suite_is_looked_at_as_definitions_load(
+    kind: str, written: str, says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "orders.json"
+    path.write_text('{"name": "a", "expectations": [{"type": "expect_table_row_count_to_equal"}]}')
+    document = f"rules:\n  - expectations: {path}\n  - {{pandera: 'a.b:Orders', on_failure: warn}}\n"
+    document += "topic: orders" if kind == "KafkaTopicTable" else "table: t\nfrom: lake.a\nwrite: append\nsql: SELECT 1"
+    if kind == "KafkaTopicTable":
+        component, _ = load(document)
+        found = [(each.name, each.check, each.said, each.on_failure) for each in component.topic_table().named_rules]
+        assert found == [
+            (
+                "expectations_orders",
+                "rule_expectations_orders",
+                "the rows meet the expectations of orders.json",
+                "fail",
+            ),
+            ("pandera_Orders", "rule_pandera_Orders", "the rows meet the schema a.b:Orders", "warn"),
+        ]
+    path.write_text(written)
+    told = refusal(document, kind)
+    assert f"rules: expectations: {path}: {says}" in told
+
+
+@pytest.mark.parametrize("entry", [{"expectations": "a:b"}, {"pandera": "a:b"}])
+def test_a_run_without_the_package_says_how_to_install_it(
+    entry: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (name,) = entry
+    extra = {"expectations": "great-expectations"}.get(name, name)
+    monkeypatch.setattr(f"kafka_lake.ingest.rules.by_{name}.find_spec", lambda _: None)
+    with pytest.raises(ConfigurationError, match=rf"rules: {name}: a:b: .* pip install 'kafka-lake\[{extra}\]'"):
+        ask_suite(rule(**entry), None, 1, metadata_column=None, shown=Shown())  # type: ignore[arg-type]
+
+
+def test_a_suite_tells_which_expectations_fail_and_five_of_them_in_errors() -> None:
+    found = SuiteFound("expectations", 9, 7, tuple(Failure("expect", f"c{n}", rows=n) for n in range(7)))
+    finding = rule_finding(RuleResult(rule(expectations="a:b"), 50, 1, suite=found))
+    assert finding.problems == (
+        "of 50 rows, 7 of 9 expectations fail: expect (c0): 0 rows; expect (c1): 1 rows; expect (c2): 2 rows; expect "
+        "(c3): 3 rows; expect (c4): 4 rows; and 2 more; on_failure is fail",
+    )
+    assert finding.facts["failed: expect (c6)"] == "6 rows"
+    told = check_result(finding, dg.AssetKey("orders"))
+    assert (told.metadata["expectations_passed"].value, "share_failed" in told.metadata) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "says"),
+    [
+        (
+            (1, "range", "RangeFieldsModel", "name"),
+            "extra_forbidden",
+            "number 2 (range): name: is a setting of the rule.",
+        ),
+        (
+            (0, "pattern", "PatternFieldsModel", "regx"),
+            "extra_forbidden",
+            "number 1 (pattern): regx: there is no such setting of pattern. Is it regex? Its settings are column",
+        ),
+        (
+            (0, "regex"),
+            "extra_forbidden",
+            "number 1: regex: is a setting of a kind of rule. Write it in pattern:, not be",
+        ),
+        (
+            (0, "max"),
+            "extra_forbidden",
+            "max: is a setting of a kind of rule. Write it in one of range, row_count, null_",
+        ),
+        (
+            (0, "nul_share"),
+            "extra_forbidden",
+            "number 1: nul_share: there is no such setting of a rule. Is it null_share?",
+        ),
+        (
+            (0, "xyz"),
+            "extra_forbidden",
+            "number 1: xyz: there is no such setting of a rule. Its settings are not_null, ac",
+        ),
+        ((3, "pattern", "PatternFieldsModel", "column"), "missing", "number 4 (pattern): column: Said."),
+        ((3, "pattern", "str"), "string_type", "number 4 (pattern): Said."),
+        ((3, "on_failure"), "literal_error", "number 4: on_failure: Said."),
+    ],
+)
+def test_a_setting_in_the_wrong_place_is_told_where_it_belongs(place: tuple[object, ...], kind: str, says: str) -> None:
+    told = rule_error(("rules", "tuple[RuleSettingsModel, ...]", *place), kind, "Said.")
+    assert told is not None
+    assert told.startswith("rules: number ")
+    assert says in told
+    assert rule_error(("rules", "str"), kind, "Said.") is None
+    assert rule_error(("renames", *place), kind, "Said.") is None
 
 
 LIMITS = st.one_of(st.integers(1, 50), st.integers(1, 100).map("{}%".format))

@@ -38,7 +38,6 @@ def dead_letters(
     from kafka_lake.cli import repair
     from kafka_lake.cli.output import dead_letter_tables, followed, replayed_tables
     from kafka_lake.cli.project import connections_at_hand, topic_tables
-    from kafka_lake.ingest.dead_letters.replayable import replayable
     from kafka_lake.ingest.run import replay_dead_letters
 
     specs = topic_tables(topic)
@@ -46,8 +45,7 @@ def dead_letters(
     with connections_at_hand(
         console.err.print, with_broker=replay, with_spark=replay, cluster=specs[0].cluster
     ) as connections:
-        chosen = [replayable(each, connections.catalog) if replay else each.tables for each in specs]
-        for spec in chain.from_iterable(chosen):
+        for spec in chain.from_iterable(each.tables for each in specs):
             if replay:
                 with followed(topic, console.err) as observer:
                     done = replay_dead_letters(spec, connections, run_id=str(uuid4()), where=where, observer=observer)

@@ -41,6 +41,7 @@ def reconcile(
     forced: bool = False,
     among: DataFrame | None = None,
     relabelled: DataFrame | None = None,
+    merged: DataFrame | None = None,
 ) -> int:
     """Take dead letters out of the dead-letter table whose records are in the table.
 
@@ -50,6 +51,8 @@ def reconcile(
         forced: Look at the data even if metadata say that there is nothing.
         among: Where to look then: near these dead letters; None for all.
         relabelled: Dead letters that take the place of those of the same records.
+        merged: Dead letters that are taken out whatever the table has: what a keyed table made of their changes, its
+            rows don't tell.
 
     Returns:
         How many dead letters the table lost by it; negative if some came back.
@@ -64,7 +67,11 @@ def reconcile(
         return 0
     table, dead_letters = read_state(loaded[0]), read_state(loaded[1])
     found = unreconciled(table, dead_letters)
-    if dead_letters.head is None or table.head is None or not (found or forced or relabelled is not None):
+    if (
+        dead_letters.head is None
+        or table.head is None
+        or not (found or forced or relabelled is not None or merged is not None)
+    ):
         return 0
     with ExitStack() as undo:
         if relabelled is not None:
@@ -78,6 +85,7 @@ def reconcile(
                 forced=forced,
                 among=among,
                 relabelled=relabelled,
+                merged=merged,
             )
         )
         leaving = _kept(change.leaving, undo)
@@ -119,7 +127,7 @@ def reconcile(
 
 @dataclass(frozen=True)
 class _Case:
-    """What is to be reconciled, and where. The last three are `reconcile`'s arguments.
+    """What is to be reconciled, and where. The last four are `reconcile`'s arguments.
 
     Args:
         context: Of the run.
@@ -135,6 +143,7 @@ class _Case:
     forced: bool
     among: DataFrame | None
     relabelled: DataFrame | None
+    merged: DataFrame | None = None
 
 
 @dataclass(frozen=True)
@@ -172,6 +181,8 @@ def _change(case: _Case) -> _Change:
     if case.relabelled is not None:
         coming = case.relabelled if coming is None else _instead(frames, coming, case.relabelled)
         others = obsolete.unionByName(case.relabelled.select(*RECORD))
+    if case.merged is not None:
+        others = others.unionByName(case.merged.select(*RECORD))
     return _Change(ranges, frames.among(nearby, others), None if coming is None else frames.without(coming, obsolete))
 
 
@@ -188,7 +199,9 @@ def _places(case: _Case) -> Iterator[list[OffsetRange] | None]:
             return
         for identifier, state, snapshot in snapshots:
             yield near(connections, added_keys(case.context, identifier, state.table, snapshot))
-    if case.relabelled is not None:
+    if case.merged is not None:
+        yield near(connections, case.merged)
+    elif case.relabelled is not None:
         yield near(connections, case.relabelled)
     elif case.forced:
         yield near(connections, case.among)

@@ -11,7 +11,7 @@ from kafka_lake.ingest.dead_letters.reconcile import reconcile
 from kafka_lake.ingest.dead_letters.unreconciled import unreconciled
 from kafka_lake.ingest.jobs.job import Job
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.record_keys import at_version, metadata_column_of, refuse_keyed
+from kafka_lake.ingest.record_keys import at_version, metadata_column_of
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.routes.conditions import records_of
 from kafka_lake.ingest.routes.new_tables import with_known
@@ -54,7 +54,6 @@ class DeadLetterReplay(Job):
     def __init__(self, context: Context, where: str | None) -> None:
         super().__init__(context)
         metadata_column_of(context.spec)
-        refuse_keyed(context.spec)
         self._where = where
         self._spec = context.spec
         self._done = False
@@ -117,10 +116,12 @@ class DeadLetterReplay(Job):
         self._done = True
         context = self.context
         try:
-            reconcile(context, relabelled=staged.failed_rows)
+            merged = self._records if self._spec.write == "upsert" else None
+            reconcile(context, relabelled=staged.failed_rows, merged=merged)
         except Exception as error:
             context.observer.warn(
-                f"Topic {context.spec.topic}: the letters that were moved will be taken out by the next run: {error}"
+                f"Topic {context.spec.topic}: the letters that were moved will be taken out by the next "
+                f"{'replay of them' if self._spec.write == 'upsert' else 'run'}: {error}"
             )
 
 

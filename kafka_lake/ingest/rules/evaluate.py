@@ -15,11 +15,13 @@ from pyspark.sql import functions as F
 
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import ConfigurationError
-from kafka_lake.ingest.rule import WHOLE_TABLE, Rule
+from kafka_lake.ingest.rule import OF_SUITES, WHOLE_TABLE, Rule
 from kafka_lake.ingest.rules.conditions import Condition, Rows
 from kafka_lake.ingest.rules.referred import BROADCAST_ROWS, Referred
 from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.rules.result import RuleResult, commit_result, reason_of
+from kafka_lake.ingest.rules.suite import Shown
+from kafka_lake.ingest.rules.suites import ask_suite
 
 _SAMPLES = 5
 _PLACE = ("topic_id", "partition", "offset")
@@ -43,6 +45,7 @@ class Asked:
         what: What has the name, for errors.
         untold: The column that names those which a row doesn't tell; None if each row tells all of them.
         tables: Those that foreign keys refer to.
+        shown: What a suite may show of the rows' values.
     """
 
     topic: str
@@ -55,6 +58,7 @@ class Asked:
     untold: str | None = None
     earlier: DataFrame | None = None
     tables: Mapping[str, Referred] = field(default_factory=dict)
+    shown: Shown = field(default_factory=Shown)
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,26 @@ def evaluate(asked: Asked) -> Verdict:
     Raises:
         ConfigurationError: If a rule can't be asked of these columns.
     """
+    ours = tuple(rule for rule in asked.rules if rule.kind not in OF_SUITES)
+    verdict = _by_conditions(replace(asked, rules=ours)) if ours else Verdict()
+    results = {each.rule: each for each in verdict.results} | _by_suites(asked, verdict.refused)
+    told = tuple(results[rule] for rule in asked.rules)
+    return Verdict(told, None if any(each.fails for each in told) else verdict.refused)
+
+
+def _by_suites(asked: Asked, refused: Refused | None) -> dict[Rule, RuleResult]:
+    """Ask suites and schemas of the rows that the other rules leave."""
+    suites = [rule for rule in asked.rules if rule.kind in OF_SUITES]
+    if not suites:
+        return {}
+    rows = asked.rows if asked.untold is None else asked.rows.drop(asked.untold)
+    if refused is not None and asked.column is not None:
+        rows = refused.left(rows, asked.column)
+    count = rows.count()
+    return {rule: ask_suite(rule, rows, count, metadata_column=asked.column, shown=asked.shown) for rule in suites}
+
+
+def _by_conditions(asked: Asked) -> Verdict:
     rows = Rows(f"{asked.what} {asked.topic}", asked.rows, asked.declared, untold=asked.untold, tables=asked.tables)
     conditions = [rows.condition(rule) for rule in asked.rules]
     evaluation = _Evaluation(asked, conditions)

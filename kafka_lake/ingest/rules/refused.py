@@ -59,6 +59,21 @@ class Refused:
             *[self._reason(columns[name]).alias(name) if name in columns else F.col(name) for name in decoded.columns]
         )
 
+    def left(self, rows: DataFrame, column: str) -> DataFrame:
+        """Return the rows of a table that are of other records.
+
+        Args:
+            rows: The rows.
+            column: Their metadata column.
+        """
+        told = rows.sparkSession.createDataFrame(self.records)
+        told = told.select(*[F.col(name).alias(f"refused_{name}") for name in _PLACE])
+        place = F.col(f"`{column}`")
+        same = F.lit(True)
+        for name in _PLACE:
+            same &= place[name].eqNullSafe(F.col(f"refused_{name}"))
+        return rows.join(F.broadcast(told), same, "left_anti")
+
     def _reason(self, part: int) -> Column:
         name = ("error_class", "error_message")[part]
         told = F.create_map(*[F.lit(each) for n, reason in enumerate(self.reasons) for each in (n, reason[part])])
