@@ -24,6 +24,19 @@ SHOWN_IN_SHORT: Mapping[str, str] = {
     "integration/test_derived_partitions.py::test_a_day_is_computed_again_and_no_other_row_changes": (
         "integration/test_derived_partitions.py::test_dagster_shows_the_days_and_materializes_one_or_a_range"
     ),
+    **dict.fromkeys(
+        (
+            f"integration/test_derived_days.py::test_{each}"
+            for each in (
+                "each_partition_is_what_duckdb_computes_and_others_are_as_they_were",
+                "rows_of_a_key_may_be_of_several_days",
+                "a_table_that_is_replaced_is_computed_as_a_whole",
+                "a_row_of_others_goes_and_tables_below_notice",
+                "days_that_have_expired_stay_if_another_one_is_computed",
+            )
+        ),
+        "integration/test_derived_partitions.py::test_dagster_shows_the_days_and_materializes_one_or_a_range",
+    ),
     # What the audit says of such intervals; that it is asked before a history is published.
     "integration/test_history.py::test_nothing_is_published_if_the_intervals_of_a_key_do_not_tile": (
         "integration/test_history.py::test_a_late_change_splits_the_interval_that_it_falls_in"

@@ -119,6 +119,7 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
                 run_id=context.run_id,
                 observer=Observer(step_done=context.log.debug, warn=context.log.warning),
                 commit_slots=resources.spark.commit_slots(),
+                published=lambda commit: _tell_partitions(context, spec, commit),
             )
             try:
                 report = derive(spec, engine, config.rebuild, _window(context, spec))
@@ -130,8 +131,6 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
                 yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=False, description=error.message)
                 raise
             context.log.info(_sentence(report))
-            for each in _partitions(context, spec, report):
-                context.log_event(each)
             yield dg.MaterializeResult(
                 key,
                 metadata=_metadata(spec, report, catalog),
@@ -160,18 +159,16 @@ def _window(context: dg.AssetExecutionContext, spec: DerivedTable) -> Window | N
     return Window(cut, *context.partition_time_window)
 
 
-def _partitions(
-    context: dg.AssetExecutionContext, spec: DerivedTable, report: DeriveReport
-) -> Iterator[dg.AssetMaterialization]:
-    """Give the partitions that a run which was for none of them has brought rows of."""
+def _tell_partitions(context: dg.AssetExecutionContext, spec: DerivedTable, commit: DeriveReport) -> None:
+    """Show the partitions of which a commit has brought rows, but for those that the run is for."""
     known = time_partitions_of(spec)
-    if known is None or is_for_partitions(context):
+    if known is None:
         return
-    for each in report.partitions:
-        if known.has_partition_key(each):
-            yield dg.AssetMaterialization(
-                key_of(spec.identifier), partition=each, metadata={"snapshot_id": str(report.snapshot)}
-            )
+    asked = set(context.partition_keys) if is_for_partitions(context) else set()
+    for each in commit.partitions:
+        if each not in asked and known.has_partition_key(each):
+            metadata = {"snapshot_id": str(commit.snapshot)}
+            context.log_event(dg.AssetMaterialization(key_of(spec.identifier), partition=each, metadata=metadata))
 
 
 def _checks(key: dg.AssetKey, report: DeriveReport) -> list[dg.AssetCheckResult]:
@@ -257,6 +254,8 @@ def _metadata(spec: DerivedTable, report: DeriveReport, catalog: LakeCatalog) ->
         metadata["offsets_derived_again"] = report.rederived
     if report.waiting is not None:
         metadata |= _waiting_figures(report)
+    if report.outside is not None:
+        metadata["rows_of_no_partition"] = report.outside
     if report.late is not None:
         metadata["late_rows"] = report.late
     for name, each in report.upstream.items():

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.whole_file import write_whole
 
 
 def keep_names(state: Path, names: Sequence[str]) -> None:
@@ -14,7 +15,7 @@ def keep_names(state: Path, names: Sequence[str]) -> None:
         state: The file.
         names: Those of all topics of the cluster: which of them are meant is for the document to say.
     """
-    state.write_text(json.dumps({"topics": list(names)}))
+    write_whole(state, json.dumps({"topics": list(names)}))
 
 
 def kept_names(state: Path, document: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from dagster.components.utils.project_paths import get_local_state_path
 
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.whole_file import write_whole
 from kafka_lake.ingest.routes.by_value import PREFIX
 
 
@@ -17,7 +18,8 @@ def keep(state: Path, properties: Mapping[str, str]) -> None:
         state: The file.
         properties: Of the table; others than those are left out.
     """
-    state.write_text(json.dumps({key: text for key, text in properties.items() if key.startswith(PREFIX)}, indent=1))
+    told = {key: text for key, text in properties.items() if key.startswith(PREFIX)}
+    write_whole(state, json.dumps(told, indent=1))
 
 
 def kept(state: Path) -> Mapping[str, str]:

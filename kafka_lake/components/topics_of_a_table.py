@@ -6,9 +6,9 @@ from typing import Any
 
 import dagster as dg
 
-from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.common.errors import ConfigurationError, UnknownTopicError
 from kafka_lake.common.offsets import lag
-from kafka_lake.components.keys import partition_key, partitions_in
+from kafka_lake.components.keys import TOPIC_TAG, partition_key, partitions_in
 from kafka_lake.components.reporting import Reporter
 from kafka_lake.ingest.causes import headline, is_transient
 from kafka_lake.ingest.commit import Commit
@@ -89,7 +89,8 @@ def materialize_topics(
 ) -> Iterator[Any]:
     """Bring a table up to where each of its topics ends now, and give what Dagster shows of that.
 
-    A topic that fails doesn't keep the others from being read; the run fails by it in the end.
+    A topic that fails doesn't keep the others from being read; the run fails by it in the end. A run that the sensor
+    has asked for tells of a topic that the brokers don't know, and goes on.
 
     Args:
         context: Of the run.
@@ -104,15 +105,27 @@ def materialize_topics(
     reporter = TopicsReporter(context, spec, connections)
     _refuse(task, spec, [each for each, _ in reporter.topics])
     failed: Exception | None = None
+    gone: UnknownTopicError | None = None
     for each, partitions in reporter.topics:
         try:
             reporter.reports[each.topic] = _one(reporter, task, each, partitions)
         except Exception as error:
+            if isinstance(error, UnknownTopicError) and TOPIC_TAG in context.run.tags:
+                # The sensor asks for none that the brokers don't know. Its partitions are in between, for Dagster's
+                # ranges have no gaps; and runs that fail would keep the others waiting.
+                context.log.warning(
+                    f"Topic {each.topic} is left out: {headline(error)} If it has been deleted, `kafka-lake topics "
+                    "refresh` takes it out of a table whose topics: is a pattern; else take it out of topics:."
+                )
+                gone = error
+                continue
             context.log.error(f"Topic {each.topic}: {headline(error)}")
             failed = failed or error
             if is_transient(error):
                 # The others would wait for the same.
                 break
+    if not reporter.reports:
+        failed = failed or gone
     if failed is None:
         yield from reporter.end(reporter.whole())
         return

@@ -9,6 +9,7 @@ from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.frames import Frames
 from kafka_lake.derive.plan import DerivePlan
 from kafka_lake.ingest.stage.table_schema import arrow_columns
+from kafka_lake.ingest.stage.variant_table import append_nothing
 from kafka_lake.lake.assertions import require_assertions
 from kafka_lake.lake.schema import needed_changes
 from kafka_lake.lake.tables.create import ensure_table, schema_of
@@ -38,6 +39,7 @@ def created(spec: DerivedTable, engine: Engine, frames: Frames, todo: DerivePlan
         partition_by=spec.partition_by,
         sort_by=spec.sort_by,
         properties={**(_MERGED if spec.key else {}), **spec.table_properties},
+        begin=lambda: append_nothing(engine, spec.identifier),
     )
     require_assertions(engine.catalog, table)
 

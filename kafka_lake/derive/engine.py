@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka_lake.ingest.observer import Observer
+from kafka_lake.derive.report import DeriveReport
+from kafka_lake.ingest.observer import Observer, ignore
 from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.lake.catalog import LakeCatalog
 from kafka_lake.spark.commit_slots import CommitSlots
@@ -24,6 +25,7 @@ class Engine:
         commit_slots: Whose commits wait for each other; None if they needn't.
         clock: Seconds since 1970: how long rows have waited.
         sleep: Pauses between attempts, for that many seconds.
+        published: Called after each commit with what it was.
     """
 
     catalog: LakeCatalog
@@ -34,3 +36,4 @@ class Engine:
     commit_slots: CommitSlots | None = None
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
+    published: Callable[[DeriveReport], None] = ignore

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from functools import reduce
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
@@ -25,6 +26,7 @@ from kafka_lake.ingest.causes import is_transient
 from kafka_lake.ingest.maintenance.clean import sweep
 from kafka_lake.ingest.maintenance.maintain import maintain
 from kafka_lake.ingest.maintenance.tables import Tables
+from kafka_lake.ingest.report import merged
 from kafka_lake.ingest.retry import call, short_pauses
 from kafka_lake.ingest.run_log import RunLog
 from kafka_lake.lake.branches import StagingBranch, branch_name, staging_branches
@@ -46,10 +48,12 @@ def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False, window: Wi
         spec: The derived table.
         engine: Catalog and Spark; Spark isn't touched if there is nothing to do.
         rebuild: Compute everything again, whatever there is.
-        window: Partitions that are computed again, in a commit of their own, once the table is up to date.
+        window: Partitions that are computed again, in a commit of their own, once the table is up to date. A table
+            with ``write: replace`` is computed as a whole, as in each of its runs: its rows have nothing by which one
+            could tell that they have changed their partition.
 
     Returns:
-        What was done, by the last commit.
+        What was done, by the last commit; rows' partitions, late rows and findings are those of all.
 
     Raises:
         ConfigurationError: If the settings don't go with the tables, or the query has changed and nobody has said what
@@ -69,6 +73,9 @@ def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False, window: Wi
 
 def _derive(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | None) -> DeriveReport:
     began = time.monotonic()
+    if window is not None and not spec.is_incremental:
+        rebuild, window = True, None
+    made: list[DeriveReport] = []
     retrying = Retrying(
         stop=stop_after_attempt(_ATTEMPTS),
         wait=short_pauses(engine.retry),
@@ -78,8 +85,10 @@ def _derive(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | 
     )
 
     def attempt() -> DeriveReport:
-        done = retrying(lambda: _attempt(spec, engine, rebuild, began))
-        return done if window is None else retrying(lambda: _again(spec, engine, window, began))
+        made.append(retrying(lambda: _attempt(spec, engine, rebuild, began)))
+        if window is not None:
+            made.append(retrying(lambda: _again(spec, engine, window, began, made=made)))
+        return reduce(_joined, [each for each in made if each.snapshot is not None] or made[-1:])
 
     with DeriveLineage(spec, engine.catalog, engine.run_id) as lineage:
         report = call(
@@ -95,6 +104,23 @@ def _derive(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | 
     if report.snapshot is not None:
         maintained(spec, engine)
     return report
+
+
+def _joined(before: DeriveReport, report: DeriveReport) -> DeriveReport:
+    """Return the report of a commit with what is to be known of one before it in the same run."""
+    findings = [*before.findings, *report.findings]
+    checks = {each.check for each in findings}
+    return replace(
+        report,
+        findings=tuple(each for each in merged(findings) if each.check in checks),
+        late=_sum(before.late, report.late),
+        outside=_sum(before.outside, report.outside),
+        partitions=tuple(dict.fromkeys([*report.partitions, *before.partitions])),
+    )
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other + (one or 0)
 
 
 def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, began: float) -> DeriveReport:
@@ -126,13 +152,15 @@ def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, began: float) ->
         return _committed(spec, engine, todo, frames, began=began)
 
 
-def _again(spec: DerivedTable, engine: Engine, window: Window, began: float) -> DeriveReport:
-    """Compute partitions again, of a table that is up to date."""
+def _again(
+    spec: DerivedTable, engine: Engine, window: Window, began: float, *, made: list[DeriveReport]
+) -> DeriveReport:
+    """Compute partitions again, of a table that is up to date; ``made`` gets what is done to bring it there."""
     zone = engine.spark().conf.get("spark.sql.session.timeZone") or ""
     todo = plan_window(spec, load(spec, engine.catalog), window, zone, now=engine.clock())
     if todo is None:
         # Upstream tables have got rows meanwhile.
-        _attempt(spec, engine, False, began)
+        made.append(_attempt(spec, engine, False, began))
         todo = plan_window(spec, load(spec, engine.catalog), window, zone, now=engine.clock())
     if todo is None:
         raise PublishRefusedError(
@@ -189,7 +217,9 @@ def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, frames: Fra
         branch.discard()
         raise
     engine.observer.step_done("published")
-    return _report(spec, engine, todo, staged=staged, seconds=time.monotonic() - began)
+    report = _report(spec, engine, todo, staged=staged, seconds=time.monotonic() - began)
+    engine.published(report)
+    return report
 
 
 def _report(
@@ -214,7 +244,8 @@ def _report(
         waiting_since=back.waiting.oldest,
         released=sum(map(len, back.released)),
         unmatched=back.unmatched,
-        partitions=staged.partitions,
+        partitions=staged.brought.keys,
+        outside=staged.brought.outside if spec.partitions is not None else None,
     )
 
 

@@ -17,7 +17,7 @@ from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.frames import Frames
 from kafka_lake.derive.kept_back import KeptBack
 from kafka_lake.derive.late import late_rows
-from kafka_lake.derive.partitioned import audit_window, in_window, partition_keys, places
+from kafka_lake.derive.partitioned import Brought, audit_window, brought, time_type, told_of_window, warn_of
 from kafka_lake.derive.plan import DerivePlan
 from kafka_lake.derive.query import ORIGIN
 from kafka_lake.derive.record import REBUILD, REWRITE
@@ -55,7 +55,7 @@ class StagedRows:
         findings: Of the table's rules.
         late: New upstream rows that came late; None if they weren't counted.
         kept_back: What became of records that find no row to look up.
-        partitions: Keys of the asset's partitions of which rows came.
+        brought: Of which of the asset's partitions rows came.
     """
 
     table: StagedTable
@@ -68,7 +68,7 @@ class StagedRows:
     findings: tuple[Finding, ...] = ()
     late: int | None = None
     kept_back: KeptBack = field(default_factory=KeptBack)
-    partitions: tuple[str, ...] = ()
+    brought: Brought = field(default_factory=Brought)
 
 
 def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, *, branch: StagingBranch) -> StagedRows:
@@ -87,18 +87,19 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
         ConfigurationError: If the query doesn't go with the tables that it reads, or a rule with the table.
     """
     assert todo.table is not None, "it has been created"
-    computed = compute(frames, spec, todo)
     columns: T.StructType = engine.spark().table(engine.catalog.spark_name(spec.identifier)).schema
+    kind = time_type(spec, columns)
+    computed = compute(frames, spec, todo)
     computed = replace(computed, rows=shaped(computed.rows, columns))
-    cut = in_window(todo, columns)
+    cut = todo.window.condition(kind) if todo.window is not None else ""
     whole = computed.rows
     if cut:
         computed = replace(computed, rows=frames.kept(whole.filter(cut)), kind=REWRITE)
     state = TableState(todo.table, todo.head, None)
     summary = _summary(engine, spec, todo, computed)
-    if cut:
-        audit_window(engine, spec, whole, head=branch.head, cut=cut)
-        summary |= _told_of_window(engine, spec, computed, head=branch.head, cut=cut)
+    if todo.window is not None:
+        audit_window(engine, spec, todo.window, whole, head=branch.head, cut=cut)
+        summary |= told_of_window(engine, spec, todo, computed.rows, head=branch.head, cut=cut)
         staged = _appended(engine, spec, computed, branch=branch, state=state, summary=summary, goes=cut)
     elif computed.kind == REBUILD:
         staged = _overwritten(branch, state, computed, summary)
@@ -114,7 +115,9 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
     _audit_keys(engine, spec, todo, computed=computed, staged=staged)
     findings = ask_rules(engine, spec, _came(engine, spec, staged), staged.rows, whole=staged.came is None)
     late = late_rows(frames, spec, todo)
-    staged = replace(staged, partitions=partition_keys(spec, _came(engine, spec, staged), columns))
+    found = brought(spec, _came(engine, spec, staged), kind, now=engine.clock())
+    warn_of(spec, found, engine.observer.warn)
+    staged = replace(staged, brought=found)
     return replace(staged, bounds=computed.bounds, findings=findings, late=late, kept_back=computed.kept_back)
 
 
@@ -139,28 +142,13 @@ def _summary(engine: Engine, spec: DerivedTable, todo: DerivePlan, computed: Com
     return told
 
 
-def _told_of_window(engine: Engine, spec: DerivedTable, computed: Computed, *, head: int, cut: str) -> dict[str, str]:
-    """Return what the snapshot tells besides of partitions that are computed again; warns if they get fewer rows."""
-    there = at_version(engine.spark(), engine.catalog.spark_name(spec.identifier), head).filter(cut)
-    expected, before = computed.rows.count(), there.count()
-    if expected < before:
-        engine.observer.warn(
-            f"Table {spec.name}: the query gives {expected} rows where {cut}; {before} were there. If rows of "
-            f"{', '.join(spec.sources)} have expired, what was made of them has gone."
-        )
-    if spec.write != "append":
-        return {}
-    # For tables that are made of this one: at which offsets rows may be others now.
-    ranges = places(computed.rows.select(ORIGIN).unionByName(there.select(ORIGIN)))
-    return author_summary(engine.run_id, computed.kind, ranges)
-
-
 def _deleted(engine: Engine, branch: StagingBranch, condition: str) -> dict[str, str]:
     """Delete rows from a branch, and return what the snapshot that brings others tells of it."""
     engine.spark().sql(f"DELETE FROM {branch.write_name} WHERE {condition}").collect()
-    if branch.staged_snapshot() != branch.head:
-        branch.written(branch.head)
-    return {REMOVES: str(branch.staged_snapshot())}
+    if branch.staged_snapshot() == branch.head:
+        # What others have deleted by that snapshot is nothing of this commit's.
+        return {}
+    return {REMOVES: str(branch.written(branch.head).snapshot_id)}
 
 
 def _overwritten(
@@ -291,7 +279,8 @@ def _audit_keys(
     """
     rows = at_version(engine.spark(), engine.catalog.spark_name(spec.identifier), staged.table.snapshot)
     if todo.full and computed.possible is not None:
-        _audit_possible(spec, rows, computed.possible)
+        # Other partitions may have rows of keys that have expired.
+        _audit_possible(spec, computed.rows if todo.window is not None else rows, computed.possible)
     if spec.write != "upsert":
         return
     several = rows.groupBy(*[F.col(quoted(name)) for name in spec.key]).count().filter(F.col("count") > 1).count()

@@ -22,9 +22,11 @@ _LITERALS = {
     "timestamp_ntz": "TIMESTAMP_NTZ '{:%Y-%m-%d %H:%M:%S}'",
     "date": "DATE '{:%Y-%m-%d}'",
 }
+_MICROS = "timestampdiff(MICROSECOND, TIMESTAMP_NTZ '1970-01-01 00:00:00', {0})"
 _HOURS = {
     "timestamp": "floor(unix_seconds({}) / 3600)",
-    "timestamp_ntz": "floor(timestampdiff(SECOND, TIMESTAMP_NTZ '1970-01-01 00:00:00', {}) / 3600)",
+    # Whole microseconds, since Spark rounds seconds towards 1970.
+    "timestamp_ntz": f"floor(({_MICROS} - pmod({_MICROS}, 3600000000)) / 3600000000)",
     "date": "24 * datediff({}, DATE '1970-01-01')",
 }
 
@@ -85,6 +87,22 @@ class TimePartitions:
             at = at.replace(hour=0)
         return (at.replace(day=1) if self.unit == "monthly" else at).strftime(_FORMATS[self.unit])
 
+    def shown(self, now: float) -> tuple[int, int]:
+        """Return when the first partition begins, and when the one ends that has begun, in hours since 1970.
+
+        Args:
+            now: Seconds since 1970.
+
+        >>> TimePartitions("monthly", "at", "1970-01-01").shown(31.5 * 86400)
+        (0, 1416)
+        """
+        first = datetime.fromisoformat(self.since).replace(tzinfo=UTC)
+        end = datetime.fromtimestamp(now, UTC).replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+        while self.unit != "hourly" and (end.hour or (self.unit == "monthly" and end.day != 1)):
+            end += timedelta(hours=1)
+        since, until = ((each - _EPOCH) // timedelta(hours=1) for each in (first, end))
+        return since, until
+
     def hours(self, kind: str) -> str:
         """Return the expression that gives a row's hours since 1970, in Spark SQL.
 
@@ -93,11 +111,12 @@ class TimePartitions:
         """
         return _HOURS[kind].format(quoted(self.column))
 
-    def checked(self, kind: str | None) -> str:
+    def checked(self, kind: str | None, table: str) -> str:
         """Return the type of the column, which tells the time of rows.
 
         Args:
             kind: The type; None if there is no such column.
+            table: The table's name.
 
         Raises:
             ConfigurationError: If it doesn't.
@@ -105,11 +124,13 @@ class TimePartitions:
         if kind is None or kind not in _LITERALS:
             why = "is no column of the table" if kind is None else f"has type {kind}"
             raise ConfigurationError(
-                f"partitions: {self.column} {why}.", "Name a column of type timestamp or date of the query's result."
+                f"Table {table}: partitions: {self.column} {why}.",
+                "Name a column of type timestamp or date of the query's result.",
             )
         if kind == "date" and self.unit == "hourly":
             raise ConfigurationError(
-                f"partitions: {self.column} has type date, which tells no hours.", "Write daily instead of hourly."
+                f"Table {table}: partitions: {self.column} has type date, which tells no hours.",
+                "Write daily instead of hourly.",
             )
         return kind
 

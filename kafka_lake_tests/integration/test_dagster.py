@@ -22,7 +22,7 @@ from kafka_lake.common.server_process import free_port
 from kafka_lake.components import reporting
 from kafka_lake.components.assets import build_topic_assets
 from kafka_lake.components.automation import follow_sources
-from kafka_lake.components.keys import dead_letter_key, history_key, table_key, topic_key
+from kafka_lake.components.keys import TOPIC_TAG, dead_letter_key, history_key, table_key, topic_key
 from kafka_lake.components.materialize import CATCH_UP_TAG, CONTINUOUS_TAG
 from kafka_lake.components.partitions import partitions_of
 from kafka_lake.components.presentation import Presentation
@@ -87,6 +87,7 @@ class Runner:
         selection: dg.AssetSelection | None = None,
         with_spark: bool = True,
         continuous: Continuous | None = None,
+        topic_tag: str | None = None,
         **config: Any,
     ) -> dg.ExecuteInProcessResult:
         spark = SharedSpark(catalog=self.resources["catalog"], spark_config={})
@@ -100,7 +101,7 @@ class Runner:
             # As the sensor and the UI choose: the table with its own checks.
             selection=selection or dg.AssetSelection.assets(table_key(spec)),
             run_config={"ops": {f"{spec.namespace}__{spec.table}": {"config": config}}} if config else None,
-            tags=tags,
+            tags=tags | ({TOPIC_TAG: topic_tag} if topic_tag else {}),
             raise_on_error=False,
         )
 

@@ -8,6 +8,7 @@ import pytest
 from kafka_lake.cli.explain import explanation
 from kafka_lake.components.has_topics import new_topics
 from kafka_lake.components.kafka_topic_table import KafkaTopicTable
+from kafka_lake.components.names_of_topics import keep_names, kept_names
 from kafka_lake_tests.unit.test_component import refusal
 from kafka_lake_tests.unit.test_kafka_topics import Project, project  # noqa: F401
 
@@ -108,3 +109,19 @@ def test_a_damaged_file_is_named(project: Any) -> None:  # noqa: F811
 )
 def test_what_a_pattern_cannot_have_is_refused_by_name(attributes: str, says: str) -> None:
     assert says in refusal(attributes)
+
+
+def test_a_refresh_that_dies_leaves_the_names_as_they_were(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = tmp_path / "state"
+    keep_names(state, ["shop.orders"])
+
+    def die(self: Any, text: str) -> None:
+        with self.open("w") as file:
+            file.write(text[: len(text) // 2])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(state), "write_text", die)
+    with pytest.raises(KeyboardInterrupt):
+        keep_names(state, ["shop.orders", "shop.users"])
+    assert kept_names(state, "shop/defs.yaml") == ("shop.orders",)
+    assert list(tmp_path.iterdir()) == [state]

@@ -194,6 +194,9 @@ class Batch:
     def _append_rows(self, branch: StagingBranch, rows: DataFrame, tasks: int) -> StagedTable:
         fitting, marks = self._fitting(rows).coalesce(tasks), dict(self.marks)
         if self.plan.deletes:
+            before = branch.staged_snapshot()
             delete_replaced(self.context, branch, self.plan)
-            marks[REMOVES] = str(branch.staged_snapshot())
+            if (removes := branch.staged_snapshot()) != before:
+                # What others have deleted by the snapshot before is nothing of this commit's.
+                marks[REMOVES] = str(removes)
         return append(branch, self.state, fitting, self._summary(marks))

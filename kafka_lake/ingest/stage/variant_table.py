@@ -1,13 +1,14 @@
 """Tables with a variant column: Iceberg's format version 3, which Spark can make and PyIceberg can't yet."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform
 from pyspark.sql import types as T
 
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.topic_table import TopicTable
-from kafka_lake.lake.catalog import literal, quoted
+from kafka_lake.lake.catalog import LakeCatalog, literal, quoted
 from kafka_lake.lake.pyiceberg_compat.variant import require_variants
 from kafka_lake.lake.tables.create import location_of, table_properties
 from kafka_lake.lake.tables.layout import parse_partition_field, parse_sort_field
@@ -57,7 +58,19 @@ def create_variant_table(
         append_nothing(connections, spec.identifier)
 
 
-def append_nothing(connections: Connections, identifier: tuple[str, str]) -> None:
+class Writes(Protocol):
+    """What has a catalog and a Spark."""
+
+    @property
+    def catalog(self) -> LakeCatalog:
+        """Where the tables are."""
+
+    @property
+    def spark(self) -> Callable[[], Any]:
+        """Gives the session."""
+
+
+def append_nothing(connections: Writes, identifier: tuple[str, str]) -> None:
     """Give a table its first snapshot, by Spark, which writes what PyIceberg can't."""
     name = connections.catalog.spark_name(identifier)
     connections.spark().table(name).limit(0).writeTo(name).append()
