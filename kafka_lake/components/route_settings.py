@@ -250,7 +250,7 @@ def route_problems(spec: TopicTable) -> Iterator[str]:
         if each.dead_letters != "table":
             yield f"on_table_error: dead_letter needs dead_letters: table, and table {each.table} has none. {instead}"
         if each.write == "upsert":
-            yield f"on_table_error: keyed tables, as {each.table}, can't have their commits as dead letters yet. {instead}"
+            yield f"on_table_error: keyed tables, as {each.table}, can't have their commits as letters yet. {instead}"
     if spec.format not in ("json", "variant") and any(route.when.field for route in spec.routes):
         yield f"routes: when: field: is for JSON, and format is {spec.format}. Use header: or sql:."
     if by is not None and by.kind in ("field", "source_table") and spec.format not in ("json", "variant"):
