@@ -8,7 +8,7 @@ from rich.console import Console
 
 from kafka_lake.cli.output import followed
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
-from kafka_lake.components import assets
+from kafka_lake.components.materialize import observer_of
 from kafka_lake.components.reporting import Reporter
 from kafka_lake.ingest.commit import Commit
 from kafka_lake.ingest.plan.model import Plan
@@ -72,7 +72,7 @@ def test_a_run_that_continues_logs_a_line_for_each_commit_of_a_long_backlog_and_
     log = SimpleNamespace(info=said.append, warning=said.append)
     run: Any = SimpleNamespace(has_partition_key=False, has_partition_key_range=False, log=log, run_id="run")
     nobody: Any = None
-    observer = assets._observer(Reporter(run, TopicTable("pizzas"), nobody))
+    observer = observer_of(Reporter(run, TopicTable("pizzas"), nobody))
     for todo in (plan(100, 100), plan(100, 0), plan(3, 0), plan(2, 0)):
         observer.on_commit(commit(todo), todo)
     assert len(said) == 1
