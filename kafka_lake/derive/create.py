@@ -32,13 +32,15 @@ def created(spec: DerivedTable, engine: Engine, frames: Frames, todo: DerivePlan
         CatalogRefusedError: If the catalog doesn't compare what commits assert.
     """
     schema = schema_of(arrow_columns(_result(frames, todo).schema, T.StructType()))
+    version = spec.table_properties.get("format-version")
     table = ensure_table(
         engine.catalog,
         spec.identifier,
         schema=schema,
         partition_by=spec.partition_by,
         sort_by=spec.sort_by,
-        properties={**(_MERGED if spec.key else {}), **spec.table_properties},
+        # Format version 1 has no deletes beside the data.
+        properties={**(_MERGED if spec.key and version != "1" else {}), **spec.table_properties},
         begin=lambda: append_nothing(engine, spec.identifier),
     )
     require_assertions(engine.catalog, table)
