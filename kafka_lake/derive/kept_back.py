@@ -89,7 +89,8 @@ def _expired(plan: DerivePlan, rows: DataFrame, ranges: Sequence[OffsetRange]) -
     if not ranges or not each.read.expired:
         return 0
     there = rows_within(rows, each, ranges).select(place("partition"), place("offset")).distinct()
-    return sum(map(len, ranges)) - there.count()
+    found: int = there.count()
+    return sum(map(len, ranges)) - found
 
 
 def _lacking(frames: Frames, spec: DerivedTable, plan: DerivePlan, rows: DataFrame) -> DataFrame:
