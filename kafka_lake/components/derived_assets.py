@@ -207,13 +207,18 @@ def _waiting(key: dg.AssetKey, spec: DerivedTable, report: DeriveReport) -> Iter
     tables, told = ", ".join(spec.wait_for), list[str]()
     if report.unmatched:
         told.append(f"{report.unmatched:,} records older than {spec.lookback} were written without a row of {tables}")
+    if report.waited_in_vain:
+        told.append(
+            f"{report.waited_in_vain:,} records expired in {', '.join(spec.sources)} while they waited, so no row was "
+            "written for them: let its keep_rows be longer than lookback"
+        )
     if report.waiting and report.waiting_since is not None:
         since = datetime.fromtimestamp(report.waiting_since / 1000, UTC)
         told.append(f"{report.waiting:,} records wait for {tables}, the oldest since {since:%Y-%m-%d %H:%M:%S} UTC")
     yield dg.AssetCheckResult(
         asset_key=key,
         check_name=WAITING_ROWS,
-        passed=not report.unmatched,
+        passed=not report.unmatched and not report.waited_in_vain,
         severity=dg.AssetCheckSeverity.WARN,
         description="; ".join(told) or None,
         metadata=_waiting_figures(report),
@@ -225,6 +230,7 @@ def _waiting_figures(report: DeriveReport) -> dict[str, int]:
         "records_waiting": report.waiting or 0,
         "records_released": report.released,
         "records_unmatched": report.unmatched,
+        "records_expired_while_waiting": report.waited_in_vain,
     }
 
 

@@ -2,18 +2,19 @@
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.derive.plan import Pinned
 from kafka_lake.derive.query import ORIGIN
-from kafka_lake.derive.waiting import coarse
+from kafka_lake.derive.waiting import coarse, joined
 from kafka_lake.lake.catalog import quoted
 
 _MOST_CONDITIONS = 64
 _BUCKET = 4096
 _STARTS, _ENDS = "kafka_lake_starts", "kafka_lake_ends"
+_ISLAND = "kafka_lake_island"
 _PARTITION, _SECTION = "kafka_lake_partition", "kafka_lake_section"
 
 
@@ -57,6 +58,28 @@ def new_rows(rows: DataFrame, each: Pinned, ranges: Sequence[OffsetRange] = ()) 
         return rows.filter(is_new(each, ranges))
     others = rows.filter(within(each, coarse(ranges, _MOST_CONDITIONS)) & ~_sure(is_new(each)))
     return rows.filter(is_new(each)).unionByName(_joined(others, ranges, "left_semi"))
+
+
+def rows_within(rows: DataFrame, each: Pinned, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """Return the rows that are of some offsets, however many ranges."""
+    if len(ranges) <= _MOST_CONDITIONS:
+        return rows.filter(within(each, ranges))
+    return _joined(rows.filter(within(each, coarse(ranges, _MOST_CONDITIONS))), joined(ranges), "left_semi")
+
+
+def islands(rows: DataFrame) -> DataFrame:
+    """Return the offsets that rows have as ranges, which neither overlap nor touch.
+
+    Args:
+        rows: With the columns ``partition`` and ``offset``, each offset once, and ``at``.
+
+    Returns:
+        ``partition``, ``starts``, ``ends``, and the least ``at`` of each range.
+    """
+    number = F.row_number().over(Window.partitionBy("partition").orderBy("offset"))
+    numbered = rows.withColumn(_ISLAND, F.col("offset") - number).groupBy("partition", _ISLAND)
+    found = numbered.agg(F.min("offset").alias("starts"), (F.max("offset") + 1).alias("ends"), F.min("at").alias("at"))
+    return found.drop(_ISLAND)
 
 
 def rows_without(rows: DataFrame, each: Pinned, ranges: Sequence[OffsetRange]) -> DataFrame:

@@ -76,7 +76,8 @@ def compute(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
     if not spec.is_row_wise:
         return _keyed(frames, spec, plan, ranges)
     new = {name: frames.new(name, ranges[name]) for name in plan.upstream}
-    back = _kept_back(frames, spec, plan, new, looked_at=looked_at)
+    replayed = tuple(each for told in by_topic.values() for each in told)
+    back = _kept_back(frames, spec, plan, new, looked_at=looked_at, replayed=replayed)
     if spec.write == "append":
         gone = {topic: tuple(sorted(each)) for topic, each in by_topic.items()}
         kind = REWRITE if gone or back.released else APPEND
@@ -97,11 +98,12 @@ def _kept_back(
     rows: Mapping[str, DataFrame],
     *,
     looked_at: Sequence[OffsetRange] = (),
+    replayed: Sequence[OffsetRange] = (),
 ) -> KeptBack:
     if not spec.wait_for and not plan.waiting.ranges:
         return KeptBack()
     (one,) = rows.values()
-    return kept_back(frames, spec, plan, one, looked_at=looked_at)
+    return kept_back(frames, spec, plan, one, looked_at=looked_at, replayed=replayed)
 
 
 def _but(plan: DerivePlan, rows: Mapping[str, DataFrame], back: KeptBack) -> dict[str, DataFrame]:
@@ -138,16 +140,21 @@ def _touched(
 ) -> DataFrame:
     """Return the keys of rows that are new, or are others than before, and of what those were."""
     now = {name: frames.new(name, ranges[name]) for name in plan.upstream}
-    before = {name: frames.before(name, ranges[name]) for name in plan.upstream if ranges[name]}
     if spec.write == "aggregate":
+        before = [frames.before(name, ranges[name]) for name in plan.upstream if ranges[name]]
         with frames.explained():
-            keys = [_keys(each, spec) for each in (*now.values(), *before.values())]
+            keys = [_keys(each, spec) for each in (*now.values(), *before)]
         return reduce(DataFrame.union, keys).distinct()
-    asked = [now]
-    if before:
-        asked.append({**{name: frames.whole(name).limit(0) for name in plan.upstream}, **before})
-    names = [F.col(quoted(name)).alias(key) for name, key in key_names(spec).items()]
-    return reduce(DataFrame.union, [frames.query(each).select(*names) for each in asked]).distinct()
+    names = key_names(spec)
+    touched = [frames.query(now).select(*[F.col(quoted(name)).alias(key) for name, key in names.items()])]
+    for name, each in ranges.items():
+        if each:
+            # The table itself knows: what its rows looked up then may be others now, or gone.
+            own = frames.made_of(name, each)
+            there = {column.lower() for column in own.columns}
+            known = [F.col(quoted(n)) if n.lower() in there else F.lit(None) for n in names]
+            touched.append(own.select(*[column.alias(key) for column, key in zip(known, names.values(), strict=True)]))
+    return reduce(DataFrame.union, touched).distinct()
 
 
 def key_names(spec: DerivedTable) -> dict[str, str]:

@@ -11,13 +11,17 @@ from pyspark.sql import types as T
 
 from kafka_lake.common.errors import ConfigurationError, TableError
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.derive.by_offset import new_rows, within
+from kafka_lake.derive.by_offset import islands, new_rows, rows_within
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.engine import Engine
 from kafka_lake.derive.plan import DerivePlan, Pinned
 from kafka_lake.derive.query import ORIGIN, over_views, with_origin
+from kafka_lake.derive.waiting import coarse
 from kafka_lake.ingest.decode.rows import load_transform
 from kafka_lake.ingest.record_keys import added_between, at_version
+
+# Each is a condition of what goes.
+_MOST_RANGES = 1000
 
 
 class Frames:
@@ -50,7 +54,7 @@ class Frames:
         each = self._plan.upstream[name]
         if each.before is None or each.before.snapshot is None or not ranges:
             return self.whole(name).limit(0)
-        rows = self.whole(name, each.before.snapshot).filter(within(each, ranges))
+        rows = rows_within(self.whole(name, each.before.snapshot), each, ranges)
         # As it is read now: columns that have come since are null there.
         there = {field.name for field in rows.schema}
         more = [field for field in self.whole(name).schema if field.name not in there]
@@ -67,18 +71,28 @@ class Frames:
         for before, after in each.changes.added if each.changes else ():
             table = self._engine.catalog.spark_name(each.identifier)
             rows = _renamed(added_between(self._engine.spark(), table, before, after), each)
-            places = rows.groupBy(F.col(ORIGIN).getField("partition"), F.col(ORIGIN).getField("topic_id")).agg(
-                F.min(f"{ORIGIN}.offset"), F.max(f"{ORIGIN}.offset")
-            )
-            for partition, topic_id, first, last in places.collect():
-                if partition is None or (topic_id or "") != each.identity.topic_id:
-                    raise TableError(
-                        f"Table {self._spec.name}: snapshot {after} of {'.'.join(each.identifier)} adds rows that are "
-                        "no records of its topic.",
-                        f"Run `kafka-lake rebuild {self._spec.name}` to compute everything again once.",
-                    )
-                found.append(OffsetRange(partition, first, last + 1))
-        return tuple(sorted(set(found)))
+            at = [F.col(ORIGIN).getField(one).alias(one) for one in ("partition", "topic_id", "offset")]
+            places = rows.select(*at).distinct()
+            topics = places.select("partition", "topic_id").distinct().collect()
+            if any(partition is None or (topic_id or "") != each.identity.topic_id for partition, topic_id in topics):
+                raise TableError(
+                    f"Table {self._spec.name}: snapshot {after} of {'.'.join(each.identifier)} adds rows that are "
+                    "no records of its topic.",
+                    f"Run `kafka-lake rebuild {self._spec.name}` to compute everything again once.",
+                )
+            # These offsets and no others: rows between them may have expired, and what was made of them stays.
+            told = islands(places.withColumn("at", F.lit(None))).select("partition", "starts", "ends")
+            exact = told.limit(_MOST_RANGES + 1).collect()
+            if len(exact) > _MOST_RANGES:
+                exact = told.groupBy("partition").agg(F.min("starts"), F.max("ends")).collect()
+            found += [OffsetRange(*one) for one in exact]
+        return coarse(found, _MOST_RANGES)
+
+    def made_of(self, name: str, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """Return the rows of the derived table itself, before the commit, that are of some offsets."""
+        assert self._plan.head is not None, "it has been created"
+        own = self._engine.catalog.spark_name(self._spec.identifier)
+        return rows_within(at_version(self._engine.spark(), own, self._plan.head), self._plan.upstream[name], ranges)
 
     def query(self, frames: Mapping[str, DataFrame]) -> DataFrame:
         """Return what the query gives.

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.common.durations import seconds_of
 from kafka_lake.common.errors import TableError
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.derive.by_offset import of_topic, place
+from kafka_lake.derive.by_offset import islands, of_topic, place, rows_within
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.frames import Frames
 from kafka_lake.derive.lookups import lacking_queries
@@ -26,15 +26,23 @@ class KeptBack:
         waiting: All that are kept back after it.
         released: Offsets that were kept back before, and are no longer.
         unmatched: Records that are computed without a row that they look up.
+        expired: Records that were kept back before, and whose rows the upstream table has no longer.
     """
 
     waiting: Waiting = field(default_factory=Waiting)
     released: tuple[OffsetRange, ...] = ()
     unmatched: int = 0
+    expired: int = 0
 
 
 def kept_back(
-    frames: Frames, spec: DerivedTable, plan: DerivePlan, rows: DataFrame, *, looked_at: Sequence[OffsetRange] = ()
+    frames: Frames,
+    spec: DerivedTable,
+    plan: DerivePlan,
+    rows: DataFrame,
+    *,
+    looked_at: Sequence[OffsetRange] = (),
+    replayed: Sequence[OffsetRange] = (),
 ) -> KeptBack:
     """Return which of the records that a commit looks at are kept back, and those that were before and stay so.
 
@@ -46,14 +54,16 @@ def kept_back(
         plan: Of the commit.
         rows: The rows of the upstream table that the commit looks at.
         looked_at: Those of the offsets that were kept back before whose rows are among them.
+        replayed: Offsets whose rows are derived again: those needn't have any now.
 
     Raises:
         ConfigurationError: If the query doesn't go with the tables that it reads.
         TableError: If more records would wait than a snapshot may tell, one by one.
     """
     stays = without(plan.waiting.ranges, looked_at) if not plan.full else ()
+    expired = _expired(plan, rows, without(looked_at, replayed))
     if not spec.wait_for:
-        return KeptBack(Waiting(), tuple(looked_at))
+        return KeptBack(Waiting(), tuple(looked_at), expired=expired)
     lacking = frames.kept(_lacking(frames, spec, plan, rows))
     lookback = seconds_of(spec.lookback or "0s")
     at, least, most = F.col("at"), int((plan.now - lookback) * 1000), int((plan.now + lookback) * 1000)
@@ -70,7 +80,17 @@ def kept_back(
         )
     oldest = [each for _, each in found] + ([plan.waiting.oldest] if stays and plan.waiting.oldest is not None else [])
     waiting = Waiting(ranges, min(oldest, default=None))
-    return KeptBack(waiting, without(looked_at, ranges), lacking.filter(~waits).count())
+    return KeptBack(waiting, without(looked_at, ranges), lacking.filter(~waits).count(), expired)
+
+
+def _expired(plan: DerivePlan, rows: DataFrame, ranges: Sequence[OffsetRange]) -> int:
+    """Return how many records that were kept back have no row any more; a record without one never was."""
+    ((_, each),) = plan.upstream.items()
+    if not ranges or not each.read.expired:
+        return 0
+    there = rows_within(rows, each, ranges).select(place("partition"), place("offset")).distinct()
+    found: int = there.count()
+    return sum(map(len, ranges)) - found
 
 
 def _lacking(frames: Frames, spec: DerivedTable, plan: DerivePlan, rows: DataFrame) -> DataFrame:
@@ -91,7 +111,5 @@ def _lacking(frames: Frames, spec: DerivedTable, plan: DerivePlan, rows: DataFra
 
 def _ranges(places: DataFrame) -> list[tuple[tuple[int, int, int], int]]:
     """Return the offsets of records as ranges, each with its least timestamp: one more than allowed at most."""
-    number = F.row_number().over(Window.partitionBy("partition").orderBy("offset"))
-    islands = places.withColumn("island", F.col("offset") - number).groupBy("partition", "island")
-    found = islands.agg(F.min("offset"), F.max("offset") + 1, F.min("at")).limit(MOST_RANGES + 1).collect()
-    return [((partition, first, end), at) for partition, _, first, end, at in found]
+    found = islands(places).select("partition", "starts", "ends", "at").limit(MOST_RANGES + 1).collect()
+    return [((partition, first, end), at) for partition, first, end, at in found]

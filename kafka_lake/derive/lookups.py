@@ -1,10 +1,11 @@
 """The queries that find rows whose looked-up row isn't there yet, made of a derived table's own query. Pure."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from sqlglot import exp
 
 from kafka_lake.common.errors import ConfigurationError
+from kafka_lake.derive.clauses import Clauses, clauses_of
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.parts import expression_queries
 from kafka_lake.derive.query import ORIGIN, parsed, sources_of, with_of
@@ -34,10 +35,15 @@ def lacking_queries(spec: DerivedTable, columns: Collection[str] = ()) -> list[s
     sources = sources_of(select)
     if not sources or _table(sources[0], given) != source.lower():
         raise _refused(f"FROM doesn't begin with {source}")
-    return [_lacking(select, name, given, columns=columns) for name in spec.waited_for]
+    clauses = clauses_of(spec.sql)
+    if clauses is None:
+        raise _refused("the text doesn't tell what is behind FROM")
+    return [_lacking(select, clauses, name, given, columns=columns) for name in spec.waited_for]
 
 
-def _lacking(select: exp.Select, name: str, given: Collection[str], *, columns: Collection[str]) -> str:
+def _lacking(
+    select: exp.Select, clauses: Clauses, name: str, given: Collection[str], *, columns: Collection[str]
+) -> str:
     joins = list(select.args.get("joins") or ())
     numbers = [number for number, join in enumerate(joins) if _table(join.this, given) == name.lower()]
     if len(numbers) != 1:
@@ -49,30 +55,51 @@ def _lacking(select: exp.Select, name: str, given: Collection[str], *, columns: 
         raise _refused(f"{told} {name} doesn't look rows up")
     if not join.args.get("on") and not join.args.get("using"):
         raise _refused(f"{name} is joined without ON or USING")
-    sources = sources_of(select)
+    sources, number = sources_of(select), numbers[0]
     first = sources[0].alias_or_name
-    built = exp.select(f"`{first}`.`{ORIGIN}`", dialect="spark").from_(sources[0].copy())
-    if with_ := select.args.get("with_"):
-        built.set("with_", with_.copy())
+    conditions = list(conjuncts(where.this if (where := select.args.get("where")) is not None else None))
     anti = join.copy()
     anti.set("side", "LEFT")
     anti.set("kind", "ANTI")
-    built.set("joins", [*(each.copy() for each in joins[: numbers[0]]), anti])
-    known = {each.alias_or_name.lower() for each in sources[: numbers[0] + 1]}
-    for each in _conditions(select, known, frozenset(map(str.lower, columns))):
-        built = built.where(each.copy())
-    return built.sql(dialect="spark")
-
-
-def _conditions(select: exp.Select, known: Collection[str], columns: Collection[str]) -> Iterator[exp.Expr]:
-    where = select.args.get("where")
+    built = exp.select(f"`{first}`.`{ORIGIN}`", dialect="spark").from_(sources[0].copy())
+    if with_ := select.args.get("with_"):
+        built.set("with_", with_.copy())
+    built.set("joins", [*(each.copy() for each in joins[:number]), anti])
+    text = [
+        f"{clauses.begins}SELECT `{first}`.`{ORIGIN}` FROM {clauses.source}",
+        *clauses.joins[:number],
+        *(f"LEFT ANTI JOIN {each}" for each in clauses.joined[number : number + 1]),
+    ]
+    known = (
+        {each.alias_or_name.lower() for each in sources},
+        {each.alias_or_name.lower() for each in sources[: number + 1]},
+    )
+    names = frozenset(map(str.lower, columns))
     within = {id(each) for each in expression_queries(select)}
-    for each in conjuncts(where.this if where is not None else None):
-        if any(id(one) in within for one in each.walk()):
+    tree: exp.Expr | None = None
+    for each, told in zip(conditions, clauses.conditions, strict=False):
+        if any(id(one) in within for one in each.walk()) or not _is_over(each, *known, names):
             continue
-        there = list(each.find_all(exp.Column))
-        if all((c.table and c.parts[0].name.lower() in known) or (not c.table and c.name in columns) for c in there):
-            yield each
+        one = exp.Paren(this=each.copy())
+        text.append(f"{'WHERE' if tree is None else 'AND'} ({told})")
+        tree = one if tree is None else exp.And(this=tree, expression=one)
+    if tree is not None:
+        built.set("where", exp.Where(this=tree))
+    # Each on a line of its own: a comment ends with it.
+    found = "\n".join(text)
+    if len(conditions) != len(clauses.conditions) or parsed(found) != built:
+        raise _refused("the text doesn't tell what is behind FROM and WHERE")
+    return found
+
+
+def _is_over(condition: exp.Expr, sources: Collection[str], known: Collection[str], columns: Collection[str]) -> bool:
+    """Return whether a condition is over known tables alone, or columns of the upstream table without its name."""
+    for each in condition.find_all(exp.Column):
+        first = each.parts[0].name.lower()
+        has_table = len(each.parts) > 1 and first in sources
+        if first not in (known if has_table else columns):
+            return False
+    return True
 
 
 def _table(source: exp.Expr, given: Collection[str]) -> str:

@@ -102,10 +102,15 @@ def fingerprint(spec: DerivedTable) -> str:
 
 def _normal(sql: str) -> str:
     # Not sqlglot's own rendering, which another version of it writes in another way.
-    return " ".join(sql[each.start : each.end + 1] for each in _tokens(sql) if each.token_type != TokenType.SEMICOLON)
+    return " ".join(sql[each.start : each.end + 1] for each in tokens_of(sql) if each.token_type != TokenType.SEMICOLON)
 
 
-def _tokens(sql: str) -> list[Token]:
+def tokens_of(sql: str) -> list[Token]:
+    """Return the words and signs of a query, comments apart.
+
+    Raises:
+        ConfigurationError: If it can't be read.
+    """
     try:
         return list(sqlglot.tokenize(sql, read=_DIALECT))
     except SqlglotError as error:
@@ -155,7 +160,7 @@ def _outermost(node: exp.Expr) -> Iterator[exp.Select]:
 
 def _select_tokens(sql: str) -> list[int]:
     """Return where the lists of the outermost SELECTs begin."""
-    places, depth, tokens = [], 0, _tokens(sql)
+    places, depth, tokens = [], 0, tokens_of(sql)
     for number, token in enumerate(tokens):
         if token.token_type == TokenType.L_PAREN:
             depth += 1

@@ -57,6 +57,7 @@ class DeriveReport:
         waiting_since: The least Kafka timestamp of theirs, in milliseconds; None if there are none.
         released: Records that were kept back before, and are no longer.
         unmatched: Records that were computed without a row that they look up.
+        waited_in_vain: Records that were kept back before, and expired upstream: nothing was made of them.
         partitions: Keys of the asset's partitions of which rows came, a thousand at most of each commit.
         outside: Rows that came and are of no partition; None if the asset has none.
     """
@@ -76,6 +77,7 @@ class DeriveReport:
     waiting_since: int | None = None
     released: int = 0
     unmatched: int = 0
+    waited_in_vain: int = 0
     partitions: tuple[str, ...] = ()
     outside: int | None = None
 

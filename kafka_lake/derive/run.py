@@ -244,6 +244,7 @@ def _report(
         waiting_since=back.waiting.oldest,
         released=sum(map(len, back.released)),
         unmatched=back.unmatched,
+        waited_in_vain=back.expired,
         partitions=staged.brought.keys,
         outside=staged.brought.outside if spec.partitions is not None else None,
     )

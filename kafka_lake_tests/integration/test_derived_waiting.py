@@ -130,8 +130,9 @@ class World:
                 unmatched += 1
                 model.rows |= {} if model.is_inner else {place: (number, None)}
         if spec.write == "upsert":
-            # A key of a record that is looked at is computed again as a whole, with what can be looked up by now.
-            touched = {store for place, _, store, _ in self.sent if place in new | before | again}
+            # If records are derived again, keys are computed again as a whole, with what can be looked up by now.
+            looked_at = new | before | again if again else set[Place]()
+            touched = {store for place, _, store, _ in self.sent if place in looked_at}
             late = {place: self.cities.get(store) for place, _, store, _ in self.sent if store in touched}
             model.rows |= {place: (model.rows[place][0], late[place]) for place in late.keys() & model.rows.keys()}
         model.seen = len(self.sent)

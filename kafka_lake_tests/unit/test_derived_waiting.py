@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from typing import Any, cast
 
+import dagster as dg
 import duckdb
 import pytest
 from hypothesis import given
@@ -13,12 +14,14 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from kafka_lake.common.offsets import OffsetRange
+from kafka_lake.components import derived_assets
 from kafka_lake.derive.classify import query_problems
 from kafka_lake.derive.derived_table import DerivedTable
 from kafka_lake.derive.lookups import lacking_queries
 from kafka_lake.derive.plan import DerivePlan, State, plan
 from kafka_lake.derive.query import fingerprint
 from kafka_lake.derive.record import Record, read_of
+from kafka_lake.derive.report import DeriveReport
 from kafka_lake.derive.waiting import Waiting, coarse, joined, without
 from kafka_lake.lake.positions import DERIVED
 from kafka_lake_tests.unit.test_derived_detect import Upstream, upstream_table
@@ -169,12 +172,71 @@ def test_a_row_lacks_a_row_where_joining_it_finds_none(seed: int) -> None:
 def test_a_row_lacks_what_a_row_that_it_looks_up_looks_up() -> None:
     queries = lacking_queries(replace(SPEC, wait_for=("stores", "cities")))
     assert queries == [
-        "SELECT `o`.`_kafka` FROM orders AS o LEFT ANTI JOIN stores AS s ON o.store = s.id",
-        "SELECT `o`.`_kafka` FROM orders AS o LEFT JOIN stores AS s ON o.store = s.id LEFT ANTI JOIN cities AS c "
-        "ON s.city = c.id",
+        "SELECT `o`.`_kafka` FROM orders o\nLEFT ANTI JOIN stores s ON o.store = s.id",
+        "SELECT `o`.`_kafka` FROM orders o\nLEFT JOIN stores s ON o.store = s.id\n"
+        "LEFT ANTI JOIN cities c ON s.city = c.id",
     ]
+
+
+_TEXTS = [
+    # Functions that sqlglot would write as others: these round in another way, or forget their format.
+    ("FROM orders o JOIN stores s ON floor(log10(o.n)) = s.id AND to_char(o.n, '000') = s.name", []),
+    ("FROM orders o, cities c INNER JOIN stores USING (id) -- the last one\n WHERE o.x <=> 1", ["o.x <=> 1"]),
+    (
+        "FROM orders AS o -- first\n LEFT SEMI JOIN stores s ON left(o.x, 3) = s.x WHERE X > 1 OR y = 2",
+        ["X > 1 OR y = 2"],
+    ),
+    (
+        "FROM orders LEFT JOIN stores ON orders.at BETWEEN stores.a AND stores.b "
+        "WHERE (ORDERS.x BETWEEN 1 AND 2 AND (item.price > 0)) AND CASE WHEN x AND y THEN true END AND stores.z AND q",
+        ["ORDERS.x BETWEEN 1 AND 2", "item.price > 0", "CASE WHEN x AND y THEN true END"],
+    ),
+    (
+        "FROM orders o JOIN stores s ON o.a[0] = s.id WHERE _kafka.offset > 5 AND NOT o.x AND s.x > 0 AND o.x IN "
+        "(SELECT id FROM cities) AND o.x IS DISTINCT FROM o.y",
+        ["_kafka.offset > 5", "NOT o.x", "o.x IS DISTINCT FROM o.y"],
+    ),
+    (
+        "FROM orders o JOIN stores s ON o.x = s.x LATERAL VIEW explode(o.items) t AS i WHERE i > 0 AND t.i > 1 "
+        "AND x > 2",
+        ["x > 2"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "conditions"), _TEXTS)
+@pytest.mark.parametrize("begins", ["SELECT o.id IS DISTINCT FROM s.b AS q ", "WITH c AS (SELECT 1) SELECT /* a */ 1 "])
+def test_what_is_looked_up_and_dropped_is_as_the_query_says_it_word_by_word(
+    begins: str, text: str, conditions: list[str]
+) -> None:
+    spec = replace(SPEC, join=("stores",), sql=f"{begins}{text};")
+    (lacking,) = lacking_queries(spec, ("_kafka", "x", "y", "item"))
+    told = " ".join(lacking.split())
+    looked_up = " ".join(text.replace("-- the last one\n", "").partition(" JOIN ")[2].partition(" WHERE ")[0].split())
+    assert f"LEFT ANTI JOIN {looked_up.partition(' LATERAL ')[0]}" in told
+    expected = "".join(f" {'AND' if number else 'WHERE'} ({each})" for number, each in enumerate(conditions))
+    assert told.endswith(expected)
+    assert told.count(" WHERE ") == min(1, len(conditions)), told
+    assert told.startswith("WITH c AS (SELECT 1) SELECT" if begins.startswith("WITH") else "SELECT")
 
 
 def test_a_record_that_can_not_be_read_is_told() -> None:
     with pytest.raises(ValueError, match="no records that wait"):
         Waiting.of({"oldest": 1, "offsets": "bm90aGluZw=="})
+
+
+def test_the_check_warns_of_records_that_were_written_without_their_row_or_expired_while_they_waited() -> None:
+    key = dg.AssetKey(["lake", "t"])
+
+    def told(**figures: int) -> tuple[bool, str | None]:
+        (check,) = derived_assets._waiting(key, SPEC, DeriveReport("lake.t", **figures))
+        return check.passed, check.description
+
+    assert told() == (True, None)
+    assert told(waiting=2, waiting_since=1000) == (
+        True, "2 records wait for stores, the oldest since 1970-01-01 00:00:01 UTC",
+    )  # fmt: skip
+    passed, text = told(waited_in_vain=3)
+    assert not passed
+    assert str(text).startswith("3 records expired in orders while they waited, so no row was written for them")
+    assert not told(unmatched=1)[0]
