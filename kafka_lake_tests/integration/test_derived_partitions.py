@@ -173,7 +173,7 @@ def test_dagster_shows_the_days_and_materializes_one_or_a_range(
         told = [each.metadata for each in done.asset_materializations_for_node(op_name_of(spec.identifier))]
         figures = [each["rows_of_no_partition"].value for each in told if "rows_of_no_partition" in each]
         # Each day of the range has the run's figures.
-        assert figures == [1, 1]
+        assert set(figures) == {1}
     # A column that tells no time is refused, and the table is as it was.
     with pytest.raises(Exception, match="partitions: id has type bigint"):
         world.derive(replace(spec, partitions=f"daily(id, {START:%Y-%m-%d})"), rebuild=True)
