@@ -28,6 +28,9 @@ from kafka_lake.lake.catalog import LakeCatalog
 SETTINGS = "table_settings"
 DERIVED_TAG = "kafka_lake/derived_table"
 """Tag of the assets of derived tables, and of the runs that the sensor asks for: of those, the table."""
+UP_TO_DATE_TAG = ".dagster/kafka_lake_up_to_date"
+"""Tag of runs that are for no partition although Dagster has them for one: it runs no asset that has partitions, and is
+made of one that has some, for none of them. Its pages don't show tags with this prefix."""
 AUDIT = "audit"
 UPSTREAM_READ = "upstream_read"
 LATE_ROWS = "late_rows"
@@ -81,6 +84,8 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
             "dagster/table_name": spec.name,
         }
         | ({"query": dg.MetadataValue.md(f"```sql\n{spec.sql.strip()}\n```")} if spec.sql else {}),
+        # A run that is for no partition tells what it did by events.
+        skippable=spec.partitions is not None,
     )
     checks = [
         dg.AssetCheckSpec(
@@ -131,16 +136,18 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
                 yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=False, description=error.message)
                 raise
             context.log.info(_sentence(report))
-            yield dg.MaterializeResult(
-                key,
-                metadata=_metadata(spec, report, catalog),
-                check_results=[
-                    *_checks(key, report),
-                    *_late(key, spec, report),
-                    *_waiting(key, spec, report),
-                    *(check_result(each, key) for each in with_all_rules(report.findings, spec.named_rules)),
-                ],
-            )
+            checks = [
+                *_checks(key, report),
+                *_late(key, spec, report),
+                *_waiting(key, spec, report),
+                *(check_result(each, key) for each in with_all_rules(report.findings, spec.named_rules)),
+            ]
+            metadata = _metadata(spec, report, catalog)
+            if spec.partitions is not None and not _is_for_partitions(context):
+                context.log_event(dg.AssetMaterialization(key, metadata=metadata))
+                yield from checks
+            else:
+                yield dg.MaterializeResult(key, metadata=metadata, check_results=checks)
 
     return derive_table
 
@@ -151,10 +158,27 @@ def _dependency(spec: DerivedTable, upstream: Identifier) -> dg.AssetDep:
     return dg.AssetDep(key_of(upstream), partition_mapping=every)
 
 
+def up_to_date_tags(spec: DerivedTable) -> dict[str, str]:
+    """Return the tags of a run that brings a table up to date: see `UP_TO_DATE_TAG`."""
+    known = time_partitions_of(spec)
+    last = known.get_last_partition_key() if known is not None else None
+    if last is None:
+        return {}
+    return {
+        "dagster/asset_partition_range_start": last,
+        "dagster/asset_partition_range_end": last,
+        UP_TO_DATE_TAG: "true",
+    }
+
+
+def _is_for_partitions(context: dg.AssetExecutionContext) -> bool:
+    return is_for_partitions(context) and UP_TO_DATE_TAG not in context.run.tags
+
+
 def _window(context: dg.AssetExecutionContext, spec: DerivedTable) -> Window | None:
     """Return the partitions that the run is for; None if it is to bring the table up to date."""
     cut = spec.time_partitions
-    if cut is None or not is_for_partitions(context):
+    if cut is None or not _is_for_partitions(context):
         return None
     return Window(cut, *context.partition_time_window)
 
@@ -164,7 +188,7 @@ def _tell_partitions(context: dg.AssetExecutionContext, spec: DerivedTable, comm
     known = time_partitions_of(spec)
     if known is None:
         return
-    asked = set(context.partition_keys) if is_for_partitions(context) else set()
+    asked = set(context.partition_keys) if _is_for_partitions(context) else set()
     for each in commit.partitions:
         if each not in asked and known.has_partition_key(each):
             metadata = {"snapshot_id": str(commit.snapshot)}

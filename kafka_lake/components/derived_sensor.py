@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kafka_lake.common.errors import KafkaLakeError
 from kafka_lake.components.alive import end_dead
-from kafka_lake.components.derived_assets import DERIVED_TAG, derived_of
+from kafka_lake.components.derived_assets import DERIVED_TAG, derived_of, up_to_date_tags
 from kafka_lake.components.failures import as_failed_tick
 from kafka_lake.components.keys import key_of
 from kafka_lake.components.topic_runs import IN_FLIGHT
@@ -161,5 +161,7 @@ def _rest(spec: DerivedTable, todo: DerivePlan, now: float) -> float:
 
 def _request(spec: DerivedTable, now: float) -> dg.RunRequest:
     return dg.RunRequest(
-        run_key=f"{spec.name}:{now:.3f}", asset_selection=[key_of(spec.identifier)], tags={DERIVED_TAG: spec.name}
+        run_key=f"{spec.name}:{now:.3f}",
+        asset_selection=[key_of(spec.identifier)],
+        tags={DERIVED_TAG: spec.name, **up_to_date_tags(spec)},
     )
