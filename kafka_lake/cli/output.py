@@ -54,7 +54,7 @@ def status_table(status: TopicStatus) -> Table:
 def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:
     """Return how the tables of a topic, or a derived table, fare as a table, a row each."""
     shown = Table(title=spec.full_topic if isinstance(spec, TopicTable) else ".".join(spec.identifier), min_width=60)
-    for heading in ("table", "rows", "deleted", "data files", "average", "moved", "delete files", "snapshots", "needs"):
+    for heading in ("table", "rows", "deleted", "data files", "average", "delete files", "snapshots", "needs"):
         shown.add_column(heading, justify="left" if heading in ("table", "needs") else "right")
     for each in tables:
         health = each.needs.health
@@ -65,7 +65,6 @@ def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:
             f"{health.deleted_rows:,}",
             f"{health.data_files:,}",
             filesize.decimal(health.average_size),
-            f"{health.tiered_files:,}, {filesize.decimal(health.tiered_size)}" if health.tiered_files else "0",
             f"{health.delete_files:,}",
             f"{health.snapshots:,}",
             f"left alone: {needs}" if each.left_alone else needs,
@@ -74,8 +73,12 @@ def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:
 
 
 def holder_lines(tables: Sequence[Due]) -> Iterator[str]:
-    """Give, as lines, who keeps files of older snapshots of each table from being removed."""
+    """Give, as lines, how many files of each table were moved, and who keeps those of older snapshots."""
     for each in tables:
+        health = each.needs.health
+        if health.tiered_files:
+            size = filesize.decimal(health.tiered_size)
+            yield f"{each.name}: {health.tiered_files:,} files ({size}) are at the other location"
         if text := each.needs.health.held_by:
             yield f"{each.name}: old files are held by {printable(text)}"
 
