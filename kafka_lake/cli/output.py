@@ -72,7 +72,7 @@ def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:
     return shown
 
 
-def holder_lines(tables: Sequence[Due]) -> Iterator[str]:
+def file_lines(tables: Sequence[Due]) -> Iterator[str]:
     """Give, as lines, how many files of each table were moved, and who keeps those of older snapshots."""
     for each in tables:
         health = each.needs.health

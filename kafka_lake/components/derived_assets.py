@@ -29,8 +29,11 @@ SETTINGS = "table_settings"
 DERIVED_TAG = "kafka_lake/derived_table"
 """Tag of the assets of derived tables, and of the runs that the sensor asks for: of those, the table."""
 UP_TO_DATE_TAG = ".dagster/kafka_lake_up_to_date"
-"""Tag of runs that are for no partition although Dagster has them for one: it runs no asset that has partitions, and is
-made of one that has some, for none of them. Its pages don't show tags with this prefix."""
+"""Tag of runs that bring a table with partitions up to date, and are for none of them.
+
+They name one all the same, since Dagster fails a run without a partition if both the asset and what it is made of have
+partitions. Dagster's pages don't show tags with this prefix.
+"""
 AUDIT = "audit"
 UPSTREAM_READ = "upstream_read"
 LATE_ROWS = "late_rows"

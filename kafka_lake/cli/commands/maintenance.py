@@ -39,7 +39,7 @@ def maintain(
     The sensor kafka_maintenance asks Dagster for the same of topics' tables; runs of derived tables do it themselves.
     Settings: `maintenance:` in the table's YAML.
     """
-    from kafka_lake.cli.output import health_table, holder_lines, preview_lines
+    from kafka_lake.cli.output import file_lines, health_table, preview_lines
     from kafka_lake.cli.project import connections_at_hand, maintained_tables
     from kafka_lake.common.errors import ConfigurationError
     from kafka_lake.ingest.maintenance.maintain import Maintained, sentence
@@ -63,7 +63,7 @@ def maintain(
                 if not yes:
                     told += [{**asdict(each), "reasons": each.needs.reasons} for each in found]
                     show(health_table(spec, found))
-                    for line in holder_lines(found):
+                    for line in file_lines(found):
                         show(line, markup=False, soft_wrap=True)
                     for number, looked_at in enumerate(previews, len(told) - len(previews)):
                         rows = looked_at.rows and asdict(looked_at.rows)
