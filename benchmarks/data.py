@@ -18,7 +18,7 @@ from kafka_lake.demo.topics import ensure_topic
 
 _SEED = 1
 _TEMPLATES = 4096
-_FIRST_ID = 10_000_000
+FIRST_ID = 10_000_000
 _BATCH = 10_000
 _PER_SECOND = 100
 # A record of `SMALL`, and what a note takes that has no characters.
@@ -142,7 +142,7 @@ def values(shape: Shape, count: int) -> Iterator[bytes]:
             kind = 0 if shape.kinds < 2 or number % 10 else 1 + number // 10 % (shape.kinds - 1)
             yield b'{%b"order_id": %d, %b, "date_ordered": "%b.%03dZ"%b}' % (
                 b'"kind": "k%d", ' % kind if shape.kinds else b"",
-                _FIRST_ID + number,
+                FIRST_ID + number,
                 templates[number * 7 % _TEMPLATES],
                 moment,
                 number * 37 % 1000,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from benchmarks.data import SMALL, Topic, fill
+from benchmarks.data import FIRST_ID, SMALL, Topic, fill
 from benchmarks.ours import NAMESPACE, Engine, Moment, asked, catalog_in, measured, task_of, verified
 from benchmarks.results import Repeat, document
 from benchmarks.throughput import scratch
@@ -30,15 +30,23 @@ def _to(table: str, on_failure: OnFailure) -> RuleEntry:
     return RuleEntry(foreign_key=ForeignKey(("order_id",), f"{NAMESPACE}.{table}", ("id",)), on_failure=on_failure)
 
 
+_REFUSED = "5 rules, 1 % of the rows refused while they are written"
 # Half of the records is in the table when the other half is asked.
 _TWO_COMMITS, _TWO_PLAIN = "2 commits", "2 commits, no rules"
+# As all are that aren't JSON.
+_BY_SPARK = ", written by Spark"
+_PLAIN_BY_SPARK = f"no rules{_BY_SPARK}"
 # A table that is broadcast, and one that isn't.
 _OTHERS = {"orders_small": 100_000, "orders_large": 5_000_000}
 CASES: Mapping[str, tuple[RuleEntry, ...]] = {
     "no rules": (),
     "5 rules of rows": _ROW_RULES,
+    _PLAIN_BY_SPARK: (),
+    f"5 rules of rows{_BY_SPARK}": _ROW_RULES,
     "5 rules of rows, and unique": (*_ROW_RULES, RuleEntry(unique=("order_id",))),
-    "5 rules, 1 % of the rows refused": (
+    # Arrow asks all of them, or all but the last one.
+    _REFUSED: _ROW_RULES[:4],
+    "5 rules, 1 % of the rows refused afterwards": (
         *_ROW_RULES[:4],
         RuleEntry(expression="order_id % 100 > 0", name="one_percent"),
     ),
@@ -97,12 +105,20 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
         for number, (name, repeat) in enumerate(zip(names, repeats, strict=True)):
             case = name.partition("@")[0]
             done = verified(repeat, catalog, _table(number))
-            refused = -(-topic.records // 100) if "refused" in case else 0
-            if done.duplicates or done.rows != topic.records - refused:
+            if done.duplicates or done.rows != topic.records - _refused(case, topic.records):
                 raise KafkaLakeError(f"{case}: {done.rows} rows, {done.duplicates} of them twice.")
             if number >= len(settings.cases):
                 found[case].append(done)
     return {**result, "cases": {case: [asdict(each) for each in every] for case, every in found.items()}}
+
+
+def _rules(case: str, records: int) -> tuple[RuleEntry, ...]:
+    refusing = RuleEntry(range=Range("order_id", FIRST_ID + _refused(case, records)), name="one_percent")
+    return (*CASES[case], refusing) if case == _REFUSED else CASES[case]
+
+
+def _refused(case: str, records: int) -> int:
+    return -(-records // 100) if "refused" in case else 0
 
 
 def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -114,7 +130,8 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     records, first = result["settings"]["records"], next(iter(medians))
     found = []
     for case, (seconds, cpu) in medians.items():
-        beside = _TWO_PLAIN if case.startswith(_TWO_COMMITS) and _TWO_PLAIN in medians else first
+        plain = _TWO_PLAIN if case.startswith(_TWO_COMMITS) else _PLAIN_BY_SPARK if case.endswith(_BY_SPARK) else first
+        beside = plain if plain in medians else first
         more = f"{cpu / medians[beside][1] - 1:+.1%}"
         found.append((case, f"{records / seconds:,.0f}", f"{records / cpu:,.0f}", f"{cpu:.2f}", more))
     return found
@@ -139,7 +156,7 @@ def main() -> None:
                     it.connections.spark().range(count).writeTo(full_name).using("iceberg").create()
             begin = Moment.now(os.getpid(), it.task["broker"])
             spec = TopicTable(SMALL.name, NAMESPACE, _table(number), schema=SMALL.ddl)
-            spec = replace(spec, rules=CASES[case])
+            spec = replace(spec, arrow=not case.endswith(_BY_SPARK), rules=_rules(case, topic.records))
             if case.startswith(_TWO_COMMITS):
                 spec = replace(spec, max_records_per_commit=-(-topic.records // 2))
             ingest(spec, it.connections, f"bench-{number}")

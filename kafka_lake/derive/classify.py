@@ -6,6 +6,7 @@ to read new rows alone.
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from sqlglot import exp
 
@@ -122,6 +123,11 @@ def _settings_problems(spec: DerivedTable) -> Iterator[str]:
     except ConfigurationError as error:
         cut = None
         yield str(error)
+    if cut and cut.since > (today := datetime.now(UTC).date().isoformat()):
+        yield (
+            f"partitions: the first one begins on {cut.since}, and today is {today} in UTC: no run has a partition "
+            "until then. Write the day of the first rows."
+        )
     if cut and spec.wait_for:
         yield "partitions: doesn't go with wait_for:, whose rows may come later than all others. Leave one of them out."
     if (spec.lookback is None) != (spec.time is None) and not (spec.wait_for and spec.time is None):

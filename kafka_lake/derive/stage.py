@@ -29,7 +29,7 @@ from kafka_lake.ingest.record_keys import at_version
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
-from kafka_lake.lake.author import REMOVES, author_summary
+from kafka_lake.lake.author import author_summary, removes_mark
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.catalog import literal, quoted
 from kafka_lake.lake.positions import DERIVED, POSITION, TableState, summary_of
@@ -100,7 +100,7 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
     if todo.window is not None:
         audit_window(engine, spec, todo.window, whole, head=branch.head, cut=cut)
         summary |= told_of_window(engine, spec, todo, computed.rows, head=branch.head, cut=cut)
-        staged = _appended(engine, spec, computed, branch=branch, state=state, summary=summary, goes=cut)
+        staged = _appended(spec, computed, branch=branch, state=state, summary=summary, goes=cut)
     elif computed.kind == REBUILD:
         staged = _overwritten(branch, state, computed, summary)
     elif todo.full:
@@ -109,7 +109,7 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
     elif computed.keys is None and not computed.candidates:
         computed = replace(computed, rows=frames.kept(computed.rows))
         goes = _in_ranges(computed.ranges or {})
-        staged = _appended(engine, spec, computed, branch=branch, state=state, summary=summary, goes=goes)
+        staged = _appended(spec, computed, branch=branch, state=state, summary=summary, goes=goes)
     else:
         staged = _merged(engine, spec, computed, frames, branch=branch, state=state, summary=summary)
     _audit_keys(engine, spec, todo, computed=computed, staged=staged)
@@ -142,15 +142,6 @@ def _summary(engine: Engine, spec: DerivedTable, todo: DerivePlan, computed: Com
     return told
 
 
-def _deleted(engine: Engine, branch: StagingBranch, condition: str) -> dict[str, str]:
-    """Delete rows from a branch, and return what the snapshot that brings others tells of it."""
-    engine.spark().sql(f"DELETE FROM {branch.write_name} WHERE {condition}").collect()
-    if branch.staged_snapshot() == branch.head:
-        # What others have deleted by that snapshot is nothing of this commit's.
-        return {}
-    return {REMOVES: str(branch.written(branch.head).snapshot_id)}
-
-
 def _overwritten(
     branch: StagingBranch, state: TableState, computed: Computed, summary: Mapping[str, str]
 ) -> StagedRows:
@@ -164,7 +155,6 @@ def _overwritten(
 
 
 def _appended(
-    engine: Engine,
     spec: DerivedTable,
     computed: Computed,
     *,
@@ -177,7 +167,7 @@ def _appended(
     rows = computed.rows
     expected = rows.count()
     if goes:
-        summary = {**summary, **_deleted(engine, branch, goes)}
+        summary = {**summary, **removes_mark(branch.delete(goes))}
     table = append(branch, state, rows if expected else rows.limit(0), summary)
     _audit_count(spec, expected, table.rows)
     ranges = tuple(each for told in (computed.ranges or {}).values() for each in told)

@@ -225,6 +225,11 @@ class Rule:
         return f"{RULE_CHECK}{self.name}"
 
     @property
+    def error_class(self) -> str:
+        """Return the class of the dead letters that it makes; empty if it makes none."""
+        return f"{RULE_CLASS}{self.name}" if self.on_failure == "dead_letter" else ""
+
+    @property
     def is_of_rows(self) -> bool:
         """Return whether a single row keeps it or breaks it."""
         return self.kind in OF_ROWS

@@ -26,6 +26,15 @@ MOVE_FILES = "move_files"
 """The kind of a commit that refers to copies of files in another location: rows are as they were."""
 
 
+def removes_mark(snapshot: int | None) -> dict[str, str]:
+    """Return what the summary of a snapshot that brings rows tells of one before it that deletes some for its sake.
+
+    Args:
+        snapshot: The one that deletes; None if there is none.
+    """
+    return {} if snapshot is None else {REMOVES: str(snapshot)}
+
+
 def author_summary(run_id: str, kind: str, ranges: Iterable[OffsetRange] = ()) -> dict[str, str]:
     """Return what a snapshot's summary tells of who makes it: run, host and user, and what the commit is for.
 

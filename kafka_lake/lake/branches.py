@@ -144,6 +144,23 @@ class StagingBranch:
         table = self._catalog.table(self.identifier)
         return head_of(table, self.name) if table else None
 
+    def delete(self, condition: str) -> int | None:
+        """Delete rows from the branch by Spark.
+
+        Args:
+            condition: Of the rows, as SQL.
+
+        Returns:
+            The snapshot that deletes them; None if there are none, and so no snapshot.
+
+        Raises:
+            PublishRefusedError: If the table or the branch is gone.
+        """
+        before = self.staged_snapshot()
+        self._spark.sql(f"DELETE FROM {self.write_name} WHERE {condition}").collect()
+        # The snapshot before isn't of this commit: what others have deleted by it is nothing of this one's.
+        return None if self.staged_snapshot() == before else self.written(before).snapshot_id
+
     def append(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
         """Append data files to the branch as one snapshot; `written` tells whether it went where it should.
 

@@ -125,6 +125,7 @@ def test_rules_are_kept_through_a_connect_server(
     connect_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
 ) -> None:
     test_rules.rules_are_kept(new_topic(2), lambda: connect_connections, view, {})
+    test_rules.rules_are_kept(new_topic(2), lambda: connect_connections, view, {}, rules=test_rules.SET_APART)
     topic = new_topic()
     topic.send_ids([1, 2])
     wrong, later = (RuleEntry(expression=text, name="it") for text in ("id + 1", "later > 1 OR id > 1"))

@@ -215,6 +215,11 @@ def test_what_are_no_partitions_is_refused(text: str) -> None:
     assert "Write daily(ordered_at, 2026-01-01)" in said
 
 
+def test_partitions_that_begin_in_the_future_are_refused() -> None:
+    said = refusal(with_derived({**BIG, "partitions": "daily(at, 2526-01-01)"}))
+    assert "partitions: the first one begins on 2526-01-01, and today is " in said
+
+
 def test_partitions_and_rows_that_wait_do_not_go_together() -> None:
     waits = {
         **BIG, "join": ["users"], "wait_for": ["users"], "lookback": "1d", "partitions": "daily(at, 2026-11-01)",

@@ -37,7 +37,7 @@ class Files:
         self._metadata = TableMetadataUtil.parse_raw(work.metadata)
         self._whole = self._metadata.spec().is_unpartitioned()
         self._io = load_file_io(dict(work.io), self._metadata.location)
-        self._columns = pa.schema([small_offsets(f) for f in schema_to_pyarrow(self._metadata.schema())])
+        self.columns = pa.schema([small_offsets(f) for f in schema_to_pyarrow(self._metadata.schema())])
         self._locations = load_location_provider(self._metadata.location, self._metadata.properties)
         self._rows: list[pa.Table] = []
         self._bytes = 0
@@ -66,9 +66,9 @@ class Files:
             shaped(rows.column(f.name).combine_chunks(), f.type)
             if f.name in rows.column_names
             else pa.nulls(len(rows), f.type)
-            for f in self._columns
+            for f in self.columns
         ]
-        rows = pa.Table.from_arrays(columns, schema=self._columns)
+        rows = pa.Table.from_arrays(columns, schema=self.columns)
         if self._whole:
             self._open = self._open or self._begun(None, _repetitive(rows))
             self._open.write(rows, size)

@@ -1,8 +1,8 @@
 """What a task that writes says of itself: its files, its rows by Kafka partition, and what failed."""
 
 import pickle
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_lake.executors.json.task import ERROR_CLASS, ERROR_MESSAGE
+from kafka_lake.executors.writing.rules import Answer
 from kafka_lake.executors.writing.spans import Span
 
 SAMPLE_CHARACTERS = 200
@@ -59,6 +60,8 @@ class Report:
         spans: Its rows by Kafka partition, in any order.
         seen: What its batches had that no column takes, as `dumped` says it.
         bytes_read: Of the records' keys, values and headers.
+        asked: How many rows were asked rules.
+        answers: What they answered, by the rule's name, of rules that all of them could answer.
         table: Whose records they were, where a task writes several tables.
     """
 
@@ -74,6 +77,8 @@ class Report:
     spans: tuple[Span, ...] = ()
     seen: tuple[str, ...] = ()
     bytes_read: int = 0
+    asked: int = 0
+    answers: Mapping[str, Answer] = field(default_factory=dict)
     table: str | None = None
 
 

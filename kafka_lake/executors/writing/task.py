@@ -13,6 +13,7 @@ from kafka_lake.executors.packing import Batches
 from kafka_lake.executors.writing.files import Files
 from kafka_lake.executors.writing.refused import split
 from kafka_lake.executors.writing.report import Report, dumped_report, failures_of, merged
+from kafka_lake.executors.writing.rules import Asked
 from kafka_lake.executors.writing.spans import Spans
 from kafka_lake.executors.writing.work import Work
 
@@ -57,6 +58,7 @@ class Writer:
         self._work = work
         self._files, self._report, self._spans = Files(work), Report(), Spans()
         self._decoder = decoder_of(work.decoding)
+        self._asked = Asked(work.tests, self._files.columns)
 
     def add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Take records, and return those of them that failed, with ``error_class`` and ``error_message``."""
@@ -71,6 +73,8 @@ class Writer:
         rows, kept, failed, decoded = decode(batch, work, self._decoder)
         if apart is not None:
             failed = pa.concat_batches([failed, apart])
+        if work.tests and len(rows):
+            rows, kept, failed = self._judged(rows, kept, failed)
         report = _counted(report, whole, failed)
         if decoded.seen:
             report = replace(report, seen=(*report.seen, dumped(decoded.seen, batch)))
@@ -82,9 +86,25 @@ class Writer:
         self._report = report
         return failed
 
+    def _judged(
+        self, rows: pa.Table, kept: pa.RecordBatch, failed: pa.RecordBatch
+    ) -> tuple[pa.Table, pa.RecordBatch, pa.RecordBatch]:
+        """Ask rows the table's rules, and set those apart that are to be dead letters, if that is wanted."""
+        broken = self._asked.add(rows, kept)
+        bad = self._asked.refuses(broken)
+        if not self._work.sets_apart or not bad.any():
+            return rows, kept, failed
+        apart = kept.filter(pa.array(bad))
+        for name, each in zip((ERROR_CLASS, ERROR_MESSAGE), self._asked.reasons(broken[bad]), strict=True):
+            apart = apart.append_column(name, each)
+        stays = pa.array(~bad)
+        return rows.filter(stays), kept.filter(stays), pa.concat_batches([failed, apart])
+
     def close(self) -> Report:
         """Write what is left, and return what was done."""
-        return replace(self._report, files=tuple(self._files.close()), spans=self._spans.all())
+        files = tuple(self._files.close())
+        asked, answers = self._asked.answers()
+        return replace(self._report, files=files, spans=self._spans.all(), asked=asked, answers=answers)
 
 
 def returned(given: pa.Schema) -> pa.Schema:

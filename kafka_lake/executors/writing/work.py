@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kafka_lake.executors.writing.refused import Places
+from kafka_lake.executors.writing.rules import RuleTest
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Work:
         withheld: Whether large records come without what makes them large; they are left out then.
         refused: Records that become no row although they decode.
         reasons: Why not: error classes and messages.
+        tests: The table's rules that rows are asked.
+        sets_apart: Whether rows that are to be dead letters by them become none.
         group_bytes: Bytes of Arrow columns that become one row group, where the table has no partitions.
         file_bytes: Bytes of them that become one data file; for each of the table's partitions in them, if it has any.
     """
@@ -34,5 +37,7 @@ class Work:
     withheld: bool = False
     refused: Places = field(default_factory=dict)
     reasons: tuple[tuple[str, str], ...] = ()
+    tests: tuple[RuleTest, ...] = ()
+    sets_apart: bool = False
     group_bytes: int = 32 << 20
     file_bytes: int = 512 << 20

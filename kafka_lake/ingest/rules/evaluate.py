@@ -19,11 +19,10 @@ from kafka_lake.ingest.rule import OF_SUITES, WHOLE_TABLE, Rule
 from kafka_lake.ingest.rules.conditions import Condition, Rows
 from kafka_lake.ingest.rules.referred import BROADCAST_ROWS, Referred
 from kafka_lake.ingest.rules.refused import Refused
-from kafka_lake.ingest.rules.result import RuleResult, commit_result, reason_of
+from kafka_lake.ingest.rules.result import SAMPLES, RuleResult, commit_result, reason_of
 from kafka_lake.ingest.rules.suite import Shown
 from kafka_lake.ingest.rules.suites import ask_suite
 
-_SAMPLES = 5
 _PLACE = ("topic_id", "partition", "offset")
 _KEY = "key_{}_{}"
 T = TypeVar("T")
@@ -307,7 +306,7 @@ def _keys(n: int, columns: Sequence[Column]) -> list[str]:
 
 def _first(found: Sequence[Row], name: str) -> Samples:
     places = [(row["partition"], row[name]) for row in found if row[name] is not None]
-    return tuple(sorted(places)[:_SAMPLES])
+    return tuple(sorted(places)[:SAMPLES])
 
 
 def _unknown_names(condition: Condition) -> Iterator[str]:

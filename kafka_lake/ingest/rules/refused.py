@@ -1,5 +1,6 @@
 """Records that rules refuse, as plain data that names them by partition and offset."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -8,7 +9,19 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+REFUSED = "kafka-lake.refused-by-rules"
+"""In a snapshot's summary: how many of its records each rule made dead letters of, as JSON, if there are any."""
 _PLACE = ("topic_id", "partition", "offset")
+
+
+def refused_mark(by_rule: Mapping[str, int]) -> dict[str, str]:
+    """Return what a snapshot's summary tells of the records that rules refused.
+
+    Args:
+        by_rule: How many rows break each rule that makes dead letters, by its name.
+    """
+    some = {name: count for name, count in by_rule.items() if count}
+    return {REFUSED: json.dumps(some)} if some else {}
 
 
 @dataclass(frozen=True)

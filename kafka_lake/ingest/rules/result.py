@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kafka_lake.ingest.rule import RULE_CLASS, Rule
+from kafka_lake.executors.writing import rules
+from kafka_lake.ingest.rule import Rule
 from kafka_lake.ingest.rules.suite import SuiteFound
 from kafka_lake.ingest.rules.volume import VolumeFound
 from kafka_lake.ingest.topic_table import is_over, limit_of
 
+SAMPLES = 5
+"""So many rows that break a rule are shown."""
 FEW = 10
 """So many rows are never too large a share: a commit may have three rows, and one of them must not stop a topic."""
 
@@ -98,13 +101,9 @@ def commit_result(rule: Rule, rows: int, nulls: int = 0) -> RuleResult:
 
 
 def reason_of(broken: Sequence[Rule]) -> tuple[str, str]:
-    """Return error class and message of a row's dead letter: the message names all rules that the row breaks.
-
-    Nothing of the row's values is in it, so that it may be shown wherever the settings allow.
+    """Return error class and message of a row's dead letter, as those have it who write rows.
 
     Args:
         broken: Rules, in the order of the settings; one of them at least makes dead letters.
     """
-    first = next(rule for rule in broken if rule.on_failure == "dead_letter")
-    said = "; ".join(f"{rule.name} ({rule.said})" for rule in broken)
-    return f"{RULE_CLASS}{first.name}", f"Breaks {'a rule' if len(broken) == 1 else f'{len(broken)} rules'}: {said}."
+    return rules.reason_of([(rule.name, rule.said, rule.error_class) for rule in broken])

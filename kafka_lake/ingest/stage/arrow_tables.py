@@ -1,7 +1,6 @@
 """Several tables written by Arrow in one job: each record to the table of its route, the records read once."""
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.plan.model import Plan
+from kafka_lake.ingest.rule import Rule
 from kafka_lake.ingest.stage.arrow_doubts import why_not
 from kafka_lake.ingest.stage.arrow_writer import (
     RETURNED,
@@ -64,6 +64,7 @@ class Prewritten:
         layout: Schema, partition spec and properties of the table as it was written.
         again: Gives the records once more, should they have to be written in another way.
         table: The table.
+        rules: Its rules.
         taken: Has something in it once the files have been given to a snapshot.
     """
 
@@ -72,11 +73,13 @@ class Prewritten:
     layout: object
     again: Callable[[], DataFrame]
     table: Table
+    rules: tuple[Rule, ...]
     taken: list[str] = field(default_factory=list, compare=False)
 
     def fits(self, target: Target, state: TableState) -> bool:
         """Return whether this is what would be written for a table as it is now."""
-        return self.target == target and self.layout == _layout(state)
+        same = self.target == target and self.layout == _layout(state)
+        return same and self.by.answers.may_stay(self.rules)
 
     def take(self) -> ByArrow:
         """Return what Arrow did, whose files are those of a snapshot to be from now on."""
@@ -85,9 +88,8 @@ class Prewritten:
 
     def discard(self) -> None:
         """Delete the files if no snapshot was to have them. Never raises: what stays is no part of the table."""
-        for each in () if self.taken else self.by.files:
-            with suppress(Exception):
-                self.table.io.delete(each.file_path)
+        if not self.taken:
+            self.by.delete_files(self.table)
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,7 @@ def write_tables(
                 [each for each in reports if each.table == name],
                 frames=[frame.filter(F.col(TABLE) == name) for frame in frames],
                 records=like,
+                work=works[name],
             ),
             # They are those of all tables.
             frames=(),
@@ -200,7 +203,9 @@ def write_tables(
 
 def prewritten(by: ByArrow, table: TableToWrite, again: Callable[[], DataFrame]) -> Prewritten:
     """Return what was written for a table, as its stage takes it."""
-    return Prewritten(by, table.target, _layout(table.state), again, table=table.state.table)
+    return Prewritten(
+        by, table.target, _layout(table.state), again, table=table.state.table, rules=table.spec.named_rules
+    )
 
 
 def _layout(state: TableState) -> object:

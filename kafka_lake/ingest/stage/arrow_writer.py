@@ -21,6 +21,7 @@ from pyspark.sql import types as T
 from kafka_lake.executors.json.task import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
 from kafka_lake.executors.writing import task as write_task
 from kafka_lake.executors.writing.report import Failure, Report, loaded, merged
+from kafka_lake.executors.writing.rules import merged_answers
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.executors.writing.tables import decode_and_write_tables
 from kafka_lake.executors.writing.task import LARGE, REPORT
@@ -28,7 +29,8 @@ from kafka_lake.executors.writing.work import Work
 from kafka_lake.ingest.decode.json.decoder import Json
 from kafka_lake.ingest.decode.target import Target
 from kafka_lake.ingest.plan.model import Plan
-from kafka_lake.ingest.rules.refused import Refused
+from kafka_lake.ingest.rules.by_arrow import Answers, may_set_apart, rules_for_arrow
+from kafka_lake.ingest.rules.refused import Refused, refused_mark
 from kafka_lake.ingest.tasks import packed, told
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState, summary_of
@@ -82,6 +84,7 @@ class ByArrow:
             ``error_message``; None if there are none.
         failures: What the failed are by class.
         spans: The rows by task and Kafka partition.
+        answers: What the rows answered to the table's rules.
         marks: What the snapshot's summary tells of it.
         frames: What keeps the failed records.
     """
@@ -91,8 +94,15 @@ class ByArrow:
     failed: DataFrame | None
     failures: tuple[Failure, ...]
     spans: tuple[Span, ...]
+    answers: Answers
     marks: Mapping[str, str]
     frames: tuple[DataFrame, ...]
+
+    def delete_files(self, table: Table) -> None:
+        """Delete the files, which no snapshot is to have. Never raises: what stays is no part of the table."""
+        for each in self.files:
+            with suppress(Exception):
+                table.io.delete(each.file_path)
 
     def release(self) -> None:
         """Let Spark forget the failed records. Never raises: a server that is gone has forgotten them."""
@@ -133,15 +143,24 @@ def by_arrow(
         return None
     work = replace(work_of(spec, decoder, target=target, table=state.table, plan=plan), **_refusing(refused))
 
-    def write(given: DataFrame, withheld: bool) -> DataFrame:
-        mine = replace(work, withheld=withheld)
-        return given.coalesce(tasks).mapInArrow(told(write_task.decode_and_write, vars(mine)), RETURNED)
+    def written(work: Work) -> ByArrow | None:
+        def write(given: DataFrame, withheld: bool) -> DataFrame:
+            mine = replace(work, withheld=withheld)
+            return given.coalesce(tasks).mapInArrow(told(write_task.decode_and_write, vars(mine)), RETURNED)
 
-    done = run_tasks(spark, records, may_withhold(spark, [state], plan), write)
-    if done is None:
-        return None
-    reports, frames = done
-    return outcome(spec, state.table, reports, frames=frames, records=records)
+        done = run_tasks(spark, records, may_withhold(spark, [state], plan), write)
+        if done is None:
+            return None
+        reports, frames = done
+        return outcome(spec, state.table, reports, frames=frames, records=records, work=work)
+
+    found = written(work)
+    if found is not None and not found.answers.may_stay(spec.named_rules):
+        # Spark is to ask the rules then, of all rows.
+        found.release()
+        found.delete_files(state.table)
+        found = written(replace(work, sets_apart=False))
+    return found
 
 
 def run_tasks(
@@ -180,7 +199,12 @@ def run_tasks(
 
 
 def outcome(
-    spec: TopicTable, table: Table, reports: Sequence[Report], frames: Sequence[DataFrame], records: DataFrame
+    spec: TopicTable,
+    table: Table,
+    reports: Sequence[Report],
+    frames: Sequence[DataFrame],
+    records: DataFrame,
+    work: Work,
 ) -> ByArrow:
     """Return what became of a table's records.
 
@@ -190,11 +214,14 @@ def outcome(
         reports: Of the tasks that wrote it.
         frames: What they gave back, with its records alone.
         records: Have the columns of the records.
+        work: What the tasks were told.
     """
     done = _merged(reports)
     marks = {DECODED_BY_ARROW: str(done.records - done.failed)}
     if done.large:
         marks[LARGE_RECORDS] = str(done.large)
+    answers = Answers(done.asked, done.answers, set_apart=work.sets_apart)
+    marks |= refused_mark(answers.refused(spec.named_rules))
     counts = {
         "records": done.records,
         "bytes_read": done.bytes_read,
@@ -212,6 +239,7 @@ def outcome(
         failed=failed,
         failures=done.failures,
         spans=done.spans,
+        answers=answers,
         marks=marks,
         frames=tuple(frames),
     )
@@ -286,7 +314,12 @@ def _without_bound(spark: Any) -> Iterator[None]:
 
 
 def _refusing(refused: Refused | None) -> dict[str, Any]:
-    return {} if refused is None else {"refused": refused.by_partition(), "reasons": refused.reasons}
+    # What is refused is known then, so that nothing is asked.
+    return (
+        {}
+        if refused is None
+        else {"refused": refused.by_partition(), "reasons": refused.reasons, "tests": (), "sets_apart": False}
+    )
 
 
 def work_of(spec: TopicTable, decoder: Json, target: Target, table: Table, plan: Plan) -> Work:
@@ -298,6 +331,7 @@ def work_of(spec: TopicTable, decoder: Json, target: Target, table: Table, plan:
         "refs": {},
         "current_snapshot_id": None,
     }
+    tests = rules_for_arrow(spec.named_rules, table.schema())
     return Work(
         metadata=table.metadata.model_copy(update=slim).model_dump_json(),
         io=table.io.properties,
@@ -305,6 +339,8 @@ def work_of(spec: TopicTable, decoder: Json, target: Target, table: Table, plan:
         topic=spec.topic,
         topic_id=plan.after.identity.topic_id,
         metadata_column=spec.metadata_column,
+        tests=tests,
+        sets_apart=may_set_apart(spec.named_rules, tests),
     )
 
 
@@ -325,6 +361,7 @@ def _reports(frame: DataFrame) -> list[Report] | None:
 
 
 def _merged(reports: Sequence[Report]) -> Report:
+    asked, answers = merged_answers([(each.asked, each.answers) for each in reports])
     return Report(
         files=tuple(chain.from_iterable(each.files for each in reports)),
         records=sum(each.records for each in reports),
@@ -336,6 +373,8 @@ def _merged(reports: Sequence[Report]) -> Report:
         oldest_ms=_pick(min, (each.oldest_ms for each in reports)),
         newest_ms=_pick(max, (each.newest_ms for each in reports)),
         spans=tuple(chain.from_iterable(each.spans for each in reports)),
+        asked=asked,
+        answers=answers,
         seen=tuple(chain.from_iterable(each.seen for each in reports)),
         bytes_read=sum(each.bytes_read for each in reports),
     )

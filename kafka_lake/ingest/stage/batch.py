@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -29,7 +29,7 @@ from kafka_lake.ingest.stage.replaced_rows import delete_replaced
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append, tasks_of
 from kafka_lake.ingest.stage.staged import StagedTable, staged_table
-from kafka_lake.lake.author import REMOVES, author_summary
+from kafka_lake.lake.author import author_summary, removes_mark
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import TableState, positions_summary
 
@@ -142,7 +142,7 @@ class Batch:
         branch.append(arrow.files, self._summary({**self.marks, **arrow.marks}))
         failed = none_failed(self.records) if arrow.failed is None else arrow.failed
         classes = most_frequent_first(DeadLetterClass(**vars(each)) for each in arrow.failures)
-        primary = staged_table(branch, branch.head, self.state, arrow.spans)
+        primary = replace(staged_table(branch, branch.head, self.state, arrow.spans), answers=arrow.answers)
         return WrittenBatch(primary, {**arrow.counts, CLASSES: classes}, lambda: failed)
 
     def _merge(self, branch: StagingBranch, decoded: Decoded, tasks: int, undo: ExitStack) -> WrittenBatch:
@@ -194,9 +194,5 @@ class Batch:
     def _append_rows(self, branch: StagingBranch, rows: DataFrame, tasks: int) -> StagedTable:
         fitting, marks = self._fitting(rows).coalesce(tasks), dict(self.marks)
         if self.plan.deletes:
-            before = branch.staged_snapshot()
-            delete_replaced(self.context, branch, self.plan)
-            if (removes := branch.staged_snapshot()) != before:
-                # What others have deleted by the snapshot before is nothing of this commit's.
-                marks[REMOVES] = str(removes)
+            marks |= removes_mark(delete_replaced(self.context, branch, self.plan))
         return append(branch, self.state, fitting, self._summary(marks))

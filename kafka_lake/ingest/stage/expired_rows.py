@@ -9,7 +9,7 @@ from kafka_lake.ingest.plan.model import Plan
 from kafka_lake.ingest.stage.replaced_rows import of_ranges
 from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable
-from kafka_lake.lake.author import REMOVES, author_summary
+from kafka_lake.lake.author import author_summary, removes_mark
 from kafka_lake.lake.maintenance.policy import applies_to
 from kafka_lake.lake.maintenance.row_age import row_limit
 from kafka_lake.lake.positions import positions_summary
@@ -41,15 +41,14 @@ def leave_out_expired(context: Context, plan: Plan, staged: StagedTable) -> Stag
     found = spark.sql(f"SELECT count(*) AS found FROM {branch.write_name} WHERE {condition}").collect()[0]["found"]
     if not found:
         return staged
-    spark.sql(f"DELETE FROM {branch.write_name} WHERE {condition}")
-    tip = branch.written(staged.snapshot).snapshot_id
+    tip = branch.delete(condition) or staged.snapshot
     if branch.identifier == spec.identifier:
         # A statement takes no properties of the snapshot: one without rows tells who has made it, and what for. Tables
         # that are made of this one would take it for another program's.
         told = {
             **positions_summary(plan.after, staged.state.others),
             **author_summary(context.run_id, plan.kind, plan.ranges),
-            REMOVES: str(tip),
+            **removes_mark(tip),
         }
         tip = append(branch, staged.state, spark.table(branch.write_name).limit(0), told).snapshot
     what = "rows" if branch.identifier == spec.identifier else "dead letters"

@@ -1,6 +1,5 @@
 """A staged batch before the topic's rules."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -16,21 +15,12 @@ from kafka_lake.ingest.rule import OF_SUITES, Rule
 from kafka_lake.ingest.rules.by_statistics import BY_STATISTICS, kept_by_statistics
 from kafka_lake.ingest.rules.evaluate import Asked, Verdict
 from kafka_lake.ingest.rules.referred import Referred, referred
-from kafka_lake.ingest.rules.refused import Refused
 from kafka_lake.ingest.rules.result import RuleResult, commit_result
 from kafka_lake.ingest.rules.suite import Shown
 from kafka_lake.ingest.stage.dead_letter_rows import added_rows
 from kafka_lake.ingest.stage.rebase import added_files
 from kafka_lake.ingest.stage.staged import StagedTable
 from kafka_lake.ingest.stage.volumes import volume
-
-REFUSED = "kafka-lake.refused-by-rules"
-"""In a snapshot's summary: how many of its records each rule made dead letters of, as JSON, if there are any."""
-
-
-def refused_mark(refused: Refused) -> str:
-    """Return what a snapshot's summary tells of the records that rules refused."""
-    return json.dumps({name: count for name, count in refused.by_rule.items() if count})
 
 
 def judge(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> Verdict:
@@ -49,10 +39,11 @@ def judge(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> 
     if not rules:
         return Verdict()
     volumes = {rule: _volume(context, plan, staged, rule) for rule in rules if rule.kind == "volume"}
-    if not staged.rows:
+    if not staged.rows and not staged.answers.rows:
         return Verdict(tuple(volumes.get(rule) or _of_no_rows(rule, plan) for rule in rules))
-    known = volumes | {rule: commit_result(rule, staged.rows) for rule in rules if rule.kind == "row_count"}
-    known |= _known(rules, staged)
+    by_writers = {rule: staged.answers.result(rule) for rule in rules}
+    known = volumes | {rule: result for rule, result in by_writers.items() if result is not None}
+    known |= _known(tuple(rule for rule in rules if rule not in known), staged)
     verdict = Verdict()
     if left := tuple(rule for rule in rules if rule not in known):
         verdict = context.decoding.evaluate(_asked(context, plan, staged, left, declared=declared))
@@ -109,7 +100,14 @@ def judge_changes(context: Context, plan: Plan, changes: DataFrame, *, declared:
 
 
 def _known(rules: tuple[Rule, ...], staged: StagedTable) -> dict[Rule, RuleResult]:
-    """Return what the statistics of the files tell of rules: those that they answer are kept by all rows."""
+    """Return what the number of rows tells of rules, and the statistics of the files: those are kept by all rows."""
+    counted = {rule: commit_result(rule, staged.rows) for rule in rules if rule.kind == "row_count"}
+    # Of those that rows were asked already, some rows break each.
+    left = tuple(rule for rule in rules if rule.name not in staged.answers.by_rule)
+    return counted | _by_statistics(left, staged)
+
+
+def _by_statistics(rules: tuple[Rule, ...], staged: StagedTable) -> dict[Rule, RuleResult]:
     table = staged.branch.staged or staged.state.table.refresh()
     snapshot = table.snapshot_by_id(staged.appended)
     if snapshot is None or table.format_version != 2 or not any(rule.kind in BY_STATISTICS for rule in rules):

@@ -39,10 +39,11 @@ from kafka_lake.ingest.keyed.refused_changes import marks_of, split, with_marks
 from kafka_lake.ingest.keyed.source_snapshots import Ended
 from kafka_lake.ingest.keyed.truncates import Emptied, empty, rows_behind, without_older
 from kafka_lake.ingest.rules.evaluate import Verdict
+from kafka_lake.ingest.rules.refused import refused_mark
 from kafka_lake.ingest.stage.changes_to_stage import ChangesToStage
 from kafka_lake.ingest.stage.history_rows import EventsToStage, write_history
 from kafka_lake.ingest.stage.history_table import refuse_left_behind
-from kafka_lake.ingest.stage.judge import REFUSED, judge_changes, refused_mark
+from kafka_lake.ingest.stage.judge import judge_changes
 from kafka_lake.ingest.stage.shape import shaped
 from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable, side_summary, staged_table
@@ -187,7 +188,7 @@ def _without_refused(batch: ChangesToStage, verdict: Verdict) -> ChangesToStage:
     refused, failed = verdict.refused, batch.failed
     if refused is None:
         return batch
-    summary = {**batch.summary, REFUSED: refused_mark(refused)}
+    summary = {**batch.summary, **refused_mark(refused.by_rule)}
     return replace(batch, failed=lambda: failed() + len(refused), summary=summary)
 
 

@@ -14,14 +14,16 @@ from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.spark.frames import OFFSET
 
 
-def delete_replaced(context: Context, branch: StagingBranch, plan: Plan) -> None:
+def delete_replaced(context: Context, branch: StagingBranch, plan: Plan) -> int | None:
     """Delete from a branch the rows that the plan replaces.
+
+    Returns:
+        The snapshot that deletes them; None if there are none.
 
     Raises:
         ConfigurationError: If the topic's table has no metadata column.
     """
-    condition = of_ranges(plan, plan.deletes, metadata_column_of(context.spec))
-    context.connections.spark().sql(f"DELETE FROM {branch.write_name} WHERE {condition}")
+    return branch.delete(of_ranges(plan, plan.deletes, metadata_column_of(context.spec)))
 
 
 def of_ranges(plan: Plan, ranges: Sequence[OffsetRange], column: str | None) -> str:

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from kafka_lake.executors.writing.spans import Span
 from kafka_lake.ingest.decode.dead_letter_class import DeadLetterClass
 from kafka_lake.ingest.keyed.check import KeyedBatch
+from kafka_lake.ingest.rules.by_arrow import Answers
 from kafka_lake.ingest.rules.result import RuleResult
 from kafka_lake.lake.author import AUTHOR
 from kafka_lake.lake.branches import StagingBranch
@@ -29,6 +30,7 @@ class StagedTable:
         files: Data files that it adds.
         size: Their size in bytes.
         spans: The rows by task and Kafka partition, as their writers counted them; None if only a scan can tell.
+        answers: What the rows answered to the topic's rules while they were written.
     """
 
     branch: StagingBranch
@@ -39,6 +41,7 @@ class StagedTable:
     files: int
     size: int
     spans: tuple[Span, ...] | None = None
+    answers: Answers = field(default_factory=Answers)
 
 
 def side_summary(summary: Mapping[str, str]) -> dict[str, str]:
