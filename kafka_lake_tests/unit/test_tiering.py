@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -287,6 +288,23 @@ def test_a_kill_at_any_moment_leaves_the_table_right_and_the_next_run_does_the_r
     assert content(table) == before
 
 
+def test_files_of_others_with_one_name_in_several_folders_are_moved_and_one_that_is_there_twice_stays(lake, tmp_path):
+    _, spec, table = lake
+    files = [tmp_path / "hive" / f"day={day}" / "part-0.parquet" for day in range(4)]
+    for day, file in enumerate(files):
+        file.parent.mkdir(parents=True)
+        pq.write_table(rows(OLD, first=10 + day), file)
+    table.add_files([f"file://{each}" for each in files])
+    table.refresh().add_files([f"file://{files[0]}"], check_duplicate_files=False)
+    before = content(table)
+    (done,) = moved(lake)
+    assert done.moved.files == 4
+    assert content(table) == before
+    assert [each for each in paths(table) if not within(each, spec.maintenance.tier.location)][:2] == [
+        f"file://{files[0]}"
+    ] * 2
+
+
 def test_files_of_an_earlier_partitioning_and_files_with_deletes_stay_and_are_told(lake, monkeypatch):
     _, spec, table = lake
     table.append(rows(OLD, first=5))
@@ -314,12 +332,19 @@ def test_files_of_an_earlier_partitioning_and_files_with_deletes_stay_and_are_to
         ("s3://cold/lake", r"is on s3, and the table's files are on file"),
         ("{table}/data/cold", r"is inside .*, where the table's new files go"),
         ("{table}", r"is inside .*, where the table's new files go"),
+        ("file://{folder}//{inside}/data", r"isn't plain, because of './/'"),
+        ("file://{folder}/x/../{inside}/data", r"isn't plain, because of '/\.\./'"),
+        ("file://{folder}/cold?region=eu", r"isn't plain, because of '\?'"),
+        ("file://cold/lake", "isn't plain, because of 'file://c'"),
+        ("FILE://{folder}/cold", "isn't plain, because of 'FILE:'"),
         ("file:///proc/nothing/here", r"its files can't be copied to file:///proc/nothing/here/pizza"),
     ],
 )
 def test_a_location_that_can_t_be_is_refused_and_nothing_moves(lake, location, said):
     catalog, spec, table = lake
-    policy = replace(spec.maintenance, tier=Tier(after="30d", location=location.format(table=table.location())))
+    folder, name, inside = table.location().removeprefix("file://").partition("warehouse")
+    told = location.format(table=table.location(), folder=folder.rstrip("/"), inside=f"{name}{inside}")
+    policy = replace(spec.maintenance, tier=Tier(after="30d", location=told))
     before = paths(table)
     with pytest.raises(TableError, match=rf"Table pizza\.orders: .*{said}"):
         maintain(replace(spec, maintenance=policy), Tables(catalog, no_spark))
@@ -365,6 +390,7 @@ def test_a_table_keeps_its_place_by_whatever_name(lake, tmp_path):
     location = spec.maintenance.tier.location
     assert place_of(table, location, tiered_of(table).places) == place
     assert place_of(table, f"{location}/", ()) == f"{location}/pizza.renamed-{table.metadata.table_uuid}"
+    assert place_of(table, location.rpartition("/")[0], [place]) != place, "the setting was changed to a folder above"
     inside = f"{table.location()}/data/day=2026-01-01/a.parquet"
     assert copy_path(table, inside, "s3://c/t", "x") == "s3://c/t/data/day=2026-01-01/x-a.parquet"
     assert copy_path(table, "s3://elsewhere/b/a.parquet", "s3://c/t", "x") == "s3://c/t/data/x-a.parquet"

@@ -39,8 +39,9 @@ class Copies:
         """
         attempt, io = uuid4().hex[:8], table.io
         paths = {
-            each: copy_path(table, each.file_path, place, attempt=attempt)
-            for each in batch
+            # Files of others may have the same name in several folders.
+            each: copy_path(table, each.file_path, place, attempt=f"{attempt}-{number}")
+            for number, each in enumerate(batch)
             if each.file_path not in self.made
         }
         if not paths:

@@ -1,5 +1,6 @@
 """Cold files: which data files of a table are to be moved to another location, and which stay, and why."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -68,6 +69,9 @@ def cold_files(table: Table, limit: RowLimit, places: Iterable[str]) -> ColdFile
                 of_other_spec += 1
             else:
                 going.append(file)
+    # PyIceberg takes both entries away of a file that the table has twice, and so half of the rows.
+    times = Counter(each.file_path for each in going)
+    going = [each for each in going if times[each.file_path] == 1]
     return ColdFiles(tuple(going), tuple(there), with_deletes, of_other_spec)
 
 

@@ -9,6 +9,9 @@ from kafka_lake.common.errors import TableError
 
 _SCHEME = re.compile(r"^([A-Za-z][\w+.-]*):")
 _SAME = {"": "file", "s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
+# Names that file systems understand in another way than they are written, or than other engines do: what the storage
+# lists there has other names than the table's files, so that they would be taken for orphans.
+_ODD = re.compile(r"[?#]|[^:/]//|/\.{1,2}(/|$)|^file://[^/]|^[^:/]*[A-Z][^:/]*:")
 PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 """Where a table's files may be beside its location (https://iceberg.apache.org/docs/latest/configuration/)."""
 # With which a catalog's server lets a client at one table's files alone.
@@ -25,7 +28,8 @@ def place_of(table: Table, location: str, known: Iterable[str]) -> str:
     """
     base, own = location.rstrip("/"), f"-{table.metadata.table_uuid}"
     name = re.sub(r"[^\w.-]", "_", ".".join(table.name()))
-    return next((each for each in known if within(each, base) and each.endswith(own)), f"{base}/{name}{own}")
+    before = (each for each in known if each.rpartition("/")[0] == base and each.endswith(own))
+    return next(before, f"{base}/{name}{own}")
 
 
 def within(path: str, place: str) -> bool:
@@ -66,6 +70,11 @@ def refuse_place(table: Table, location: str, own_properties: dict[str, str]) ->
             credentials are for the table's own files alone.
     """
     name, where = ".".join(table.name()), f"maintenance: tier: location: {location}"
+    if odd := _ODD.search(location.rstrip("/")):
+        raise TableError(
+            f"Table {name}: {where} isn't plain, because of {odd[0]!r}. No file was moved.",
+            "Write it as s3://cold/lake or file:///cold/lake, without empty parts, '.', '..', '?' and '#'.",
+        )
     if (kind := _kind(location)) != (own := _kind(table.location())):
         raise TableError(
             f"Table {name}: {where} is on {kind}, and the table's files are on {own}: Spark reads all files of a "
