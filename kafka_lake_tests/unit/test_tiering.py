@@ -29,7 +29,7 @@ from kafka_lake.lake.maintenance.cold_place import copy_path, place_of, refuse_p
 from kafka_lake.lake.maintenance.compact import _conditions
 from kafka_lake.lake.maintenance.health import commits_since_compaction, compacts
 from kafka_lake.lake.maintenance.settings import Maintenance, Tier
-from kafka_lake.lake.maintenance.tiered import TIERED, Tiered, tiered_of
+from kafka_lake.lake.maintenance.tiered import TIERED, Tiered, tiered_of, why_tier
 from kafka_lake.lake.positions import OTHERS, POSITION, summary_of
 from kafka_lake.lake.snapshot_log import snapshot_log
 from kafka_lake.lake.tables.create import ensure_table, schema_of
@@ -351,6 +351,77 @@ def test_a_location_that_can_t_be_is_refused_and_nothing_moves(lake, location, s
     assert paths(table) == before
 
 
+def test_a_location_that_a_link_puts_among_new_files_is_refused(lake, tmp_path):
+    catalog, spec, table = lake
+    folder, _, inside = table.location().removeprefix("file://").partition("/warehouse")
+    (tmp_path / "link").symlink_to(Path(folder) / "warehouse")
+    policy = replace(spec.maintenance, tier=Tier(after="30d", location=f"file://{tmp_path}/link{inside}/data"))
+    before = paths(table)
+    with pytest.raises(TableError, match=r"is inside .*, where the table's new files go"):
+        maintain(replace(spec, maintenance=policy), Tables(catalog, no_spark))
+    assert paths(table) == before
+
+
+def test_a_clock_that_was_ahead_stops_neither_moves_nor_compactions(lake):
+    _, spec, table = lake
+    now = int(time.time() * 1000)
+    moved_again(lake, before_ms=now + 365 * 86_400_000)
+    assert tiered_of(table.refresh()).before_ms == 0
+    table.append(rows(OLD, first=99))
+    assert why_tier(table.refresh(), spec.maintenance, now)
+    assert "where" not in _conditions(table)[0] or "1970" in _conditions(table)[0]["where"]
+    moved_again(lake)
+    assert 0 < tiered_of(table.refresh()).before_ms < now
+    # What somebody wrote is no date of any calendar.
+    with table.transaction() as transaction:
+        transaction.set_properties({TIERED: '{"before_ms": 99999999999999999, "field": 2}'})
+    assert "99999" not in str(_conditions(table.refresh()))
+
+
+def test_a_file_that_cant_be_read_stays_and_the_others_move(lake):
+    _, _, table = lake
+    table.append(rows(OLD, first=20))
+    (bad,) = [each.file.file_path for each in table.scan("id = 20").plan_files()]
+    local(bad).unlink()
+    with pytest.raises(TableError, match=r"1 of its files can't be copied .*; 1 others were moved\.") as refused:
+        moved_again(lake)
+    assert bad in str(refused.value)
+    assert (len([each for each in paths(table) if "/cold/" in each]), bad in paths(table)) == (1, True)
+
+
+def test_copies_that_a_clean_up_took_away_before_they_were_staged_are_made_again(lake, tmp_path, monkeypatch):
+    catalog, spec, table = lake
+    create, cleaned, before = StagingBranch.create, list[str](), content(table)
+
+    def after_an_hour(self):
+        for path in (tmp_path / "cold").rglob("*"):
+            os.utime(path, (time.time() - 3700,) * 2)
+        if not cleaned:
+            cleaned.extend(clean(spec, Connections(None, {}, catalog, FakeSpark), older_than_seconds=3600).files)
+        return create(self)
+
+    monkeypatch.setattr(StagingBranch, "create", after_an_hour)
+    assert moved_again(lake).files == 1
+    assert len(cleaned) == 1
+    assert content(table) == before
+
+
+def test_a_place_that_another_move_tells_of_meanwhile_stays_known(lake, monkeypatch):
+    catalog, spec, table = lake
+    publish = StagingBranch.publish
+
+    def told_meanwhile(self, *given):
+        now = catalog.table(spec.identifier)
+        known = tiered_of(now)
+        with now.transaction() as transaction:
+            transaction.set_properties({TIERED: replace(known, places=(*known.places, "file:///two/t")).to_json()})
+        return publish(self, *given)
+
+    monkeypatch.setattr(StagingBranch, "publish", told_meanwhile)
+    moved_again(lake)
+    assert "file:///two/t" in tiered_of(table.refresh()).places
+
+
 def test_a_compaction_leaves_what_has_been_moved_alone(lake):
     *_, table = lake
     assert _conditions(table) == ({}, {})
@@ -365,6 +436,11 @@ def test_a_compaction_leaves_what_has_been_moved_alone(lake):
     with table.update_schema() as update:
         update.rename_column("at", "moment")
     assert _conditions(table.refresh())[0]["where"].startswith("'`moment` IS NULL")
+    with table.update_schema() as update:
+        update.rename_column("moment", "event.at")
+    assert _conditions(table.refresh())[0]["where"].startswith("'`event.at` IS NULL")
+    with table.update_schema() as update:
+        update.rename_column("event.at", "moment")
     with table.update_schema() as update:
         update.delete_column("moment")
     assert _conditions(table.refresh()) == ({}, {})

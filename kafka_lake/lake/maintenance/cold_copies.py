@@ -21,8 +21,15 @@ _FILE_PATH = 1
 
 @dataclass
 class Copies:
-    """Copies of files, by the path of the file, and the staged snapshots that refer to them."""
+    """Copies of files, by the path of the file.
 
+    Args:
+        failed: Why files can't be copied, by path; those that can't are added.
+        made: The copies.
+        tips: The staged snapshots that refer to them.
+    """
+
+    failed: dict[str, str] = field(default_factory=dict)
     made: dict[str, DataFile] = field(default_factory=dict)
     tips: list[int] = field(default_factory=list)
 
@@ -35,7 +42,7 @@ class Copies:
             place: Where the copies go.
 
         Raises:
-            TableError: If one can't be copied. None of these copies is left then.
+            TableError: If none can be copied. One of many that can't is remembered as failed, and goes nowhere.
         """
         attempt, io = uuid4().hex[:8], table.io
         paths = {
@@ -46,22 +53,19 @@ class Copies:
         }
         if not paths:
             return False
-        try:
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                copies = list(pool.map(lambda each: _copy(io, each, paths[each]), paths))
-        except Exception as error:
-            for path in paths.values():
-                # No snapshot knows them, so they are orphans otherwise.
-                with suppress(Exception):
-                    io.delete(path)
-            reason = (str(error) or repr(error)).splitlines()[0]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = dict(zip(paths, pool.map(lambda each: _tried(io, each, paths[each]), paths), strict=True))
+        errors = {each: error for each, error in found.items() if isinstance(error, Exception)}
+        if len(errors) == len(paths):
+            error = next(iter(errors.values()))
             raise TableError(
-                f"Table {'.'.join(table.name())}: its files can't be copied to {place}: {reason}. What was moved "
+                f"Table {'.'.join(table.name())}: its files can't be copied to {place}: {_said(error)}. What was moved "
                 "before stays moved; of these files, none was.",
                 "Check that the bucket or folder exists, and that the catalog's credentials may read and write there: "
                 "the catalog's properties count for all buckets.",
             ) from error
-        self.made |= {file.file_path: copy for file, copy in zip(paths, copies, strict=True)}
+        self.failed |= {each.file_path: _said(error) for each, error in errors.items()}
+        self.made |= {each.file_path: copy for each, copy in found.items() if not isinstance(copy, Exception)}
         return True
 
     def stage(self, branch: StagingBranch, batch: tuple[DataFile, ...], summary: dict[str, str]) -> None:
@@ -78,12 +82,36 @@ class Copies:
 
         Who expires a snapshot deletes its files after that, unless another one has them by then.
         """
-        known = branch.staged.refresh().metadata if branch.staged else None
-        if known is None or any(known.snapshot_by_id(each) is None for each in (*self.tips, tip)):
+        staged = branch.staged.refresh() if branch.staged else None
+        # Until they were staged, nobody knew them: who looks for young orphans may have taken them away.
+        if (
+            staged is None
+            or not self._are_there(staged.io)
+            or any(staged.metadata.snapshot_by_id(each) is None for each in (*self.tips, tip))
+        ):
             self.made.clear()
             self.tips.clear()
-            raise PublishRefusedError(f"Table {'.'.join(branch.identifier)}: its branches were taken away meanwhile.")
+            raise PublishRefusedError(f"Table {'.'.join(branch.identifier)}: its copies or branches were taken away meanwhile.")
         self.tips.append(tip)
+
+    def _are_there(self, io: FileIO) -> bool:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return all(pool.map(lambda each: io.new_input(each.file_path).exists(), self.made.values()))
+
+
+def _tried(io: FileIO, file: DataFile, path: str) -> DataFile | Exception:
+    """Return the copy of a file, or why there is none; nothing of it is left then."""
+    try:
+        return _copy(io, file, path)
+    except Exception as error:
+        # No snapshot knows it, so it is an orphan otherwise.
+        with suppress(Exception):
+            io.delete(path)
+        return error
+
+
+def _said(error: Exception) -> str:
+    return (str(error) or repr(error)).splitlines()[0]
 
 
 def _copy(io: FileIO, file: DataFile, path: str) -> DataFile:

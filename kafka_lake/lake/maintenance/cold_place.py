@@ -1,5 +1,6 @@
 """Where the old files of a table are moved to, which of its files are there, and where they can't be. Pure."""
 
+import os
 import re
 from collections.abc import Iterable
 
@@ -82,7 +83,7 @@ def refuse_place(table: Table, location: str, own_properties: dict[str, str]) ->
             f"Name a location on {own}, such as another bucket there.",
         )
     paths = [table.location(), *(value for key, value in table.properties.items() if key in PATHS)]
-    if inside := next((each for each in paths if within(location, each)), None):
+    if inside := next((each for each in paths if within(_linked(location), _linked(each))), None):
         raise TableError(
             f"Table {name}: {where} is inside {inside}, where the table's new files go. No file was moved.",
             "Name a location outside of it, such as another bucket.",
@@ -94,6 +95,11 @@ def refuse_place(table: Table, location: str, own_properties: dict[str, str]) ->
             "Give the catalog credentials of its own for both buckets, and set its property "
             "header.X-Iceberg-Access-Delegation to none; or move files within the storage, by its own rules.",
         )
+
+
+def _linked(location: str) -> str:
+    """Return where a folder of this machine really is: what is listed there has another name than by a link."""
+    return os.path.realpath(f"/{_plain(location)}") if _kind(location) == "file" else location
 
 
 def _kind(location: str) -> str:

@@ -90,13 +90,14 @@ def row_limit(table: Table, column: str, before_ms: int) -> RowLimit:
 
     Args:
         table: As it was loaded.
-        column: Name of the column, with dots before fields of a struct.
+        column: Name of the column; or names with dots before fields of a struct.
         before_ms: The moment, in milliseconds since 1970.
 
     Raises:
         TableError: If there is no such column, or it tells no time.
     """
-    names = tuple(column.split("."))
+    whole = any(each.name == column for each in table.schema().fields)
+    names = (column,) if whole else tuple(column.split("."))
     found, where = _field(table.schema(), names), f"Table {'.'.join(table.name())}: maintenance: by: {column}"
     if found is None:
         known = ", ".join(_times(table.schema().fields))

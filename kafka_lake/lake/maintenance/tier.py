@@ -130,15 +130,18 @@ class _Move:
 
     def all(self) -> MovedFiles:
         files = size = 0
+        failed: dict[str, str] = {}
         while True:
             table = self._table()
             limit, place, found = _looked_at(table, self.asked, dict(self.catalog.pyiceberg.properties))
-            if not found.going:
+            if not {each.file_path for each in found.going} - failed.keys():
+                if failed:
+                    raise _unread(self.name, place, failed, moved=files)
                 self._remember(partial(_counted, there=found.there, limit=limit, before_ms=self.asked.before_ms))
                 return MovedFiles(files, size, place, **_staying(found))
             # Whoever looks for orphans knows the place before anything is there.
             self._remember(partial(_with, place=place))
-            moved = self._commit(place)
+            moved = self._commit(place, failed)
             files, size = files + len(moved), size + size_of(moved)
 
     def _table(self) -> Table:
@@ -147,15 +150,15 @@ class _Move:
             raise TableError(f"Table {self.name} is gone.", "Nothing is left to be moved.")
         return table
 
-    def _commit(self, place: str) -> tuple[DataFile, ...]:
-        """Move some files by one commit, and return them."""
+    def _commit(self, place: str, failed: dict[str, str]) -> tuple[DataFile, ...]:
+        """Move some files by one commit, and return them; those that can't be copied are added to the failed ones."""
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(_ATTEMPTS),
             wait=tenacity.wait_random_exponential(0.2, max=2),
             retry=tenacity.retry_if_exception_type(PublishRefusedError),
             reraise=True,
         )
-        copies = Copies()
+        copies = Copies(failed)
         with ExitStack() as undo:
             return retrying(self._attempt, place, copies, undo)
 
@@ -180,8 +183,8 @@ class _Move:
             tip = branch.written(head).snapshot_id
             copies.refuse_if_gone(branch, tip)
             self._audit(table, branch, tip)
-            # The same commit has a compaction leave them alone.
-            branch.publish(tip, lambda now: {TIERED: self._told(tiered_of(now), limit, batch).to_json()})
+            # The same commit has a compaction leave them alone. Another move may have told of its place meanwhile.
+            branch.publish(tip, lambda _: {TIERED: self._told(tiered_of(self._table()), limit, batch).to_json()})
         return batch
 
     def _batch(self, place: str, copies: Copies) -> tuple[Table, RowLimit, tuple[DataFile, ...]]:
@@ -189,7 +192,8 @@ class _Move:
         while True:
             table = self._table()
             limit, _, found = _looked_at(table, self.asked, dict(self.catalog.pyiceberg.properties))
-            batch = tuple(each for each in found.going if each.file_path in copies.made) or _some(found.going)
+            can_go = tuple(each for each in found.going if each.file_path not in copies.failed)
+            batch = tuple(each for each in can_go if each.file_path in copies.made) or _some(can_go)
             if not copies.make(table, batch, place):
                 return table, limit, batch
 
@@ -220,6 +224,15 @@ class _Move:
         if (told := change(known)) != known:
             with table.transaction() as transaction:
                 transaction.set_properties({TIERED: told.to_json()})
+
+
+def _unread(name: str, place: str, failed: dict[str, str], moved: int) -> TableError:
+    path, reason = next(iter(failed.items()))
+    return TableError(
+        f"Table {name}: {len(failed)} of its files can't be copied to {place}, and stay where they are; {moved} others "
+        f"were moved. The first one is {path}: {reason}.",
+        "Look whether it is there and can be read; queries of these rows fail, too, if it isn't.",
+    )
 
 
 def _some(files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
