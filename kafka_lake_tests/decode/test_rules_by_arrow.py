@@ -29,7 +29,7 @@ from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.executors.writing.rules import Asked as AskedOfArrow
 from kafka_lake.executors.writing.rules import _matches, merged_answers
 from kafka_lake.ingest.rule import AcceptedValues, NullShare, Pattern, Range, Rule, RuleEntry, rules_of
-from kafka_lake.ingest.rules.by_arrow import Answers, as_re2, rules_for_arrow
+from kafka_lake.ingest.rules.by_arrow import Answers, as_re2, may_set_apart, rules_for_arrow
 from kafka_lake.ingest.rules.evaluate import Asked, evaluate
 
 pytestmark = pytest.mark.integration
@@ -188,6 +188,15 @@ def test_usual_rules_have_a_test_and_doubtful_ones_have_none() -> None:
         {"expression": "x > 1e400"},
         {"expression": "day > '2026-01-01'"},
         {"expression": "b"},
+        {"expression": "n > 0 -- to Spark, the next line is comment, too: \\\n AND n < 5"},
+        {"expression": "n > 0;"},
+        {"expression": "n NOT NULL"},
+        {"expression": "n ISNULL"},
+        {"expression": "n BETWEEN ASYMMETRIC 1 AND 2"},
+        {"expression": "(" * 400 + "n > 0" + ")" * 400},
+        {"range": Range("at", max="9999-12-31T23:59:59-01:00")},
+        {"range": Range("at", max="2026-01-01T00:00+18:30")},
+        {"range": Range("at", max="2026-01-01T00:00+05:30:15.000001")},
     ]
     assert [each for each in doubtful if has(**each)] == []
 
@@ -257,3 +266,13 @@ def test_a_rule_that_one_part_of_the_rows_cant_answer_isnt_answered() -> None:
     assert answers.may_stay(rules[1:])
     assert answers.rows == 3
     assert answers.by_rule == {"not_null_n": (3, 0, ())}
+
+
+def test_more_rules_than_a_row_can_tell_are_asked_and_set_no_row_apart() -> None:
+    rules = rules_of([RuleEntry(range=Range("n", least), name=f"r{least}") for least in range(70)])
+    tests, table = rules_for_arrow(rules, SCHEMA), a_table(random.Random(1), 0).slice(0, 1)
+    records = pa.record_batch({"partition": pa.array([0], pa.int32()), "offset": pa.array([0], pa.int64())})
+    asked = AskedOfArrow(tests, table.schema)
+    asked.refuses(asked.add(table, records))
+    assert len(asked.answers()[1]) == 70
+    assert not may_set_apart(rules, tests)

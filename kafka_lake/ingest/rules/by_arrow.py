@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -38,6 +38,10 @@ _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _EXACT = 2**53
 _DIGITS = 17
 _PLAIN_TEXT = re.compile(r"[A-Za-z0-9 _.:-]*")
+# What sqlglot takes and Spark refuses, or reads differently: a comment goes on in the next line after a backslash.
+_UNLIKE_SPARK = re.compile(
+    r"--|/\*|[;{\\]|[^\x00-\x7f]|\b(?:isnull|notnull|asymmetric)\b|(?<!\bis)\s+not\s+null\b", re.IGNORECASE
+)
 
 _CLASS = r"\[\^?(?:[A-Za-z0-9 _@,:;/%=!~'\"<>#.+*?(){}$|-]|\\[dw.^$|?*+()\[\]{}\\/@-])+\]"
 _TOKENS = re.compile(
@@ -193,7 +197,14 @@ def _time(text: str, kind: PrimitiveType) -> Any:
         return None
     if isinstance(kind, TimestamptzType):
         # Rows are written by Arrow where the session's zone is UTC, and only there.
-        return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+        offset = time.utcoffset() or timedelta()
+        # Spark has no zones beyond these.
+        if abs(offset) > timedelta(hours=18) or offset.microseconds:
+            return None
+        try:
+            return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+        except OverflowError:
+            return None
     if time.tzinfo is not None:
         return None
     return time.date() if isinstance(kind, DateType) else time
@@ -240,10 +251,9 @@ def _nothing_follows(regex: str, end: int, depth: int) -> bool:
 
 def _by_expression(text: str, columns: _Columns) -> Test | None:
     try:
-        tree = sqlglot.parse_one(text, read="spark")
-    except SqlglotError:
+        return None if _UNLIKE_SPARK.search(text) else _condition(sqlglot.parse_one(text, read="spark"), columns)
+    except (SqlglotError, RecursionError):
         return None
-    return _condition(tree, columns)
 
 
 def _condition(tree: exp.Expr | None, columns: _Columns) -> Test | None:

@@ -49,7 +49,9 @@ def judge(context: Context, plan: Plan, staged: StagedTable, declared: bool) -> 
         verdict = context.decoding.evaluate(_asked(context, plan, staged, left, declared=declared))
     known |= {result.rule: result for result in verdict.results}
     context.observer.step_done("rules evaluated")
-    return Verdict(tuple(known[rule] for rule in rules), verdict.refused)
+    # Of a commit that fails, no record is a dead letter, whoever asked the rule that fails it.
+    refused = None if any(each.fails for each in known.values()) else verdict.refused
+    return Verdict(tuple(known[rule] for rule in rules), refused)
 
 
 def _volume(context: Context, plan: Plan, staged: StagedTable, rule: Rule) -> RuleResult:
