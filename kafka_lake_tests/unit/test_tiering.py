@@ -476,7 +476,7 @@ def test_a_table_keeps_its_place_by_whatever_name(lake, tmp_path):
     st.builds(
         Tiered,
         places=st.lists(st.text()).map(tuple),
-        before_ms=st.integers(0, 2**62),
+        before_ms=st.integers(0, 1_700_000_000_000),
         field=st.integers(0, 2**31),
         files=st.integers(0),
         size=st.integers(0),
