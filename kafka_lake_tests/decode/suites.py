@@ -37,4 +37,7 @@ strict = pa.DataFrameSchema({"id": pa.Column(T.LongType())}, name="strict", stri
 told = pa.DataFrameSchema({"v": pa.Column(T.LongType(), nullable=False)}, name="told")
 few = pa.DataFrameSchema({"Id": pa.Column(T.LongType(), pa.Check.le(1), nullable=True)}, name="few")
 missing = pa.DataFrameSchema({"coupon": pa.Column(T.StringType())}, name="missing")
+converted = pa.DataFrameSchema({"code": pa.Column(T.LongType(), coerce=True)}, name="converted")
+empty = gx.ExpectationSuite(name="empty")
+nothing_asked = pa.DataFrameSchema({}, name="nothing_asked")
 of_pandas = pandera.pandas.DataFrameSchema({"id": pandera.pandas.Column(int)})

@@ -192,6 +192,8 @@ def test_usual_rules_have_a_test_and_doubtful_ones_have_none() -> None:
         {"expression": "n > 0;"},
         {"expression": "n NOT NULL"},
         {"expression": "n ISNULL"},
+        {"expression": 's = "t"'},
+        {"accepted_values": AcceptedValues("s", ("\ud800",))},
         {"expression": "n BETWEEN ASYMMETRIC 1 AND 2"},
         {"expression": "(" * 400 + "n > 0" + ")" * 400},
         {"range": Range("at", max="9999-12-31T23:59:59-01:00")},

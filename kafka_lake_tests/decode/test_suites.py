@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from kafka_lake.common.errors import ConfigurationError
 from kafka_lake.components.resources.spark import SparkResource
@@ -169,6 +170,15 @@ def test_a_schema_tells_of_columns_and_of_no_row(frame: Frame) -> None:
     assert "a@b" not in f"{strict} {missing}"
 
 
+def test_a_value_that_a_schema_cant_convert_is_a_failed_check_and_shown_to_nobody(frame: Frame) -> None:
+    rows = frame([{}]).withColumn("code", F.lit("nobody"))
+    hidden = asked(rows, RuleEntry(pandera=f"{HERE}:converted")).results[0]
+    assert failures(hidden) == {"converted": "it can't be asked"}
+    assert (hidden.failed, hidden.fails) == (1, True)
+    shown = asked(rows, RuleEntry(pandera=f"{HERE}:converted"), shown=Shown(True)).results[0]
+    assert "nobody" in failures(shown)["converted"]
+
+
 @pytest.mark.parametrize(
     ("setting", "reference", "says"),
     [
@@ -176,6 +186,8 @@ def test_a_schema_tells_of_columns_and_of_no_row(frame: Frame) -> None:
         ("expectations", f"{HERE}:nothing", "has no attribute 'nothing'"),
         ("expectations", f"{HERE}:text", "it is no ExpectationSuite but str"),
         ("expectations", "old.json", "it is no suite"),
+        ("expectations", f"{HERE}:empty", "the suite has no expectation"),
+        ("pandera", f"{HERE}:nothing_asked", "the schema has no column and no check"),
         ("pandera", f"{HERE}:text", "str is no DataFrameModel or DataFrameSchema of pandera.pyspark"),
         ("pandera", f"{HERE}:of_pandas", "is no DataFrameModel or DataFrameSchema of pandera.pyspark"),
     ],

@@ -37,10 +37,12 @@ _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 # Up to here, each whole number is a double.
 _EXACT = 2**53
 _DIGITS = 17
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _PLAIN_TEXT = re.compile(r"[A-Za-z0-9 _.:-]*")
-# What sqlglot takes and Spark refuses, or reads differently: a comment goes on in the next line after a backslash.
+# What sqlglot takes and Spark refuses, or may read differently: a comment goes on in the next line after a backslash,
+# and what is in double quotes may be a name.
 _UNLIKE_SPARK = re.compile(
-    r"--|/\*|[;{\\]|[^\x00-\x7f]|\b(?:isnull|notnull|asymmetric)\b|(?<!\bis)\s+not\s+null\b", re.IGNORECASE
+    r"--|/\*|[;{\\\x22]|[^\x00-\x7f]|\b(?:isnull|notnull|asymmetric)\b|(?<!\bis)\s+not\s+null\b", re.IGNORECASE
 )
 
 _CLASS = r"\[\^?(?:[A-Za-z0-9 _@,:;/%=!~'\"<>#.+*?(){}$|-]|\\[dw.^$|?*+()\[\]{}\\/@-])+\]"
@@ -163,7 +165,7 @@ def _is_of(value: Any, kind: PrimitiveType) -> bool:
     if isinstance(value, int):
         bits = 63 if isinstance(kind, LongType) else 31
         return isinstance(kind, _WHOLE) and -(2**bits) <= value < 2**bits
-    return isinstance(value, str) and isinstance(kind, StringType)
+    return isinstance(kind, StringType) and isinstance(value, str) and not _SURROGATE.search(value)
 
 
 def _range(name: str, kind: PrimitiveType, least: Any, greatest: Any) -> Test | None:

@@ -52,8 +52,11 @@ def ask_expectations(reference: str, rows: DataFrame, shown: Shown) -> SuiteFoun
     batch = (
         source.add_dataframe_asset("rows").add_batch_definition_whole_dataframe("rows").get_batch({"dataframe": rows})
     )
+    suite = _suite(reference)
+    if not suite.expectations:
+        raise cannot_be("expectations", reference, "the suite has no expectation")
     told = batch.validate(
-        _suite(reference),
+        suite,
         result_format={
             "result_format": "BASIC",
             "partial_unexpected_count": SHOWN_SAMPLES if shown.samples else 0,

@@ -33,6 +33,9 @@ def ask_schema(reference: str, rows: DataFrame, metadata_column: str | None, sho
     if find_spec("pandera") is None:
         raise cannot_be("pandera", reference, "Pandera isn't installed", "pandera")
     schema = _schema(reference)
+    asked = len(schema.columns) + len(schema.checks) + bool(schema.strict) + bool(schema.unique)
+    if not asked:
+        raise cannot_be("pandera", reference, "the schema has no column and no check")
     from pandera.config import ValidationDepth, config_context
 
     if schema.strict and metadata_column in rows.columns and metadata_column not in schema.columns:
@@ -41,9 +44,13 @@ def ask_schema(reference: str, rows: DataFrame, metadata_column: str | None, sho
     with config_context(
         validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA, cache_dataframe=False
     ):
-        told = schema.validate(rows, lazy=True).pandera.errors
+        try:
+            told = schema.validate(rows, lazy=True).pandera.errors
+        except Exception as error:
+            # Spark's own, as of a value that isn't of the type that `coerce` asks for; it may have the value in it.
+            why = "; ".join(["it can't be asked", *shown.of([str(error).partition(" SQLSTATE")[0]])])
+            return SuiteFound(UNIT, asked, asked, (Failure(schema.name or reference, why=why),))
     found = dict.fromkeys(_failures(told, schema, shown))
-    asked = len(schema.columns) + len(schema.checks) + bool(schema.strict) + bool(schema.unique)
     failed = len({part for part, _ in found})
     return SuiteFound(UNIT, max(asked, failed), failed, tuple(failure for _, failure in found))
 

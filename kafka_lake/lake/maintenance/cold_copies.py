@@ -91,7 +91,9 @@ class Copies:
         ):
             self.made.clear()
             self.tips.clear()
-            raise PublishRefusedError(f"Table {'.'.join(branch.identifier)}: its copies or branches were taken away meanwhile.")
+            raise PublishRefusedError(
+                f"Table {'.'.join(branch.identifier)}: its copies or branches were taken away meanwhile."
+            )
         self.tips.append(tip)
 
     def _are_there(self, io: FileIO) -> bool:
