@@ -12,11 +12,14 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from kafka_lake.ingest.rule import Range, RuleEntry
 from kafka_lake.ingest.topic_table import TopicTable
 
 NAMESPACE = "chaos"
 DECLARED = "id bigint NOT NULL, name string, amount double, tags array<string>, place struct<x:int,y:int>"
 MOST_PARTITIONS = 8
+# Arrow asks them, so that rows that break one are never written.
+RULES = (RuleEntry(range=Range("amount", 0)), RuleEntry(expression="id >= 0"))
 
 _PATIENCE = 60.0
 
@@ -70,6 +73,8 @@ class Topic:
             NAMESPACE,
             self.name.replace("-", "_"),
             schema=DECLARED if self.declared else None,
+            rules=RULES if self.declared else (),
+            rules_fail_above=None,
             # Kafka loses nothing here: whoever goes on must never find a loss.
             on_data_loss="continue" if self.declared else "fail",
         )
@@ -87,6 +92,7 @@ def record(topic: Topic, key: str, number: int, chance: random.Random, bad: floa
             b"{not json",
             json.dumps({**value, "id": "seven"}).encode(),
             json.dumps({**value, "id": None}).encode(),
+            json.dumps({**value, "amount": -0.5}).encode(),
         ]
     else:
         value = {"n": number, "word": f"w{number}"} | dict.fromkeys(topic.fields, number)
