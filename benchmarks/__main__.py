@@ -152,13 +152,16 @@ def freshness(
 
 @app.command()
 def compaction(
+    case: Annotated[list[str], typer.Option(help="One of them; may be repeated.")] = list(while_compacted.CASES),  # noqa: B006
     seconds: Annotated[float, typer.Option(min=1, help="How long each case is measured.")] = 300,
     warm_up: Annotated[float, typer.Option(min=0, help="Seconds of load before.")] = 30,
     keep: Keep = False,
 ) -> None:
     """Seconds from a record to its row while files are compacted, and who refused whose commits."""
+    if unknown := set(case) - set(while_compacted.CASES):
+        raise typer.BadParameter(f"there is no case {', '.join(sorted(unknown))}")
     with scratch() as folder:
-        result = while_compacted.measure(seconds, warm_up, folder, _tell_user)
+        result = while_compacted.measure(seconds, warm_up, folder, _tell_user, case)
     title = f"Seconds from produced to visible, measured for {seconds:.0f} s each"
     _out.print(results.on_terminal(title, while_compacted.HEADER, while_compacted.rows(result)))
     _save(result, keep)

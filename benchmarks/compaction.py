@@ -1,7 +1,7 @@
 """Freshness while files are compacted: the same load without maintenance, with a run's own, and with one beside it."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -39,12 +39,12 @@ CASES = {
         maintenance=_OFF,
     ),
     "sensor": Case("sensor-driven, no compaction", 1, 6, 2000, maintenance=_OFF),
-    "sensor-compacted": Case("sensor-driven, one beside it each minute", 1, 6, 2000, maintenance=_OFF),
+    "sensor-compacted-often": Case("sensor-driven, one beside it each minute", 1, 6, 2000, maintenance=_OFF),
+    "sensor-compacted": Case("sensor-driven, one beside it each 4 minutes", 1, 6, 2000, maintenance=_OFF),
 }
-"""The second of each two is compared with the first."""
-_BESIDE = {"sensor-compacted"}
-# Far more often than the sensor asks for it: each quarter of an hour.
-_PAUSE_SECONDS = 60.0
+"""Those that compact are compared with the ones before."""
+# By seconds, far more often than the sensor asks for it: each quarter of an hour.
+_BESIDE = {"sensor-compacted-often": 60.0, "sensor-compacted": 240.0}
 HEADER = (
     "runs",
     "records",
@@ -65,9 +65,11 @@ class Compactor:
     """Compacts tables again and again, whenever there are two small files.
 
     Args:
+        pause: Seconds before each.
         refused: Compactions that couldn't replace files, since others had changed them.
     """
 
+    pause: float
     refused: int = 0
 
     def work(self, case: Case, stop: Event) -> None:
@@ -82,7 +84,7 @@ class Compactor:
         tables = Tables(catalog, spark.live_session)
         settings = Maintenance(enabled=True, compact_every=2)
         try:
-            while not stop.wait(_PAUSE_SECONDS):
+            while not stop.wait(self.pause):
                 for name in case.names():
                     spec = TopicTable(name, NAMESPACE, name, maintenance=settings)
                     with suppress(NoSuchTableError):
@@ -97,7 +99,9 @@ class Compactor:
             self.refused += 1
 
 
-def measure(seconds: float, warm_up: float, folder: Path, tell_user: Callable[[str], None]) -> dict[str, Any]:
+def measure(
+    seconds: float, warm_up: float, folder: Path, tell_user: Callable[[str], None], names: Sequence[str] = tuple(CASES)
+) -> dict[str, Any]:
     """Run each case, and return the result as JSON has it.
 
     Args:
@@ -105,10 +109,11 @@ def measure(seconds: float, warm_up: float, folder: Path, tell_user: Callable[[s
         warm_up: Seconds of load before.
         folder: For everything that the deployments write.
         tell_user: Called with a line of progress.
+        names: Those of the cases.
     """
     found = []
-    for name, case in CASES.items():
-        compactor = Compactor()
+    for name, case in ((each, CASES[each]) for each in names):
+        compactor = Compactor(_BESIDE.get(name, 0.0))
         beside = [partial(compactor.work, case)] if name in _BESIDE else []
         result = run_case(case, seconds, warm_up, folder / name, tell_user, beside=beside, look=_counts)
         found.append(result | {"compactions_refused": compactor.refused})
