@@ -41,7 +41,8 @@ def leave_out_expired(context: Context, plan: Plan, staged: StagedTable) -> Stag
     found = spark.sql(f"SELECT count(*) AS found FROM {branch.write_name} WHERE {condition}").collect()[0]["found"]
     if not found:
         return staged
-    tip = branch.delete(condition) or staged.snapshot
+    branch.delete(condition)
+    tip = branch.written(staged.snapshot).snapshot_id
     if branch.identifier == spec.identifier:
         # A statement takes no properties of the snapshot: one without rows tells who has made it, and what for. Tables
         # that are made of this one would take it for another program's.
