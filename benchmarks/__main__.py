@@ -1,6 +1,7 @@
 """The benchmarks' command line: measure, print tables, write JSON and charts to ``benchmarks/results/``."""
 
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -86,8 +87,7 @@ def rules(
     heap: Annotated[str, typer.Option(help="Of Spark's JVM.")] = "2g",
 ) -> None:
     """What rules of a topic's rows cost: the same records with and without them, in turn."""
-    if unknown := set(case) - set(of_rows.CASES):
-        raise typer.BadParameter(f"{', '.join(unknown)}: write {' or '.join(of_rows.CASES)}.")
+    _refuse_unknown(case, of_rows.CASES)
     result = of_rows.measure(of_rows.Settings(records, repeats, tuple(case), Engine(cores, heap)), _tell_user)
     title = f"{records:,} records, medians of {repeats}"
     _out.print(results.on_terminal(title, of_rows.HEADER, of_rows.rows(result)))
@@ -116,8 +116,7 @@ def routes(
     heap: Annotated[str, typer.Option(help="Of Spark's JVM.")] = "2g",
 ) -> None:
     """What tables of routes cost: the same records into one table, and into several, in turn."""
-    if unknown := set(case) - set(of_routes.CASES):
-        raise typer.BadParameter(f"{', '.join(unknown)}: write {' or '.join(of_routes.CASES)}.")
+    _refuse_unknown(case, of_routes.CASES)
     result = of_routes.measure(of_routes.Settings(records, repeats, tuple(case), Engine(cores, heap)), _tell_user)
     title = f"{records:,} records, medians of {repeats}"
     _out.print(results.on_terminal(title, of_routes.HEADER, of_routes.rows(result)))
@@ -134,8 +133,7 @@ def freshness(
     keep: Keep = False,
 ) -> None:
     """Seconds from a record to its row, for runs that the sensor asks for and for continuous runs."""
-    if unknown := set(case) - set(CASES):
-        raise typer.BadParameter(f"{', '.join(unknown)}: write {' or '.join(CASES)}.")
+    _refuse_unknown(case, CASES)
     chosen: dict[str, Any] = {name: value for name, value in (("topics", topics), ("rate", rate)) if value}
     cases = [replace(CASES[name], **chosen) for name in case]
     with scratch() as folder:
@@ -158,8 +156,7 @@ def compaction(
     keep: Keep = False,
 ) -> None:
     """Seconds from a record to its row while files are compacted, and who refused whose commits."""
-    if unknown := set(case) - set(while_compacted.CASES):
-        raise typer.BadParameter(f"there is no case {', '.join(sorted(unknown))}")
+    _refuse_unknown(case, while_compacted.CASES)
     with scratch() as folder:
         result = while_compacted.measure(seconds, warm_up, folder, _tell_user, case)
     title = f"Seconds from produced to visible, measured for {seconds:.0f} s each"
@@ -276,6 +273,11 @@ def maintenance(
 def _compared(result: dict[str, Any]) -> None:
     if result["differing"]:
         raise KafkaLakeError(f"The rows of {result['differing']:,} keys are not what was produced.")
+
+
+def _refuse_unknown(asked: Iterable[str], cases: Iterable[str]) -> None:
+    if unknown := set(asked) - set(cases):
+        raise typer.BadParameter(f"{', '.join(unknown)}: write {' or '.join(cases)}.")
 
 
 def _tell_user(line: str) -> None:

@@ -112,7 +112,8 @@ def measure(
         names: Those of the cases.
     """
     found = []
-    for name, case in ((each, CASES[each]) for each in names):
+    for name in names:
+        case = CASES[name]
         compactor = Compactor(_BESIDE.get(name, 0.0))
         beside = [partial(compactor.work, case)] if name in _BESIDE else []
         result = run_case(case, seconds, warm_up, folder / name, tell_user, beside=beside, look=_counts)

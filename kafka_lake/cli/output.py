@@ -79,7 +79,7 @@ def file_lines(tables: Sequence[Due]) -> Iterator[str]:
         if health.tiered_files:
             size = filesize.decimal(health.tiered_size)
             yield f"{each.name}: {health.tiered_files:,} files ({size}) are at the other location"
-        if text := each.needs.health.held_by:
+        if text := health.held_by:
             yield f"{each.name}: old files are held by {printable(text)}"
 
 

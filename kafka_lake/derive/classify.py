@@ -1,4 +1,4 @@
-"""Whether a query goes with the way its table is written: told when definitions load, by its text alone. Pure.
+"""Whether a query goes with the way its table is written: told when definitions load, by its text alone.
 
 A row-wise query gives the same rows for a row of an upstream table whatever other rows there are. That is what allows
 to read new rows alone.

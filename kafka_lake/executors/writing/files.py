@@ -19,7 +19,7 @@ from pyiceberg.typedef import Record
 
 from kafka_lake.executors.pyiceberg_compat import partitions_of, use_dictionary
 from kafka_lake.executors.writing.origin_bounds import OriginBounds
-from kafka_lake.executors.writing.shapes import shaped, small_offsets
+from kafka_lake.executors.writing.shapes import column_of, small_offsets
 from kafka_lake.executors.writing.work import Work
 
 _WORTH_A_LOOK, _LOOKED_AT = 1000, 10_000
@@ -62,13 +62,7 @@ class Files:
     def _write(self) -> None:
         rows = pa.concat_tables(self._rows)
         size, self._rows, self._bytes = self._bytes, [], 0
-        columns = [
-            shaped(rows.column(f.name).combine_chunks(), f.type)
-            if f.name in rows.column_names
-            else pa.nulls(len(rows), f.type)
-            for f in self.columns
-        ]
-        rows = pa.Table.from_arrays(columns, schema=self.columns)
+        rows = pa.Table.from_arrays([column_of(rows, each) for each in self.columns], schema=self.columns)
         if self._whole:
             self._open = self._open or self._begun(None, _repetitive(rows))
             self._open.write(rows, size)

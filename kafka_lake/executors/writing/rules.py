@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.executors.writing.shapes import shaped
+from kafka_lake.executors.writing.shapes import column_of
 
 Test = tuple[Any, ...]
 """What a row is asked, as plain data:
@@ -125,8 +125,11 @@ def _keep_first(firsts: dict[int, int], records: pa.RecordBatch, fails: np.ndarr
     """Keep the lowest offset of each Kafka partition among records."""
     partitions, offsets = (records.column(name).to_numpy()[fails] for name in ("partition", "offset"))
     for partition in np.unique(partitions):
-        first = int(offsets[partitions == partition].min())
-        firsts[int(partition)] = min(first, firsts.get(int(partition), first))
+        _lower(firsts, int(partition), int(offsets[partitions == partition].min()))
+
+
+def _lower(firsts: dict[int, int], partition: int, offset: int) -> None:
+    firsts[partition] = min(offset, firsts.get(partition, offset))
 
 
 class _Unanswered(Exception):
@@ -173,11 +176,7 @@ class _Rows:
 
     def _column(self, name: str) -> pa.Array:
         if name not in self._known:
-            kind = self._columns.field(name).type
-            if name in self._rows.column_names:
-                self._known[name] = shaped(self._rows.column(name).combine_chunks(), kind)
-            else:
-                self._known[name] = pa.nulls(len(self._rows), kind)
+            self._known[name] = column_of(self._rows, self._columns.field(name))
         return self._known[name]
 
 
@@ -203,7 +202,7 @@ def merged_answers(answers: Sequence[tuple[int, Mapping[str, Answer]]]) -> tuple
         firsts: dict[int, int] = {}
         for each in some:
             for partition, offset in each[name][2]:
-                firsts[partition] = min(offset, firsts.get(partition, offset))
+                _lower(firsts, partition, offset)
         kept, nulls = sum(each[name][0] for each in some), sum(each[name][1] for each in some)
         found[name] = (kept, nulls, tuple(sorted(firsts.items())))
     return sum(rows for rows, _ in answers), found

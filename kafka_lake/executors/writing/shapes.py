@@ -20,6 +20,13 @@ def shaped(array: pa.Array, kind: Any) -> pa.Array:
     return array.cast(kind)
 
 
+def column_of(rows: pa.Table, field: pa.Field) -> pa.Array:
+    """Return the column of some rows as a table has it; nulls, if they lack it."""
+    if field.name not in rows.column_names:
+        return pa.nulls(len(rows), field.type)
+    return shaped(rows.column(field.name).combine_chunks(), field.type)
+
+
 def small_offsets(field: pa.Field) -> pa.Field:
     """Return a field as one of types with offsets of 32 bits, which is what Arrow's JSON and Spark give."""
     kind = field.type

@@ -1,4 +1,4 @@
-"""Where the old files of a table are moved to, which of its files are there, and where they can't be. Pure."""
+"""Where the old files of a table are moved to, which of its files are there, and where they can't be."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What a table tells of its files that were moved to another location: a property, so that it outlives snapshots. Pure.
+"""What a table tells of its files that were moved to another location: a property, so that it outlives snapshots.
 
 It names each place before the first file is copied there, so that whoever looks for orphans knows it.
 """
