@@ -336,8 +336,11 @@ def spark_resource(catalog_resource: CatalogResource, lake_home: Path) -> Iterat
 @pytest.fixture
 def connections(
     kafka_resource: KafkaResource, catalog_resource: CatalogResource, spark_resource: SparkResource
-) -> Callable[..., Connections]:
-    """Return a function that gives Systems of their own to each run; the Spark session alone is shared."""
+) -> Iterator[Callable[..., Connections]]:
+    """Return a function that gives Systems of their own to each run; the Spark session alone is shared.
+
+    What Spark keeps for a run fills its memory if it isn't forgotten in the end, and that isn't seen by any result.
+    """
 
     def fresh(registry: SchemaRegistry | None = None) -> Connections:
         return Connections(
@@ -348,7 +351,13 @@ def connections(
             registry=registry,
         )
 
-    return fresh
+    yield fresh
+    spark = spark_resource.spark_session
+    kept = not spark._jsparkSession.sharedState().cacheManager().isEmpty()
+    if kept:
+        # Not the next test's fault.
+        spark.catalog.clearCache()
+    assert not kept, "Spark still keeps a frame"
 
 
 @pytest.fixture

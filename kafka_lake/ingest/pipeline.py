@@ -5,6 +5,7 @@ the position is part of the snapshot that holds the rows, and publication is ref
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
@@ -131,25 +132,26 @@ def _steps(attempt: Attempt) -> Iterator[Outcome]:
     if found.table is None or found.table.head is None:
         yield from _create(attempt, todo, records, replace(known, created=_missing(context, found)))
         return
-    with (
-        refused_if_main_moved(context, found.table),
-        shared_out(context, attempt.topic, todo, own=found, records=records) as shares,
-    ):
+    with ExitStack() as held:
+        with (
+            refused_if_main_moved(context, found.table),
+            shared_out(context, attempt.topic, todo, own=found, records=records) as shares,
+        ):
+            if shares.shows_new_tables:
+                _tell_of_new_tables(attempt, context, found, shares)
+            else:
+                yield replace(known, created=_created(shares), decoding=todo)
+                sides: Sides = stage_sides(create_sides(shares, attempt.topic), attempt.failed_so_far, held)
+                staged: Staged = _stage_last(context, found, shares, sides, held=held)
+                context.effort.done("stage")
+                yield known
+                published: Published = audit_and_publish(
+                    context, found, shares.plan, staged, failed_so_far=attempt.failed_so_far, sides=sides
+                )
         if shares.shows_new_tables:
-            _tell_of_new_tables(attempt, context, found, shares)
-        else:
-            yield replace(known, created=_created(shares), decoding=todo)
-            sides: Sides = stage_sides(create_sides(shares, attempt.topic), attempt.failed_so_far)
-            staged: Staged = _stage_last(context, found, shares, sides)
-            context.effort.done("stage")
-            yield known
-            published: Published = audit_and_publish(
-                context, found, shares.plan, staged, failed_so_far=attempt.failed_so_far, sides=sides
-            )
-    if shares.shows_new_tables:
-        yield from _steps(attempt)
-        return
-    job.published(published.staged)
+            yield from _steps(attempt)
+            return
+        job.published(published.staged)
     reconcile_sides(published)
     commit = _report(context, shares, published)
     yield replace(known, done=Done(commit, todo, left_by(context, found, published.staged)))
@@ -221,9 +223,10 @@ def _tell_of_new_tables(attempt: Attempt, context: Context, found: Tables, share
     assert shares.values is not None, "the caller has looked"
     assert context.spec.route_by is not None, "only by it there are any"
     todo, new = telling(found.table, shares.plan), shares.values.admission.new
-    staged = stage_table(context, found, todo, shares.records.limit(0))
     properties = as_properties(context.spec.route_by, new)
-    audit_and_publish(context, found, todo, staged, failed_so_far=attempt.failed_so_far, also=properties)
+    with ExitStack() as held:
+        staged = stage_table(context, found, todo, shares.records.limit(0), held=held)
+        audit_and_publish(context, found, todo, staged, failed_so_far=attempt.failed_so_far, also=properties)
     names = ", ".join(f"{namespace}.{table}" for _, namespace, table in new)
     context.observer.warn(
         f"Topic {context.spec.topic}: new values get tables: {names}. They become assets once `kafka-lake topics "
@@ -232,11 +235,13 @@ def _tell_of_new_tables(attempt: Attempt, context: Context, found: Tables, share
     context.observer.step_done("new tables told")
 
 
-def _stage_last(context: Context, found: Tables, shares: Shares, sides: Sides) -> Staged:
+def _stage_last(context: Context, found: Tables, shares: Shares, sides: Sides, *, held: ExitStack) -> Staged:
     """Stage what the topic's own table gets; if that fails, nothing staged is left."""
     try:
         plan = shares.told((each.side, each.staged) for each in sides)
-        return stage_table(context, found, plan, shares.records, others=shares.others, written=shares.written)
+        return stage_table(
+            context, found, plan, shares.records, held=held, others=shares.others, written=shares.written
+        )
     except BaseException:
         discard(sides)
         raise

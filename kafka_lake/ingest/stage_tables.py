@@ -1,6 +1,7 @@
 """Stage each table that a commit is for; the table of a route may refuse its records, and the others go on."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -26,6 +27,7 @@ def stage_table(
     todo: Plan,
     records: DataFrame,
     *,
+    held: ExitStack,
     others: DataFrame | None = None,
     written: Prewritten | None = None,
 ) -> Staged:
@@ -36,6 +38,7 @@ def stage_table(
         found: The table as the plan saw it, and its dead-letter table.
         todo: The table's plan.
         records: Its records, lazy.
+        held: Gets what lets Spark forget what it keeps for the commit.
         others: What names the records of other tables; None if it can have no rows of theirs.
         written: Its rows, if they have been written together with those of other tables.
 
@@ -49,6 +52,7 @@ def stage_table(
             found.table,
             todo,
             records,
+            held=held,
             dead_letters_before=found.dead_letters,
             others=others,
             written=written,
@@ -57,12 +61,13 @@ def stage_table(
         raise GateFailedError(error.message, [schema_refused(error)], error.remedy, context.spec.identifier) from error
 
 
-def stage_sides(shares: Shares, failed_so_far: _FailedSoFar) -> list[AuditedSide]:
+def stage_sides(shares: Shares, failed_so_far: _FailedSoFar, held: ExitStack) -> list[AuditedSide]:
     """Stage and audit what the tables of routes get. If one can't, nothing of any is left.
 
     Args:
         shares: The plan, shared out; the tables are there.
         failed_so_far: Dead letters and records of the run's commits before this one, by table.
+        held: Gets what lets Spark forget what it keeps for the commit.
 
     Raises:
         GateFailedError: If a table refuses its records, and the others don't go on without it.
@@ -71,7 +76,7 @@ def stage_sides(shares: Shares, failed_so_far: _FailedSoFar) -> list[AuditedSide
     sides: list[AuditedSide] = []
     try:
         for side in shares.sides:
-            sides.append(_staged_or_refused(side, failed_so_far))
+            sides.append(_staged_or_refused(side, failed_so_far, held))
     except BaseException:
         discard(sides)
         raise
@@ -84,22 +89,24 @@ def discard(sides: Iterable[AuditedSide]) -> None:
         each.staged.discard()
 
 
-def _staged_or_refused(side: Side, failed_so_far: _FailedSoFar) -> AuditedSide:
+def _staged_or_refused(side: Side, failed_so_far: _FailedSoFar, held: ExitStack) -> AuditedSide:
     try:
-        return _staged(side, failed_so_far)
+        return _staged(side, failed_so_far, held)
     except GateFailedError as error:
         if not may_refuse(side):
             raise
         side.context.observer.warn(f"{error.message} Its records of this commit become dead letters.")
-        instead = _staged(refused(side, error.message), failed_so_far)
+        instead = _staged(refused(side, error.message), failed_so_far, held)
         return replace(instead, findings=[*instead.findings, *as_warnings(error.findings)])
 
 
-def _staged(side: Side, failed_so_far: _FailedSoFar) -> AuditedSide:
+def _staged(side: Side, failed_so_far: _FailedSoFar, held: ExitStack) -> AuditedSide:
     context = side.context
     assert side.found.table is not None, "it has been created"
     with refused_if_main_moved(context, side.found.table):
-        staged = stage_table(context, side.found, side.plan, side.records, others=side.others, written=side.written)
+        staged = stage_table(
+            context, side.found, side.plan, side.records, held=held, others=side.others, written=side.written
+        )
         context.effort.done("stage")
         try:
             findings, by_partition = audited(context, side.plan, staged, failed_so_far)

@@ -52,12 +52,14 @@ class WrittenBatch:
         counts: The batch's metrics.
         judged: Gives the records with ``error_class`` and ``error_message``, or those alone that have them.
         verdict: What the topic's rules found, if they have been asked and what they refuse is left out already.
+        release: Lets Spark forget what ``judged`` reads; never raises.
     """
 
     primary: StagedTable
     counts: Mapping[str, Any]
     judged: Callable[[], DataFrame]
     verdict: Verdict | None = None
+    release: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class Batch:
         failed = none_failed(self.records) if arrow.failed is None else arrow.failed
         classes = most_frequent_first(DeadLetterClass(**vars(each)) for each in arrow.failures)
         primary = replace(staged_table(branch, branch.head, self.state, arrow.spans), answers=arrow.answers)
-        return WrittenBatch(primary, {**arrow.counts, CLASSES: classes}, lambda: failed)
+        return WrittenBatch(primary, {**arrow.counts, CLASSES: classes}, lambda: failed, release=arrow.release)
 
     def _merge(self, branch: StagingBranch, decoded: Decoded, tasks: int, undo: ExitStack) -> WrittenBatch:
         """Merge changes as one snapshot."""

@@ -46,6 +46,7 @@ def stage(
     plan: Plan,
     records: DataFrame,
     *,
+    held: ExitStack,
     dead_letters_before: TableState | None = None,
     others: DataFrame | None = None,
     written: Prewritten | None = None,
@@ -57,6 +58,7 @@ def stage(
         state: The table as the plan saw it; the branch starts at its head.
         plan: Its position goes into the snapshot's summary.
         records: The planned records, lazy.
+        held: Gets what lets Spark forget what it keeps for the commit.
         dead_letters_before: The dead-letter table as the plan saw it; None if there is none.
         others: What names the plan's records that go to other tables; None if there are none.
         written: The rows, if they have been written together with those of other tables.
@@ -95,6 +97,7 @@ def stage(
             if failed.table is not None:
                 failed = replace(failed, table=leave_out_expired(context, plan, failed.table))
         undo.pop_all()
+        held.callback(rows.batch.release)
     counts = rows.batch.counts
     return Staged(
         primary=primary,
