@@ -389,6 +389,15 @@ def test_a_file_that_cant_be_read_stays_and_the_others_move(lake):
     assert (len([each for each in paths(table) if "/cold/" in each]), bad in paths(table)) == (1, True)
 
 
+def test_files_of_which_none_can_be_read_are_no_fault_of_the_location(lake):
+    _, _, table = lake
+    for path in paths(table):
+        local(path).unlink()
+    with pytest.raises(TableError, match=r"\d of its files can't be copied .*; 0 others were moved\.") as refused:
+        moved_again(lake)
+    assert "Look whether it is there" in str(refused.value)
+
+
 def test_copies_that_a_clean_up_took_away_before_they_were_staged_are_made_again(lake, tmp_path, monkeypatch):
     catalog, spec, table = lake
     create, cleaned, before = StagingBranch.create, list[str](), content(table)

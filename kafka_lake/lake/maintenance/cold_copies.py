@@ -42,7 +42,8 @@ class Copies:
             place: Where the copies go.
 
         Raises:
-            TableError: If none can be copied. One of many that can't is remembered as failed, and goes nowhere.
+            TableError: If none can be copied, though some can be read. One of many that can't, or that can't be read,
+                is remembered as failed, and goes nowhere.
         """
         attempt, io = uuid4().hex[:8], table.io
         paths = {
@@ -56,7 +57,7 @@ class Copies:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             found = dict(zip(paths, pool.map(lambda each: _tried(io, each, paths[each]), paths), strict=True))
         errors = {each: error for each, error in found.items() if isinstance(error, Exception)}
-        if len(errors) == len(paths):
+        if len(errors) == len(paths) and any(_can_be_read(io, each) for each in paths):
             error = next(iter(errors.values()))
             raise TableError(
                 f"Table {'.'.join(table.name())}: its files can't be copied to {place}: {_said(error)}. What was moved "
@@ -110,6 +111,14 @@ def _tried(io: FileIO, file: DataFile, path: str) -> DataFile | Exception:
         with suppress(Exception):
             io.delete(path)
         return error
+
+
+def _can_be_read(io: FileIO, file: DataFile) -> bool:
+    try:
+        with io.new_input(file.file_path).open(seekable=False) as source:
+            return bool(source.read(1))
+    except Exception:
+        return False
 
 
 def _said(error: Exception) -> str:
