@@ -333,6 +333,11 @@ def spark_resource(catalog_resource: CatalogResource, lake_home: Path) -> Iterat
     time.tzset()
 
 
+def keeps_frames(spark: Any) -> bool:
+    """Return whether Spark keeps any frame, of whatever session."""
+    return not spark._jsparkSession.sharedState().cacheManager().isEmpty()
+
+
 @pytest.fixture
 def connections(
     kafka_resource: KafkaResource, catalog_resource: CatalogResource, spark_resource: SparkResource
@@ -353,7 +358,7 @@ def connections(
 
     yield fresh
     spark = spark_resource.spark_session
-    kept = not spark._jsparkSession.sharedState().cacheManager().isEmpty()
+    kept = keeps_frames(spark)
     if kept:
         # Not the next test's fault.
         spark.catalog.clearCache()

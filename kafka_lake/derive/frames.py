@@ -1,7 +1,7 @@
 """The rows that a query reads, as Spark's frames: of pinned snapshots, whole or what is new of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from uuid import uuid4
 
 from pyspark.errors import AnalysisException
@@ -19,6 +19,7 @@ from kafka_lake.derive.query import ORIGIN, over_views, with_origin
 from kafka_lake.derive.waiting import coarse
 from kafka_lake.ingest.decode.rows import load_transform
 from kafka_lake.ingest.record_keys import added_between, at_version
+from kafka_lake.spark.kept import kept
 
 # Each is a condition of what goes.
 _MOST_RANGES = 1000
@@ -167,14 +168,7 @@ class Frames:
 
     def kept(self, frame: DataFrame) -> DataFrame:
         """Let Spark keep a frame for as long as the commit takes: it is read several times."""
-        persisted = frame.persist()
-
-        def release() -> None:
-            with suppress(Exception):
-                persisted.unpersist()
-
-        self._held.callback(release)
-        return persisted
+        return kept(frame, self._held)
 
     def _computed(self, read: Mapping[str, DataFrame]) -> DataFrame:
         spec = self._spec

@@ -17,7 +17,7 @@ from kafka_lake.ingest.stage import batch as staged_batch
 from kafka_lake.ingest.stage.arrow_writer import DECODED_BY_ARROW, LARGE_RECORDS
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import summary_of
-from kafka_lake_tests.conftest import Topic, View, data_files
+from kafka_lake_tests.conftest import Topic, View, data_files, keeps_frames
 from kafka_lake_tests.lanes import exhaustive
 
 pytestmark = pytest.mark.integration
@@ -193,6 +193,31 @@ def test_records_that_fail_keep_no_other_from_arrow(
         ingest(spec, connections(), "run")
         seen.append((by_arrow(view(spec)), len(view(spec).dead_letters())))
     assert seen == [(1, 0), (1, 2), (2, 4)]
+    view(spec).assert_exactly_once(topic.ledger)
+
+
+def test_what_spark_keeps_of_a_batch_it_forgets_whether_the_commit_is_made_or_not(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, spark, reports = new_topic(), connections().spark(), arrow_stage._reports
+    spec, kept = topic.spec("id bigint"), []
+
+    def told(frame: Any, error: Exception | None = None) -> Any:
+        kept.append(keeps_frames(spark))
+        if error is not None:
+            raise error
+        return reports(frame)
+
+    topic.send_ids(range(5))
+    topic.send(b"broken")
+    monkeypatch.setattr(arrow_stage, "_reports", lambda frame: told(frame, OSError("no task could run")))
+    with pytest.raises(OSError, match="no task could run"):
+        ingest(spec, connections(), "run")
+    assert not keeps_frames(spark)
+    monkeypatch.setattr(arrow_stage, "_reports", told)
+    ingest(spec, connections(), "run")
+    assert not keeps_frames(spark)
+    assert all(kept)
     view(spec).assert_exactly_once(topic.ledger)
 
 

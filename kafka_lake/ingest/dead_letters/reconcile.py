@@ -30,6 +30,7 @@ from kafka_lake.lake.author import RECONCILE, author_summary
 from kafka_lake.lake.branches import StagingBranch, branch_name
 from kafka_lake.lake.positions import TableState, positions_summary, read_state, summary_of
 from kafka_lake.spark.frames import RECORD, Frames
+from kafka_lake.spark.kept import kept
 
 _LETTERS_WORTH_A_TASK = 250_000
 _MOST_PLACES = 20
@@ -75,7 +76,7 @@ def reconcile(
         return 0
     with ExitStack() as undo:
         if relabelled is not None:
-            relabelled = _kept(relabelled, undo)
+            relabelled = kept(relabelled, undo)
         change = _change(
             _Case(
                 context=context,
@@ -88,7 +89,7 @@ def reconcile(
                 merged=merged,
             )
         )
-        leaving = _kept(change.leaving, undo)
+        leaving = kept(change.leaving, undo)
         taken: int = leaving.count()
         given: int = change.coming.count() if change.coming is not None else 0
         if not found and not taken and not given:
@@ -209,19 +210,6 @@ def _places(case: _Case) -> Iterator[list[OffsetRange] | None]:
 
 def _instead(frames: Frames, dead_letters: DataFrame, others: DataFrame) -> DataFrame:
     return frames.without(dead_letters, others).unionByName(others, allowMissingColumns=True)
-
-
-def _kept(frame: DataFrame, undo: ExitStack) -> DataFrame:
-    """Return a frame that Spark computes once, until the end."""
-    kept = frame.persist()
-
-    def forget() -> None:
-        # A server that is gone has forgotten it, and must not hide what went wrong by that.
-        with suppress(Exception):
-            kept.unpersist()
-
-    undo.callback(forget)
-    return kept
 
 
 def _take_out(

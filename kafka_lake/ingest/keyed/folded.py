@@ -1,7 +1,7 @@
 """A batch's changes, folded to one for each key and looked at once: what a merge works with."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -13,6 +13,7 @@ from kafka_lake.ingest.keyed.fold import SEVERAL_PARTITIONS, UNKNOWN, folded
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys
 from kafka_lake.ingest.keyed.refusals import not_comparable
 from kafka_lake.ingest.topic_table import TopicTable
+from kafka_lake.spark.kept import kept
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,3 @@ def fold_batch(
     if not keys.has_order and found["several"]:
         raise not_comparable(spec, "in one batch")
     return FoldedBatch(changes, one_each, within, count=found["count"], lacking=found["lacking"])
-
-
-def kept(frame: DataFrame, held: ExitStack) -> DataFrame:
-    """Let Spark keep a frame for as long as it is asked of: it is read several times."""
-    persisted = frame.persist()
-
-    def release() -> None:
-        with suppress(Exception):
-            persisted.unpersist()
-
-    held.callback(release)
-    return persisted

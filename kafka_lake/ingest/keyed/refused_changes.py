@@ -10,10 +10,10 @@ from pyspark.sql import types as T
 from kafka_lake.ingest.decode.rows import STALE, STALE_RULE
 from kafka_lake.ingest.keyed.bounds import Bounds, bounds
 from kafka_lake.ingest.keyed.fold import SEVERAL_PARTITIONS, UNKNOWN, folded
-from kafka_lake.ingest.keyed.folded import kept
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, Keys, quoted
 from kafka_lake.ingest.keyed.stale import MARK
 from kafka_lake.ingest.rules.refused import Refused
+from kafka_lake.spark.kept import kept
 
 _RULE = "__kafka_lake_rule"
 _PLACE = ("topic_id", "partition", "offset")

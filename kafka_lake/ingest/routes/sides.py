@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache, partial
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -22,11 +23,13 @@ from kafka_lake.ingest.routes.heads import heads_of, refuse_lost
 from kafka_lake.ingest.routes.new_tables import new_values
 from kafka_lake.ingest.routes.share import is_ahead, is_of_another_log, share_of
 from kafka_lake.ingest.routes.shared import Shares, Side
-from kafka_lake.ingest.routes.together import created_together, kept, written_together
+from kafka_lake.ingest.routes.together import created_together, written_together
 from kafka_lake.ingest.stage.dead_letter_rows import named
 from kafka_lake.ingest.table_state import Tables
 from kafka_lake.ingest.topic_ends import TopicEnds
+from kafka_lake.spark.kept import kept
 
+_LEVEL = StorageLevel.MEMORY_AND_DISK
 _ORDER = (ROUTE, "partition", "offset")
 
 
@@ -70,7 +73,7 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, *, own: Tables, r
     with ExitStack() as forget:
         # Which schemas and values there are is known once the records have been read.
         is_late = asks_for_schemas(spec) or spec.route_by is not None
-        records = kept(records, forget) if is_late else records
+        records = kept(records, forget, _LEVEL) if is_late else records
         names = schema_names(records, spec, context.connections)
         shared = routed(records, spec, names)
         values = new_values(context, shared, names)
@@ -78,7 +81,7 @@ def shared_out(context: Context, topic: TopicEnds, plan: Plan, *, own: Tables, r
             # They are told of first, and the records are shared out anew.
             yield Shares(plan, records, values=values)
             return
-        keep = cache(lambda: shared if is_late else kept(shared.sortWithinPartitions(*_ORDER), forget))
+        keep = cache(lambda: shared if is_late else kept(shared.sortWithinPartitions(*_ORDER), forget, _LEVEL))
         # With all_matches, a record is here once for each of its tables. Which rows are others' is told by all records.
         alone = spec.all_matches or have_others(plan, spec, names, own=own, found=found)
         every = {} if alone else {OWN: (context, own), **dict(enumerate(found))}

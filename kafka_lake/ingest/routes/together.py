@@ -1,11 +1,10 @@
-"""The tables of a topic that Arrow can write, written by one job; and what Spark keeps of a commit's records."""
+"""The tables of a topic that Arrow can write, written by one job."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -16,8 +15,8 @@ from kafka_lake.ingest.routes.found import Found, position_of
 from kafka_lake.ingest.routes.share import is_ahead
 from kafka_lake.ingest.routes.shared import Side
 from kafka_lake.ingest.stage.arrow_tables import Prewritten, TableToWrite, prewritten, table_to_write, write_tables
+from kafka_lake.spark.kept import unpersist
 
-_LEVEL = StorageLevel.MEMORY_AND_DISK
 _WORTH_A_JOB = 2
 
 
@@ -126,29 +125,10 @@ def _write(
     done = write_tables(spark, records, column=ROUTE, tables=named, plan=plan, unwanted=nobody)
     if done is None:
         return None
-    forget.callback(_forgotten, done.frames)
+    forget.callback(unpersist, *done.frames)
     context.observer.step_done("tables written")
     written = {int(name): prewritten(by, named[name], partial(again, int(name))) for name, by in done.by_table.items()}
     for each in written.values():
         # A table that failed before it keeps the others from being staged.
         forget.callback(each.discard)
     return Together(written, {int(name): count for name, count in done.counts.items()}, done.left)
-
-
-def kept(records: DataFrame, forget: ExitStack) -> DataFrame:
-    """Let Spark keep records, in memory and on the disk.
-
-    Args:
-        records: The records.
-        forget: Gets what lets Spark forget them.
-    """
-    found = records.persist(_LEVEL)
-    forget.callback(_forgotten, [found])
-    return found
-
-
-def _forgotten(frames: Sequence[DataFrame]) -> None:
-    for each in frames:
-        # A server that is gone has forgotten them.
-        with suppress(Exception):
-            each.unpersist()

@@ -6,7 +6,7 @@ Records come from Spark's Kafka source as always, and what is committed is one I
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain
@@ -34,6 +34,7 @@ from kafka_lake.ingest.rules.refused import Refused, refused_mark
 from kafka_lake.ingest.tasks import packed, told
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState, summary_of
+from kafka_lake.spark.kept import kept, unpersist
 
 DECODED_BY_ARROW = "kafka-lake.decoded-by-arrow"
 """In a snapshot's summary: how many of its records Arrow decoded."""
@@ -106,9 +107,7 @@ class ByArrow:
 
     def release(self) -> None:
         """Let Spark forget the failed records. Never raises: a server that is gone has forgotten them."""
-        for frame in self.frames:
-            with suppress(Exception):
-                frame.unpersist()
+        unpersist(*self.frames)
 
 
 def by_arrow(
@@ -182,19 +181,19 @@ def run_tasks(
     Returns:
         What the tasks did, and the frames of what they gave back, which Spark keeps; None if this Spark can't do it.
     """
-    frames = [write(_given(records, withhold, also), withhold).persist()]
-    with _without_bound(spark) if withhold else nullcontext():
-        reports = _reports(frames[0])
-    if reports is not None and withhold and any(each.large for each in reports):
-        # They were left out, and are read once more by themselves.
-        frames.append(write(_given(records.filter(_is_large()), False, also), False).persist())
-        more = _reports(frames[1])
-        # All that it was given is large, and has been counted.
-        reports = None if more is None else [*reports, *(replace(each, large=0) for each in more)]
-    if reports is None:
-        for frame in frames:
-            frame.unpersist()
-        return None
+    with ExitStack() as undo:
+        frames = [kept(write(_given(records, withhold, also), withhold), undo)]
+        with _without_bound(spark) if withhold else nullcontext():
+            reports = _reports(frames[0])
+        if reports is not None and withhold and any(each.large for each in reports):
+            # They were left out, and are read once more by themselves.
+            frames.append(kept(write(_given(records.filter(_is_large()), False, also), False), undo))
+            more = _reports(frames[1])
+            # All that it was given is large, and has been counted.
+            reports = None if more is None else [*reports, *(replace(each, large=0) for each in more)]
+        if reports is None:
+            return None
+        undo.pop_all()
     return reports, tuple(frames)
 
 

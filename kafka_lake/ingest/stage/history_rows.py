@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from kafka_lake.common.offsets import Position
 from kafka_lake.ingest.context import Context
 from kafka_lake.ingest.keyed.bounds import Bounds, bounds
-from kafka_lake.ingest.keyed.folded import FoldedBatch, kept
+from kafka_lake.ingest.keyed.folded import FoldedBatch
 from kafka_lake.ingest.keyed.history.check import check_history, counts_of
 from kafka_lake.ingest.keyed.history.closings import (
     CLOSINGS,
@@ -34,6 +34,7 @@ from kafka_lake.ingest.stage.spark_writer import append
 from kafka_lake.ingest.stage.staged import StagedTable, side_summary, staged_table
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import POSITION, TableState, head_of, read_state, row_count
+from kafka_lake.spark.kept import kept
 
 
 @dataclass(frozen=True)

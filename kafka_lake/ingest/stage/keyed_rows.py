@@ -28,7 +28,7 @@ from kafka_lake.ingest.keyed.fold import (
     tombstones_ordered,
     with_order_of_rows,
 )
-from kafka_lake.ingest.keyed.folded import FoldedBatch, fold_batch, kept
+from kafka_lake.ingest.keyed.folded import FoldedBatch, fold_batch
 from kafka_lake.ingest.keyed.history.shape import Shape
 from kafka_lake.ingest.keyed.keys import AT, DOES, KEPT, READS, SOURCE
 from kafka_lake.ingest.keyed.merge import HowToMerge, merge
@@ -50,6 +50,7 @@ from kafka_lake.ingest.stage.staged import StagedTable, side_summary, staged_tab
 from kafka_lake.ingest.stage.variant_table import append_nothing
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake.lake.positions import read_state, row_count, summary_of
+from kafka_lake.spark.kept import kept
 from kafka_lake.spark.shuffles import shuffles
 
 _ROWS_WORTH_A_PARTITION = 1_000_000
