@@ -1,9 +1,11 @@
 """One day of a derived table is computed again: it is what the query gives, and all other rows are as they were."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import dagster as dg
 import pytest
@@ -18,12 +20,14 @@ from kafka_lake.components.presentation import Presentation
 from kafka_lake.components.resources.catalog import CatalogResource
 from kafka_lake.components.resources.spark import SparkResource
 from kafka_lake.derive.derived_table import DerivedTable
+from kafka_lake.derive.run import derive
 from kafka_lake.derive.window import TimePartitions, Window
 from kafka_lake.ingest.connections import Connections
+from kafka_lake.ingest.retry import RetryPolicy
 from kafka_lake.ingest.run import ingest
 from kafka_lake.lake.branches import StagingBranch
 from kafka_lake_tests.conftest import NAMESPACE, Topic
-from kafka_lake_tests.integration.test_derived import START, World, orders, world
+from kafka_lake_tests.integration.test_derived import START, STRICT, World, orders, world
 from kafka_lake_tests.integration.test_exactly_once import Killed
 
 __all__ = ["world"]
@@ -213,3 +217,43 @@ def test_a_row_that_has_changed_its_day_is_neither_lost_nor_there_twice(day: int
     assert world.branches(spec) == {"main"}
     world.derive(spec, rebuild=True)
     assert [row["day"] for row in world.table(spec)] == [START + DAY + timedelta(hours=12)]
+
+
+def test_days_that_are_computed_at_once_beside_a_run_for_new_rows_of_two_tables(
+    world: World, new_topic: Callable[..., Topic]
+) -> None:
+    other = World(new_topic(1), world.connections, world.spec, world.random)
+    other.spec = other.topic.spec(STRICT)
+    both = (world.topic.table, other.topic.table)
+    query = " UNION ALL ".join(f"SELECT id, at AS day, '{each}' AS origin FROM {each}" for each in both)
+    cut = f"daily(day, {START:%Y-%m-%d})"
+    spec = replace(orders(world, "union", "append", query, partitions=cut), sources=both)
+    expected: dict[int, list[Any]] = {}
+
+    def send_all(numbers: Iterable[int]) -> None:
+        for number in numbers:
+            day = number % 4
+            for each in (world, other):
+                send(each, number, day)
+                expected.setdefault(day, []).append((number, each.topic.table))
+        for each in (world, other):
+            ingest(each.spec, each.connections(), f"r-{uuid4().hex}")
+
+    def run(window: Window | None) -> Any:
+        engine = replace(world.engine(), run_id=f"d-{uuid4().hex}", retry=RetryPolicy(attempts=8))
+        return derive(spec, engine, window=window)
+
+    windows = [Window(TimePartitions.of(cut), START + day * DAY, START + (day + 1) * DAY) for day in (1, 3)]
+    send_all(range(8))
+    run(None)
+    name = world.connections().catalog.spark_name(spec.identifier)
+    # Rows of two days that aren't neighbours are lost, and others have come.
+    world.connections().spark().sql(f"DELETE FROM {name} WHERE id % 2 = 1").collect()
+    send_all(range(8, 16))
+    with ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(run, [*windows, None]))
+    assert [each.kind for each in done[:2]] == ["replace", "replace"]
+    run(None)
+    assert by_day(world, spec, "day") == {day: sorted(rows) for day, rows in sorted(expected.items())}
+    assert world.branches(spec) == {"main"}
+    assert run(None).snapshot is None
