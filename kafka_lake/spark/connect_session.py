@@ -17,7 +17,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from kafka_lake.common.catalog_variables import catalog_variable
 from kafka_lake.common.errors import ConfigurationError, EngineUnavailableError
 from kafka_lake.spark.compat.connect import make_default, open_session
-from kafka_lake.spark.settings import SESSION_DEFAULTS
+from kafka_lake.spark.settings import SESSION_DEFAULTS, SNAPSHOT_PROPERTY
 
 _THIS_MACHINE = {"127.0.0.1", "localhost", "::1"}
 
@@ -110,6 +110,8 @@ def connect_session(remote: str, settings: Mapping[str, Any], session_id: str | 
     try:
         for key, value in {**SESSION_DEFAULTS, **settings}.items():
             _set(session, key, value)
+        if keep:
+            _forget_summaries(session)
     except PySparkException as error:
         session.stop()
         if keep and "SESSION_CLOSED" in str(error):
@@ -118,6 +120,13 @@ def connect_session(remote: str, settings: Mapping[str, Any], session_id: str | 
     session.addTag(session.tag)
     make_default(session)
     return session
+
+
+def _forget_summaries(session: Any) -> None:
+    """Unset what a process that was killed during a MERGE had its snapshots tell: all that the session writes would."""
+    for key in session.conf.getAll:
+        if key.startswith(SNAPSHOT_PROPERTY):
+            session.conf.unset(key)
 
 
 def is_known(session: Any, remote: str) -> bool:

@@ -51,6 +51,9 @@ PARALLELISM = "spark.default.parallelism"
 SESSION_DEFAULTS = {key: _DEFAULTS[key] for key in ("spark.sql.session.timeZone", "spark.sql.caseSensitive")}
 """Those of our settings that are a session's own, which a client of a Connect server sets."""
 
+SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
+"""Settings by which Iceberg puts something into the summaries of all snapshots that a session writes."""
+
 _LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\*|\d+)(?:\s*,\s*\d+)?\])?")
 
 

@@ -38,7 +38,7 @@ from kafka_lake.ingest.rule import RuleEntry
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.spark.jars import spark_jars
-from kafka_lake.spark.settings import PARALLELISM, local_conf
+from kafka_lake.spark.settings import PARALLELISM, SNAPSHOT_PROPERTY, local_conf
 from kafka_lake.spark.supervisor import ConnectSettings, ConnectSupervisor
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.contract.spark_cluster.standalone import standalone_cluster
@@ -229,8 +229,12 @@ def test_a_kept_session_serves_the_next_process_of_that_name_and_no_other(new_se
     kept = of(before.live_session("orders to pizza.orders"))
     of_another = of(before.live_session("refunds to pizza.refunds"))
     own = of(before.spark_session)
+    # As a run leaves it that is killed during a MERGE: all that the session writes would tell that from then on.
+    before.live_session("orders to pizza.orders").conf.set(f"{SNAPSHOT_PROPERTY}kafka-lake.reset", "r-1")
     before.stop()
     after = new_session()
+    settings = after.live_session("orders to pizza.orders").conf.getAll
+    assert [key for key in settings if key.startswith(SNAPSHOT_PROPERTY)] == []
     assert of(after.live_session("orders to pizza.orders")) == kept
     assert of(after.live_session("orders to pizza.orders")) == kept
     assert of(after.live_session()) == of(after.spark_session)

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from kafka_lake.executors.changes.change import DELETE, READ, UPSERT
 from kafka_lake.ingest.decode.rows import STALE
@@ -15,8 +16,8 @@ from kafka_lake.ingest.keyed.fold import order_of
 from kafka_lake.ingest.keyed.keys import DOES, KEPT, OTHER_PARTITION, Keys, quoted, stop
 from kafka_lake.ingest.keyed.stale import MARK, keeps_mark, mark_of_new_row, marks_row
 from kafka_lake.lake.branches import StagingBranch
+from kafka_lake.spark.settings import SNAPSHOT_PROPERTY
 
-_PROPERTY = "spark.sql.iceberg.snapshot-property."
 NOT_THERE = "KAFKA_LAKE_VALUE_NOT_THERE"
 """Begins the message of an error: a change leaves a value as it is, and there is no row that has it."""
 
@@ -65,7 +66,8 @@ def run_merge(spark: Any, rows: DataFrame, summary: Mapping[str, str], statement
         statement_of: Gives the statement, by the name of a view of the rows.
     """
     view = f"kafka_lake_{uuid4().hex}"
-    rows.createOrReplaceTempView(view)
+    # By dropping a view of the frame itself, Spark would forget it, if it keeps it.
+    rows.filter(F.lit(True)).createOrReplaceTempView(view)
     try:
         with _summary(spark, summary):
             spark.sql(statement_of(view)).collect()
@@ -123,10 +125,10 @@ def statement(table: str, view: str, columns: Sequence[str], how: HowToMerge) ->
 @contextmanager
 def _summary(spark: Any, summary: Mapping[str, str]) -> Iterator[None]:
     """Let the snapshots of the block have that in their summary: MERGE takes no options."""
-    names = [f"{_PROPERTY}{key}" for key in summary]
-    for name, value in zip(names, summary.values(), strict=True):
-        spark.conf.set(name, value)
+    names = [f"{SNAPSHOT_PROPERTY}{key}" for key in summary]
     try:
+        for name, value in zip(names, summary.values(), strict=True):
+            spark.conf.set(name, value)
         yield
     finally:
         for name in names:

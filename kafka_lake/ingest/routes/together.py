@@ -15,7 +15,6 @@ from kafka_lake.ingest.routes.found import Found, position_of
 from kafka_lake.ingest.routes.share import is_ahead
 from kafka_lake.ingest.routes.shared import Side
 from kafka_lake.ingest.stage.arrow_tables import Prewritten, TableToWrite, prewritten, table_to_write, write_tables
-from kafka_lake.spark.kept import unpersist
 
 _WORTH_A_JOB = 2
 
@@ -122,10 +121,9 @@ def _write(
         return None
     named, nobody = {str(number): table for number, table in tables.items()}, tuple(map(str, unwanted))
     spark = context.connections.spark()
-    done = write_tables(spark, records, column=ROUTE, tables=named, plan=plan, unwanted=nobody)
+    done = write_tables(spark, records, column=ROUTE, tables=named, plan=plan, held=forget, unwanted=nobody)
     if done is None:
         return None
-    forget.callback(unpersist, *done.frames)
     context.observer.step_done("tables written")
     written = {int(name): prewritten(by, named[name], partial(again, int(name))) for name, by in done.by_table.items()}
     for each in written.values():

@@ -1,6 +1,7 @@
 """Several tables written by Arrow in one job: each record to the table of its route, the records read once."""
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -100,13 +101,11 @@ class WrittenTables:
         by_table: What Arrow did, for each table that got records.
         counts: How many records each table gets, written or not.
         left: The records of tables that weren't written, lazy.
-        frames: What keeps those, and the records that failed.
     """
 
     by_table: Mapping[str, ByArrow]
     counts: Mapping[str, int]
     left: DataFrame
-    frames: tuple[DataFrame, ...]
 
 
 def table_to_write(context: Context, state: TableState | None, plan: Plan) -> TableToWrite | None:
@@ -136,6 +135,8 @@ def write_tables(
     column: str,
     tables: Mapping[str, TableToWrite],
     plan: Plan,
+    *,
+    held: ExitStack,
     unwanted: Collection[str] = (),
 ) -> WrittenTables | None:
     """Decode and write the records of several tables.
@@ -150,6 +151,7 @@ def write_tables(
         column: The name of the column that has the table.
         tables: Those that are written, by what that column has.
         plan: The batch.
+        held: Gets what lets Spark forget the records that failed, and those that weren't written.
         unwanted: What that column has for records that no table gets; they are counted.
 
     Returns:
@@ -172,7 +174,7 @@ def write_tables(
         return spread.sortWithinPartitions(*_ORDER).mapInArrow(task, _RETURNED)
 
     withhold = may_withhold(spark, (each.state for each in tables.values()), plan)
-    done = run_tasks(spark, records.withColumnRenamed(column, TABLE), withhold, write, also=[TABLE])
+    done = run_tasks(spark, records.withColumnRenamed(column, TABLE), withhold, write, held=held, also=[TABLE])
     if done is None:
         return None
     reports, frames = done
@@ -183,22 +185,18 @@ def write_tables(
     left = given_back(topic, frames).filter(F.col(ERROR_CLASS).isNull()).withColumnRenamed(TABLE, column)
     like = records.drop(column)
     by_table = {
-        name: replace(
-            outcome(
-                table.spec,
-                table.state.table,
-                [each for each in reports if each.table == name],
-                frames=[frame.filter(F.col(TABLE) == name) for frame in frames],
-                records=like,
-                work=works[name],
-            ),
-            # They are those of all tables.
-            frames=(),
+        name: outcome(
+            table.spec,
+            table.state.table,
+            [each for each in reports if each.table == name],
+            frames=[frame.filter(F.col(TABLE) == name) for frame in frames],
+            records=like,
+            work=works[name],
         )
         for name, table in tables.items()
         if name in counts
     }
-    return WrittenTables(by_table, counts, left.select(*records.columns), frames)
+    return WrittenTables(by_table, counts, left.select(*records.columns))
 
 
 def prewritten(by: ByArrow, table: TableToWrite, again: Callable[[], DataFrame]) -> Prewritten:

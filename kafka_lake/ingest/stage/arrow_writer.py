@@ -34,7 +34,7 @@ from kafka_lake.ingest.rules.refused import Refused, refused_mark
 from kafka_lake.ingest.tasks import packed, told
 from kafka_lake.ingest.topic_table import TopicTable
 from kafka_lake.lake.positions import TableState, summary_of
-from kafka_lake.spark.kept import kept, unpersist
+from kafka_lake.spark.kept import kept
 
 DECODED_BY_ARROW = "kafka-lake.decoded-by-arrow"
 """In a snapshot's summary: how many of its records Arrow decoded."""
@@ -87,7 +87,6 @@ class ByArrow:
         spans: The rows by task and Kafka partition.
         answers: What the rows answered to the table's rules.
         marks: What the snapshot's summary tells of it.
-        frames: What keeps the failed records.
     """
 
     files: tuple[Any, ...]
@@ -97,17 +96,12 @@ class ByArrow:
     spans: tuple[Span, ...]
     answers: Answers
     marks: Mapping[str, str]
-    frames: tuple[DataFrame, ...]
 
     def delete_files(self, table: Table) -> None:
         """Delete the files, which no snapshot is to have. Never raises: what stays is no part of the table."""
         for each in self.files:
             with suppress(Exception):
                 table.io.delete(each.file_path)
-
-    def release(self) -> None:
-        """Let Spark forget the failed records. Never raises: a server that is gone has forgotten them."""
-        unpersist(*self.frames)
 
 
 def by_arrow(
@@ -119,6 +113,7 @@ def by_arrow(
     state: TableState,
     plan: Plan,
     tasks: int,
+    held: ExitStack,
     refused: Refused | None = None,
 ) -> ByArrow | None:
     """Decode and write a batch.
@@ -132,6 +127,7 @@ def by_arrow(
         state: The table; its current columns are written.
         plan: The batch.
         tasks: How many tasks shall write.
+        held: Gets what lets Spark forget the failed records.
         refused: Records that become no row although they decode.
 
     Returns:
@@ -142,24 +138,25 @@ def by_arrow(
         return None
     work = replace(work_of(spec, decoder, target=target, table=state.table, plan=plan), **_refusing(refused))
 
-    def written(work: Work) -> ByArrow | None:
+    def written(work: Work, held: ExitStack) -> ByArrow | None:
         def write(given: DataFrame, withheld: bool) -> DataFrame:
             mine = replace(work, withheld=withheld)
             return given.coalesce(tasks).mapInArrow(told(write_task.decode_and_write, vars(mine)), RETURNED)
 
-        done = run_tasks(spark, records, may_withhold(spark, [state], plan), write)
+        done = run_tasks(spark, records, may_withhold(spark, [state], plan), write, held=held)
         if done is None:
             return None
         reports, frames = done
         return outcome(spec, state.table, reports, frames=frames, records=records, work=work)
 
-    found = written(work)
-    if found is not None and not found.answers.may_stay(spec.named_rules):
+    with ExitStack() as attempt:
+        found = written(work, attempt)
+        if found is None or found.answers.may_stay(spec.named_rules):
+            held.enter_context(attempt.pop_all())
+            return found
         # Spark is to ask the rules then, of all rows.
-        found.release()
         found.delete_files(state.table)
-        found = written(replace(work, sets_apart=False))
-    return found
+    return written(replace(work, sets_apart=False), held)
 
 
 def run_tasks(
@@ -167,6 +164,8 @@ def run_tasks(
     records: DataFrame,
     withhold: bool,
     write: Callable[[DataFrame, bool], DataFrame],
+    *,
+    held: ExitStack,
     also: Sequence[str] = (),
 ) -> tuple[list[Report], tuple[DataFrame, ...]] | None:
     """Let tasks of Spark's write records.
@@ -176,25 +175,22 @@ def run_tasks(
         records: What `read` gave.
         withhold: Whether large records are left out first, and read once more by themselves.
         write: Makes the frame of it, by the records as tasks get them, and whether large ones are withheld.
+        held: Gets what lets Spark forget what the tasks gave back.
         also: Other columns of the records that tasks get.
 
     Returns:
         What the tasks did, and the frames of what they gave back, which Spark keeps; None if this Spark can't do it.
     """
-    with ExitStack() as undo:
-        frames = [kept(write(_given(records, withhold, also), withhold), undo)]
-        with _without_bound(spark) if withhold else nullcontext():
-            reports = _reports(frames[0])
-        if reports is not None and withhold and any(each.large for each in reports):
-            # They were left out, and are read once more by themselves.
-            frames.append(kept(write(_given(records.filter(_is_large()), False, also), False), undo))
-            more = _reports(frames[1])
-            # All that it was given is large, and has been counted.
-            reports = None if more is None else [*reports, *(replace(each, large=0) for each in more)]
-        if reports is None:
-            return None
-        undo.pop_all()
-    return reports, tuple(frames)
+    frames = [kept(write(_given(records, withhold, also), withhold), held)]
+    with _without_bound(spark) if withhold else nullcontext():
+        reports = _reports(frames[0])
+    if reports is not None and withhold and any(each.large for each in reports):
+        # They were left out, and are read once more by themselves.
+        frames.append(kept(write(_given(records.filter(_is_large()), False, also), False), held))
+        more = _reports(frames[1])
+        # All that it was given is large, and has been counted.
+        reports = None if more is None else [*reports, *(replace(each, large=0) for each in more)]
+    return None if reports is None else (reports, tuple(frames))
 
 
 def outcome(
@@ -240,7 +236,6 @@ def outcome(
         spans=done.spans,
         answers=answers,
         marks=marks,
-        frames=tuple(frames),
     )
 
 

@@ -110,11 +110,13 @@ class Batch:
         branch.create()
         undo.callback(branch.discard)
         if self.written is not None:
-            return self._append_files(branch, self.written, undo)
+            return self._append_files(branch, self.written)
         doubt = why_not(spec, self.decoder, target=self.target, state=self.state, plan=self.plan)
         tasks = tasks_of(self.plan, spark)
         if not doubt:
             assert isinstance(self.decoder, Json), "others have no way by Arrow"
+            # Left behind on success, too, by whoever has the batch.
+            held = undo.enter_context(ExitStack())
             arrow = by_arrow(
                 spec=spec,
                 spark=spark,
@@ -124,10 +126,11 @@ class Batch:
                 state=self.state,
                 plan=self.plan,
                 tasks=tasks,
+                held=held,
                 refused=self.refused,
             )
             if arrow is not None:
-                return self._append_files(branch, arrow, undo)
+                return replace(self._append_files(branch, arrow), release=held.close)
         else:
             log.info("Topic %s: Spark writes these rows: %s.", spec.topic, doubt)
         topic_id = self.plan.after.identity.topic_id
@@ -138,14 +141,13 @@ class Batch:
             return self._merge(branch, decoded, tasks, undo)
         return WrittenBatch(self._append_rows(branch, decoded.rows, tasks), decoded.counts(), decoded.judged)
 
-    def _append_files(self, branch: StagingBranch, arrow: ByArrow, undo: ExitStack) -> WrittenBatch:
+    def _append_files(self, branch: StagingBranch, arrow: ByArrow) -> WrittenBatch:
         """Append what Arrow wrote as one snapshot."""
-        undo.callback(arrow.release)
         branch.append(arrow.files, self._summary({**self.marks, **arrow.marks}))
         failed = none_failed(self.records) if arrow.failed is None else arrow.failed
         classes = most_frequent_first(DeadLetterClass(**vars(each)) for each in arrow.failures)
         primary = replace(staged_table(branch, branch.head, self.state, arrow.spans), answers=arrow.answers)
-        return WrittenBatch(primary, {**arrow.counts, CLASSES: classes}, lambda: failed, release=arrow.release)
+        return WrittenBatch(primary, {**arrow.counts, CLASSES: classes}, lambda: failed)
 
     def _merge(self, branch: StagingBranch, decoded: Decoded, tasks: int, undo: ExitStack) -> WrittenBatch:
         """Merge changes as one snapshot."""

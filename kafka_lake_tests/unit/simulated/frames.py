@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -73,7 +74,12 @@ class Frame:
 
     coalesce = sortWithinPartitions = select
 
-    def persist(self) -> "Frame":
+    @property
+    def sparkSession(self) -> Any:
+        views = self.process.views
+        return SimpleNamespace(table=views.__getitem__, catalog=SimpleNamespace(dropTempView=views.pop))
+
+    def persist(self, _: Any) -> "Frame":
         return self
 
     def unpersist(self) -> None:
