@@ -1,107 +1,17 @@
-"""What a Connect server keeps for a commit it forgets with it, however little it remembers of what it has planned."""
+"""What Spark keeps for a while: until its block is left, and not longer."""
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
-from urllib.request import urlopen
 
 import pytest
 from pyspark.sql import functions as F
 
-from kafka_lake.common.server_process import free_port
-from kafka_lake.components.resources.catalog import CatalogResource
-from kafka_lake.components.resources.kafka import KafkaResource
-from kafka_lake.derive.derived_table import DerivedTable
-from kafka_lake.derive.engine import Engine
-from kafka_lake.derive.run import derive
 from kafka_lake.ingest.connections import Connections
 from kafka_lake.ingest.keyed.merge import run_merge
-from kafka_lake.ingest.rule import RuleEntry
-from kafka_lake.ingest.run import ingest
-from kafka_lake.spark.connect import ConnectServer
-from kafka_lake.spark.connect_session import connect_session
-from kafka_lake.spark.jars import spark_jars
 from kafka_lake.spark.kept import kept
-from kafka_lake.spark.settings import local_conf
-from kafka_lake_tests.conftest import NAMESPACE, Topic, View, keeps_frames
+from kafka_lake_tests.conftest import keeps_frames
 
 pytestmark = pytest.mark.integration
-
-
-def kept_by(port: int) -> list[Any]:
-    """Return what a Spark whose UI has that port keeps."""
-    api = f"http://127.0.0.1:{port}/api/v1/applications"
-
-    def get(path: str) -> Any:
-        with urlopen(api + path) as answer:
-            return json.load(answer)
-
-    (application,) = get("")
-    found: list[Any] = get(f"/{application['id']}/storage/rdd")
-    return found
-
-
-@pytest.fixture
-def server(catalog_resource: CatalogResource, tmp_path: Path) -> Iterator[tuple[ConnectServer, int]]:
-    port = free_port()
-    conf = {
-        "spark.sql.shuffle.partitions": "2",
-        "spark.ui.enabled": "true",
-        "spark.ui.port": str(port),
-        # The busiest commit has forgotten its first plans by its end.
-        "spark.connect.session.planCache.maxSize": "1",
-    }
-    whole = local_conf(catalog_resource.open().for_spark(), "local[2]", spark_jars(), conf)
-    with ConnectServer(tmp_path, conf=whole) as server:
-        yield server, port
-
-
-def test_a_server_keeps_nothing_of_commits_that_are_made(
-    server: tuple[ConnectServer, int],
-    catalog_resource: CatalogResource,
-    kafka_resource: KafkaResource,
-    new_topic: Callable[..., Topic],
-    view: Callable[[Any], View],
-) -> None:
-    connect, ui = server
-    catalog, session = catalog_resource.open(), connect_session(connect.remote, {})
-    connections = Connections(kafka_resource.cluster(), kafka_resource.spark_options(), catalog, lambda: session)
-    schema = "id bigint, store string"
-    plain, ruled, keyed = new_topic(), new_topic(), new_topic()
-    specs = (
-        (plain, plain.spec(schema)),
-        # Spark is asked by these, after Arrow has written.
-        (ruled, ruled.spec(schema, rules=(RuleEntry(unique=("id",)),))),
-        (keyed, keyed.spec(schema, write="upsert")),
-    )
-    lots = DerivedTable(
-        table=f"{plain.table}_lots",
-        namespace=NAMESPACE,
-        sources=(plain.table,),
-        write="aggregate",
-        sql=f"SELECT *, rand() AS lot FROM (SELECT store, count(*) AS n FROM {plain.table} GROUP BY ALL)",
-        key={"store": "store"},
-    )
-    try:
-        for topic, spec in specs:
-            for number in range(10):
-                topic.send({"id": number, "store": f"s{number % 2}"}, key=json.dumps({"id": number % 7}).encode())
-            topic.send(b"broken", key=b'{"id": 3}')
-            ingest(spec, connections, "r-1")
-            assert kept_by(ui) == [], spec.topic
-        derive(lots, Engine(catalog, lambda: session, "d-1"))
-        assert kept_by(ui) == [], lots.table
-        assert [each.name for each in session.catalog.listTables() if each.isTemporary] == []
-    finally:
-        session.stop()
-    for topic, spec in specs[:2]:
-        see = view(spec)
-        see.assert_exactly_once(topic.ledger)
-        # No task has written twice.
-        folder = Path(see.table.location().removeprefix("file:"))
-        assert len(list(folder.rglob("*.parquet"))) == see.table.inspect.all_data_files().num_rows
 
 
 def test_a_frame_that_is_merged_is_kept_until_its_block_is_left(connections: Callable[[], Connections]) -> None:
